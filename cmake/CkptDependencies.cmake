@@ -1,0 +1,15 @@
+# Everything the build takes from the system, in one place. Debian package names are in the script ./dev.
+include_guard(GLOBAL)
+find_package(PkgConfig REQUIRED)
+find_package(nlohmann_json 3.10 REQUIRED)   # header only, also inside libckptengine
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+pkg_check_modules(UCX REQUIRED IMPORTED_TARGET ucx)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(CKPT_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+if(CKPT_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

@@ -1,0 +1,1 @@
+# Install rules, find_package(ckptengine) and pkg-config.

@@ -1,0 +1,64 @@
+# How every target of the project is declared. A module is a static, position-independent library of hidden symbols;
+# only libckptengine exports anything.
+include_guard(GLOBAL)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+add_library(ckpt_settings INTERFACE)
+target_include_directories(ckpt_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                                                   ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(ckpt_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+find_package(Threads REQUIRED)
+target_link_libraries(ckpt_settings INTERFACE Threads::Threads)
+if(CKPT_SANITIZE)
+  target_compile_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE} -fno-omit-frame-pointer
+                                                 -fno-sanitize-recover=all)
+  target_link_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE})
+endif()
+
+# ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.
+function(ckpt_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(ckpt_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(ckpt_${name} PUBLIC ckpt_settings ${ARG_LIBS})
+endfunction()
+
+# ckpt_program(NAME SOURCES a.cpp ... LIBS x y): executable in bin/.
+function(ckpt_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+endfunction()
+
+# ckpt_test(NAME SOURCES a.cpp ... LIBS x y [TIMEOUT s] [LABELS l]): GoogleTest program, one ctest entry per test case.
+function(ckpt_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 60)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
+                       PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# ckpt_bench(NAME SOURCES a.cpp ... LIBS x y): a bench program in bench/ of the build folder.
+function(ckpt_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} benchmark::benchmark)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+endfunction()

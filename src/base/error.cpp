@@ -1,0 +1,13 @@
+#include "base/error.hpp"
+
+#include <cerrno>
+#include <system_error>
+
+namespace ckpt {
+
+void throw_errno(ckpt_status status, const std::string& what) {
+  const int error = errno;
+  throw Failure(status, what + ": " + std::generic_category().message(error));
+}
+
+}  // namespace ckpt
