@@ -1,0 +1,99 @@
+// How agents talk: small messages, and pieces fetched straight into the receiver's memory.
+//
+// One thread, owned by the transport, drives the UCX worker; every callback below runs on it and must not block, take
+// long or call back into the transport except through the functions marked [any thread]. Everything is best effort
+// with a deadline: a message may be lost (the protocol repeats its state), a fetch ends in exactly one of FetchEnd.
+// Peers are proven: a connection starts with a hello that carries the job's and both nodes' identities, and whoever
+// answers as somebody else is dropped (a released port may belong to a stranger).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ckpt::net {
+
+using NodeId = std::uint32_t;
+
+// Names a piece on the wire; the transport does not interpret it.
+struct PieceName {
+  std::string shard;
+  std::uint64_t version = 0;
+  bool operator==(const PieceName&) const = default;
+};
+
+// A piece that this node serves. `pin` keeps both ranges alive and unchanged until the transfer's callbacks ran.
+struct Source {
+  std::span<const std::byte> manifest;  // small: travels with the answer's header
+  std::span<const std::byte> data;
+  std::shared_ptr<void> pin;
+};
+
+enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
+
+// Where one fetched piece goes. All calls on the transport's thread, in this order: begin once, landed per chunk, ended
+// exactly once (also without begin). After `ended` the transport touches none of the memory any more; a slot with an
+// unfinished transfer is in use until then.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // The range of `data_bytes` bytes to receive into, or nothing to refuse. `manifest` is valid during the call.
+  virtual std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) = 0;
+  // [offset, offset + size) has arrived. Chunks may land in any order; each byte lands once.
+  virtual void landed(std::size_t offset_bytes, std::size_t size_bytes) = 0;
+  virtual void ended(FetchEnd end) = 0;
+};
+
+struct TransportOptions {
+  std::string job;                       // both sides must agree
+  NodeId node = 0;                       // this node
+  std::uint64_t node_instance = 0;       // this life of the node's arena: tells a replacement from the node it replaces
+  std::string transports = "tcp";        // UCX_TLS value: "tcp", "shm" (posix,sysv,cma with self), "all"
+  std::string interface;                 // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
+  std::size_t chunk_bytes = 4u << 20;    // size of one transfer
+  std::size_t chunks_in_flight = 4;      // per fetch
+  std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
+  std::size_t queue_limit = 4096;        // requests waiting for the transport's thread; beyond: send() returns false
+  std::int64_t progress_timeout_ms = 3000;   // a fetch or send without any progress for so long has failed
+};
+
+class Transport {
+ public:
+  using OnMessage = std::function<void(NodeId from, std::span<const std::byte> message)>;
+  using OnServe = std::function<std::optional<Source>(NodeId to, const PieceName& piece)>;
+  using OnPeerFailed = std::function<void(NodeId peer)>;
+  struct Handlers {
+    OnMessage message;
+    OnServe serve;
+    OnPeerFailed peer_failed;  // the connection broke; a hint only, heartbeats decide who is alive
+  };
+
+  // Throws Failure (CKPT_ERR_SYSTEM) when UCX cannot start, e.g. for an unknown transport or interface.
+  static std::unique_ptr<Transport> create(const TransportOptions& options, Handlers handlers);
+
+  // Ends all transfers (their sinks see `ended`), joins the thread; bounded by progress_timeout_ms.
+  virtual ~Transport() = default;
+
+  // Opaque bytes by which peers reach this node, for the coordination store.
+  virtual std::string address() const = 0;
+
+  // [any thread] Tells or replaces the address of a peer. An unchanged (address, instance) is a no-op; a change closes
+  // the old endpoint first. The connection is made when it is needed, and made again after it broke.
+  virtual void set_peer(NodeId peer, std::uint64_t node_instance, const std::string& address) = 0;
+
+  // [any thread] Queues a message; false when the queue is full or the peer unknown.
+  virtual bool send(NodeId to, std::vector<std::byte> message) = 0;
+
+  // [any thread] Fetches a piece into `sink`. At most `timeout_ms` in all.
+  virtual void fetch(NodeId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) = 0;
+
+  // [any thread] What was chosen, for people: "tcp over lo".
+  virtual std::string description() const = 0;
+};
+
+}  // namespace ckpt::net
