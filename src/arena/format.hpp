@@ -1,0 +1,102 @@
+// The bytes that agent and trainer share, and that outlive both. docs/arena.md specifies them field by field.
+//
+// A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs, all made by the agent:
+//   node              NodeHeader: who this arena belongs to; flock'ed by the one agent that uses it
+//   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration
+//   <n>.segment       SegmentHeader, then slots: the slots of one shard, written by one writer
+//
+// Rules of the shared words:
+//   - One writer per word. Words of one writer share no cache line with words of another.
+//   - Plain fields are written before the word that publishes them (release) and read after it (acquire).
+//   - Whatever a trainer wrote is untrusted: it is bounds-checked, and believed only under a valid seal.
+//   - For every prefix of the stores of either side, attaching again yields a valid state.
+//   - All integers are little endian.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ckpt::arena {
+
+using Word64 = std::atomic<std::uint64_t>;
+using SignedWord64 = std::atomic<std::int64_t>;
+using Word32 = std::atomic<std::uint32_t>;
+static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
+
+inline constexpr std::uint32_t format_version = 1;
+inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
+inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
+inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
+inline constexpr std::size_t page_bytes = 4096;
+inline constexpr std::size_t name_bytes_max = 256;
+
+struct NodeHeader {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t reserved;
+  std::uint64_t arena_id;  // random, made with the arena: a fresh arena under an old node's name is told apart
+  char job[name_bytes_max];
+  char node[name_bytes_max];
+  alignas(64) Word64 highest_commit;     // agent: newest commit (Version word) this node ever heard of
+  Word64 newest_seen;                    // agent: newest version ever captured or received here
+  Word64 highest_epoch;                  // agent: newest epoch obeyed; older ones are refused for ever
+};
+
+// One page. The trainer maps its own and no other.
+struct RankControl {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t rank;
+
+  // Written by the agent.
+  alignas(64) Word64 grant;      // sequence << 16 | main slot << 8 | private slot; sequence 0: none yet
+  SignedWord64 resume_at;        // snapshots of iterations below are skipped, on all ranks
+  Word64 committed;              // newest committed version of this life
+  Word64 fenced;                 // the incarnation that superseded this trainer, or 0
+  Word32 agent_bell;             // futex: +1 after any change above
+
+  // Written by the trainer.
+  alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
+  SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
+  Word64 capturing;               // version being captured, 0: none
+  Word32 trainer_bell;            // futex: +1 after any change above
+};
+static_assert(sizeof(RankControl) <= page_bytes);
+
+enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
+
+// At the start of a segment file, one page. Slot i begins at page_bytes + i * slot_stride(header); each slot is
+// SlotHeader (one page), manifest_capacity_bytes (leaf digests, then layout text), data_capacity_bytes; both
+// capacities are multiples of page_bytes.
+struct SegmentHeader {
+  std::uint64_t magic;
+  std::uint32_t format;
+  SegmentKind kind;
+  std::uint32_t rank;  // of the writer, for kind local
+  std::uint32_t slots;
+  std::uint64_t data_capacity_bytes;
+  std::uint64_t manifest_capacity_bytes;
+  char shard[name_bytes_max];
+  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched; before, the segment is as good as absent
+};
+
+// The writer is the segment's rank for kind local, the agent for kind held.
+struct SlotHeader {
+  // Written by the writer. Valid only under a seal: seal == seal_of(fields, digests' root), never 0.
+  // Order of stores: seal = 0; fields, data, digests, layout in any order; fence; seal.
+  alignas(64) Word64 seal;
+  std::uint64_t version;       // Version word
+  std::uint64_t length_bytes;  // of the data
+  std::uint64_t root_digest;   // over the leaf digests and the length
+  std::uint64_t layout_bytes;  // of the layout text
+  std::uint64_t layout_hash;   // XXH3 of the layout text
+  std::uint32_t world_size;    // of the job that captured it
+  std::uint32_t reserved;
+
+  // Written by the agent.
+  alignas(64) Word64 dropped;  // the version in this slot that was dropped: not to be found again when re-attaching
+};
+static_assert(sizeof(SlotHeader) <= page_bytes);
+
+}  // namespace ckpt::arena
