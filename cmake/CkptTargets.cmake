@@ -14,6 +14,12 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()
+find_program(CKPT_CCACHE ccache)
+mark_as_advanced(CKPT_CCACHE)
+if(CKPT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CKPT_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CKPT_CCACHE})
+endif()
 
 add_library(ckpt_settings INTERFACE)
 target_include_directories(ckpt_settings INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src

@@ -1,0 +1,39 @@
+# Sourced: configures and compiles. Everything it says goes to stderr.
+# shellcheck shell=bash
+presets="release debug asan tsan"
+
+check_preset() {
+  [[ " $presets " == *" $1 "* ]] || usage_error "there is no preset '$1' (presets: ${presets// /, })"
+}
+
+# ThreadSanitizer of GCC 12 and 13 cannot run where the kernel scatters mappings over more than 28 bits;
+# its programs run without address randomization where that is allowed (also while the build asks them for their tests).
+preset_prefix() {
+  if [[ $1 == tsan ]] && setarch -R true 2>/dev/null; then echo "setarch -R"; fi
+}
+
+# configure PRESET: once; afterwards ninja does it whenever a CMake file changes.
+configure() {
+  local preset=$1 dir=build/$1
+  [[ -f $dir/build.ninja && $dir/build.ninja -nt CMakePresets.json ]] && return
+  quietly "$dir/configure.log" cmake --preset "$preset" ||
+    die "cmake could not configure '$preset' (log: $dir/configure.log)"
+}
+
+# build PRESET [TARGET...]: compiles, two jobs per two cores; shows ninja's one-line progress on a terminal.
+build() {
+  local preset=$1 dir=build/$1 prefix
+  shift
+  configure "$preset"
+  read -ra prefix <<<"$(preset_prefix "$preset")"
+  local run=("${prefix[@]}" nice -n 5 cmake --build "$dir" -j "$(nproc)")
+  [[ $# -eq 0 ]] || run+=(--target "$@")
+  if [[ -t 2 ]]; then
+    "${run[@]}" >&2 || return 1
+  else
+    quietly "$dir/build.log" "${run[@]}" || return 1
+  fi
+}
+
+# One line on CUDA, from what the configuration found.
+cuda_summary() { sed -n 's/^CKPT_CUDA_SUMMARY:INTERNAL=//p' "build/$1/CMakeCache.txt"; }

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# ./dev build
+command_name=build
+source scripts/common.sh
+source scripts/setup.sh
+source scripts/build.sh
+
+show_help() {
+  cat <<'TEXT'
+usage: ./dev build [--preset release|debug|asan|tsan] [TARGET...]
+
+Configures and compiles into build/PRESET (default: release), all targets or the named ones.
+TEXT
+}
+
+preset=release
+targets=()
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --help | -h) show_help; exit ;;
+    --preset) preset=$(option_value "$@"); shift 2 ;;
+    -*) usage_error "unknown option '$1'" ;;
+    *) targets+=("$1"); shift ;;
+  esac
+done
+check_preset "$preset"
+ensure_packages build
+say "building $preset in build/$preset"
+build "$preset" "${targets[@]}" || die "the build of '$preset' failed; its first error is above"
+say "CUDA: $(cuda_summary "$preset")"
+say "built: build/$preset"

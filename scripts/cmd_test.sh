@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# ./dev test
+command_name=test
+source scripts/common.sh
+source scripts/setup.sh
+source scripts/build.sh
+
+show_help() {
+  cat <<'TEXT'
+usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
+
+Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
+processes), then the C++ tests and 500 simulator seeds under the address and thread sanitizers.
+
+  --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
+  --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise)
+
+The last line is "N passed, N failed". A test that does not end in its time is killed, and its stacks are shown.
+TEXT
+}
+
+only=
+chosen=
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --help | -h) show_help; exit ;;
+    --only) only=$(option_value "$@"); shift 2 ;;
+    --preset) chosen=$(option_value "$@"); check_preset "$chosen"; shift 2 ;;
+    *) usage_error "unknown argument '$1'" ;;
+  esac
+done
+if [[ -n $chosen ]]; then
+  to_run=("$chosen")
+elif [[ -n $only ]]; then
+  to_run=(release)
+else
+  to_run=(release asan tsan)
+fi
+
+ensure_packages build
+ensure_venv
+
+results=build/test-results
+rm -rf "$results"
+mkdir -p "$results"
+for preset in "${to_run[@]}"; do
+  say "$preset: building"
+  if ! build "$preset"; then
+    say "$preset: the build failed; its first error is above"
+    echo "$preset: the build" >"$results/$preset-broken.txt"
+    break
+  fi
+  [[ $preset != release ]] || say "CUDA: $(cuda_summary release)"
+  read -ra prefix <<<"$(preset_prefix "$preset")"
+  "${prefix[@]}" "$venv_python" scripts/run_tests.py --preset "$preset" --results "$results" --only "$only" ||
+    echo "$preset: the test runner ended with status $?" >"$results/$preset-broken.txt"
+done
+"$venv_python" scripts/test_summary.py "$results"

@@ -1,0 +1,33 @@
+# Sourced by every command: messages, and running things quietly. Messages go to stderr, results to stdout.
+# shellcheck shell=bash
+set -euo pipefail
+
+say() { echo "==> $*" >&2; }
+
+die() {
+  echo "dev: $*" >&2
+  exit 1
+}
+
+usage_error() {
+  echo "dev: $*; see './dev ${command_name} --help'" >&2
+  exit 2
+}
+
+# The value of an option, or an error that names it: value=$(option_value --only "$@").
+option_value() {
+  [[ $# -ge 2 && -n "$2" ]] || usage_error "$1 needs a value"
+  echo "$2"
+}
+
+# Runs a command with its output in a log; shows the log's end when it fails.
+# quietly LOG COMMAND...
+quietly() {
+  local log=$1
+  shift
+  mkdir -p "$(dirname "$log")"
+  if ! "$@" >"$log" 2>&1 </dev/null; then
+    tail -n 40 "$log" >&2
+    return 1
+  fi
+}

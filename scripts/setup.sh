@@ -1,0 +1,52 @@
+# Sourced: installs what is missing, and says nothing when nothing is.
+# shellcheck shell=bash
+venv=.venv
+venv_python=$venv/bin/python
+
+# The names in scripts/packages/GROUP.txt that dpkg does not know as installed.
+missing_packages() {
+  local wanted name
+  wanted=$(cd scripts/packages && cat "${@/%/.txt}" | sed -e 's/#.*//' -e '/^[[:space:]]*$/d')
+  for name in $wanted; do
+    [[ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" == installed ]] || echo "$name"
+  done
+}
+
+# ensure_packages GROUP...: the Debian packages of scripts/packages/GROUP.txt.
+ensure_packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    say "no apt-get on this machine: install by hand what scripts/packages/ lists"
+    return
+  fi
+  local missing as_root=()
+  missing=$(missing_packages "$@" | xargs)
+  [[ -n "$missing" ]] || return 0
+  if [[ $EUID -ne 0 ]]; then
+    command -v sudo >/dev/null ||
+      die "these Debian packages are missing, and you are neither root nor is there sudo; as root, run: apt-get install $missing"
+    as_root=(sudo)
+  fi
+  say "installing Debian packages: $missing"
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+  quietly build/setup-update.log "${apt[@]}" update ||
+    say "apt-get update failed (log: build/setup-update.log); trying with the package lists that are there"
+  # shellcheck disable=SC2086
+  quietly build/setup-install.log "${apt[@]}" install -y --no-install-recommends $missing ||
+    die "apt-get could not install: $missing (log: build/setup-install.log); repair that, then run this again"
+}
+
+# ensure_venv: the virtual environment, as scripts/requirements.txt wants it.
+ensure_venv() {
+  local stamp=$venv/.installed wanted python
+  python=$(command -v python3) || die "there is no python3 on the PATH; install Python 3.10 or newer"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    die "$python is $("$python" --version), and ckptengine needs Python 3.10 or newer; put one first on the PATH"
+  wanted=$( (cat scripts/requirements.txt && pwd) | sha256sum | cut -d ' ' -f 1)
+  [[ -x $venv_python && "$(cat $stamp 2>/dev/null)" == "$wanted" ]] && return
+  say "installing into $venv (PyPI): $(sed -e 's/#.*//' scripts/requirements.txt | xargs)"
+  quietly build/setup-venv.log "$python" -m venv --clear $venv ||
+    die "'$python -m venv' failed (log: build/setup-venv.log); on Debian its package is python3-venv"
+  quietly build/setup-pip.log $venv_python -m pip install --progress-bar off -r scripts/requirements.txt ||
+    die "pip could not install scripts/requirements.txt (log: build/setup-pip.log); check the network and run this again"
+  echo "$wanted" >$stamp
+}
