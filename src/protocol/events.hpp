@@ -1,0 +1,101 @@
+// What the driver tells the core (Event) and what the core asks of the driver (Effect).
+//
+// The driver calls Node::handle(event, now) from one thread and carries out the returned effects in order, each before
+// it hands in the next event. It never blocks on one: whatever takes time comes back as an event.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "protocol/messages.hpp"
+
+namespace ckpt::protocol {
+
+// ---- Events ----
+
+struct Tick {};  // at least every report_ms / 2
+
+// A record as it is in the store: after a poll or watch, and after every compare-and-swap whether it won or not.
+// Revision 0: the record does not exist.
+struct RootRead { std::uint64_t revision = 0; RootRecord record; };
+struct LifeRead { std::uint64_t revision = 0; LifeRecord record; };
+
+struct MessageArrived { NodeId from = 0; Message message; };
+
+// A trainer claims a rank. The driver has proven every earlier writer of that rank on this node dead.
+struct TrainerHello {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+  std::uint64_t incarnation = 0;  // 0: a new life of this rank; else it re-attaches after its agent was restarted
+  std::uint32_t world_size = 0;
+  std::string main_shard;
+  std::string private_shard;
+};
+struct TrainerExited { Rank rank = 0; std::uint64_t instance = 0; };  // proven: its pidfd says so
+
+struct RestoreAsked { Rank rank = 0; };  // waits for RestoreReady or RestoreFailed
+struct RestoreDone { Rank rank = 0; };   // its tensors hold the restored version (or it starts fresh)
+struct SegmentsReady { Rank rank = 0; }; // both local segments of the rank exist, reserved and touched
+
+// What the rank's control words say. Posted after Captured when both changed.
+struct Progress { Rank rank = 0; std::int64_t attempted = -1; std::int64_t capturing = -1; };
+// The slots of the outstanding grant were sealed and are valid.
+struct Captured { Rank rank = 0; PieceInfo main; PieceInfo private_; };
+
+enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
+// The transfer is over: nothing touches the slot any more.
+struct FetchEnded { std::uint64_t fetch = 0; FetchResult result = FetchResult::failed; };
+struct SlotReleased { SlotRef slot; };  // after DropSlot: nobody reads or writes it any more
+struct PieceCorrupt { SlotRef slot; };  // its bytes do not match its digests (found by a reader)
+
+using Event = std::variant<Tick, RootRead, LifeRead, MessageArrived, TrainerHello, TrainerExited, RestoreAsked,
+                           RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased, PieceCorrupt>;
+
+// ---- Effects ----
+
+struct Send { NodeId to = 0; Message message; };
+
+// Compare-and-swap of a store record; answered by RootRead / LifeRead.
+struct SwapRoot { std::uint64_t expected_revision = 0; RootRecord record; };
+struct SwapLife { std::uint64_t expected_revision = 0; LifeRecord record; };
+
+// To be in the arena's node header before any later effect is carried out.
+struct Persist { Version highest_commit; Version newest_seen; std::uint64_t epoch = 0; };
+
+// To trainers, through their control words.
+struct Grant { Rank rank = 0; std::uint8_t main_slot = 0; std::uint8_t private_slot = 0; };
+struct TellCommit { Rank rank = 0; Version committed; };
+struct TellResume { Rank rank = 0; std::int64_t resume_at = 0; };
+struct Fence { Rank rank = 0; std::uint64_t instance = 0; std::uint64_t incarnation = 0; std::string text; };
+
+// The answer to RestoreAsked. Verdict restore: both pieces lie in the named slots, whole; verdict fresh: none.
+struct RestoreReady {
+  Rank rank = 0;
+  std::uint64_t incarnation = 0;
+  Decision decision;
+  SlotRef main_slot;
+  SlotRef private_slot;
+  Tier main_tier = Tier::none;
+  Tier private_tier = Tier::none;
+};
+enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
+struct RestoreFailed { Rank rank = 0; RestoreError error = RestoreError::lost; std::string text; };
+
+// Fetch `piece` from `source` into `slot`, whose segment the driver makes where it does not exist yet, with room for
+// the piece. Verified on arrival; answered by FetchEnded.
+struct StartFetch { std::uint64_t fetch = 0; PieceInfo piece; NodeId source = 0; SlotRef slot; };
+struct CancelFetch { std::uint64_t fetch = 0; };  // still answered by FetchEnded
+
+struct DropSlot { SlotRef slot; };  // forget its piece; answered by SlotReleased once no transfer reads it
+struct ReleaseSegment { Rank rank = held_rank; std::string shard; };  // empty and no longer wanted: give its memory back
+
+struct Notice { std::string text; };  // for the log and for people
+
+using Effect = std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady,
+                            RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, Notice>;
+using Effects = std::vector<Effect>;
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,133 @@
+// What agents tell each other and what the coordination store holds.
+//
+// There are two messages, and both carry whole states rather than changes: a Report is all a node has, a Directive is
+// all the root wants of a node. Each is sent at every change and repeated as heartbeat, so loss, repetition and
+// reordering need no further mechanism: the newest one counts. A new root rebuilds itself from Reports alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::protocol {
+
+// One trainer on the reporting node.
+struct RankReport {
+  Rank rank = 0;
+  std::uint64_t instance = 0;     // random, one per engine: tells a restarted trainer from the one before
+  std::uint64_t incarnation = 0;  // of which it is a member, 0: not admitted yet
+  std::uint32_t world_size = 0;
+  std::string main_shard;
+  std::string private_shard;
+  bool waiting = false;           // has asked for restore() and not been served
+  std::int64_t attempted = -1;    // last iteration offered to snapshot(), taken or not
+  std::int64_t capturing = -1;    // iteration being captured, -1: none
+  bool operator==(const RankReport&) const = default;
+};
+
+// Node -> root.
+struct Report {
+  NodeId node = 0;
+  std::uint64_t arena_id = 0;
+  std::uint64_t agent_id = 0;       // this life of the agent; `sequence` restarts with it
+  std::uint64_t sequence = 0;       // of one agent life; an older report than the newest seen is ignored
+  std::uint64_t epoch = 0;          // that the node obeys: the root counts reports of its own epoch only
+  Version highest_commit;           // newest commit the node ever heard of
+  Version newest_seen;              // newest version that was ever whole on the node
+  std::vector<RankReport> ranks;
+  std::vector<PieceInfo> pieces;    // all whole pieces, each (shard, version) once
+  bool operator==(const Report&) const = default;
+};
+
+enum class Verdict : std::uint8_t {
+  undecided = 0,
+  fresh = 1,     // nothing is stored: start anew
+  restore = 2,   // `version`
+  lost = 3,      // state was committed and cannot be rebuilt from what is left
+  mismatch = 4,  // what is stored is of another world size
+};
+
+// The one decision of an incarnation, written once.
+struct Decision {
+  Verdict verdict = Verdict::undecided;
+  Version version;              // with Verdict::restore
+  bool behind = false;          // a newer commit is known of and lost
+  bool status_unknown = false;  // nodes that did not answer may know of a newer commit
+  std::string text;             // for people: why, with shards, versions and nodes
+  bool operator==(const Decision&) const = default;
+};
+
+struct Refusal {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+  bool superseded = false;  // else: refused for the reason in `text`
+  std::uint64_t incarnation = 0;
+  std::string text;
+  bool operator==(const Refusal&) const = default;
+};
+
+struct Admission {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+  bool operator==(const Admission&) const = default;
+};
+
+struct FetchOrder {
+  PieceInfo piece;
+  std::vector<NodeId> sources;  // that have it, best first
+  bool operator==(const FetchOrder&) const = default;
+};
+
+// Root -> node.
+struct Directive {
+  NodeId root = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t sequence = 0;      // of one epoch; an older directive than the newest obeyed is ignored
+  std::uint64_t incarnation = 0;
+  Decision decision;               // of this incarnation
+  Version committed;               // newest version to keep for good: the restored one, then each commit
+  std::vector<Version> abandoned;  // of this incarnation, newer than `committed`, that will never be complete
+  std::int64_t resume_at = 0;      // snapshots of earlier iterations are pointless: some rank has skipped them
+  std::vector<Admission> admitted; // the node's trainers that are members of this incarnation
+  std::vector<Refusal> refused;    // the node's trainers that are not, and why
+  std::vector<FetchOrder> fetches; // pieces the node should have and has not, oldest version first
+  std::vector<std::string> wanted; // shards the node should hold, in this incarnation's placement
+  std::vector<Rank> missing_ranks; // while undecided: have not called restore() yet
+  std::vector<NodeId> missing_nodes;  // while undecided: members of the last life that do not answer
+  std::uint32_t copies_now = 0;    // fewest copies of any shard at `committed`, as far as reports tell
+  std::string alarm;               // silent corruption or the like, "" if none
+  bool operator==(const Directive&) const = default;
+};
+
+using Message = std::variant<Report, Directive>;
+
+// Store key "root": who is root. Renewed (beat) every lease_ms / 4.
+struct RootRecord {
+  std::uint64_t epoch = 0;
+  NodeId node = no_node;
+  std::uint64_t beat = 0;
+  bool operator==(const RootRecord&) const = default;
+};
+
+struct Member {
+  NodeId node = 0;
+  std::uint64_t arena_id = 0;
+  bool operator==(const Member&) const = default;
+};
+
+// Store key "life": the current life of the job. A root of epoch e first writes its epoch here, so that a
+// compare-and-swap by an older root fails: fencing needs nothing else.
+struct LifeRecord {
+  std::uint64_t epoch = 0;
+  std::uint64_t incarnation = 0;
+  std::uint32_t world_size = 0;
+  Decision decision;
+  std::vector<Member> members;  // nodes that may hold state: present at the last decision
+  Version first_commit;         // newest of each life's first commits: state existed, even when every node is gone
+  bool operator==(const LifeRecord&) const = default;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,64 @@
+// The core of one agent: worker, and root when elected. Deterministic: the same events in the same order give the same
+// effects. Not thread-safe; owns no resources.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol/events.hpp"
+
+namespace ckpt::protocol {
+
+// What a restarted agent found in its arena.
+struct Recovered {
+  struct Slot {
+    SlotRef slot;
+    PieceInfo piece;
+    bool whole = false;  // sealed, valid, not dropped; else the slot is free
+  };
+  std::vector<Slot> slots;
+  std::vector<Rank> reserved;  // ranks whose two local segments exist
+  Version highest_commit;
+  Version newest_seen;
+  std::uint64_t epoch = 0;
+};
+
+// For `ckptctl status` and the simulator's invariants.
+struct NodeStatus {
+  NodeId node = 0;
+  bool is_root = false;
+  NodeId root = no_node;
+  std::uint64_t epoch = 0;
+  std::uint64_t incarnation = 0;
+  Decision decision;
+  Version committed;
+  Version highest_commit;
+  std::int64_t resume_at = 0;
+  std::uint32_t copies_now = 0;
+  std::string alarm;
+  std::vector<RankReport> ranks;
+  std::vector<PieceInfo> pieces;
+  std::vector<NodeId> nodes_present;  // as seen by the root; empty elsewhere
+  std::vector<Rank> missing_ranks;
+  std::vector<NodeId> missing_nodes;
+};
+
+class Node {
+ public:
+  // `agent_id`: random, of this life of the agent.
+  Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
+  ~Node();
+
+  Effects handle(const Event& event, TimeMs now);
+
+  NodeStatus status() const;
+  // The slot that holds a whole piece, for serving a fetch or a restore; null when there is none.
+  const SlotRef* find(const std::string& shard, Version version) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ckpt::protocol

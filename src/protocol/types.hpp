@@ -1,0 +1,53 @@
+// The words of the protocol. Plain values; nothing here or elsewhere in protocol/ knows clocks, sockets, threads or files.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "base/version.hpp"
+
+namespace ckpt::protocol {
+
+using NodeId = std::uint32_t;
+using Rank = std::uint32_t;
+using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
+
+inline constexpr NodeId no_node = UINT32_MAX;
+
+struct Config {
+  NodeId node = 0;
+  std::uint64_t arena_id = 0;  // of this node's arena; a fresh arena under an old node's id is told apart by it
+  std::uint32_t copies = 2;    // m of GEMINI: copies of every shard, the rank's own included
+  std::uint8_t local_slots = 3;  // committed, replicating, capturing
+  std::uint8_t held_slots = 2;   // committed, arriving
+  TimeMs report_ms = 250;        // a report at least so often: the heartbeat
+  TimeMs node_timeout_ms = 2000; // a node without reports for so long is missing
+  TimeMs lease_ms = 2000;        // a root that has not renewed for so long is replaced
+  TimeMs node_wait_ms = 5000;    // how long a restore decision waits for missing nodes
+};
+
+// A whole, verified piece: all bytes of one shard at one version.
+struct PieceInfo {
+  std::string shard;
+  Version version;
+  std::uint64_t length_bytes = 0;
+  std::uint64_t layout_bytes = 0;
+  std::uint64_t root_digest = 0;
+  std::uint32_t world_size = 0;
+  bool operator==(const PieceInfo&) const = default;
+};
+
+// Where on this node a piece lies or will lie: slot `slot` of the segment that `rank` writes for `shard`, or, with rank
+// held_rank, of the segment in which the agent holds a peer's shard.
+inline constexpr Rank held_rank = UINT32_MAX;
+struct SlotRef {
+  Rank rank = held_rank;
+  std::string shard;
+  std::uint8_t slot = 0;
+  auto operator<=>(const SlotRef&) const = default;
+};
+
+enum class Tier : std::uint8_t { none = 0, local = 1, peer = 2 };  // as ckpt_tier
+
+}  // namespace ckpt::protocol
