@@ -1,0 +1,200 @@
+#include "kernels/copy_digest.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/leaf_hasher.hpp"
+
+namespace ckpt::kernels {
+
+namespace {
+
+template <typename Segment>
+std::vector<std::size_t> prefix_sums(std::span<const Segment> segments) {
+  std::vector<std::size_t> offsets;
+  offsets.reserve(segments.size() + 1);
+  offsets.push_back(0);
+  for (const Segment& segment : segments) offsets.push_back(offsets.back() + segment.size_bytes);
+  return offsets;
+}
+
+// A place in an ordered list of segments. Invariant: at_ is inside a segment (within_ < its size) unless at the end.
+template <typename Segment>
+class Cursor {
+ public:
+  Cursor(std::span<const Segment> segments, std::span<const std::size_t> offsets, std::size_t offset)
+      : segments_(segments) {
+    const auto after = std::upper_bound(offsets.begin(), offsets.end(), offset);
+    at_ = static_cast<std::size_t>(after - offsets.begin()) - 1;
+    within_ = offset - offsets[at_];
+  }
+
+  // The bytes from here to the end of the segment.
+  std::size_t run_bytes() const { return segments_[at_].size_bytes - within_; }
+  auto* data() const { return segments_[at_].data + within_; }
+
+  // size_bytes <= run_bytes()
+  void advance(std::size_t size_bytes) {
+    within_ += size_bytes;
+    while (at_ < segments_.size() && within_ == segments_[at_].size_bytes) {
+      ++at_;
+      within_ = 0;
+    }
+  }
+
+ private:
+  std::span<const Segment> segments_;
+  std::size_t at_;
+  std::size_t within_;
+};
+
+using SourceCursor = Cursor<Source>;
+using TargetCursor = Cursor<Target>;
+
+void read_across(SourceCursor& cursor, std::byte* destination, std::size_t size_bytes) {
+  while (size_bytes > 0) {
+    const std::size_t run = std::min(size_bytes, cursor.run_bytes());
+    std::memcpy(destination, cursor.data(), run);
+    cursor.advance(run);
+    destination += run;
+    size_bytes -= run;
+  }
+}
+
+// Stripes inside one segment go straight through the loop; one that straddles segments is put together first.
+void gather_stripes(const StripeLoops& loops, LeafHasher& hasher, SourceCursor& cursor, std::byte* destination,
+                    std::size_t stripes) {
+  for (std::size_t done = 0; done < stripes;) {
+    std::byte* to = destination + done * stripe_size_bytes;
+    const std::size_t run = std::min(stripes - done, cursor.run_bytes() / stripe_size_bytes);
+    if (run > 0) {
+      loops.copy_and_digest(hasher.accumulators, done, cursor.data(), to, run);
+      cursor.advance(run * stripe_size_bytes);
+      done += run;
+    } else {
+      alignas(64) std::byte straddling[stripe_size_bytes];
+      read_across(cursor, straddling, sizeof straddling);
+      loops.copy_and_digest(hasher.accumulators, done, straddling, to, 1);
+      ++done;
+    }
+  }
+}
+
+std::uint64_t gather_leaf(const StripeLoops& loops, SourceCursor& cursor, std::byte* destination,
+                          std::size_t size_bytes) {
+  if (size_bytes <= short_leaf_max_bytes) {
+    read_across(cursor, destination, size_bytes);
+    return short_leaf_digest(destination, size_bytes);
+  }
+  LeafHasher hasher;
+  const std::size_t stripes = whole_stripes(size_bytes);
+  gather_stripes(loops, hasher, cursor, destination, stripes);
+  const std::size_t streamed = stripes * stripe_size_bytes;
+  read_across(cursor, destination + streamed, size_bytes - streamed);
+  return hasher.finish(destination + size_bytes - stripe_size_bytes, size_bytes);
+}
+
+// Copies one verified leaf out into the segments, in slices. It trails the digest of the next leaf by one leaf, so that
+// memory is read (by the digest) and written (here, from the cache) at the same time, and nothing is written
+// unverified.
+class TrailingCopy {
+ public:
+  TrailingCopy(const StripeLoops& loops, TargetCursor cursor) : loops_(loops), cursor_(cursor) {}
+
+  void start(const std::byte* leaf, std::size_t size_bytes) {
+    source_ = leaf;
+    left_bytes_ = size_bytes;
+  }
+
+  // Copies at least the smaller of about `slice_bytes` and what is left.
+  void step(std::size_t slice_bytes) {
+    for (std::size_t done = 0; done < slice_bytes && left_bytes_ > 0;) {
+      const std::size_t open = std::min(left_bytes_, cursor_.run_bytes());
+      std::size_t run = open;
+      if (open > slice_bytes) run = slice_bytes + to_line_end(cursor_.data() + slice_bytes);
+      run = std::min(run, open);
+      loops_.copy(source_, cursor_.data(), run);
+      cursor_.advance(run);
+      source_ += run;
+      left_bytes_ -= run;
+      done += run;
+    }
+  }
+
+  void finish() { step(left_bytes_); }
+
+ private:
+  // Slices end where a line of the destination does, so that slicing breaks no line into partial stores.
+  static std::size_t to_line_end(const std::byte* at) {
+    return -reinterpret_cast<std::uintptr_t>(at) % stripe_size_bytes;
+  }
+
+  const StripeLoops& loops_;
+  TargetCursor cursor_;
+  const std::byte* source_ = nullptr;
+  std::size_t left_bytes_ = 0;
+};
+
+// Digests a leaf; for every block of it that was read, `trailing` moves on by as much.
+std::uint64_t digest_while_copying(const StripeLoops& loops, const std::byte* leaf, std::size_t size_bytes,
+                                   TrailingCopy& trailing) {
+  if (size_bytes <= short_leaf_max_bytes) return short_leaf_digest(leaf, size_bytes);
+  LeafHasher hasher;
+  const std::size_t stripes = whole_stripes(size_bytes);
+  for (std::size_t done = 0; done < stripes; done += block_stripes) {
+    const std::size_t count = std::min(block_stripes, stripes - done);
+    loops.digest(hasher.accumulators, done, leaf + done * stripe_size_bytes, count);
+    trailing.step(count * stripe_size_bytes);
+  }
+  return hasher.finish(leaf + size_bytes - stripe_size_bytes, size_bytes);
+}
+
+}  // namespace
+
+std::vector<std::size_t> segment_offsets(std::span<const Source> segments) { return prefix_sums(segments); }
+std::vector<std::size_t> segment_offsets(std::span<const Target> segments) { return prefix_sums(segments); }
+
+void gather_leaves(std::span<const Source> segments, std::span<const std::size_t> offsets, std::byte* packed,
+                   std::size_t first_leaf, std::size_t last_leaf, std::uint64_t* digests, Isa isa) {
+  if (first_leaf >= last_leaf) return;
+  const StripeLoops& loops = stripe_loops(isa);
+  SourceCursor cursor(segments, offsets, first_leaf * leaf_size_bytes);
+  for (std::size_t leaf = first_leaf; leaf < last_leaf; ++leaf) {
+    digests[leaf] = gather_leaf(loops, cursor, packed + leaf * leaf_size_bytes, leaf_length(offsets.back(), leaf));
+  }
+  streaming_fence();
+}
+
+std::optional<std::size_t> scatter_leaves(std::span<const Target> segments, std::span<const std::size_t> offsets,
+                                          const std::byte* packed, std::size_t first_leaf, std::size_t last_leaf,
+                                          const std::uint64_t* expected, Isa isa) {
+  if (first_leaf >= last_leaf) return std::nullopt;
+  const StripeLoops& loops = stripe_loops(isa);
+  TrailingCopy trailing(loops, TargetCursor(segments, offsets, first_leaf * leaf_size_bytes));
+  std::optional<std::size_t> bad_leaf;
+  for (std::size_t leaf = first_leaf; leaf < last_leaf && !bad_leaf; ++leaf) {
+    const std::byte* data = packed + leaf * leaf_size_bytes;
+    const std::size_t size_bytes = leaf_length(offsets.back(), leaf);
+    const std::uint64_t found = digest_while_copying(loops, data, size_bytes, trailing);
+    trailing.finish();
+    if (found == expected[leaf]) {
+      trailing.start(data, size_bytes);
+    } else {
+      bad_leaf = leaf;
+    }
+  }
+  trailing.finish();
+  streaming_fence();
+  return bad_leaf;
+}
+
+std::optional<std::size_t> verify_leaves(const std::byte* packed, std::size_t length_bytes, std::size_t first_leaf,
+                                         std::size_t last_leaf, const std::uint64_t* expected, Isa isa) {
+  for (std::size_t leaf = first_leaf; leaf < last_leaf; ++leaf) {
+    const std::byte* data = packed + leaf * leaf_size_bytes;
+    if (leaf_digest(data, leaf_length(length_bytes, leaf), isa) != expected[leaf]) return leaf;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ckpt::kernels

@@ -1,0 +1,14 @@
+// The instruction sets' loops, one source file each (internal to kernels/). stripe_loops(Isa) picks among them.
+#pragma once
+
+#include "kernels/leaf_hasher.hpp"
+
+namespace ckpt::kernels {
+
+extern const StripeLoops portable_loops;
+#if defined(__x86_64__)
+extern const StripeLoops avx2_loops;
+extern const StripeLoops avx512_loops;
+#endif
+
+}  // namespace ckpt::kernels

@@ -1,0 +1,83 @@
+// AVX2: a stripe is two registers.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/stripe_loops.hpp"
+
+namespace ckpt::kernels {
+
+namespace {
+
+#define CKPT_TARGET __attribute__((target("avx2")))
+
+struct Pair {
+  __m256i low, high;
+};
+using Lanes = Pair;
+using Stripe = Pair;
+
+CKPT_TARGET inline Pair load_pair(const void* from) {
+  const auto* words = static_cast<const __m256i*>(from);
+  return {_mm256_loadu_si256(words), _mm256_loadu_si256(words + 1)};
+}
+
+CKPT_TARGET inline Lanes lanes_load(const std::uint64_t* from) { return load_pair(from); }
+
+CKPT_TARGET inline void lanes_store(std::uint64_t* to, Lanes lanes) {
+  auto* words = reinterpret_cast<__m256i*>(to);
+  _mm256_storeu_si256(words, lanes.low);
+  _mm256_storeu_si256(words + 1, lanes.high);
+}
+
+CKPT_TARGET inline Stripe stripe_load(const std::byte* from) { return load_pair(from); }
+
+CKPT_TARGET inline void stripe_stream(std::byte* to, Stripe stripe) {
+  auto* words = reinterpret_cast<__m256i*>(to);
+  _mm256_stream_si256(words, stripe.low);
+  _mm256_stream_si256(words + 1, stripe.high);
+}
+
+CKPT_TARGET inline void prefetch(const std::byte* from, std::size_t ahead_bytes) {
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_bytes), _MM_HINT_T0);
+}
+
+CKPT_TARGET inline __m256i accumulate_half(__m256i lanes, __m256i words, __m256i key) {
+  const __m256i keyed = _mm256_xor_si256(words, key);
+  const __m256i product = _mm256_mul_epu32(keyed, _mm256_srli_epi64(keyed, 32));
+  const __m256i neighbours = _mm256_shuffle_epi32(words, _MM_SHUFFLE(1, 0, 3, 2));
+  return _mm256_add_epi64(product, _mm256_add_epi64(lanes, neighbours));
+}
+
+CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned char* key) {
+  const Pair keys = load_pair(key);
+  lanes.low = accumulate_half(lanes.low, stripe.low, keys.low);
+  lanes.high = accumulate_half(lanes.high, stripe.high, keys.high);
+}
+
+// There is no 64-bit multiply: prime32_1 times the low half, plus prime32_1 times the high half moved up.
+CKPT_TARGET inline __m256i scramble_half(__m256i lanes, __m256i key) {
+  const __m256i prime = _mm256_set1_epi64x(prime32_1);
+  const __m256i mixed = _mm256_xor_si256(_mm256_xor_si256(lanes, _mm256_srli_epi64(lanes, 47)), key);
+  const __m256i high = _mm256_mul_epu32(_mm256_srli_epi64(mixed, 32), prime);
+  return _mm256_add_epi64(_mm256_mul_epu32(mixed, prime), _mm256_slli_epi64(high, 32));
+}
+
+CKPT_TARGET inline void scramble(Lanes& lanes) {
+  const Pair keys = load_pair(secret + scramble_secret_offset);
+  lanes.low = scramble_half(lanes.low, keys.low);
+  lanes.high = scramble_half(lanes.high, keys.high);
+}
+
+#include "kernels/stripe_loops.inl"
+
+}  // namespace
+
+const StripeLoops avx2_loops = {digest, copy_and_digest, copy};
+
+}  // namespace ckpt::kernels
+
+#endif

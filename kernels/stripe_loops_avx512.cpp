@@ -1,0 +1,58 @@
+// AVX-512: a stripe is one register, and one store is a whole cache line.
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/stripe_loops.hpp"
+
+namespace ckpt::kernels {
+
+namespace {
+
+#define CKPT_TARGET __attribute__((target("avx512f")))
+
+using Lanes = __m512i;
+using Stripe = __m512i;
+
+CKPT_TARGET inline Lanes lanes_load(const std::uint64_t* from) { return _mm512_loadu_si512(from); }
+
+CKPT_TARGET inline void lanes_store(std::uint64_t* to, Lanes lanes) { _mm512_storeu_si512(to, lanes); }
+
+CKPT_TARGET inline Stripe stripe_load(const std::byte* from) { return _mm512_loadu_si512(from); }
+
+CKPT_TARGET inline void stripe_stream(std::byte* to, Stripe stripe) {
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), stripe);
+}
+
+CKPT_TARGET inline void prefetch(const std::byte* from, std::size_t ahead_bytes) {
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_bytes), _MM_HINT_T0);
+}
+
+CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned char* key) {
+  const __m512i keyed = _mm512_xor_si512(stripe, _mm512_loadu_si512(key));
+  const __m512i product = _mm512_mul_epu32(keyed, _mm512_srli_epi64(keyed, 32));
+  const __m512i neighbours = _mm512_shuffle_epi32(stripe, static_cast<_MM_PERM_ENUM>(_MM_SHUFFLE(1, 0, 3, 2)));
+  lanes = _mm512_add_epi64(product, _mm512_add_epi64(lanes, neighbours));
+}
+
+// There is no 64-bit multiply: prime32_1 times the low half, plus prime32_1 times the high half moved up.
+CKPT_TARGET inline void scramble(Lanes& lanes) {
+  const __m512i prime = _mm512_set1_epi64(prime32_1);
+  const __m512i key = _mm512_loadu_si512(secret + scramble_secret_offset);
+  const __m512i mixed = _mm512_xor_si512(_mm512_xor_si512(lanes, _mm512_srli_epi64(lanes, 47)), key);
+  const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(mixed, 32), prime);
+  lanes = _mm512_add_epi64(_mm512_mul_epu32(mixed, prime), _mm512_slli_epi64(high, 32));
+}
+
+#include "kernels/stripe_loops.inl"
+
+}  // namespace
+
+const StripeLoops avx512_loops = {digest, copy_and_digest, copy};
+
+}  // namespace ckpt::kernels
+
+#endif

@@ -1,0 +1,52 @@
+// Plain C++: any processor, ordinary stores.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/stripe_loops.hpp"
+
+namespace ckpt::kernels {
+
+namespace {
+
+#define CKPT_TARGET
+
+using Lanes = std::array<std::uint64_t, 8>;
+using Stripe = std::array<std::byte, stripe_size_bytes>;
+
+Lanes lanes_load(const std::uint64_t* from) {
+  Lanes lanes;
+  std::copy_n(from, lanes.size(), lanes.begin());
+  return lanes;
+}
+
+void lanes_store(std::uint64_t* to, const Lanes& lanes) { std::copy(lanes.begin(), lanes.end(), to); }
+
+Stripe stripe_load(const std::byte* from) {
+  Stripe stripe;
+  std::memcpy(stripe.data(), from, stripe.size());
+  return stripe;
+}
+
+void stripe_stream(std::byte* to, const Stripe& stripe) { std::memcpy(to, stripe.data(), stripe.size()); }
+
+void prefetch(const std::byte*, std::size_t) {}
+
+void accumulate(Lanes& lanes, const Stripe& stripe, const unsigned char* key) {
+  accumulate_words(lanes.data(), stripe.data(), key);
+}
+
+void scramble(Lanes& lanes) {
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    const std::uint64_t mixed = lanes[i] ^ (lanes[i] >> 47) ^ load_word(secret + scramble_secret_offset + 8 * i);
+    lanes[i] = mixed * prime32_1;
+  }
+}
+
+#include "kernels/stripe_loops.inl"
+
+}  // namespace
+
+const StripeLoops portable_loops = {digest, copy_and_digest, copy};
+
+}  // namespace ckpt::kernels
