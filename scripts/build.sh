@@ -35,5 +35,18 @@ build() {
   fi
 }
 
+# build_or_die PRESET [TARGET...]
+build_or_die() { build "$@" || die "the build of '$1' failed; its first error is above"; }
+
+# What is installed: library, agent and tool, without tests and benches.
+build_product() { build_or_die "$1" product; }
+
+# build_program PRESET NAME: bin/NAME, and an error that says so where this version has none.
+build_program() {
+  configure "$1"
+  ninja -C "build/$1" -t query "bin/$2" >/dev/null 2>&1 || die "there is no program '$2' in this version"
+  build_or_die "$1" "bin/$2"
+}
+
 # One line on CUDA, from what the configuration found.
 cuda_summary() { sed -n 's/^CKPT_CUDA_SUMMARY:INTERNAL=//p' "build/$1/CMakeCache.txt"; }

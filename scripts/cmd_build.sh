@@ -26,6 +26,6 @@ done
 check_preset "$preset"
 ensure_packages build
 say "building $preset in build/$preset"
-build "$preset" "${targets[@]}" || die "the build of '$preset' failed; its first error is above"
+build_or_die "$preset" "${targets[@]}"
 say "CUDA: $(cuda_summary "$preset")"
 say "built: build/$preset"

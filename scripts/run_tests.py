@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stack_watch import StackWatch
 
-PYTEST_FOLDERS = ["python/tests", "tests/python", "tests/process"]
+PYTEST_FOLDERS = ["python/tests", "tests/process"]
 PYTEST_TIMEOUT_S = 120  # of one test
 PYTEST_DEADLINE_S = 900  # of all of them
 WITH_PYTHON = {"release", "debug"}
@@ -65,7 +65,7 @@ def run_pytest(preset, only, results):
     paths = [str(Path("scripts").resolve()), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-        "CKPT_BUILD_DIR": str(Path("build", preset).resolve()),
+        "CKPTENGINE_BUILD_DIR": str(Path("build", preset).resolve()),
     }
     child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
     with StackWatch(child.pid, {tuple(command): PYTEST_DEADLINE_S}, results / f"{preset}-stacks.txt"):

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/version.hpp"
+#include "protocol/version.hpp"
 
 namespace ckpt::protocol {
 
