@@ -1,0 +1,36 @@
+// Deadlines on the monotonic clock. Every wait of the project takes one.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace ckpt {
+
+using Clock = std::chrono::steady_clock;
+
+inline double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
+class Deadline {
+ public:
+  static Deadline in_ms(std::int64_t timeout_ms) {
+    return Deadline(Clock::now() + std::chrono::milliseconds(std::clamp<std::int64_t>(timeout_ms, 0, longest_ms)));
+  }
+
+  bool passed() const { return Clock::now() >= at_; }
+  // Rounded up, so that a poll() with it does not spin; 0 once passed.
+  int remaining_ms() const {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(at_ - Clock::now()).count();
+    return static_cast<int>(std::clamp<std::int64_t>(left, 0, longest_ms));
+  }
+  Clock::time_point at() const { return at_; }
+
+ private:
+  static constexpr std::int64_t longest_ms = 24ll * 3600 * 1000;
+  explicit Deadline(Clock::time_point at) : at_(at) {}
+  Clock::time_point at_;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,356 @@
+#include "base/options.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.hpp"
+
+namespace ckpt {
+namespace {
+
+// What is wrong with a value; becomes the end of a sentence.
+struct BadValue {
+  std::string reason;
+};
+
+std::uint64_t parse_count(std::string_view text, std::uint64_t low, std::uint64_t high) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || value < low || value > high)
+    throw BadValue{"must be a whole number from " + std::to_string(low) + " to " + std::to_string(high)};
+  return value;
+}
+
+std::uint64_t parse_size_bytes(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, int>, 4> units = {
+      {{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}}};
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  int shift = unit.empty() ? 0 : -1;
+  for (const auto& [name, bits] : units)
+    if (unit == name) shift = bits;
+  const double bytes = std::ldexp(value, shift);
+  if (error != std::errc() || shift < 0 || !(value >= 0) || bytes > std::ldexp(1.0, 53) || bytes != std::floor(bytes))
+    throw BadValue{"must be a number of bytes, plain or with KiB, MiB, GiB or TiB"};
+  return static_cast<std::uint64_t>(bytes);
+}
+
+// How one kind of value is read and written.
+template <std::uint64_t low, std::uint64_t high>
+struct Count {
+  template <class T>
+  static void parse(T& to, std::string_view text) {
+    to = static_cast<T>(parse_count(text, low, high));
+  }
+  template <class T>
+  static std::string text(const T& from) {
+    return std::to_string(from);
+  }
+};
+using Milliseconds = Count<1, 24ull * 3600 * 1000>;
+
+struct Bytes {
+  static void parse(std::uint64_t& to, std::string_view text) { to = parse_size_bytes(text); }
+  static std::string text(std::uint64_t from) { return size_text(from); }
+};
+
+struct Text {
+  static void parse(std::string& to, std::string_view text) {
+    if (text.size() > 4096 || std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; }))
+      throw BadValue{"must be at most 4096 characters without control characters"};
+    to = text;
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+struct Name {
+  static void parse(std::string& to, std::string_view text) {
+    if (!is_plain_name(text)) throw BadValue{"must be 1 to 64 characters of A-Z a-z 0-9 . _ -"};
+    to = text;
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+struct ShardName {
+  static void parse(std::string& to, std::string_view text) {
+    if (!is_plain_name(text) || text.ends_with(".private"))
+      throw BadValue{"must be 1 to 64 characters of A-Z a-z 0-9 . _ - that do not end in .private"};
+    to = text;
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+struct Directory {
+  static void parse(std::string& to, std::string_view text) {
+    Text::parse(to, text);
+    if (!text.starts_with('/')) throw BadValue{"must be an absolute path"};
+    while (to.size() > 1 && to.ends_with('/')) to.pop_back();
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+struct Mode {
+  static void parse(AgentMode& to, std::string_view text) {
+    if (text != "auto" && text != "attach") throw BadValue{"must be auto or attach"};
+    to = text == "auto" ? AgentMode::automatic : AgentMode::attach;
+  }
+  static std::string text(AgentMode from) { return from == AgentMode::automatic ? "auto" : "attach"; }
+};
+
+struct Key {
+  const char* name;
+  const char* standard;  // default as text; empty: computed or none, then `standard_help` says how
+  const char* standard_help;
+  const char* help;
+  unsigned readers;
+  unsigned required_by;
+  void (*parse)(Options&, std::string_view);
+  std::string (*text)(const Options&);
+};
+
+template <auto member, class Kind>
+constexpr Key entry(const char* name, const char* standard, const char* standard_help, unsigned readers,
+                    unsigned required_by, const char* help) {
+  return {name,
+          standard,
+          standard_help,
+          help,
+          readers,
+          required_by,
+          [](Options& options, std::string_view text) { Kind::parse(options.*member, text); },
+          [](const Options& options) { return Kind::text(options.*member); }};
+}
+
+constexpr unsigned engine = static_cast<unsigned>(Reader::engine);
+constexpr unsigned agent = static_cast<unsigned>(Reader::agent);
+constexpr unsigned tool = static_cast<unsigned>(Reader::tool);
+constexpr unsigned all = engine | agent | tool;
+constexpr std::uint64_t ranks_max = 1u << 20;
+
+const std::array keys = {
+    entry<&Options::job, Name>("job", "", "required", all, engine | agent,
+                               "Name of the training run; its checkpoints are found again under it."),
+    entry<&Options::rank, Count<0, ranks_max - 1>>("rank", "0", "required", engine, engine,
+                                                   "Number of this training process within the job, from 0."),
+    entry<&Options::world_size, Count<1, ranks_max>>("world_size", "1", "required", engine, engine,
+                                                     "How many training processes the job has."),
+    entry<&Options::node, Name>("node", "", "the host name", all, 0,
+                                "Name of this machine within the job; agents of one machine need different ones."),
+    entry<&Options::shard, ShardName>("shard", "", "`rank<rank>`", engine, 0,
+                                      "Name of this rank's main shard; ranks that hold identical state give the same."),
+    entry<&Options::agent, Mode>("agent", "auto", "", engine, 0,
+                                 "`auto`: start the node's agent where none runs; `attach`: it must be running."),
+    entry<&Options::ckptd, Text>("ckptd", "", "beside the library, then `PATH`", engine, 0,
+                                 "Path of the agent's program."),
+    entry<&Options::arena_dir, Directory>("arena_dir", "", "`/dev/shm/ckptengine-<uid>`", all, 0,
+                                          "Directory in a tmpfs under which checkpoints are held in memory."),
+    entry<&Options::arena_bytes, Bytes>("arena_bytes", "0", "", agent, 0,
+                                        "Most memory the node's arena may take; 0: what the file system has."),
+    entry<&Options::coordination, Directory>(
+        "coordination", "", "`/tmp/ckptengine-<uid>`", agent | tool, 0,
+        "Directory, the same on all nodes of the job, through which agents find each other."),
+    entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
+                                          "On how many nodes each shard is held, the own one included."),
+    entry<&Options::slot_bytes, Bytes>(
+        "slot_bytes", "0", "", engine, 0,
+        "Least size of a slot of the main shard, for state that will grow; 0: as large as "
+        "the state is at the first snapshot."),
+    entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
+                                                "Threads that copy and digest host tensors."),
+    entry<&Options::transport, Text>("transport", "tcp", "", agent, 0,
+                                     "How agents reach each other, as UCX_TLS names it: `tcp`, `shm`, `all`."),
+    entry<&Options::interface, Text>("interface", "", "UCX chooses", agent, 0,
+                                     "Network device that agents use, as UCX names it."),
+    entry<&Options::heartbeat_ms, Milliseconds>("heartbeat_ms", "250", "", agent, 0, "How often agents say they live."),
+    entry<&Options::node_timeout_ms, Milliseconds>("node_timeout_ms", "2000", "", agent, 0,
+                                                   "Silence after which a node is taken for dead."),
+    entry<&Options::lease_ms, Milliseconds>("lease_ms", "2000", "", agent, 0,
+                                            "How long the root's term holds without renewal."),
+    entry<&Options::node_wait_ms, Milliseconds>("node_wait_ms", "5000", "", agent, 0,
+                                                "How long a restore waits for nodes that are missing."),
+    entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
+                                                      "How long a restore may take in all."),
+    entry<&Options::claim_timeout_ms, Milliseconds>(
+        "claim_timeout_ms", "5000", "", engine | agent, 0,
+        "How long a new trainer waits for an earlier one of its rank to be gone."),
+    entry<&Options::close_timeout_ms, Milliseconds>("close_timeout_ms", "2000", "", engine, 0,
+                                                    "How long closing the engine may wait for a capture to end."),
+    entry<&Options::log_file, Text>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
+                                    "Where the agent writes its log."),
+    entry<&Options::config, Text>("config", "", "none", all, 0, "JSON file with options: one object, key to value."),
+};
+
+const Key* find_key(std::string_view name) {
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const Key& k) { return name == k.name; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+struct Setting {
+  std::string value;
+  std::string from;  // names source and key in messages
+};
+using Settings = std::map<std::string, Setting>;
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
+
+std::string upper(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// Checks the value, and keeps it unless an earlier source named the key already.
+void offer(Settings& settings, const std::string& name, Setting setting, const std::string& where_keys_are) {
+  const Key* key = find_key(name);
+  if (key == nullptr) refuse(setting.from + " is not known; " + where_keys_are);
+  try {
+    Options scratch{};
+    key->parse(scratch, setting.value);
+  } catch (const BadValue& bad) {
+    refuse(setting.from + " has the value \"" + setting.value + "\", but " + bad.reason);
+  }
+  settings.try_emplace(name, std::move(setting));
+}
+
+constexpr const char* see_help = "docs/options.md lists all options";
+
+void offer_caller(Settings& settings, const OptionPairs& caller) {
+  std::set<std::string> seen;
+  for (const auto& [name, value] : caller) {
+    if (!seen.insert(name).second) refuse("option \"" + name + "\" is given twice; give it once");
+    offer(settings, name, {value, "option \"" + name + "\""}, see_help);
+  }
+}
+
+void offer_environment(Settings& settings, const char* const* environment) {
+  constexpr std::string_view prefix = "CKPT_";
+  for (; environment != nullptr && *environment != nullptr; ++environment) {
+    const std::string_view line = *environment;
+    if (!line.starts_with(prefix)) continue;
+    const std::string_view variable = line.substr(0, line.find('='));
+    std::string name(variable.substr(prefix.size()));
+    // Names are upper case in the environment; any other spelling is as unknown as a wrong key.
+    const bool spelled = upper(name) == name;
+    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    const std::string value(line.substr(std::min(line.size(), variable.size() + 1)));
+    offer(settings, spelled ? name : std::string(variable), {value, "environment variable " + std::string(variable)},
+          std::string("unset it, or correct its name: ") + see_help);
+  }
+}
+
+void offer_file(Settings& settings, const std::string& path) {
+  std::ifstream file(path);
+  if (!file) refuse("cannot read the file \"" + path + "\" that option \"config\" names; give a file that exists");
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  if (!json.is_object()) refuse("config file " + path + " is not a JSON object of options; correct it");
+  for (const auto& [name, value] : json.items()) {
+    const std::string from = "key \"" + name + "\" in config file " + path;
+    if (name == "config") refuse(from + " is not allowed; a config file cannot name another");
+    if (!value.is_string() && !value.is_number_integer())
+      refuse(from + " must be a string or a whole number; correct it");
+    offer(settings, name, {value.is_string() ? value.get<std::string>() : value.dump(), from}, see_help);
+  }
+}
+
+std::string host_name() {
+  std::array<char, 256> buffer{};
+  if (gethostname(buffer.data(), buffer.size() - 1) != 0) return "localhost";
+  std::string name(buffer.data());
+  name.resize(std::min<std::size_t>(name.size(), 64));
+  return is_plain_name(name) ? name : "localhost";
+}
+
+void fill_computed(Options& options, const Settings& settings) {
+  const std::string user = "ckptengine-" + std::to_string(geteuid());
+  if (options.node.empty()) options.node = host_name();
+  if (options.shard.empty()) options.shard = "rank" + std::to_string(options.rank);
+  if (options.arena_dir.empty()) options.arena_dir = "/dev/shm/" + user;
+  if (options.coordination.empty()) options.coordination = "/tmp/" + user;
+  if (options.log_file.empty() && !options.job.empty()) options.log_file = options.node_dir() + "/ckptd.log";
+  if (options.rank >= options.world_size && settings.contains("rank") && settings.contains("world_size"))
+    refuse(settings.at("rank").from + " is " + std::to_string(options.rank) + ", but the world size is " +
+           std::to_string(options.world_size) + "; ranks count from 0");
+}
+
+std::string table(unsigned readers) {
+  std::string out = "| option | default | meaning |\n|---|---|---|\n";
+  for (const Key& key : keys) {
+    if ((key.readers & readers) == 0) continue;
+    const std::string standard = *key.standard_help ? key.standard_help : std::string("`") + key.standard + "`";
+    out += std::string("| `") + key.name + "` | " + standard + " | " + key.help + " |\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment) {
+  Settings settings;
+  offer_caller(settings, caller);
+  offer_environment(settings, environment);
+  if (const auto config = settings.find("config"); config != settings.end() && !config->second.value.empty())
+    offer_file(settings, config->second.value);
+
+  Options options{};
+  for (const Key& key : keys) {
+    const auto setting = settings.find(key.name);
+    if (setting != settings.end())
+      key.parse(options, setting->second.value);
+    else if ((key.required_by & static_cast<unsigned>(reader)) != 0)
+      refuse(std::string("option \"") + key.name +
+             "\" is missing; give it as an option, as environment variable CKPT_" + upper(key.name) +
+             " or in the config file");
+    else if (*key.standard != '\0')
+      key.parse(options, key.standard);
+  }
+  fill_computed(options, settings);
+  return options;
+}
+
+OptionPairs split_key_values(const std::vector<std::string>& words) {
+  OptionPairs pairs;
+  for (const std::string& word : words) {
+    const auto equals = word.find('=');
+    if (equals == std::string::npos || equals == 0)
+      refuse("\"" + word + "\" is not an option; write key=value, " + see_help);
+    pairs.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+  }
+  return pairs;
+}
+
+std::vector<std::string> to_key_values(const Options& options, Reader reader) {
+  std::vector<std::string> words;
+  for (const Key& key : keys) {
+    // The file's values are in `options` already; naming it again would only add a second reader of it.
+    if ((key.readers & static_cast<unsigned>(reader)) == 0 || std::string_view(key.name) == "config") continue;
+    words.push_back(std::string(key.name) + "=" + key.text(options));
+  }
+  return words;
+}
+
+std::string options_help(Reader reader) { return table(static_cast<unsigned>(reader)); }
+std::string options_help() { return table(all); }
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::array units = {"", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  while (bytes != 0 && bytes % 1024 == 0 && unit + 1 < units.size()) bytes /= 1024, ++unit;
+  return std::to_string(bytes) + units[unit];
+}
+
+bool is_plain_name(std::string_view text) {
+  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  return !text.empty() && text.size() <= 64 && text != "." && text != ".." &&
+         text.find_first_not_of(letters) == std::string_view::npos;
+}
+
+}  // namespace ckpt

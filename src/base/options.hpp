@@ -1,0 +1,73 @@
+// All options of engine, agent and tools: one struct, one table of keys, parsed once at start.
+//
+// Three sources can name a key: the caller (code or command line), the environment (CKPT_<KEY>) and the JSON file that
+// the key `config` points to. The first of them that names a key wins. A key that is unknown or malformed is refused,
+// whichever source it is in. Plain values; thread-safe as such.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ckpt {
+
+enum class AgentMode { automatic, attach };
+
+struct Options {
+  std::string job;
+  std::uint32_t rank;
+  std::uint32_t world_size;
+  std::string node;
+  std::string shard;
+  AgentMode agent;
+  std::string ckptd;
+  std::string arena_dir;
+  std::uint64_t arena_bytes;
+  std::string coordination;
+  std::uint32_t copies;
+  std::uint64_t slot_bytes;
+  std::uint32_t copy_threads;
+  std::string transport;
+  std::string interface;
+  std::int64_t heartbeat_ms;
+  std::int64_t node_timeout_ms;
+  std::int64_t lease_ms;
+  std::int64_t node_wait_ms;
+  std::int64_t restore_timeout_ms;
+  std::int64_t claim_timeout_ms;
+  std::int64_t close_timeout_ms;
+  std::string log_file;
+  std::string config;
+
+  std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
+  std::string node_dir() const { return arena_dir + "/" + job + "/" + node; }
+};
+
+using OptionPairs = std::vector<std::pair<std::string, std::string>>;
+
+// Who reads an option; decides which keys must be given. All three accept every key, so that they can share sources.
+enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
+
+// `caller` is called "option" in messages. `environment` is a null-terminated list as in environ(7), or null for none.
+// Throws Failure (CKPT_ERR_INVALID) with a sentence that names source and key.
+Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment);
+
+// "key=value" words to pairs. Throws Failure (CKPT_ERR_INVALID).
+OptionPairs split_key_values(const std::vector<std::string>& words);
+
+// "key=value" of every option that `reader` reads, such that parsing them gives the same values.
+std::vector<std::string> to_key_values(const Options& options, Reader reader);
+
+// Markdown table of the keys that `reader` reads, or of all (docs/options.md).
+std::string options_help(Reader reader);
+std::string options_help();
+
+// The shortest text that the size options take for exactly so many bytes: "65537", "64KiB", "3GiB".
+std::string size_text(std::uint64_t bytes);
+
+// [A-Za-z0-9._-]{1,64}, and neither "." nor "..": fit to name files and shards.
+bool is_plain_name(std::string_view text);
+
+}  // namespace ckpt

@@ -1,0 +1,149 @@
+#include "base/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.hpp"
+
+namespace ckpt {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::Not;
+
+const OptionPairs minimal = {{"job", "demo"}, {"rank", "1"}, {"world_size", "4"}};
+
+OptionPairs with(OptionPairs pairs, const OptionPairs& more) {
+  pairs.insert(pairs.end(), more.begin(), more.end());
+  return pairs;
+}
+
+std::string refusal(const OptionPairs& caller, std::vector<const char*> environment = {}) {
+  environment.push_back(nullptr);
+  try {
+    parse_options(Reader::engine, caller, environment.data());
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status(), CKPT_ERR_INVALID);
+    return failure.what();
+  }
+  return "accepted";
+}
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() / ("ckpt-options-" + std::to_string(getpid()) + ".json")) {
+    std::ofstream(path_) << text;
+  }
+  ~ConfigFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Options, DefaultsFollowFromJobRankAndUser) {
+  const Options options = parse_options(Reader::engine, minimal, nullptr);
+  const std::string user = std::to_string(geteuid());
+  EXPECT_EQ(options.shard, "rank1");
+  EXPECT_EQ(options.private_shard(), "rank1.private");
+  EXPECT_EQ(options.arena_dir, "/dev/shm/ckptengine-" + user);
+  EXPECT_EQ(options.coordination, "/tmp/ckptengine-" + user);
+  EXPECT_EQ(options.node_dir(), options.arena_dir + "/demo/" + options.node);
+  EXPECT_EQ(options.agent, AgentMode::automatic);
+  EXPECT_EQ(options.copies, 2u);
+  EXPECT_FALSE(options.node.empty());
+}
+
+TEST(Options, TheFirstSourceThatNamesAKeyWins) {
+  const ConfigFile file(R"({"copies": 5, "heartbeat_ms": "50", "lease_ms": 700})");
+  const std::string config = "CKPT_CONFIG=" + file.path();
+  const char* environment[] = {"PATH=/bin", "CKPT_COPIES=4", "CKPT_HEARTBEAT_MS=60", config.c_str(), nullptr};
+  const Options options = parse_options(Reader::engine, with(minimal, {{"copies", "3"}}), environment);
+  EXPECT_EQ(options.copies, 3u);
+  EXPECT_EQ(options.heartbeat_ms, 60);
+  EXPECT_EQ(options.lease_ms, 700);
+}
+
+TEST(Options, UnknownKeysAreRefusedFromEverySourceWithItsName) {
+  EXPECT_THAT(refusal(with(minimal, {{"colour", "red"}})),
+              AllOf(HasSubstr("option \"colour\""), HasSubstr("not known")));
+  EXPECT_THAT(refusal(minimal, {"CKPT_COLOUR=red"}), HasSubstr("environment variable CKPT_COLOUR is not known"));
+  EXPECT_THAT(refusal(minimal, {"CKPT_Copies=2"}), HasSubstr("environment variable CKPT_Copies is not known"));
+  const ConfigFile file(R"({"colour": "red"})");
+  EXPECT_THAT(refusal(with(minimal, {{"config", file.path()}})),
+              AllOf(HasSubstr("key \"colour\" in config file " + file.path()), HasSubstr("not known")));
+}
+
+TEST(Options, MalformedValuesAreRefusedEvenWhereAnotherSourceWins) {
+  EXPECT_THAT(refusal(with(minimal, {{"copies", "two"}})), HasSubstr("option \"copies\" has the value \"two\""));
+  EXPECT_THAT(refusal(with(minimal, {{"copies", "2"}}), {"CKPT_COPIES=0"}), HasSubstr("variable CKPT_COPIES"));
+  EXPECT_THAT(refusal(with(minimal, {{"copies", "99999999999999999999999"}})), HasSubstr("whole number"));
+  EXPECT_THAT(refusal(with(minimal, {{"slot_bytes", "5 MB"}})), HasSubstr("number of bytes"));
+  EXPECT_THAT(refusal(with(minimal, {{"slot_bytes", "inf"}})), HasSubstr("number of bytes"));
+  EXPECT_THAT(refusal(with(minimal, {{"arena_dir", "shm"}})), HasSubstr("absolute path"));
+  EXPECT_THAT(refusal(with(minimal, {{"agent", "on"}})), HasSubstr("auto or attach"));
+  EXPECT_THAT(refusal(with(minimal, {{"shard", "a.private"}})), HasSubstr("option \"shard\""));
+  EXPECT_THAT(refusal({{"job", "../x"}, {"rank", "0"}, {"world_size", "1"}}), HasSubstr("option \"job\""));
+  EXPECT_THAT(refusal({{"job", ".."}, {"rank", "0"}, {"world_size", "1"}}), HasSubstr("option \"job\""));
+  EXPECT_THAT(refusal({{"job", "a"}, {"rank", "4"}, {"world_size", "4"}}), HasSubstr("world size is 4"));
+  EXPECT_THAT(refusal(with(minimal, {{"job", "again"}})), HasSubstr("given twice"));
+}
+
+TEST(Options, MissingKeysAreNamed) {
+  EXPECT_THAT(refusal({{"job", "demo"}, {"world_size", "2"}}),
+              AllOf(HasSubstr("\"rank\" is missing"), HasSubstr("CKPT_RANK")));
+  EXPECT_NO_THROW(parse_options(Reader::agent, {{"job", "demo"}}, nullptr));
+  EXPECT_NO_THROW(parse_options(Reader::tool, {}, nullptr));
+}
+
+TEST(Options, BadConfigFilesAreRefused) {
+  EXPECT_THAT(refusal(with(minimal, {{"config", "/does/not/exist"}})), HasSubstr("cannot read the file"));
+  const ConfigFile list("[1]");
+  EXPECT_THAT(refusal(with(minimal, {{"config", list.path()}})), HasSubstr("not a JSON object"));
+  const ConfigFile nested(R"({"copies": [2]})");
+  EXPECT_THAT(refusal(with(minimal, {{"config", nested.path()}})), HasSubstr("must be a string or a whole number"));
+  const ConfigFile chained(R"({"config": "/other"})");
+  EXPECT_THAT(refusal(with(minimal, {{"config", chained.path()}})), HasSubstr("cannot name another"));
+}
+
+TEST(Options, KeyValuesGiveTheSameOptionsAgain) {
+  const Options before = parse_options(
+      Reader::engine, with(minimal, {{"arena_bytes", "3GiB"}, {"interface", "lo"}, {"node", "n7"}}), nullptr);
+  const auto words = to_key_values(before, Reader::agent);
+  const Options after = parse_options(Reader::agent, split_key_values(words), nullptr);
+  EXPECT_EQ(to_key_values(after, Reader::agent), words);
+  EXPECT_EQ(after.arena_bytes, 3ull << 30);
+  EXPECT_EQ(after.interface, "lo");
+  EXPECT_EQ(after.node, "n7");
+  EXPECT_THAT(words, Not(Contains(HasSubstr("rank="))));
+  EXPECT_THROW(split_key_values({"verbose"}), Failure);
+}
+
+TEST(Options, SizesReadAsPeopleWriteThem) {
+  const auto size = [](const char* text) {
+    return parse_options(Reader::engine, with(minimal, {{"slot_bytes", text}}), nullptr).slot_bytes;
+  };
+  EXPECT_EQ(size("65537"), 65537u);
+  EXPECT_EQ(size("64KiB"), 65536u);
+  EXPECT_EQ(size("1.5GiB"), 3ull << 29);
+  EXPECT_EQ(size_text(3ull << 29), "1536MiB");
+  EXPECT_EQ(size_text(65537), "65537");
+  EXPECT_EQ(size_text(0), "0");
+}
+
+TEST(Options, HelpListsEveryKey) {
+  const std::string help = options_help();
+  for (const char* key : {"`job`", "`copy_threads`", "`claim_timeout_ms`", "`config`"})
+    EXPECT_THAT(help, HasSubstr(key));
+  EXPECT_THAT(options_help(Reader::agent), Not(HasSubstr("`copy_threads`")));
+}
+
+}  // namespace
+}  // namespace ckpt
