@@ -16,17 +16,16 @@ preset_prefix() {
 configure() {
   local preset=$1 dir=build/$1
   [[ -f $dir/build.ninja && $dir/build.ninja -nt CMakePresets.json ]] && return
-  quietly "$dir/configure.log" cmake --preset "$preset" ||
-    die "cmake could not configure '$preset' (log: $dir/configure.log)"
+  quietly "$dir/configure.log" cmake --preset "$preset"
 }
 
-# build PRESET [TARGET...]: compiles, two jobs per two cores; shows ninja's one-line progress on a terminal.
+# build PRESET [TARGET...]: compiles, a job per core; shows ninja's one-line progress on a terminal.
 build() {
   local preset=$1 dir=build/$1 prefix
   shift
-  configure "$preset"
+  configure "$preset" || return 1
   read -ra prefix <<<"$(preset_prefix "$preset")"
-  local run=("${prefix[@]}" nice -n 5 cmake --build "$dir" -j "$(nproc)")
+  local run=("${prefix[@]}" cmake --build "$dir" -j "$(nproc)")
   [[ $# -eq 0 ]] || run+=(--target "$@")
   if [[ -t 2 ]]; then
     "${run[@]}" >&2 || return 1
@@ -43,7 +42,8 @@ build_product() { build_or_die "$1" product; }
 
 # build_program PRESET NAME: bin/NAME, and an error that says so where this version has none.
 build_program() {
-  configure "$1"
+  { configure "$1" && quietly "build/$1/configure.log" ninja -C "build/$1" build.ninja; } ||
+    die "cmake could not configure '$1'; its error is above"
   ninja -C "build/$1" -t query "bin/$2" >/dev/null 2>&1 || die "there is no program '$2' in this version"
   build_or_die "$1" "bin/$2"
 }

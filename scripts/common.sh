@@ -20,14 +20,16 @@ option_value() {
   echo "$2"
 }
 
-# Runs a command with its output in a log; shows the log's end when it fails.
+# Runs a command with its output in a log; when it fails, shows the log from its first error on, or its end.
 # quietly LOG COMMAND...
 quietly() {
   local log=$1
   shift
   mkdir -p "$(dirname "$log")"
   if ! "$@" >"$log" 2>&1 </dev/null; then
-    tail -n 40 "$log" >&2
+    local first
+    first=$(grep -nE -m 1 '^(FAILED:|CMake Error)' "$log" | cut -d : -f 1) || true
+    if [[ -n $first ]]; then tail -n "+$first" "$log" | head -n 60 >&2; else tail -n 40 "$log" >&2; fi
     return 1
   fi
 }

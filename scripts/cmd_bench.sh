@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# ./dev bench
+command_name=bench
+source scripts/common.sh
+source scripts/setup.sh
+source scripts/build.sh
+
+show_help() {
+  cat <<'TEXT'
+usage: ./dev bench [NAME...] [-- ARGUMENT...]
+       ./dev bench --list
+
+Runs the named benches, or all of them, one after the other. A bench NAME is the program bench_NAME of the release
+build, or bench/NAME.py. What follows -- is handed to each of them. Every bench ends with lines
+"ratio: NAME = X (ours A, theirs B, unit)". Fails when a bench fails.
+TEXT
+}
+
+# Every bench as "NAME COMMAND".
+all_benches() {
+  local file name
+  for file in build/release/bench/bench_*; do
+    [[ -f $file && -x $file ]] && echo "${file##*/bench_} $file"
+  done
+  for file in bench/*.py; do
+    name=$(basename "$file" .py)
+    [[ -f $file && $name != _* ]] && echo "$name $venv_python $file"
+  done
+  return 0
+}
+
+names=()
+arguments=()
+list=
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --help | -h) show_help; exit ;;
+    --list) list=yes; shift ;;
+    --) shift; arguments=("$@"); break ;;
+    -*) usage_error "unknown option '$1' (what a bench shall get goes behind --)" ;;
+    *) names+=("$1"); shift ;;
+  esac
+done
+
+ensure_packages build bench
+ensure_venv
+build_or_die release
+benches=$(all_benches | sort)
+[[ -n $benches ]] || die "there are no benches in this version"
+if [[ -n $list ]]; then
+  cut -d ' ' -f 1 <<<"$benches"
+  exit
+fi
+known=" $(cut -d ' ' -f 1 <<<"$benches" | xargs) "
+for name in "${names[@]}"; do
+  [[ $known == *" $name "* ]] || usage_error "there is no bench '$name' (there are:${known% })"
+done
+
+failed=()
+export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH}
+while read -r name command; do
+  [[ ${#names[@]} -eq 0 || " ${names[*]} " == *" $name "* ]] || continue
+  say "bench $name"
+  # shellcheck disable=SC2086
+  $command "${arguments[@]}" </dev/null || failed+=("$name")
+done <<<"$benches"
+[[ ${#failed[@]} -eq 0 ]] || die "these benches failed: ${failed[*]}"

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# ./dev bundle
+command_name=bundle
+source scripts/common.sh
+source scripts/setup.sh
+source scripts/build.sh
+
+show_help() {
+  cat <<'TEXT'
+usage: ./dev bundle
+
+Packs dist/ckptengine-VERSION-ARCHITECTURE.tar.gz: bin/, include/, lib/ (libckptengine, and the shared libraries that
+the programs need beyond those of glibc, UCX's plug-ins among them) and python/. It unpacks anywhere and needs a glibc
+no older than this machine's.
+TEXT
+}
+
+case "${1:-}" in
+  "") ;;
+  --help | -h) show_help; exit ;;
+  *) usage_error "unknown argument '$1'" ;;
+esac
+
+# The shared libraries that files need and glibc does not bring, as paths.
+needed_libraries() {
+  { ldd "$@" 2>/dev/null || true; } | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+    grep -Ev '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nsl|nss_[a-z]+))\.so[.0-9]*$' || true
+}
+
+# UCX loads its transports from a folder ucx/ beside libucs.
+ucx_plugins() {
+  local folder
+  folder=$(needed_libraries "$@" | sed -n 's|/libucs\.so.*|/ucx|p')
+  [[ -z $folder || ! -d $folder ]] || echo "$folder"
+}
+
+ensure_packages build
+build_product release
+version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
+name=ckptengine-$version-$(uname -m)
+stage=dist/$name
+rm -rf "$stage"
+quietly build/release/install.log cmake --install build/release --prefix "$stage" ||
+  die "cmake --install failed (log: build/release/install.log)"
+[[ -n "$(ls "$stage"/bin 2>/dev/null)" ]] || die "the build has no programs to pack yet"
+
+mkdir -p "$stage/lib"
+plugins=$(ucx_plugins "$stage"/bin/*)
+if [[ -n $plugins ]]; then cp -r "$plugins" "$stage/lib/"; fi
+mapfile -t libraries < <(needed_libraries "$stage"/bin/* $([[ -z $plugins ]] || echo "$stage"/lib/ucx/*.so))
+for library in "${libraries[@]}"; do
+  [[ $library == "$PWD/$stage"/* ]] || cp -L "$library" "$stage/lib/"
+done
+if [[ -d python/ckptengine ]]; then
+  mkdir -p "$stage/python"
+  cp -r python/ckptengine "$stage/python/"
+  find "$stage/python" -name __pycache__ -type d -prune -exec rm -r {} +
+fi
+cp LICENSE "$stage/"
+tar -C dist -czf "$stage.tar.gz" "$name"
+rm -r "$stage"
+echo "$stage.tar.gz"

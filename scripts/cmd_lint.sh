@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# ./dev lint
+command_name=lint
+source scripts/common.sh
+source scripts/setup.sh
+source scripts/build.sh
+
+show_help() {
+  cat <<'TEXT'
+usage: ./dev lint [--fix] [format] [tidy] [shell] [python]
+
+Checks all tracked sources, or the named parts of the check:
+  format  clang-format over C and C++        shell   shellcheck
+  tidy    clang-tidy over the release build  python  ruff
+--fix lets clang-format and ruff change what they can.
+TEXT
+}
+
+sources() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r file; do [[ ! -f $file ]] || echo "$file"; done; }
+
+lint_format() {
+  local mode=(--dry-run -Werror)
+  [[ -z $fix ]] || mode=(-i)
+  sources '*.c' '*.h' '*.cpp' '*.hpp' '*.inl' '*.cu' | xargs -r clang-format "${mode[@]}"
+}
+
+lint_tidy() {
+  build_or_die release # generated sources, and the list of commands
+  local log=build/release/tidy.log
+  run-clang-tidy -p build/release -j "$(nproc)" -quiet "^$PWD/(src|kernels|placement|tests|bench|examples)/" \
+    >"$log" 2>/dev/null && return
+  grep -A 4 -E '(warning|error): ' "$log" >&2
+  return 1
+}
+
+lint_shell() {
+  { sources '*.sh' && echo dev && echo .ci/run; } | xargs shellcheck -x
+}
+
+lint_python() {
+  ensure_venv
+  if [[ -n $fix ]]; then
+    "$venv_python" -m ruff check --fix .
+  else
+    "$venv_python" -m ruff check .
+  fi
+}
+
+fix=
+parts=()
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --help | -h) show_help; exit ;;
+    --fix) fix=yes; shift ;;
+    format | tidy | shell | python) parts+=("$1"); shift ;;
+    *) usage_error "unknown argument '$1'" ;;
+  esac
+done
+[[ ${#parts[@]} -gt 0 ]] || parts=(format shell python tidy)
+
+ensure_packages build lint
+failed=()
+for part in "${parts[@]}"; do
+  say "lint: $part"
+  "lint_$part" || failed+=("$part")
+done
+[[ ${#failed[@]} -eq 0 ]] || die "lint found something in: ${failed[*]}"
+say "lint: clean"

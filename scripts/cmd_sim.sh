@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# ./dev sim
+command_name=sim
+source scripts/common.sh
+source scripts/setup.sh
+source scripts/build.sh
+
+show_help() {
+  cat <<'TEXT'
+usage: ./dev sim --seeds N [--first-seed S]
+       ./dev sim --seed S --trace
+
+Runs the protocol core through simulated crashes, delays, losses, partitions, torn writes and bit flips, and checks
+its invariants after every event. The first form ends with "sim: seeds=N violations=0" and fails on any violation;
+the second replays one seed and shows every event. More options: build/release/bin/ckpt_sim --help
+TEXT
+}
+
+case "${1:-}" in
+  --help | -h) show_help; exit ;;
+  "") usage_error "say which seeds: --seeds N, or --seed S" ;;
+esac
+ensure_packages build
+build_program release ckpt_sim
+exec build/release/bin/ckpt_sim "$@"
