@@ -17,8 +17,17 @@ struct Recovered {
     PieceInfo piece;
     bool whole = false;  // sealed, valid, not dropped; else the slot is free
   };
-  std::vector<Slot> slots;
-  std::vector<Rank> reserved;  // ranks whose two local segments exist
+  // A grant found unused in a rank's control page. Its writer may be alive and writing: the slots stay granted, and the
+  // rank gets no other grant, until they are captured or the writer is proven dead.
+  struct Granted {
+    Rank rank = 0;
+    std::string main_shard;
+    std::string private_shard;
+    std::uint8_t main_slot = 0;
+    std::uint8_t private_slot = 0;
+  };
+  std::vector<Slot> slots;      // of every segment, free ones included
+  std::vector<Granted> granted;
   Version highest_commit;
   Version newest_seen;
   std::uint64_t epoch = 0;

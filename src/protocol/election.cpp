@@ -1,0 +1,47 @@
+#include "protocol/election.hpp"
+
+#include <algorithm>
+
+namespace ckpt::protocol {
+
+void Election::on_read(const RootRead& read, TimeMs now) {
+  if (revision_ && read.revision < *revision_) return;  // answers may overtake each other
+  if (!revision_ || read.revision != *revision_) unchanged_since_ = now;
+  revision_ = read.revision;
+  record_ = read.record;
+  highest_epoch_ = std::max(highest_epoch_, record_.epoch);
+
+  const bool mine = record_.node == config_.node && record_.epoch == attempted_epoch_ && attempted_epoch_ != 0 &&
+                    attempted_epoch_ == highest_epoch_;
+  my_epoch_ = mine ? attempted_epoch_ : 0;
+}
+
+void Election::on_higher_epoch(std::uint64_t epoch) {
+  highest_epoch_ = std::max(highest_epoch_, epoch);
+  if (my_epoch_ != 0 && epoch > my_epoch_) my_epoch_ = 0;
+}
+
+void Election::on_tick(TimeMs now, Effects& effects) {
+  if (!revision_) return;  // nothing is known of the store yet
+  if (is_root()) {
+    if (now - last_swap_ < config_.lease_ms / 4) return;
+    swap({my_epoch_, config_.node, record_.beat + 1}, now, effects);
+  } else if (lease_expired(now) && (last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2)) {
+    attempted_epoch_ = highest_epoch_ + 1;
+    swap({attempted_epoch_, config_.node, 0}, now, effects);
+  }
+}
+
+bool Election::lease_expired(TimeMs now) const {
+  if (record_.node == no_node || record_.node == config_.node) return true;  // nobody's, or of this node's former life
+  // Later nodes wait a little longer, so that not everybody runs for root at once.
+  const TimeMs patience = config_.lease_ms + config_.lease_ms * (config_.node % 8) / 16;
+  return now - unchanged_since_ >= patience;
+}
+
+void Election::swap(const RootRecord& record, TimeMs now, Effects& effects) {
+  last_swap_ = now;
+  effects.push_back(SwapRoot{*revision_, record});
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,39 @@
+// Who is root: a lease on one store record, judged without comparing clocks. The root renews its record; whoever sees
+// the record unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two roots may believe in
+// themselves for a while; epochs make the older one harmless (see root.hpp).
+#pragma once
+
+#include <optional>
+
+#include "protocol/events.hpp"
+
+namespace ckpt::protocol {
+
+class Election {
+ public:
+  // `highest_epoch`: newest epoch this node ever obeyed; its own are newer.
+  Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
+
+  void on_read(const RootRead& read, TimeMs now);
+  void on_higher_epoch(std::uint64_t epoch);  // learned from a message
+  void on_tick(TimeMs now, Effects& effects);
+
+  bool is_root() const { return my_epoch_ != 0; }
+  std::uint64_t epoch() const { return is_root() ? my_epoch_ : record_.epoch; }
+  NodeId root() const { return is_root() ? config_.node : record_.node; }
+
+ private:
+  void swap(const RootRecord& record, TimeMs now, Effects& effects);
+  bool lease_expired(TimeMs now) const;
+
+  const Config config_;
+  std::uint64_t highest_epoch_;
+  std::optional<std::uint64_t> revision_;  // none before the first read
+  RootRecord record_;
+  TimeMs unchanged_since_ = 0;
+  std::uint64_t my_epoch_ = 0;         // while root
+  std::uint64_t attempted_epoch_ = 0;  // of the last takeover tried in this life of the agent
+  TimeMs last_swap_ = 0;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,147 @@
+#include "protocol/node.hpp"
+
+#include "protocol/election.hpp"
+#include "protocol/root.hpp"
+#include "protocol/worker.hpp"
+
+namespace ckpt::protocol {
+
+namespace {
+
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+
+}  // namespace
+
+struct Node::Parts {
+  Parts(const Config& node_config, std::uint64_t agent_id, const Recovered& recovered)
+      : config(node_config), worker(config, agent_id, recovered), election(config, recovered.epoch) {}
+
+  void dispatch(const Event& event, Effects& effects);
+  void receive(const LifeRead& read);
+  void receive(const Report& report);
+  void receive(const Directive& directive);
+  void settle(Effects& effects);
+  void settle_role();
+  void route_own_messages(Effects& effects);
+
+  const Config config;
+  Worker worker;
+  Election election;
+  std::optional<Root> root;  // while elected
+  std::optional<LifeRead> life;
+  TimeMs now = 0;
+};
+
+Node::Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
+    : parts_(std::make_unique<Parts>(config, agent_id, recovered)) {}
+
+Node::~Node() = default;
+
+Effects Node::handle(const Event& event, TimeMs now) {
+  Effects effects;
+  parts_->now = now;
+  parts_->dispatch(event, effects);
+  parts_->settle(effects);
+  return effects;
+}
+
+void Node::Parts::dispatch(const Event& event, Effects& effects) {
+  std::visit(Overloaded{
+                 [](const Tick&) {},
+                 [&](const RootRead& read) { election.on_read(read, now); },
+                 [&](const LifeRead& read) { receive(read); },
+                 [&](const MessageArrived& arrived) {
+                   std::visit([&](const auto& message) { receive(message); }, arrived.message);
+                 },
+                 [&](const FetchEnded& ended) { worker.on(ended, now); },
+                 [&](const PieceCorrupt& corrupt) { worker.on(corrupt, effects); },
+                 [&](const auto& of_trainer_or_slot) { worker.on(of_trainer_or_slot); },
+             },
+             event);
+}
+
+void Node::Parts::receive(const LifeRead& read) {
+  if (!life || read.revision >= life->revision) life = read;
+  if (root) root->on(read);
+}
+
+void Node::Parts::receive(const Report& report) {
+  election.on_higher_epoch(report.epoch);
+  if (root && election.is_root()) root->on(report, now);
+}
+
+void Node::Parts::receive(const Directive& directive) {
+  election.on_higher_epoch(directive.epoch);
+  worker.on(directive);
+}
+
+void Node::Parts::settle(Effects& effects) {
+  election.on_tick(now, effects);
+  settle_role();
+  worker.settle(now, effects);
+  if (const auto report = worker.report_if_due(now); report && election.root() != no_node) {
+    effects.push_back(Send{election.root(), *report});
+  }
+  // What this node tells itself may change its mind once more: its own report may complete a version. Each round makes
+  // progress on a state that only grows within one event, so it ends.
+  route_own_messages(effects);
+}
+
+// Becoming root and ceasing to be it; from the moment a newer epoch is known nothing older is obeyed.
+void Node::Parts::settle_role() {
+  worker.on_epoch(election.epoch());
+  if (!election.is_root()) {
+    root.reset();
+  } else if (!root || root->epoch() != election.epoch()) {
+    root.emplace(config, election.epoch());
+    if (life) root->on(*life);
+  }
+}
+
+void Node::Parts::route_own_messages(Effects& effects) {
+  for (;;) {
+    if (root) root->settle(now, effects);
+    std::vector<Message> own;
+    std::erase_if(effects, [&](Effect& effect) {
+      Send* send = std::get_if<Send>(&effect);
+      if (send == nullptr || send->to != config.node) return false;
+      own.push_back(std::move(send->message));
+      return true;
+    });
+    if (own.empty()) return;
+    for (const Message& message : own) std::visit([&](const auto& content) { receive(content); }, message);
+    worker.settle(now, effects);
+    if (const auto report = worker.report_if_due(now)) effects.push_back(Send{election.root(), *report});
+  }
+}
+
+NodeStatus Node::status() const {
+  const Directive& directive = parts_->worker.directive();
+  NodeStatus status;
+  status.node = parts_->config.node;
+  status.is_root = parts_->election.is_root();
+  status.root = parts_->election.root();
+  status.epoch = parts_->worker.epoch();
+  status.incarnation = directive.incarnation;
+  status.decision = directive.decision;
+  status.committed = directive.committed;
+  status.highest_commit = parts_->worker.highest_commit();
+  status.resume_at = directive.resume_at;
+  status.copies_now = directive.copies_now;
+  status.alarm = directive.alarm;
+  status.ranks = parts_->worker.rank_reports();
+  status.pieces = parts_->worker.slots().whole_pieces();
+  if (parts_->root) status.nodes_present = parts_->root->nodes_present(parts_->now);
+  status.missing_ranks = directive.missing_ranks;
+  status.missing_nodes = directive.missing_nodes;
+  return status;
+}
+
+const SlotRef* Node::find(const std::string& shard, Version version) const {
+  return parts_->worker.slots().find_whole(shard, version);
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,134 @@
+#include "protocol/recovery.hpp"
+
+#include <algorithm>
+
+namespace ckpt::protocol {
+
+namespace {
+
+std::string describe(Version version) {
+  return "iteration " + std::to_string(version.iteration()) + " of life " + std::to_string(version.incarnation());
+}
+
+template <class List>
+std::string join(const List& items, std::size_t limit = 8) {
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& item : items) {
+    if (count == limit) return text + ", and " + std::to_string(items.size() - limit) + " more";
+    if (count++ > 0) text += ", ";
+    if constexpr (std::is_convertible_v<decltype(item), std::string>) text += item;
+    else text += std::to_string(item);
+  }
+  return text;
+}
+
+bool usable(const std::map<std::string, Holders>& pieces, const std::string& shard, std::uint32_t world_size) {
+  const auto it = pieces.find(shard);
+  return it != pieces.end() && agree(it->second) && it->second.front().piece->world_size == world_size;
+}
+
+std::set<std::string> unusable(const Inventory& inventory, Version version, const RecoveryQuestion& question) {
+  const auto pieces = inventory.find(version);
+  if (pieces == inventory.end()) return question.shards;
+  std::set<std::string> shards;
+  for (const auto& shard : question.shards) {
+    if (!usable(pieces->second, shard, question.world_size)) shards.insert(shard);
+  }
+  return shards;
+}
+
+Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& question) {
+  for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
+    if (unusable(inventory, it->first, question).empty()) return it->first;
+  }
+  return {};
+}
+
+// A world size other than the job's among the stored pieces, or 0.
+std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world_size) {
+  for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
+    for (const auto& [shard, holders] : it->second) {
+      if (holders.front().piece->world_size != world_size) return holders.front().piece->world_size;
+    }
+  }
+  return 0;
+}
+
+// Whether a present node took part in the last life with all it had: whatever was committed then left a trace on it.
+bool has_witness(const RecoveryQuestion& question) {
+  return std::any_of(question.reports.begin(), question.reports.end(), [&](const Report* report) {
+    const Member self{report->node, report->arena_id};
+    return std::find(question.members.begin(), question.members.end(), self) != question.members.end();
+  });
+}
+
+std::string missing_text(const std::vector<NodeId>& missing) {
+  return missing.empty() ? "" : "; nodes that do not answer: " + join(missing);
+}
+
+}  // namespace
+
+Inventory take_inventory(const std::vector<const Report*>& reports) {
+  Inventory inventory;
+  for (const Report* report : reports) {
+    for (const PieceInfo& piece : report->pieces) {
+      inventory[piece.version][piece.shard].push_back({report->node, &piece});
+    }
+  }
+  return inventory;
+}
+
+bool agree(const Holders& holders) {
+  return std::all_of(holders.begin(), holders.end(),
+                     [&](const Holder& holder) { return *holder.piece == *holders.front().piece; });
+}
+
+RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
+  const Inventory inventory = take_inventory(question.reports);
+  Version newest_commit = question.first_commit;
+  Version newest_seen;
+  for (const Report* report : question.reports) {
+    newest_commit = std::max(newest_commit, report->highest_commit);
+    newest_seen = std::max(newest_seen, report->newest_seen);
+  }
+
+  RecoveryAnswer answer;
+  Decision& decision = answer.decision;
+  const Version chosen = newest_solvable(inventory, question);
+  if (chosen) {
+    decision.verdict = Verdict::restore;
+    decision.version = chosen;
+    decision.behind = chosen < newest_commit;
+    if (decision.behind) {
+      decision.text = describe(newest_commit) + " was committed but is lost (no source for shards " +
+                      join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) + ")";
+    }
+  } else if (const std::uint32_t stored = foreign_world_size(inventory, question.world_size); stored != 0) {
+    decision.verdict = Verdict::mismatch;
+    decision.text = "what is stored is of a job of " + std::to_string(stored) + " ranks, this one has " +
+                    std::to_string(question.world_size) + ": start it with " + std::to_string(stored) +
+                    " ranks, or remove what is stored with 'ckptctl gc'";
+  } else if (newest_commit) {
+    decision.verdict = Verdict::lost;
+    decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but no node that answers has shards " +
+                    join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) +
+                    "; bring those nodes back and restart, or give up with 'ckptctl gc'";
+  } else {
+    decision.verdict = Verdict::fresh;
+  }
+
+  const bool nothing_lost = decision.verdict == Verdict::restore && !decision.behind;
+  const bool fresh = decision.verdict == Verdict::fresh;
+  const bool all_here = question.missing.empty();
+  // Whatever was newer would have left a trace on a witness.
+  const bool nothing_newer = nothing_lost && chosen >= newest_seen && has_witness(question);
+  answer.final = nothing_newer || (all_here && (nothing_lost || fresh));
+  decision.status_unknown = !all_here && !nothing_newer;
+  if (decision.status_unknown && decision.text.empty()) {
+    decision.text = "a newer commit cannot be excluded" + missing_text(question.missing);
+  }
+  return answer;
+}
+
+}  // namespace ckpt::protocol

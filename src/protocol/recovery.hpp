@@ -1,0 +1,44 @@
+// Which version to restore: the newest for which *every* shard has a source, never a maximum over nodes. Pure functions
+// of what the nodes report.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.hpp"
+
+namespace ckpt::protocol {
+
+// version -> shard -> the nodes that have it, with what they say of it.
+struct Holder {
+  NodeId node = 0;
+  const PieceInfo* piece = nullptr;
+};
+using Holders = std::vector<Holder>;
+using Inventory = std::map<Version, std::map<std::string, Holders>>;
+
+// Borrows from the reports.
+Inventory take_inventory(const std::vector<const Report*>& reports);
+
+// All holders of one piece must agree on its digest and length; a disagreement is silent corruption at the capture.
+bool agree(const Holders& holders);
+
+struct RecoveryQuestion {
+  std::vector<const Report*> reports;  // of the nodes that are present
+  std::set<std::string> shards;        // that the new life needs
+  std::uint32_t world_size = 0;
+  std::vector<NodeId> missing;         // members of the last life that are not present
+  std::vector<Member> members;         // of the last life
+  Version first_commit;                // known from the store
+};
+
+struct RecoveryAnswer {
+  Decision decision;
+  bool final = false;  // what missing nodes might hold cannot change it
+};
+
+RecoveryAnswer plan_recovery(const RecoveryQuestion& question);
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,425 @@
+#include "protocol/root.hpp"
+
+#include <algorithm>
+
+#include "placement/group.hpp"
+
+namespace ckpt::protocol {
+
+namespace {
+
+template <class Container, class Value>
+bool contains(const Container& container, const Value& value) {
+  return std::find(container.begin(), container.end(), value) != container.end();
+}
+
+template <class Value>
+void add_once(std::vector<Value>& list, const Value& value) {
+  if (!contains(list, value)) list.push_back(value);
+}
+
+}  // namespace
+
+// ---- What it hears ----
+
+void Root::on(const LifeRead& read) {
+  if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
+  swap_pending_ = false;
+  const bool new_life = life_ && read.record.incarnation != life_->incarnation;
+  const bool was_undecided = !life_ || life_->decision.verdict == Verdict::undecided;
+  life_ = read.record;
+  life_revision_ = read.revision;
+  if (new_life) {
+    bindings_.clear();
+    shards_.clear();
+    all_waiting_since_.reset();
+    abandoned_.clear();
+    resume_at_ = 0;
+    committed_ = {};
+    alarm_.clear();
+  }
+  if ((was_undecided || new_life) && life_->decision.verdict == Verdict::restore) {
+    committed_ = std::max(committed_, life_->decision.version);
+  }
+}
+
+void Root::on(const Report& report, TimeMs now) {
+  Peer& peer = peers_[report.node];
+  const bool same_agent = peer.report.agent_id == report.agent_id && peer.report.arena_id == report.arena_id;
+  if (same_agent && report.sequence <= peer.report.sequence) return;
+  peer.report = report;
+  peer.heard_at = now;
+  peer.answer_due = true;
+}
+
+bool Root::is_present(const Peer& peer, TimeMs now) const {
+  return peer.report.epoch == epoch_ && now - peer.heard_at <= config_.node_timeout_ms;
+}
+
+std::vector<const Report*> Root::present_reports(TimeMs now) const {
+  std::vector<const Report*> reports;
+  for (const auto& [node, peer] : peers_) {
+    if (is_present(peer, now)) reports.push_back(&peer.report);
+  }
+  return reports;
+}
+
+std::vector<NodeId> Root::nodes_present(TimeMs now) const {
+  std::vector<NodeId> nodes;
+  for (const Report* report : present_reports(now)) nodes.push_back(report->node);
+  return nodes;
+}
+
+// ---- What it concludes ----
+
+void Root::settle(TimeMs now, Effects& effects) {
+  if (!life_) return;
+  if (!in_charge()) {
+    take_charge(now, effects);
+    return;
+  }
+  inventory_ = take_inventory(present_reports(now));
+  settle_admissions(now, effects);
+  settle_decision(now, effects);
+  settle_placement();
+  settle_commits(now, effects);
+  send_directives(now, effects);
+}
+
+void Root::take_charge(TimeMs now, Effects& effects) {
+  if (life_->epoch > epoch_) return;  // a newer root is at work
+  LifeRecord record = *life_;
+  record.epoch = epoch_;
+  swap_life(record, now, effects);
+}
+
+void Root::swap_life(const LifeRecord& record, TimeMs now, Effects& effects) {
+  if (swap_pending_ && now - swapped_at_ < config_.lease_ms) return;
+  swap_pending_ = true;
+  swapped_at_ = now;
+  effects.push_back(SwapLife{life_revision_, record});
+}
+
+// ---- Admission ----
+
+void Root::settle_admissions(TimeMs now, Effects& effects) {
+  refresh_bindings();
+  // Members of this life that a new root has not met yet come first, then newcomers, then those who wait since a life
+  // that was never decided: they are carried over.
+  for (const auto& [node, peer] : peers_) {
+    if (!is_present(peer, now)) continue;
+    for (const RankReport& rank : peer.report.ranks) {
+      if (rank.incarnation == life_->incarnation && rank.incarnation != 0 && !superseded_.contains(rank.instance)) {
+        bindings_.try_emplace(rank.rank, Binding{node, rank});
+      }
+    }
+  }
+  for (const auto& [node, peer] : peers_) {
+    if (!is_present(peer, now)) continue;
+    for (const RankReport& rank : peer.report.ranks) {
+      if (rank.incarnation == 0 && !superseded_.contains(rank.instance)) admit_newcomer(node, rank, now, effects);
+    }
+  }
+  if (life_->decision.verdict != Verdict::undecided) return;
+  for (const auto& [node, peer] : peers_) {
+    if (!is_present(peer, now)) continue;
+    for (const RankReport& rank : peer.report.ranks) {
+      const bool carried = rank.incarnation != 0 && rank.incarnation < life_->incarnation && rank.waiting;
+      if (carried && rank.world_size == life_->world_size && !superseded_.contains(rank.instance)) {
+        bindings_.try_emplace(rank.rank, Binding{node, rank});
+      }
+    }
+  }
+}
+
+void Root::refresh_bindings() {
+  const bool undecided = life_->decision.verdict == Verdict::undecided;
+  for (auto it = bindings_.begin(); it != bindings_.end();) {
+    Binding& binding = it->second;
+    const Report& report = peers_.at(binding.node).report;
+    const auto entry = std::find_if(report.ranks.begin(), report.ranks.end(), [&](const RankReport& rank) {
+      return rank.rank == it->first && rank.instance == binding.rank.instance;
+    });
+    if (entry != report.ranks.end()) binding.rank = *entry;
+    const bool gone = entry == report.ranks.end() && report.epoch == epoch_;
+    // Before the decision a trainer that is gone makes room for the next one; after it the life keeps its shape.
+    it = gone && undecided ? bindings_.erase(it) : std::next(it);
+  }
+}
+
+void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effects& effects) {
+  const auto bound = bindings_.find(rank.rank);
+  if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
+  const bool second_hello = bound != bindings_.end();
+  const bool decided = life_->decision.verdict != Verdict::undecided;
+  if (life_->incarnation == 0 || second_hello || decided) {
+    open_incarnation(rank, now, effects);
+    return;
+  }
+  if (rank.world_size == life_->world_size) bindings_.emplace(rank.rank, Binding{node, rank});
+}
+
+void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects) {
+  if (const auto bound = bindings_.find(newcomer.rank); bound != bindings_.end()) {
+    superseded_.insert(bound->second.rank.instance);
+  }
+  LifeRecord next = *life_;
+  ++next.incarnation;
+  next.world_size = newcomer.world_size;
+  next.decision = {};
+  swap_life(next, now, effects);
+}
+
+bool Root::complete_life() const {
+  return life_->incarnation != 0 && bindings_.size() == life_->world_size;
+}
+
+std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) const {
+  const auto bound = bindings_.find(rank.rank);
+  if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return std::nullopt;
+  const bool undecided = life_->decision.verdict == Verdict::undecided;
+  const bool newcomer = rank.incarnation == 0;
+  if (newcomer && undecided && rank.world_size != life_->world_size) {
+    return Refusal{rank.rank, rank.instance, false, life_->incarnation,
+                   "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) + " says the job has " +
+                       std::to_string(rank.world_size) + " ranks, the others say " +
+                       std::to_string(life_->world_size) + ": start all ranks with one world_size"};
+  }
+  const bool outlived = !newcomer && rank.incarnation < life_->incarnation && !(rank.waiting && undecided);
+  if (outlived || superseded_.contains(rank.instance)) {
+    return Refusal{rank.rank, rank.instance, true, life_->incarnation,
+                   "rank " + std::to_string(rank.rank) + " was superseded by life " +
+                       std::to_string(life_->incarnation) + " of the job: this process takes no further part, end it"};
+  }
+  return std::nullopt;
+}
+
+// ---- Decision ----
+
+std::vector<NodeId> Root::missing_members(TimeMs now) const {
+  std::vector<NodeId> missing;
+  for (const Member& member : life_->members) {
+    const auto peer = peers_.find(member.node);
+    if (peer == peers_.end() || !is_present(peer->second, now)) missing.push_back(member.node);
+  }
+  return missing;
+}
+
+void Root::settle_decision(TimeMs now, Effects& effects) {
+  if (life_->decision.verdict != Verdict::undecided || !complete_life()) return;
+  const bool all_waiting = std::all_of(bindings_.begin(), bindings_.end(), [](const auto& entry) {
+    return entry.second.rank.waiting;
+  });
+  if (!all_waiting) {
+    all_waiting_since_.reset();
+    return;
+  }
+  if (!all_waiting_since_) all_waiting_since_ = now;
+
+  RecoveryQuestion question;
+  question.reports = present_reports(now);
+  question.world_size = life_->world_size;
+  question.missing = missing_members(now);
+  question.members = life_->members;
+  question.first_commit = life_->first_commit;
+  LifeRecord decided = *life_;
+  decided.members.clear();
+  for (const auto& [rank, binding] : bindings_) {
+    question.shards.insert(binding.rank.main_shard);
+    question.shards.insert(binding.rank.private_shard);
+    add_once(decided.members, Member{binding.node, peers_.at(binding.node).report.arena_id});
+  }
+  const RecoveryAnswer answer = plan_recovery(question);
+  if (!answer.final && now - *all_waiting_since_ < config_.node_wait_ms) return;
+  decided.decision = answer.decision;
+  // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
+  if (answer.decision.verdict == Verdict::lost || answer.decision.verdict == Verdict::mismatch) {
+    decided.members = life_->members;
+  }
+  swap_life(decided, now, effects);
+}
+
+// ---- Placement ----
+
+// Nodes in the order of their lowest rank; a shard that several ranks name is held where they are first of all, since
+// there it costs nothing.
+void Root::settle_placement() {
+  if (life_->decision.verdict == Verdict::undecided || !complete_life() || !shards_.empty()) return;
+  std::vector<NodeId> nodes;
+  for (const auto& [rank, binding] : bindings_) {
+    add_once(nodes, binding.node);
+    for (const auto& shard : {binding.rank.main_shard, binding.rank.private_shard}) {
+      add_once(shards_[shard].owners, binding.node);
+    }
+  }
+  const auto count = static_cast<std::uint32_t>(nodes.size());
+  const std::uint32_t copies = std::min(config_.copies, count);
+  for (auto& [shard, place] : shards_) {
+    const auto home = std::find(nodes.begin(), nodes.end(), place.owners.front()) - nodes.begin();
+    place.holders = place.owners;
+    for (const auto index : placement::group_holders(static_cast<std::uint32_t>(home), count, copies)) {
+      add_once(place.holders, nodes[index]);
+    }
+    place.holders.resize(copies);
+  }
+}
+
+// ---- Commit ----
+
+bool Root::has(NodeId node, const std::string& shard, Version version) const {
+  const auto pieces = inventory_.find(version);
+  if (pieces == inventory_.end()) return false;
+  const auto holders = pieces->second.find(shard);
+  return holders != pieces->second.end() && std::any_of(holders->second.begin(), holders->second.end(),
+                                                        [&](const Holder& holder) { return holder.node == node; });
+}
+
+bool Root::is_complete(const std::map<std::string, Holders>& pieces) const {
+  return std::all_of(shards_.begin(), shards_.end(), [&](const auto& entry) {
+    const auto& [shard, place] = entry;
+    const auto found = pieces.find(shard);
+    if (found == pieces.end() || !agree(found->second)) return false;
+    return std::all_of(place.holders.begin(), place.holders.end(), [&](NodeId node) {
+      return std::any_of(found->second.begin(), found->second.end(),
+                         [&](const Holder& holder) { return holder.node == node; });
+    });
+  });
+}
+
+// Some rank has moved past the version without having it: it skipped it, discarded it, or never tried.
+bool Root::never_complete(Version version) const {
+  for (const auto& [rank, binding] : bindings_) {
+    const RankReport& report = binding.rank;
+    if (report.attempted < version.iteration() || report.capturing == version.iteration()) continue;
+    if (!has(binding.node, report.main_shard, version) || !has(binding.node, report.private_shard, version)) return true;
+  }
+  return false;
+}
+
+void Root::settle_commits(TimeMs now, Effects& effects) {
+  const Verdict verdict = life_->decision.verdict;
+  if ((verdict != Verdict::restore && verdict != Verdict::fresh) || !complete_life()) return;
+  for (const auto& [rank, binding] : bindings_) {
+    const Peer& peer = peers_.at(binding.node);
+    if (!is_present(peer, now)) return;
+    const Version known = peer.report.highest_commit;
+    if (known.incarnation() == life_->incarnation) committed_ = std::max(committed_, known);
+  }
+
+  abandoned_.clear();
+  for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
+    const auto& [version, pieces] = *it;
+    if (version.incarnation() != life_->incarnation || version <= committed_) continue;
+    if (is_complete(pieces)) {
+      committed_ = version;
+      break;
+    }
+  }
+  for (const auto& [version, pieces] : inventory_) {
+    if (version.incarnation() != life_->incarnation || version <= committed_) continue;
+    for (const auto& [shard, holders] : pieces) {
+      if (agree(holders)) continue;
+      alarm_ = "silent data corruption: shard " + shard + " of iteration " + std::to_string(version.iteration()) +
+               " differs between its ranks; node " + std::to_string(holders.back().node) + " does not match node " +
+               std::to_string(holders.front().node);
+      abandoned_.push_back(version);
+      break;
+    }
+    if (never_complete(version)) {
+      add_once(abandoned_, version);
+      resume_at_ = std::max(resume_at_, version.iteration() + 1);
+    }
+  }
+  if (committed_.incarnation() == life_->incarnation && life_->first_commit.incarnation() != life_->incarnation) {
+    LifeRecord record = *life_;
+    record.first_commit = committed_;
+    swap_life(record, now, effects);
+  }
+}
+
+std::uint32_t Root::copies_now() const {
+  const auto pieces = inventory_.find(committed_);
+  if (!committed_ || pieces == inventory_.end() || shards_.empty()) return 0;
+  std::size_t fewest = SIZE_MAX;
+  for (const auto& [shard, place] : shards_) {
+    const auto holders = pieces->second.find(shard);
+    fewest = std::min(fewest, holders == pieces->second.end() ? 0 : holders->second.size());
+  }
+  return static_cast<std::uint32_t>(fewest);
+}
+
+// ---- Directives ----
+
+void Root::send_directives(TimeMs now, Effects& effects) {
+  for (auto& [node, peer] : peers_) {
+    if (now - peer.heard_at > config_.node_timeout_ms) continue;
+    Directive directive = directive_for(peer, now);
+    directive.sequence = peer.last_directive.sequence;  // for the comparison
+    if (directive == peer.last_directive && !peer.answer_due) continue;
+    directive.sequence = ++directive_sequence_;
+    peer.last_directive = directive;
+    peer.answer_due = false;
+    effects.push_back(Send{node, std::move(directive)});
+  }
+}
+
+Directive Root::directive_for(const Peer& peer, TimeMs now) const {
+  const NodeId node = peer.report.node;
+  Directive directive;
+  directive.root = config_.node;
+  directive.epoch = epoch_;
+  directive.incarnation = life_->incarnation;
+  directive.decision = life_->decision;
+  directive.committed = committed_;
+  directive.abandoned = abandoned_;
+  directive.resume_at = resume_at_;
+  directive.alarm = alarm_;
+  for (const RankReport& rank : peer.report.ranks) {
+    const auto bound = bindings_.find(rank.rank);
+    if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
+      directive.admitted.push_back({rank.rank, rank.instance});
+    } else if (auto refusal = refusal_of(node, rank)) {
+      directive.refused.push_back(std::move(*refusal));
+    }
+  }
+  if (life_->decision.verdict == Verdict::undecided) {
+    for (Rank rank = 0; rank < life_->world_size; ++rank) {
+      const auto bound = bindings_.find(rank);
+      if (bound == bindings_.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
+    }
+    directive.missing_nodes = missing_members(now);
+    return directive;
+  }
+  for (const auto& [shard, place] : shards_) {
+    if (contains(place.holders, node)) directive.wanted.push_back(shard);
+  }
+  directive.copies_now = copies_now();
+  if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
+  if (committed_) add_fetches(node, committed_, true, directive);
+  for (const auto& [version, pieces] : inventory_) {
+    if (version <= committed_ || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
+    add_fetches(node, version, false, directive);
+  }
+  return directive;
+}
+
+// `home_too`: the owners fetch it as well, to restore from it; a version of this life they capture themselves.
+void Root::add_fetches(NodeId node, Version version, bool home_too, Directive& directive) const {
+  const auto pieces = inventory_.find(version);
+  if (pieces == inventory_.end()) return;
+  for (const auto& [shard, place] : shards_) {
+    const bool owner = contains(place.owners, node);
+    const bool should_have = owner ? home_too : contains(place.holders, node);
+    const auto holders = pieces->second.find(shard);
+    if (!should_have || holders == pieces->second.end() || has(node, shard, version)) continue;
+    FetchOrder order;
+    order.piece = *holders->second.front().piece;
+    for (const NodeId preferred : place.owners) {
+      if (has(preferred, shard, version)) order.sources.push_back(preferred);
+    }
+    for (const Holder& holder : holders->second) add_once(order.sources, holder.node);
+    directive.fetches.push_back(std::move(order));
+  }
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,97 @@
+// What the root wants of every node, computed from their newest Reports. It keeps almost nothing of its own: after a
+// change of root the same answers follow from the same reports.
+//
+// Why an older root does no harm: it changes the life record only by compare-and-swap, which the newer root's epoch
+// fails; its directives are ignored by every node that obeys the newer epoch; and the newer root commits or abandons
+// only with reports of *all* the life's nodes at its own epoch, so whatever the older one had committed is then known.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/events.hpp"
+#include "protocol/recovery.hpp"
+
+namespace ckpt::protocol {
+
+class Root {
+ public:
+  Root(const Config& config, std::uint64_t epoch) : config_(config), epoch_(epoch) {}
+
+  void on(const LifeRead& read);
+  void on(const Report& report, TimeMs now);
+
+  // Draws the conclusions: store writes as effects, a directive for every node that needs one.
+  void settle(TimeMs now, Effects& effects);
+
+  std::uint64_t epoch() const { return epoch_; }
+  std::vector<NodeId> nodes_present(TimeMs now) const;
+
+ private:
+  struct Peer {
+    Report report;
+    TimeMs heard_at = 0;
+    bool answer_due = false;   // a report came: repeat the directive even if nothing changed
+    Directive last_directive;
+  };
+  // A rank's trainer in this life, and where it is.
+  struct Binding {
+    NodeId node = 0;
+    RankReport rank;
+  };
+  struct ShardPlace {
+    std::vector<NodeId> owners;   // nodes of the ranks that capture it, by rank
+    std::vector<NodeId> holders;  // nodes that must have it
+  };
+
+  bool in_charge() const { return life_ && life_->epoch == epoch_; }
+  bool is_present(const Peer& peer, TimeMs now) const;
+  std::vector<const Report*> present_reports(TimeMs now) const;
+
+  void take_charge(TimeMs now, Effects& effects);
+  void swap_life(const LifeRecord& record, TimeMs now, Effects& effects);
+
+  // Admission: which trainers make up this life.
+  void settle_admissions(TimeMs now, Effects& effects);
+  void admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effects& effects);
+  void refresh_bindings();
+  void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
+  bool complete_life() const;
+  std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
+
+  void settle_decision(TimeMs now, Effects& effects);
+  void settle_placement();
+  void settle_commits(TimeMs now, Effects& effects);
+  bool is_complete(const std::map<std::string, Holders>& pieces) const;
+  bool never_complete(Version version) const;
+  void send_directives(TimeMs now, Effects& effects);
+  Directive directive_for(const Peer& peer, TimeMs now) const;
+  void add_fetches(NodeId node, Version version, bool home_too, Directive& directive) const;
+  bool has(NodeId node, const std::string& shard, Version version) const;
+  std::uint32_t copies_now() const;
+  std::vector<NodeId> missing_members(TimeMs now) const;
+
+  const Config config_;
+  const std::uint64_t epoch_;
+  std::optional<LifeRecord> life_;
+  std::uint64_t life_revision_ = 0;
+  bool swap_pending_ = false;
+  TimeMs swapped_at_ = 0;
+
+  std::map<NodeId, Peer> peers_;
+  std::map<Rank, Binding> bindings_;          // of life_->incarnation
+  std::set<std::uint64_t> superseded_;        // instances whose rank was claimed anew
+  std::optional<TimeMs> all_waiting_since_;
+  std::map<std::string, ShardPlace> shards_;  // once the life is complete
+  Inventory inventory_;                       // of the present reports; borrows from peers_
+  Version committed_;
+  std::vector<Version> abandoned_;
+  std::int64_t resume_at_ = 0;
+  std::string alarm_;
+  std::uint64_t directive_sequence_ = 0;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,110 @@
+#include "protocol/slots.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ckpt::protocol {
+
+namespace {
+
+auto segment_begin(const std::map<SlotRef, Slot>& slots, Rank rank, const std::string& shard) {
+  return slots.lower_bound(SlotRef{rank, shard, 0});
+}
+
+bool in_segment(const SlotRef& ref, Rank rank, const std::string& shard) {
+  return ref.rank == rank && ref.shard == shard;
+}
+
+}  // namespace
+
+void SlotTable::add_segment(Rank rank, const std::string& shard, std::uint8_t slots) {
+  for (std::uint8_t i = 0; i < slots; ++i) slots_.try_emplace(SlotRef{rank, shard, i});
+}
+
+void SlotTable::remove_segment(Rank rank, const std::string& shard) {
+  std::erase_if(slots_, [&](const auto& entry) { return in_segment(entry.first, rank, shard); });
+}
+
+bool SlotTable::has_segment(Rank rank, const std::string& shard) const {
+  const auto first = segment_begin(slots_, rank, shard);
+  return first != slots_.end() && in_segment(first->first, rank, shard);
+}
+
+const Slot& SlotTable::at(const SlotRef& ref) const { return slots_.at(ref); }
+
+std::optional<SlotRef> SlotTable::find_free(Rank rank, const std::string& shard) const {
+  for (auto it = segment_begin(slots_, rank, shard); it != slots_.end() && in_segment(it->first, rank, shard); ++it) {
+    if (it->second.state == SlotState::free) return it->first;
+  }
+  return std::nullopt;
+}
+
+const SlotRef* SlotTable::find_whole(const std::string& shard, Version version) const {
+  for (const auto& [ref, slot] : slots_) {
+    if (slot.state == SlotState::whole && slot.piece.version == version && slot.piece.shard == shard) return &ref;
+  }
+  return nullptr;
+}
+
+bool SlotTable::is_filling(const std::string& shard, Version version) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& entry) {
+    const Slot& slot = entry.second;
+    return slot.state == SlotState::filling && slot.piece.version == version && slot.piece.shard == shard;
+  });
+}
+
+void SlotTable::grant(const SlotRef& ref) { move(ref, SlotState::free, SlotState::granted); }
+void SlotTable::take_back(const SlotRef& ref) { move(ref, SlotState::granted, SlotState::free); }
+void SlotTable::fill(const SlotRef& ref, const PieceInfo& piece) {
+  move(ref, SlotState::free, SlotState::filling).piece = piece;
+}
+void SlotTable::abandon_fill(const SlotRef& ref) { move(ref, SlotState::filling, SlotState::free); }
+
+void SlotTable::complete(const SlotRef& ref, const PieceInfo& piece, std::uint64_t fetched_in) {
+  Slot& slot = move(ref, fetched_in == 0 ? SlotState::granted : SlotState::filling, SlotState::whole);
+  slot.piece = piece;
+  slot.fetched_in = fetched_in;
+}
+
+void SlotTable::drain(const SlotRef& ref) { move(ref, SlotState::whole, SlotState::draining); }
+
+void SlotTable::release(const SlotRef& ref) {
+  const auto it = slots_.find(ref);
+  if (it != slots_.end() && it->second.state == SlotState::draining) it->second = Slot{};
+}
+
+void SlotTable::for_each(const std::function<void(const SlotRef&, const Slot&)>& visit) const {
+  for (const auto& [ref, slot] : slots_) visit(ref, slot);
+}
+
+std::vector<std::pair<Rank, std::string>> SlotTable::empty_segments() const {
+  std::vector<std::pair<Rank, std::string>> empty;
+  for (auto it = slots_.begin(); it != slots_.end();) {
+    const SlotRef first = it->first;
+    bool all_free = true;
+    for (; it != slots_.end() && in_segment(it->first, first.rank, first.shard); ++it) {
+      all_free = all_free && it->second.state == SlotState::free;
+    }
+    if (all_free) empty.emplace_back(first.rank, first.shard);
+  }
+  return empty;
+}
+
+std::vector<PieceInfo> SlotTable::whole_pieces() const {
+  std::vector<PieceInfo> pieces;
+  for (const auto& [ref, slot] : slots_) {
+    if (slot.state != SlotState::whole) continue;
+    if (std::find(pieces.begin(), pieces.end(), slot.piece) == pieces.end()) pieces.push_back(slot.piece);
+  }
+  return pieces;
+}
+
+Slot& SlotTable::move(const SlotRef& ref, SlotState from, SlotState to) {
+  Slot& slot = slots_.at(ref);
+  if (slot.state != from) throw std::logic_error("slot of shard " + ref.shard + " is not in the state its move needs");
+  slot.state = to;
+  if (to == SlotState::free) slot = Slot{};
+  return slot;
+}
+
+}  // namespace ckpt::protocol

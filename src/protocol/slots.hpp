@@ -1,0 +1,60 @@
+// The slots of a node and what each is used for. One state per slot, and only the moves below:
+//
+//   free -> granted -> whole     a trainer captures into it
+//   free -> filling -> whole     a fetch fills it (or -> free when it fails)
+//   granted -> free              its writer is proven dead
+//   whole -> draining -> free    its piece is dropped; free once no transfer reads it
+//
+// A slot that is not free is never given to anybody: that is what keeps committed pieces, readers and late writers safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::protocol {
+
+enum class SlotState : std::uint8_t { free, granted, filling, whole, draining };
+
+struct Slot {
+  SlotState state = SlotState::free;
+  PieceInfo piece;                // while filling, whole or draining
+  std::uint64_t fetched_in = 0;   // incarnation in which it was fetched from a peer, 0: not fetched
+};
+
+class SlotTable {
+ public:
+  void add_segment(Rank rank, const std::string& shard, std::uint8_t slots);
+  void remove_segment(Rank rank, const std::string& shard);
+  bool has_segment(Rank rank, const std::string& shard) const;
+
+  const Slot& at(const SlotRef& ref) const;
+  std::optional<SlotRef> find_free(Rank rank, const std::string& shard) const;
+  const SlotRef* find_whole(const std::string& shard, Version version) const;
+  bool is_filling(const std::string& shard, Version version) const;
+
+  void grant(const SlotRef& ref);
+  void take_back(const SlotRef& ref);  // a grant whose writer is dead
+  void fill(const SlotRef& ref, const PieceInfo& piece);
+  void abandon_fill(const SlotRef& ref);
+  void complete(const SlotRef& ref, const PieceInfo& piece, std::uint64_t fetched_in);
+  void drain(const SlotRef& ref);
+  void release(const SlotRef& ref);  // no-op unless draining
+
+  void for_each(const std::function<void(const SlotRef&, const Slot&)>& visit) const;
+  // Segments all of whose slots are free: (rank, shard).
+  std::vector<std::pair<Rank, std::string>> empty_segments() const;
+  std::vector<PieceInfo> whole_pieces() const;  // equal ones once
+
+ private:
+  Slot& move(const SlotRef& ref, SlotState from, SlotState to);
+
+  std::map<SlotRef, Slot> slots_;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,375 @@
+#include "protocol/worker.hpp"
+
+#include <algorithm>
+
+namespace ckpt::protocol {
+
+Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
+    : config_(config),
+      agent_id_(agent_id),
+      epoch_(recovered.epoch),
+      highest_commit_(recovered.highest_commit),
+      newest_seen_(recovered.newest_seen),
+      persisted_{recovered.highest_commit, recovered.newest_seen, recovered.epoch} {
+  for (const auto& [ref, piece, whole] : recovered.slots) {
+    slots_.add_segment(ref.rank, ref.shard, static_cast<std::uint8_t>(ref.slot + 1));
+    if (!whole) continue;
+    slots_.grant(ref);
+    slots_.complete(ref, piece, 0);
+    newest_seen_ = std::max(newest_seen_, piece.version);
+  }
+  for (const auto& granted : recovered.granted) {
+    slots_.grant({granted.rank, granted.main_shard, granted.main_slot});
+    slots_.grant({granted.rank, granted.private_shard, granted.private_slot});
+    orphaned_grants_[granted.rank] = granted;
+  }
+}
+
+// ---- Trainers ----
+
+void Worker::on(const TrainerHello& hello) {
+  Trainer trainer;
+  if (const auto old = trainers_.find(hello.rank); old != trainers_.end()) {
+    if (old->second.hello.instance == hello.instance) return;  // repeated
+    take_back_grant(old->second);
+  }
+  trainer.hello = hello;
+  trainer.incarnation = hello.incarnation;
+  trainer.restored = hello.incarnation != 0;
+  if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
+    const Recovered::Granted& granted = orphan->second;
+    trainer.granted = true;
+    trainer.main_slot = {hello.rank, granted.main_shard, granted.main_slot};
+    trainer.private_slot = {hello.rank, granted.private_shard, granted.private_slot};
+    // A new life of the rank: whoever held the grant is proven dead.
+    if (hello.incarnation == 0) take_back_grant(trainer);
+    orphaned_grants_.erase(orphan);
+  }
+  trainers_[hello.rank] = std::move(trainer);
+}
+
+void Worker::on(const TrainerExited& exited) {
+  const auto it = trainers_.find(exited.rank);
+  if (it == trainers_.end() || it->second.hello.instance != exited.instance) return;
+  take_back_grant(it->second);
+  trainers_.erase(it);
+}
+
+void Worker::take_back_grant(Trainer& trainer) {
+  if (!trainer.granted) return;
+  slots_.take_back(trainer.main_slot);
+  slots_.take_back(trainer.private_slot);
+  trainer.granted = false;
+}
+
+void Worker::on(const RestoreAsked& asked) {
+  if (const auto it = trainers_.find(asked.rank); it != trainers_.end()) it->second.asked = true;
+}
+
+void Worker::on(const RestoreDone& done) {
+  if (const auto it = trainers_.find(done.rank); it != trainers_.end()) it->second.restored = true;
+}
+
+void Worker::on(const SegmentsReady& ready) {
+  const auto it = trainers_.find(ready.rank);
+  if (it == trainers_.end()) return;
+  it->second.segments_ready = true;
+  slots_.add_segment(ready.rank, it->second.hello.main_shard, config_.local_slots);
+  slots_.add_segment(ready.rank, it->second.hello.private_shard, config_.local_slots);
+}
+
+void Worker::on(const Progress& progress) {
+  const auto it = trainers_.find(progress.rank);
+  if (it == trainers_.end()) return;
+  it->second.attempted = std::max(it->second.attempted, progress.attempted);
+  it->second.capturing = progress.capturing;
+}
+
+void Worker::on(const Captured& captured) {
+  const auto it = trainers_.find(captured.rank);
+  if (it == trainers_.end() || !it->second.granted) return;
+  Trainer& trainer = it->second;
+  slots_.complete(trainer.main_slot, captured.main, 0);
+  slots_.complete(trainer.private_slot, captured.private_, 0);
+  trainer.granted = false;
+  trainer.capturing = -1;
+  trainer.attempted = std::max(trainer.attempted, captured.main.version.iteration());
+  newest_seen_ = std::max(newest_seen_, captured.main.version);
+}
+
+std::vector<RankReport> Worker::rank_reports() const {
+  std::vector<RankReport> reports;
+  for (const auto& [rank, trainer] : trainers_) {
+    RankReport report;
+    report.rank = rank;
+    report.instance = trainer.hello.instance;
+    report.incarnation = trainer.incarnation;
+    report.world_size = trainer.hello.world_size;
+    report.main_shard = trainer.hello.main_shard;
+    report.private_shard = trainer.hello.private_shard;
+    report.waiting = trainer.asked;
+    report.attempted = trainer.attempted;
+    report.capturing = trainer.capturing;
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+// ---- Transfers ----
+
+void Worker::on(const FetchEnded& ended, TimeMs now) {
+  const auto it = fetches_.find(ended.fetch);
+  if (it == fetches_.end()) return;
+  const Fetch fetch = it->second;
+  fetches_.erase(it);
+  if (ended.result == FetchResult::complete) {
+    slots_.complete(fetch.slot, fetch.piece, std::max<std::uint64_t>(directive_.incarnation, 1));
+    newest_seen_ = std::max(newest_seen_, fetch.piece.version);
+    return;
+  }
+  slots_.abandon_fill(fetch.slot);
+  if (fetch.cancelled) return;
+  Failures& failures = failures_[{fetch.piece.shard, fetch.piece.version, fetch.source}];
+  ++failures.count;
+  failures.retry_at = now + config_.report_ms * std::min(failures.count, 8);
+}
+
+void Worker::on(const SlotReleased& released) { slots_.release(released.slot); }
+
+void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
+  const Slot& slot = slots_.at(corrupt.slot);
+  if (slot.state != SlotState::whole) return;
+  effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
+                           std::to_string(slot.piece.version.iteration()) + ": its bytes do not match their digests"});
+  slots_.drain(corrupt.slot);
+  effects.push_back(DropSlot{corrupt.slot});
+}
+
+// ---- The root's will ----
+
+void Worker::on_epoch(std::uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
+
+void Worker::on(const Directive& directive) {
+  if (directive.epoch < epoch_) return;  // of a root that was replaced
+  if (directive.epoch == directive_.epoch && directive.sequence <= directive_.sequence) return;  // overtaken
+  epoch_ = directive.epoch;
+  directive_ = directive;
+  highest_commit_ = std::max(highest_commit_, directive.committed);
+}
+
+bool Worker::decided() const {
+  return directive_.decision.verdict == Verdict::fresh || directive_.decision.verdict == Verdict::restore;
+}
+
+// While a life is undecided, or its state lost, nothing is dropped: a node that comes back may still complete it.
+bool Worker::keeps(Version version) const {
+  if (!decided() || version == directive_.committed) return true;
+  if (version < directive_.committed || version.incarnation() < directive_.incarnation) return false;
+  const auto& abandoned = directive_.abandoned;
+  return std::find(abandoned.begin(), abandoned.end(), version) == abandoned.end();
+}
+
+bool Worker::is_member(const Trainer& trainer) const {
+  return !trainer.refusal && trainer.incarnation != 0 && trainer.incarnation == directive_.incarnation;
+}
+
+// ---- Settling ----
+
+void Worker::settle(TimeMs now, Effects& effects) {
+  persist_if_newer(effects);
+  settle_admissions(effects);
+  settle_drops(effects);
+  settle_fetches(now, effects);
+  for (auto& [rank, trainer] : trainers_) {
+    settle_restore(trainer, effects);
+    settle_grant(trainer, effects);
+    settle_words(trainer, effects);
+  }
+  settle_segments(effects);
+}
+
+void Worker::persist_if_newer(Effects& effects) {
+  const Persist now{highest_commit_, newest_seen_, epoch_};
+  if (now.highest_commit == persisted_.highest_commit && now.newest_seen == persisted_.newest_seen &&
+      now.epoch == persisted_.epoch) {
+    return;
+  }
+  persisted_ = now;
+  effects.push_back(now);
+}
+
+void Worker::settle_admissions(Effects& effects) {
+  for (const Admission& admission : directive_.admitted) {
+    const auto it = trainers_.find(admission.rank);
+    if (it == trainers_.end() || it->second.hello.instance != admission.instance || it->second.refusal) continue;
+    it->second.incarnation = directive_.incarnation;
+  }
+  for (const Refusal& refusal : directive_.refused) {
+    const auto it = trainers_.find(refusal.rank);
+    if (it == trainers_.end() || it->second.hello.instance != refusal.instance || it->second.refusal) continue;
+    it->second.refusal = refusal;
+    effects.push_back(Fence{refusal.rank, refusal.instance, refusal.incarnation, refusal.text});
+  }
+}
+
+void Worker::settle_drops(Effects& effects) {
+  std::vector<SlotRef> dropped;
+  slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
+    if (slot.state == SlotState::whole && !keeps(slot.piece.version)) dropped.push_back(ref);
+  });
+  for (const SlotRef& ref : dropped) {
+    slots_.drain(ref);
+    effects.push_back(DropSlot{ref});
+  }
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.cancelled || keeps(fetch.piece.version)) continue;
+    fetch.cancelled = true;
+    effects.push_back(CancelFetch{id});
+  }
+  std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
+}
+
+void Worker::settle_fetches(TimeMs now, Effects& effects) {
+  for (const FetchOrder& order : directive_.fetches) {
+    const auto& [shard, version] = std::tie(order.piece.shard, order.piece.version);
+    if (!keeps(version) || slots_.find_whole(shard, version) != nullptr || slots_.is_filling(shard, version)) continue;
+    start_fetch(order, now, effects);
+  }
+}
+
+void Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) {
+  const auto source = pick_source(order, now);
+  if (!source) return;
+  const auto slot = destination(order.piece.shard);
+  if (!slot) return;  // no credit: the order stands and is taken up when a slot falls free
+  slots_.fill(*slot, order.piece);
+  const std::uint64_t id = next_fetch_++;
+  fetches_[id] = {order.piece, *source, *slot};
+  effects.push_back(StartFetch{id, order.piece, *source, *slot});
+}
+
+// The source that failed least, in the order given; none while all of them have to wait after a failure.
+std::optional<NodeId> Worker::pick_source(const FetchOrder& order, TimeMs now) const {
+  std::optional<NodeId> best;
+  int best_count = 0;
+  for (const NodeId source : order.sources) {
+    const auto it = failures_.find({order.piece.shard, order.piece.version, source});
+    const Failures failures = it == failures_.end() ? Failures{} : it->second;
+    if (source == config_.node || now < failures.retry_at) continue;
+    if (best && failures.count >= best_count) continue;
+    best = source;
+    best_count = failures.count;
+  }
+  return best;
+}
+
+// A shard of this node's own ranks goes home into their segment, a peer's into the one in which the agent holds it.
+std::optional<SlotRef> Worker::destination(const std::string& shard) {
+  for (const auto& [rank, trainer] : trainers_) {
+    if (!is_member(trainer) || (trainer.hello.main_shard != shard && trainer.hello.private_shard != shard)) continue;
+    slots_.add_segment(rank, shard, config_.local_slots);
+    return slots_.find_free(rank, shard);
+  }
+  slots_.add_segment(held_rank, shard, config_.held_slots);
+  return slots_.find_free(held_rank, shard);
+}
+
+void Worker::settle_restore(Trainer& trainer, Effects& effects) {
+  if (!trainer.asked) return;
+  const Decision& decision = directive_.decision;
+  const Rank rank = trainer.hello.rank;
+  if (trainer.refusal) {
+    const auto error = trainer.refusal->superseded ? RestoreError::superseded : RestoreError::refused;
+    effects.push_back(RestoreFailed{rank, error, trainer.refusal->text});
+    trainer.asked = false;
+    return;
+  }
+  if (!is_member(trainer)) return;
+  switch (decision.verdict) {
+    case Verdict::undecided:
+      return;
+    case Verdict::lost:
+    case Verdict::mismatch: {
+      const auto error = decision.verdict == Verdict::lost ? RestoreError::lost : RestoreError::mismatch;
+      effects.push_back(RestoreFailed{rank, error, decision.text});
+      break;
+    }
+    case Verdict::fresh:
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, {}, {}, Tier::none, Tier::none});
+      break;
+    case Verdict::restore: {
+      const SlotRef* main = slots_.find_whole(trainer.hello.main_shard, decision.version);
+      const SlotRef* private_ = slots_.find_whole(trainer.hello.private_shard, decision.version);
+      if (main == nullptr || private_ == nullptr) return;  // on their way home
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *main, *private_, tier_of(*main),
+                                     tier_of(*private_)});
+      break;
+    }
+  }
+  trainer.asked = false;
+}
+
+Tier Worker::tier_of(const SlotRef& ref) const {
+  return slots_.at(ref).fetched_in == directive_.incarnation ? Tier::peer : Tier::local;
+}
+
+void Worker::settle_grant(Trainer& trainer, Effects& effects) {
+  if (trainer.granted || !trainer.restored || !trainer.segments_ready || !is_member(trainer) || !decided()) return;
+  const auto main = slots_.find_free(trainer.hello.rank, trainer.hello.main_shard);
+  const auto private_ = slots_.find_free(trainer.hello.rank, trainer.hello.private_shard);
+  if (!main || !private_) return;
+  slots_.grant(*main);
+  slots_.grant(*private_);
+  trainer.granted = true;
+  trainer.main_slot = *main;
+  trainer.private_slot = *private_;
+  effects.push_back(Grant{trainer.hello.rank, main->slot, private_->slot});
+}
+
+void Worker::settle_words(Trainer& trainer, Effects& effects) {
+  if (!is_member(trainer)) return;
+  const Version committed = directive_.committed;
+  if (committed.incarnation() == directive_.incarnation && committed > trainer.told_commit) {
+    trainer.told_commit = committed;
+    effects.push_back(TellCommit{trainer.hello.rank, committed});
+  }
+  if (directive_.resume_at > trainer.told_resume) {
+    trainer.told_resume = directive_.resume_at;
+    effects.push_back(TellResume{trainer.hello.rank, directive_.resume_at});
+  }
+}
+
+// Memory goes back once the new life has a commit of its own: until then placement may still change with a restart.
+void Worker::settle_segments(Effects& effects) {
+  if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
+  for (const auto& [rank, shard] : slots_.empty_segments()) {
+    const bool held_and_wanted = rank == held_rank && std::find(directive_.wanted.begin(), directive_.wanted.end(),
+                                                                shard) != directive_.wanted.end();
+    if (held_and_wanted || trainers_.contains(rank)) continue;
+    slots_.remove_segment(rank, shard);
+    effects.push_back(ReleaseSegment{rank, shard});
+  }
+}
+
+// ---- Reporting ----
+
+std::optional<Report> Worker::report_if_due(TimeMs now) {
+  Report report;
+  report.node = config_.node;
+  report.arena_id = config_.arena_id;
+  report.agent_id = agent_id_;
+  report.epoch = epoch_;
+  report.highest_commit = highest_commit_;
+  report.newest_seen = newest_seen_;
+  report.ranks = rank_reports();
+  report.pieces = slots_.whole_pieces();
+  report.sequence = report_sequence_;  // as the last one, for the comparison
+  const bool due = report_sequence_ == 0 || now - last_report_at_ >= config_.report_ms;
+  if (!due && report == last_report_) return std::nullopt;
+  report.sequence = ++report_sequence_;
+  last_report_ = report;
+  last_report_at_ = now;
+  return report;
+}
+
+}  // namespace ckpt::protocol

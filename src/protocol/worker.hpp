@@ -1,0 +1,113 @@
+// What a node does for its own trainers and for its peers: grants slots, keeps pieces, fetches what the root orders,
+// restores, and reports. Everything is derived anew in settle() from the newest Directive and the slots, so an event
+// may be lost or repeated without harm.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "protocol/events.hpp"
+#include "protocol/node.hpp"
+#include "protocol/slots.hpp"
+
+namespace ckpt::protocol {
+
+class Worker {
+ public:
+  Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
+
+  void on(const TrainerHello& hello);
+  void on(const TrainerExited& exited);
+  void on(const RestoreAsked& asked);
+  void on(const RestoreDone& done);
+  void on(const SegmentsReady& ready);
+  void on(const Progress& progress);
+  void on(const Captured& captured);
+  void on(const FetchEnded& ended, TimeMs now);
+  void on(const SlotReleased& released);
+  void on(const PieceCorrupt& corrupt, Effects& effects);
+  void on(const Directive& directive);
+  void on_epoch(std::uint64_t epoch);  // of a newer root: nothing older is obeyed from now on
+
+  // Brings everything in line with what is known now. Idempotent.
+  void settle(TimeMs now, Effects& effects);
+
+  // The report, if there is something new to say or it is time for the heartbeat.
+  std::optional<Report> report_if_due(TimeMs now);
+
+  std::uint64_t epoch() const { return epoch_; }
+  const Directive& directive() const { return directive_; }
+  const SlotTable& slots() const { return slots_; }
+  Version highest_commit() const { return highest_commit_; }
+  std::vector<RankReport> rank_reports() const;
+
+ private:
+  struct Trainer {
+    TrainerHello hello;
+    std::uint64_t incarnation = 0;  // admitted to, 0: none yet
+    bool asked = false;             // for a restore, unanswered
+    bool restored = false;          // may snapshot
+    std::optional<Refusal> refusal; // it takes no further part
+    bool segments_ready = false;
+    bool granted = false;
+    SlotRef main_slot;              // of the grant
+    SlotRef private_slot;
+    std::int64_t attempted = -1;
+    std::int64_t capturing = -1;
+    Version told_commit;
+    std::int64_t told_resume = 0;
+  };
+  struct Fetch {
+    PieceInfo piece;
+    NodeId source = 0;
+    SlotRef slot;
+    bool cancelled = false;
+  };
+  using Attempt = std::tuple<std::string, Version, NodeId>;
+  struct Failures {
+    int count = 0;
+    TimeMs retry_at = 0;
+  };
+
+  bool decided() const;
+  bool keeps(Version version) const;
+  bool is_member(const Trainer& trainer) const;
+  void take_back_grant(Trainer& trainer);
+  void persist_if_newer(Effects& effects);
+
+  void settle_admissions(Effects& effects);
+  void settle_drops(Effects& effects);
+  void settle_fetches(TimeMs now, Effects& effects);
+  void settle_restore(Trainer& trainer, Effects& effects);
+  void settle_grant(Trainer& trainer, Effects& effects);
+  void settle_words(Trainer& trainer, Effects& effects);
+  void settle_segments(Effects& effects);
+  void start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
+  std::optional<SlotRef> destination(const std::string& shard);
+  std::optional<NodeId> pick_source(const FetchOrder& order, TimeMs now) const;
+  Tier tier_of(const SlotRef& ref) const;
+
+  const Config config_;
+  const std::uint64_t agent_id_;
+  SlotTable slots_;
+  std::map<Rank, Trainer> trainers_;
+  std::map<Rank, Recovered::Granted> orphaned_grants_;  // of writers that may still live and come back
+  std::map<std::uint64_t, Fetch> fetches_;
+  std::map<Attempt, Failures> failures_;
+  std::uint64_t next_fetch_ = 1;
+
+  Directive directive_;
+  std::uint64_t epoch_ = 0;
+  Version highest_commit_;
+  Version newest_seen_;
+  Persist persisted_;
+
+  std::uint64_t report_sequence_ = 0;
+  TimeMs last_report_at_ = 0;
+  Report last_report_;
+};
+
+}  // namespace ckpt::protocol
