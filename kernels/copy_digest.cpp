@@ -68,13 +68,13 @@ void gather_stripes(const StripeLoops& loops, LeafHasher& hasher, SourceCursor& 
     std::byte* to = destination + done * stripe_size_bytes;
     const std::size_t run = std::min(stripes - done, cursor.run_bytes() / stripe_size_bytes);
     if (run > 0) {
-      loops.copy_and_digest(hasher.accumulators, done, cursor.data(), to, run);
+      loops.digest_and_copy(hasher.accumulators, done, cursor.data(), cursor.data(), to, run);
       cursor.advance(run * stripe_size_bytes);
       done += run;
     } else {
       alignas(64) std::byte straddling[stripe_size_bytes];
       read_across(cursor, straddling, sizeof straddling);
-      loops.copy_and_digest(hasher.accumulators, done, straddling, to, 1);
+      loops.digest_and_copy(hasher.accumulators, done, straddling, straddling, to, 1);
       ++done;
     }
   }
@@ -94,57 +94,47 @@ std::uint64_t gather_leaf(const StripeLoops& loops, SourceCursor& cursor, std::b
   return hasher.finish(destination + size_bytes - stripe_size_bytes, size_bytes);
 }
 
-// Copies one verified leaf out into the segments, in slices. It trails the digest of the next leaf by one leaf, so that
-// memory is read (by the digest) and written (here, from the cache) at the same time, and nothing is written
-// unverified.
-class TrailingCopy {
- public:
-  TrailingCopy(const StripeLoops& loops, TargetCursor cursor) : loops_(loops), cursor_(cursor) {}
-
-  void start(const std::byte* leaf, std::size_t size_bytes) {
-    source_ = leaf;
-    left_bytes_ = size_bytes;
+void write_across(TargetCursor& cursor, const std::byte* source, std::size_t size_bytes) {
+  while (size_bytes > 0) {
+    const std::size_t run = std::min(size_bytes, cursor.run_bytes());
+    std::memcpy(cursor.data(), source, run);
+    cursor.advance(run);
+    source += run;
+    size_bytes -= run;
   }
+}
 
-  // Copies at least the smaller of about `slice_bytes` and what is left.
-  void step(std::size_t slice_bytes) {
-    for (std::size_t done = 0; done < slice_bytes && left_bytes_ > 0;) {
-      const std::size_t open = std::min(left_bytes_, cursor_.run_bytes());
-      std::size_t run = open;
-      if (open > slice_bytes) run = slice_bytes + to_line_end(cursor_.data() + slice_bytes);
-      run = std::min(run, open);
-      loops_.copy(source_, cursor_.data(), run);
-      cursor_.advance(run);
-      source_ += run;
-      left_bytes_ -= run;
-      done += run;
-    }
+std::size_t to_line_end(const std::byte* at) { return -reinterpret_cast<std::uintptr_t>(at) % stripe_size_bytes; }
+
+// Stripes lie on the leaf's grid and streamed lines on the target's, so that within a segment the copy leads the digest
+// by less than two stripes, which it leaves in the nearest cache; at the segment's end the digest catches up.
+std::uint64_t scatter_leaf(const StripeLoops& loops, TargetCursor& cursor, const std::byte* leaf,
+                           std::size_t size_bytes) {
+  if (size_bytes <= short_leaf_max_bytes) {
+    write_across(cursor, leaf, size_bytes);
+    return short_leaf_digest(leaf, size_bytes);
   }
-
-  void finish() { step(left_bytes_); }
-
- private:
-  // Slices end where a line of the destination does, so that slicing breaks no line into partial stores.
-  static std::size_t to_line_end(const std::byte* at) {
-    return -reinterpret_cast<std::uintptr_t>(at) % stripe_size_bytes;
-  }
-
-  const StripeLoops& loops_;
-  TargetCursor cursor_;
-  const std::byte* source_ = nullptr;
-  std::size_t left_bytes_ = 0;
-};
-
-// Digests a leaf; for every block of it that was read, `trailing` moves on by as much.
-std::uint64_t digest_while_copying(const StripeLoops& loops, const std::byte* leaf, std::size_t size_bytes,
-                                   TrailingCopy& trailing) {
-  if (size_bytes <= short_leaf_max_bytes) return short_leaf_digest(leaf, size_bytes);
   LeafHasher hasher;
   const std::size_t stripes = whole_stripes(size_bytes);
-  for (std::size_t done = 0; done < stripes; done += block_stripes) {
-    const std::size_t count = std::min(block_stripes, stripes - done);
-    loops.digest(hasher.accumulators, done, leaf + done * stripe_size_bytes, count);
-    trailing.step(count * stripe_size_bytes);
+  std::size_t digested = 0;
+  for (std::size_t copied = 0; copied < size_bytes;) {
+    const std::byte* from = leaf + copied;
+    std::byte* to = cursor.data();
+    const std::size_t run = std::min(size_bytes - copied, cursor.run_bytes());
+    const std::size_t head = std::min(run, to_line_end(to));
+    const std::size_t lines = std::min((run - head) / stripe_size_bytes, stripes - digested);
+    const std::size_t streamed = head + lines * stripe_size_bytes;
+    std::memcpy(to, from, head);
+    loops.digest_and_copy(hasher.accumulators, digested, leaf + digested * stripe_size_bytes, from + head, to + head,
+                          lines);
+    std::memcpy(to + streamed, from + streamed, run - streamed);
+    digested += lines;
+    copied += run;
+    cursor.advance(run);
+
+    const std::size_t due = std::min(stripes, copied / stripe_size_bytes) - digested;
+    loops.digest(hasher.accumulators, digested, leaf + digested * stripe_size_bytes, due);
+    digested += due;
   }
   return hasher.finish(leaf + size_bytes - stripe_size_bytes, size_bytes);
 }
@@ -170,20 +160,13 @@ std::optional<std::size_t> scatter_leaves(std::span<const Target> segments, std:
                                           const std::uint64_t* expected, Isa isa) {
   if (first_leaf >= last_leaf) return std::nullopt;
   const StripeLoops& loops = stripe_loops(isa);
-  TrailingCopy trailing(loops, TargetCursor(segments, offsets, first_leaf * leaf_size_bytes));
+  TargetCursor cursor(segments, offsets, first_leaf * leaf_size_bytes);
   std::optional<std::size_t> bad_leaf;
   for (std::size_t leaf = first_leaf; leaf < last_leaf && !bad_leaf; ++leaf) {
     const std::byte* data = packed + leaf * leaf_size_bytes;
-    const std::size_t size_bytes = leaf_length(offsets.back(), leaf);
-    const std::uint64_t found = digest_while_copying(loops, data, size_bytes, trailing);
-    trailing.finish();
-    if (found == expected[leaf]) {
-      trailing.start(data, size_bytes);
-    } else {
-      bad_leaf = leaf;
-    }
+    const std::uint64_t found = scatter_leaf(loops, cursor, data, leaf_length(offsets.back(), leaf));
+    if (found != expected[leaf]) bad_leaf = leaf;
   }
-  trailing.finish();
   streaming_fence();
   return bad_leaf;
 }

@@ -41,9 +41,10 @@ std::vector<std::size_t> segment_offsets(std::span<const Target> segments);
 void gather_leaves(std::span<const Source> segments, std::span<const std::size_t> offsets, std::byte* packed,
                    std::size_t first_leaf, std::size_t last_leaf, std::uint64_t* digests, Isa isa = best_isa());
 
-// Copies the leaves of the range out into the segments, each leaf only once its digest was found equal to the expected
-// one. Stops at the first leaf that differs and returns its number: the leaves of the range before it are written, it
-// and those after it are not.
+// Copies the leaves of the range out into the segments and compares their digests with the expected ones. Stops at the
+// first leaf that differs and returns its number: it and the leaves of the range before it are written, those after it
+// are not. The caller takes the bad leaf from elsewhere and goes on from there, or treats the targets as torn; who must
+// not touch them before all is known to be good calls verify_leaves() first, at the price of one more pass.
 [[nodiscard]] std::optional<std::size_t> scatter_leaves(std::span<const Target> segments,
                                                         std::span<const std::size_t> offsets, const std::byte* packed,
                                                         std::size_t first_leaf, std::size_t last_leaf,

@@ -50,15 +50,14 @@ alignas(64) inline constexpr unsigned char secret[192] = {
 constexpr std::size_t whole_stripes(std::size_t size_bytes) { return (size_bytes - 1) / stripe_size_bytes; }
 
 // The loops of one instruction set. Pointers have any alignment unless said otherwise. Streaming stores are weakly
-// ordered: streaming_fence() before the bytes are published to another thread.
+// ordered: call streaming_fence() before the bytes are published to another thread.
 struct StripeLoops {
   // Feeds `count` stripes at `source` to the accumulators; the first is the leaf's stripe number `first`.
   void (*digest)(std::uint64_t* accumulators, std::size_t first, const std::byte* source, std::size_t count);
-  // Likewise, and streams them to `destination`, 64-byte aligned.
-  void (*copy_and_digest)(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
-                          std::byte* destination, std::size_t count);
-  // Streams bytes; whole 64-byte lines of the destination bypass the cache.
-  void (*copy)(const std::byte* source, std::byte* destination, std::size_t size_bytes);
+  // Likewise, while streaming `count` lines of 64 bytes from `copied` to `destination`, which is 64-byte aligned.
+  // `copied` is `source` itself, or so near that its bytes are in the cache when it comes to them.
+  void (*digest_and_copy)(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
+                          const std::byte* copied, std::byte* destination, std::size_t count);
 };
 
 // Of a supported `isa`.

@@ -41,8 +41,9 @@ CKPT_TARGET inline void stripe_stream(std::byte* to, Stripe stripe) {
   _mm256_stream_si256(words + 1, stripe.high);
 }
 
-CKPT_TARGET inline void prefetch(const std::byte* from, std::size_t ahead_bytes) {
-  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_bytes), _MM_HINT_T0);
+CKPT_TARGET inline void prefetch(const std::byte* from) {
+  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + prefetch_distance_bytes;
+  _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
 }
 
 CKPT_TARGET inline __m256i accumulate_half(__m256i lanes, __m256i words, __m256i key) {
@@ -76,7 +77,7 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
 
 }  // namespace
 
-const StripeLoops avx2_loops = {digest, copy_and_digest, copy};
+const StripeLoops avx2_loops = {digest, digest_and_copy};
 
 }  // namespace ckpt::kernels
 

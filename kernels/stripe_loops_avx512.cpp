@@ -1,6 +1,9 @@
 // AVX-512: a stripe is one register, and one store is a whole cache line.
 #if defined(__x86_64__)
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // of GCC's own header: _mm512_undefined_epi32 (GCC bug 105593)
+#endif
 #include <immintrin.h>
 
 #include <algorithm>
@@ -27,8 +30,9 @@ CKPT_TARGET inline void stripe_stream(std::byte* to, Stripe stripe) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), stripe);
 }
 
-CKPT_TARGET inline void prefetch(const std::byte* from, std::size_t ahead_bytes) {
-  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_bytes), _MM_HINT_T0);
+CKPT_TARGET inline void prefetch(const std::byte* from) {
+  const auto ahead = reinterpret_cast<std::uintptr_t>(from) + prefetch_distance_bytes;
+  _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
 }
 
 CKPT_TARGET inline void accumulate(Lanes& lanes, Stripe stripe, const unsigned char* key) {
@@ -51,7 +55,7 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
 
 }  // namespace
 
-const StripeLoops avx512_loops = {digest, copy_and_digest, copy};
+const StripeLoops avx512_loops = {digest, digest_and_copy};
 
 }  // namespace ckpt::kernels
 

@@ -30,7 +30,7 @@ Stripe stripe_load(const std::byte* from) {
 
 void stripe_stream(std::byte* to, const Stripe& stripe) { std::memcpy(to, stripe.data(), stripe.size()); }
 
-void prefetch(const std::byte*, std::size_t) {}
+void prefetch(const std::byte*) {}
 
 void accumulate(Lanes& lanes, const Stripe& stripe, const unsigned char* key) {
   accumulate_words(lanes.data(), stripe.data(), key);
@@ -47,6 +47,6 @@ void scramble(Lanes& lanes) {
 
 }  // namespace
 
-const StripeLoops portable_loops = {digest, copy_and_digest, copy};
+const StripeLoops portable_loops = {digest, digest_and_copy};
 
 }  // namespace ckpt::kernels
