@@ -1,0 +1,75 @@
+#include "arena/control.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "base/error.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+std::string control_path(const std::string& directory, std::uint32_t rank) {
+  return directory + "/rank-" + std::to_string(rank) + ".control";
+}
+
+struct stat stat_of(int fd) {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a control page");
+  return file;
+}
+
+}  // namespace
+
+Control::Control(UniqueFd fd, Mapping mapping)
+    : fd_(std::move(fd)), mapping_(std::move(mapping)), words_(reinterpret_cast<RankControl*>(mapping_.data())) {}
+
+Control Control::create(const std::string& directory, std::uint32_t rank) {
+  const std::string path = control_path(directory, rank), draft = path + ".new";
+  ::unlink(draft.c_str());
+  UniqueFd fd(::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft);
+  if (const int error = ::posix_fallocate(fd.get(), 0, page_bytes); error != 0) {
+    errno = error;
+    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve one page for " + draft);
+  }
+  Mapping mapping(fd.get(), page_bytes, Mapping::Access::write, draft);
+  Control control(std::move(fd), std::move(mapping));
+  control.words_->format = format_version;
+  control.words_->rank = rank;
+  control.words_->attempted.store(-1, std::memory_order_relaxed);
+  control.words_->magic = control_magic;
+  if (::rename(draft.c_str(), path.c_str()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + path);
+  return control;
+}
+
+Control Control::attach(UniqueFd fd, std::uint32_t rank) {
+  const auto refuse = [] [[noreturn]] { throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is malformed"); };
+  const struct stat file = stat_of(fd.get());
+  if (!S_ISREG(file.st_mode) || file.st_size != static_cast<off_t>(page_bytes) || file.st_blocks == 0) refuse();
+  Mapping mapping(fd.get(), page_bytes, Mapping::Access::write, "a rank's control page");
+  const auto* words = reinterpret_cast<const RankControl*>(mapping.data());
+  if (words->magic != control_magic || words->format != format_version || words->rank != rank) refuse();
+  return Control(std::move(fd), std::move(mapping));
+}
+
+Control Control::attach(const std::string& directory, std::uint32_t rank) {
+  const std::string path = control_path(directory, rank);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
+  return attach(std::move(fd), rank);
+}
+
+bool Control::same_as(const Control& other) const {
+  const struct stat a = stat_of(fd_.get()), b = stat_of(other.fd_.get());
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+void Control::resume_at(std::int64_t iteration) {
+  words_->resume_at.store(iteration, std::memory_order_release);
+  ring(words_->agent_bell, FutexScope::shared);
+}
+
+}  // namespace ckpt::arena

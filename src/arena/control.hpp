@@ -1,0 +1,85 @@
+// The control page of a rank: the words that its trainer and the agent exchange every iteration (format.hpp).
+//
+// Owns the mapping. Each side uses its own half of the functions; any thread of that side may, one at a time for the
+// setters. Nothing here blocks but wait_*().
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "arena/format.hpp"
+#include "base/futex.hpp"
+#include "base/mapping.hpp"
+#include "base/unique_fd.hpp"
+#include "protocol/version.hpp"
+
+namespace ckpt::arena {
+
+// Leave to capture once, into these slots of the rank's main and private segment. Sequences count from 1.
+struct Grant {
+  std::uint64_t sequence = 0;
+  std::uint8_t main_slot = 0;
+  std::uint8_t private_slot = 0;
+
+  std::uint64_t word() const { return sequence << 16 | std::uint64_t{main_slot} << 8 | private_slot; }
+  static Grant from_word(std::uint64_t word) {
+    return {word >> 16, static_cast<std::uint8_t>(word >> 8), static_cast<std::uint8_t>(word)};
+  }
+};
+
+class Control {
+ public:
+  // Agent: a fresh page for a new life of the rank. It replaces the file, so that an earlier trainer's mapping is cut
+  // off from it. Throws Failure.
+  static Control create(const std::string& directory, std::uint32_t rank);
+  // Agent: the page that an earlier agent left. Trainer: the page behind a descriptor that the agent sent. Everything
+  // is checked; throws Failure (CKPT_ERR_CORRUPT).
+  static Control attach(const std::string& directory, std::uint32_t rank);
+  static Control attach(UniqueFd fd, std::uint32_t rank);
+
+  int fd() const { return fd_.get(); }
+  // Whether both are the same file.
+  bool same_as(const Control& other) const;
+
+  // Agent's words. Each setter rings the trainer.
+  void grant(Grant grant) { set(words_->grant, grant.word()); }
+  void resume_at(std::int64_t iteration);
+  void committed(Version version) { set(words_->committed, version.word()); }
+  void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
+  Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
+  std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
+  Version committed() const { return Version::from_word(words_->committed.load(std::memory_order_acquire)); }
+  std::uint64_t fenced() const { return words_->fenced.load(std::memory_order_acquire); }
+  std::uint32_t agent_bell() const { return words_->agent_bell.load(std::memory_order_acquire); }
+  // Trainer: until the bell is not `seen` any more, or the deadline has passed.
+  void wait_agent_bell(std::uint32_t seen, Deadline deadline) const {
+    futex_wait(words_->agent_bell, seen, deadline, FutexScope::shared);
+  }
+
+  // Trainer's words. The setters are silent; ring_agent() makes the agent look.
+  void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
+  void capturing(Version version) { words_->capturing.store(version.word(), std::memory_order_release); }
+  void used_grant(std::uint64_t sequence) { words_->used_grant.store(sequence, std::memory_order_release); }
+  void ring_agent() { ring(words_->trainer_bell, FutexScope::shared); }
+  std::int64_t attempted() const { return words_->attempted.load(std::memory_order_acquire); }
+  Version capturing() const { return Version::from_word(words_->capturing.load(std::memory_order_acquire)); }
+  std::uint64_t used_grant() const { return words_->used_grant.load(std::memory_order_acquire); }
+  std::uint32_t trainer_bell() const { return words_->trainer_bell.load(std::memory_order_acquire); }
+  // Agent: until the bell is not `seen` any more, or the deadline has passed. Wake it yourself with ring_agent().
+  void wait_trainer_bell(std::uint32_t seen, Deadline deadline) const {
+    futex_wait(words_->trainer_bell, seen, deadline, FutexScope::shared);
+  }
+
+ private:
+  Control(UniqueFd fd, Mapping mapping);
+  void set(Word64& word, std::uint64_t value) {
+    word.store(value, std::memory_order_release);
+    ring(words_->agent_bell, FutexScope::shared);
+  }
+
+  UniqueFd fd_;
+  Mapping mapping_;
+  RankControl* words_;
+};
+
+}  // namespace ckpt::arena

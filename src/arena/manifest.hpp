@@ -1,0 +1,40 @@
+// The manifest of a piece: everything that is needed to verify and to understand its bytes. It lies beside the bytes in
+// a slot and travels before them over the network.
+//
+// Plain values and pure functions; thread-safe as such.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "protocol/version.hpp"
+
+namespace ckpt::arena {
+
+struct Manifest {
+  std::string shard;
+  Version version;
+  std::uint64_t length_bytes = 0;
+  std::uint64_t root_digest = 0;
+  std::uint32_t world_size = 0;
+  std::uint64_t layout_hash = 0;
+  std::string layout;                 // text
+  std::vector<std::uint64_t> leaves;  // digests
+  bool operator==(const Manifest&) const = default;
+};
+
+// Whether the parts agree: number of leaves, root over the leaves, hash of the layout, a version and a world size.
+bool is_consistent(const Manifest& manifest);
+
+// Manifest capacity of a slot for data of `data_bytes` and a layout text of `layout_bytes`.
+std::uint64_t manifest_bytes(std::uint64_t data_bytes, std::uint64_t layout_bytes);
+
+// The bytes that travel (docs/arena.md). decode() trusts nothing: it throws Failure (CKPT_ERR_CORRUPT) for anything but
+// a consistent manifest.
+std::vector<std::byte> encode(const Manifest& manifest);
+Manifest decode_manifest(std::span<const std::byte> bytes);
+
+}  // namespace ckpt::arena

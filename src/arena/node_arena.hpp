@@ -1,0 +1,73 @@
+// A node's arena: the directory with everything that this node remembers. Opened by its one agent.
+//
+// Holds the lock for as long as it lives. One thread at a time, except create_segment(), which any thread may call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/control.hpp"
+#include "arena/format.hpp"
+#include "arena/segment.hpp"
+#include "base/mapping.hpp"
+#include "base/unique_fd.hpp"
+
+namespace ckpt::arena {
+
+// What a node must not forget when its agent restarts.
+struct NodeMemory {
+  Version highest_commit;
+  Version newest_seen;
+  std::uint64_t highest_epoch = 0;
+};
+
+class NodeArena {
+ public:
+  // Makes the directory, or re-attaches to what an earlier agent left in it. Throws Failure: CKPT_ERR_CLAIMED when
+  // another agent holds it, CKPT_ERR_INVALID when it belongs to another job or node.
+  NodeArena(std::string directory, const std::string& job, const std::string& node);
+
+  const std::string& directory() const { return directory_; }
+  std::uint64_t arena_id() const { return header()->arena_id; }
+
+  NodeMemory memory() const;
+  // Words only ever grow; each is stored on its own.
+  void remember(const NodeMemory& memory);
+
+  // Agent start: every whole segment in the directory, mapped for writing. Files that are none (cut off while they were
+  // made, of another format) are removed, and named in `removed` with the reason.
+  std::vector<Segment> attach_segments(std::vector<std::string>& removed);
+  // Ranks that have a control page here.
+  std::vector<std::uint32_t> control_ranks() const;
+
+  // Makes the next segment. See Segment::create().
+  Segment create_segment(const SegmentSpec& spec, unsigned threads);
+  // Removes its file; the memory is free once everyone has unmapped it.
+  static void remove_segment(Segment segment);
+
+ private:
+  NodeHeader* header() const { return reinterpret_cast<NodeHeader*>(mapping_.data()); }
+
+  std::string directory_;
+  UniqueFd lock_;
+  Mapping mapping_;
+  std::atomic<std::uint64_t> next_segment_{0};
+};
+
+// An arena seen from outside, for tools; nothing when there is none at `directory`.
+struct ArenaSummary {
+  std::string job;
+  std::string node;
+  NodeMemory memory;
+  bool in_use = false;  // an agent holds it
+};
+std::optional<ArenaSummary> inspect_arena(const std::string& directory);
+
+// Bytes that new segments in `directory` may take: what the file system, the machine and the memory control group have
+// left, whichever is least.
+std::uint64_t space_left_bytes(const std::string& directory);
+
+}  // namespace ckpt::arena

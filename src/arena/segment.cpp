@@ -1,0 +1,131 @@
+#include "arena/segment.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+// Keeps sums of capacities far from overflow.
+constexpr std::uint64_t capacity_max_bytes = std::uint64_t{1} << 53;
+
+std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+std::uint64_t slot_stride(const SegmentSpec& spec) {
+  return page_bytes + whole_pages(spec.manifest_capacity_bytes) + whole_pages(spec.data_capacity_bytes);
+}
+
+[[noreturn]] void not_a_segment(const std::string& path, const char* reason) {
+  throw Failure(CKPT_ERR_CORRUPT, path + " is not a usable segment: " + reason);
+}
+
+// Without reservation a full file system shows as SIGBUS in the middle of a capture.
+void reserve(int fd, std::uint64_t size_bytes, const std::string& path) {
+  int error = 0;
+  do error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));
+  while (error == EINTR);
+  if (error == 0) return;
+  errno = error;
+  throw_errno(error == ENOSPC || error == ENOMEM || error == EFBIG ? CKPT_ERR_NO_SPACE : CKPT_ERR_SYSTEM,
+              "cannot reserve " + size_text(size_bytes) + " for " + path +
+                  "; enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the "
+                  "option arena_dir to a larger tmpfs");
+}
+
+SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, const std::string& path) {
+  if (header.magic != segment_magic) not_a_segment(path, "it does not begin as one");
+  if (header.format != format_version) not_a_segment(path, "it has another format version");
+  if (header.ready.load(std::memory_order_acquire) != 1) not_a_segment(path, "it was never finished");
+  SegmentSpec spec;
+  spec.kind = header.kind;
+  spec.rank = header.rank;
+  spec.slots = header.slots;
+  spec.data_capacity_bytes = header.data_capacity_bytes;
+  spec.manifest_capacity_bytes = header.manifest_capacity_bytes;
+  const auto* end = static_cast<const char*>(std::memchr(header.shard, '\0', name_bytes_max));
+  if (end != nullptr) spec.shard.assign(header.shard, end);
+  if (!is_plain_name(spec.shard)) not_a_segment(path, "its shard has no valid name");
+  if ((spec.kind != SegmentKind::local && spec.kind != SegmentKind::held) || spec.slots == 0 || spec.slots > slots_max)
+    not_a_segment(path, "kind or number of slots is impossible");
+  if (spec.data_capacity_bytes > capacity_max_bytes || spec.manifest_capacity_bytes > capacity_max_bytes ||
+      spec.data_capacity_bytes % page_bytes != 0 || spec.manifest_capacity_bytes % page_bytes != 0 ||
+      segment_bytes(spec) != static_cast<std::uint64_t>(file.st_size))
+    not_a_segment(path, "its capacities do not fit its size");
+  if (static_cast<std::uint64_t>(file.st_blocks) * 512 < static_cast<std::uint64_t>(file.st_size))
+    not_a_segment(path, "its memory is not reserved");
+  return spec;
+}
+
+}  // namespace
+
+std::uint64_t segment_bytes(const SegmentSpec& spec) { return page_bytes + spec.slots * slot_stride(spec); }
+
+Segment::Segment(std::string path, UniqueFd fd, Mapping mapping, SegmentSpec spec)
+    : path_(std::move(path)),
+      fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      spec_(std::make_unique<const SegmentSpec>(std::move(spec))) {}
+
+SlotHeader* Segment::slot_header(std::uint32_t index) const {
+  return reinterpret_cast<SlotHeader*>(mapping_.data() + page_bytes + index * slot_stride(*spec_));
+}
+
+Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsigned threads) {
+  if (!is_plain_name(asked.shard) || asked.slots == 0 || asked.slots > slots_max ||
+      asked.data_capacity_bytes > capacity_max_bytes || asked.manifest_capacity_bytes > capacity_max_bytes)
+    throw Failure(CKPT_ERR_INTERNAL, "a segment was asked for that cannot be: " + path);
+  SegmentSpec spec = asked;
+  spec.data_capacity_bytes = whole_pages(asked.data_capacity_bytes);
+  spec.manifest_capacity_bytes = whole_pages(asked.manifest_capacity_bytes);
+
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + path);
+  try {
+    reserve(fd.get(), segment_bytes(spec), path);
+    Mapping mapping(fd.get(), segment_bytes(spec), Access::write, path);
+    mapping.populate(threads);
+    auto* header = reinterpret_cast<SegmentHeader*>(mapping.data());
+    header->format = format_version;
+    header->kind = spec.kind;
+    header->rank = spec.rank;
+    header->slots = spec.slots;
+    header->data_capacity_bytes = spec.data_capacity_bytes;
+    header->manifest_capacity_bytes = spec.manifest_capacity_bytes;
+    std::memcpy(header->shard, spec.shard.c_str(), spec.shard.size() + 1);
+    header->magic = segment_magic;
+    header->ready.store(1, std::memory_order_release);
+    return Segment(path, std::move(fd), std::move(mapping), std::move(spec));
+  } catch (...) {
+    ::unlink(path.c_str());
+    throw;
+  }
+}
+
+Segment Segment::attach(UniqueFd fd, Access access, const std::string& path) {
+  struct stat file {};
+  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at " + path);
+  if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(page_bytes)) not_a_segment(path, "it is too short");
+  SegmentSpec spec;
+  {
+    const Mapping head(fd.get(), page_bytes, Access::read, path);
+    spec = checked_spec(*reinterpret_cast<const SegmentHeader*>(head.data()), file, path);
+  }
+  Mapping mapping(fd.get(), segment_bytes(spec), access, path);
+  return Segment(path, std::move(fd), std::move(mapping), std::move(spec));
+}
+
+Segment Segment::attach(const std::string& path, Access access) {
+  UniqueFd fd(::open(path.c_str(), (access == Access::write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
+  return attach(std::move(fd), access, path);
+}
+
+}  // namespace ckpt::arena

@@ -1,0 +1,65 @@
+// A segment: the slots of one shard in one file of the arena, written by one writer (format.hpp).
+//
+// A Segment owns its mapping and its descriptor; slots are views into it. Its functions are thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "arena/format.hpp"
+#include "arena/slot.hpp"
+#include "base/mapping.hpp"
+#include "base/unique_fd.hpp"
+
+namespace ckpt::arena {
+
+struct SegmentSpec {
+  SegmentKind kind = SegmentKind::local;
+  std::uint32_t rank = 0;  // of the writer, for kind local
+  std::uint32_t slots = 0;
+  std::string shard;
+  std::uint64_t data_capacity_bytes = 0;      // of a slot; rounded up to pages
+  std::uint64_t manifest_capacity_bytes = 0;  // likewise; see manifest_bytes()
+};
+inline constexpr std::uint32_t slots_max = 16;
+
+// Size of the file, all slots included.
+std::uint64_t segment_bytes(const SegmentSpec& spec);
+
+class Segment {
+ public:
+  using Access = Mapping::Access;
+
+  // Makes the file `path`, reserves and touches every page of it (on up to `threads` threads) and marks it ready.
+  // Throws Failure and leaves no file behind: CKPT_ERR_NO_SPACE when the memory is not there. `spec` is checked by
+  // whoever asks for it.
+  static Segment create(const std::string& path, const SegmentSpec& spec, unsigned threads);
+
+  // Maps an existing one. Everything in it is checked; throws Failure (CKPT_ERR_CORRUPT) when it is not a whole, ready
+  // segment of this format. `path` is for messages.
+  static Segment attach(UniqueFd fd, Access access, const std::string& path);
+  static Segment attach(const std::string& path, Access access);
+
+  const SegmentSpec& spec() const { return *spec_; }
+  const std::string& path() const { return path_; }
+  int fd() const { return fd_.get(); }
+  std::uint64_t size_bytes() const { return mapping_.size_bytes(); }
+  const Mapping& mapping() const { return mapping_; }
+
+  // slot < spec().slots. A writable slot needs Access::write.
+  Slot slot(std::uint32_t index) const { return Slot(slot_header(index), bounds()); }
+  WritableSlot writable_slot(std::uint32_t index) { return WritableSlot(slot_header(index), bounds()); }
+
+ private:
+  Segment(std::string path, UniqueFd fd, Mapping mapping, SegmentSpec spec);
+  SlotHeader* slot_header(std::uint32_t index) const;
+  SlotBounds bounds() const { return {spec_->shard, spec_->data_capacity_bytes, spec_->manifest_capacity_bytes}; }
+
+  std::string path_;
+  UniqueFd fd_;
+  Mapping mapping_;
+  std::unique_ptr<const SegmentSpec> spec_;  // slots refer to it: it stays where it is when the segment moves
+};
+
+}  // namespace ckpt::arena

@@ -1,0 +1,106 @@
+#include "arena/slot.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <array>
+#include <cstring>
+
+#include "kernels/digest.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+// The writer may be storing while we read (a frozen trainer that woke): a torn value is caught by the seal, so the
+// loads need only be single.
+template <class T>
+T load(const T& field) {
+  return __atomic_load_n(&field, __ATOMIC_RELAXED);
+}
+template <class T>
+void store(T& field, T value) {
+  __atomic_store_n(&field, value, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+std::uint64_t seal_of(const SealedFields& fields) {
+  const std::array<std::uint64_t, 6> words = {fields.version,      fields.length_bytes, fields.root_digest,
+                                              fields.layout_bytes, fields.layout_hash,  fields.world_size};
+  const std::uint64_t seal = XXH3_64bits(words.data(), sizeof(words));
+  return seal != 0 ? seal : 1;
+}
+
+Slot::Slot(SlotHeader* header, const SlotBounds& bounds)
+    : header_(header),
+      manifest_(reinterpret_cast<std::byte*>(header) + page_bytes),
+      data_(manifest_ + bounds.manifest_capacity_bytes),
+      bounds_(bounds) {}
+
+bool Slot::fits(std::uint64_t length_bytes, std::uint64_t layout_bytes) const {
+  return length_bytes <= bounds_.data_capacity_bytes && layout_bytes <= bounds_.manifest_capacity_bytes &&
+         manifest_bytes(length_bytes, layout_bytes) <= bounds_.manifest_capacity_bytes;
+}
+
+std::optional<SealedFields> Slot::sealed_fields() const {
+  const std::uint64_t seal = header_->seal.load(std::memory_order_acquire);
+  if (seal == 0) return std::nullopt;
+  const SealedFields fields{load(header_->version),      load(header_->length_bytes), load(header_->root_digest),
+                            load(header_->layout_bytes), load(header_->layout_hash),  load(header_->world_size)};
+  if (seal != seal_of(fields) || fields.version == header_->dropped.load(std::memory_order_acquire))
+    return std::nullopt;
+  return fields;
+}
+
+Version Slot::version() const {
+  const auto fields = sealed_fields();
+  return fields ? Version::from_word(fields->version) : Version();
+}
+
+std::optional<Manifest> Slot::read() const {
+  const auto fields = sealed_fields();
+  if (!fields || !fits(fields->length_bytes, fields->layout_bytes)) return std::nullopt;
+  Manifest manifest;
+  manifest.shard = bounds_.shard;
+  manifest.version = Version::from_word(fields->version);
+  manifest.length_bytes = fields->length_bytes;
+  manifest.root_digest = fields->root_digest;
+  manifest.world_size = fields->world_size;
+  manifest.layout_hash = fields->layout_hash;
+  manifest.leaves.resize(kernels::leaf_count(fields->length_bytes));
+  const std::size_t digest_bytes = manifest.leaves.size() * sizeof(std::uint64_t);
+  if (digest_bytes != 0) std::memcpy(manifest.leaves.data(), manifest_, digest_bytes);
+  manifest.layout.assign(reinterpret_cast<const char*>(manifest_) + digest_bytes, fields->layout_bytes);
+  return is_consistent(manifest) ? std::optional(std::move(manifest)) : std::nullopt;
+}
+
+void WritableSlot::begin() {
+  // An exchange is a full barrier: what follows are non-temporal stores too, which pass a plain store.
+  header_->seal.exchange(0, std::memory_order_seq_cst);
+}
+
+void WritableSlot::write_layout(std::uint64_t length_bytes, std::string_view text) {
+  std::memcpy(manifest_ + manifest_bytes(length_bytes, 0), text.data(), text.size());
+}
+
+void WritableSlot::seal(SealedFields fields) {
+  const std::span<const std::uint64_t> leaves(digests(), kernels::leaf_count(fields.length_bytes));
+  fields.root_digest = kernels::root_digest(leaves, fields.length_bytes);
+  store(header_->version, fields.version);
+  store(header_->length_bytes, fields.length_bytes);
+  store(header_->root_digest, fields.root_digest);
+  store(header_->layout_bytes, fields.layout_bytes);
+  store(header_->layout_hash, fields.layout_hash);
+  store(header_->world_size, fields.world_size);
+  header_->seal.store(seal_of(fields), std::memory_order_release);
+}
+
+void WritableSlot::seal(const Manifest& manifest) {
+  if (!manifest.leaves.empty())
+    std::memcpy(manifest_, manifest.leaves.data(), manifest.leaves.size() * sizeof(std::uint64_t));
+  write_layout(manifest.length_bytes, manifest.layout);
+  seal(SealedFields{manifest.version.word(), manifest.length_bytes, manifest.root_digest, manifest.layout.size(),
+                    manifest.layout_hash, manifest.world_size});
+}
+
+}  // namespace ckpt::arena

@@ -1,0 +1,26 @@
+// Waiting for a 32-bit word to change, within a process or across processes that map the same file.
+//
+// Writers change the word first, then wake. Waiters read the word, look at what it guards, then wait with the value
+// they read, so that no change is missed. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.hpp"
+
+namespace ckpt {
+
+enum class FutexScope { process, shared };
+
+// Returns when woken, when the word is not `seen`, when the deadline has passed, or for no reason at all: look again.
+void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline, FutexScope scope);
+void futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope);
+
+// Adds one to the word (release) and wakes all who wait for it.
+inline void ring(std::atomic<std::uint32_t>& bell, FutexScope scope) {
+  bell.fetch_add(1, std::memory_order_release);
+  futex_wake_all(bell, scope);
+}
+
+}  // namespace ckpt

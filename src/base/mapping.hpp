@@ -1,0 +1,42 @@
+// Owner of a shared memory mapping of a file.
+//
+// A child of fork() does not inherit it: a forked worker of a training process must not be able to write slots that
+// pass to somebody else once the training process is gone.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace ckpt {
+
+class Mapping {
+ public:
+  enum class Access { read, write };
+
+  Mapping() = default;
+  // Maps the file's first `size_bytes` bytes, which it must have. `what` names the file in messages. Throws Failure
+  // (CKPT_ERR_SYSTEM).
+  Mapping(int fd, std::size_t size_bytes, Access access, const std::string& what);
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+    return *this;
+  }
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+  // Touches all pages, on up to `threads` threads, so that later accesses do not fault. Contents stay as they are;
+  // nobody else may be writing them meanwhile. Write access only.
+  void populate(unsigned threads) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+}  // namespace ckpt
