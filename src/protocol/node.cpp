@@ -25,6 +25,7 @@ struct Node::Parts {
   void receive(const Directive& directive);
   void settle(Effects& effects);
   void settle_role();
+  void send_report(Effects& effects);
   void route_own_messages(Effects& effects);
 
   const Config config;
@@ -82,9 +83,7 @@ void Node::Parts::settle(Effects& effects) {
   election.on_tick(now, effects);
   settle_role();
   worker.settle(now, effects);
-  if (const auto report = worker.report_if_due(now); report && election.root() != no_node) {
-    effects.push_back(Send{election.root(), *report});
-  }
+  send_report(effects);
   // What this node tells itself may change its mind once more: its own report may complete a version. Each round makes
   // progress on a state that only grows within one event, so it ends.
   route_own_messages(effects);
@@ -101,6 +100,11 @@ void Node::Parts::settle_role() {
   }
 }
 
+void Node::Parts::send_report(Effects& effects) {
+  if (election.root() == no_node) return;
+  if (const auto report = worker.report_if_due(now)) effects.push_back(Send{election.root(), *report});
+}
+
 void Node::Parts::route_own_messages(Effects& effects) {
   for (;;) {
     if (root) root->settle(now, effects);
@@ -114,7 +118,7 @@ void Node::Parts::route_own_messages(Effects& effects) {
     if (own.empty()) return;
     for (const Message& message : own) std::visit([&](const auto& content) { receive(content); }, message);
     worker.settle(now, effects);
-    if (const auto report = worker.report_if_due(now)) effects.push_back(Send{election.root(), *report});
+    send_report(effects);
   }
 }
 

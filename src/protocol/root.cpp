@@ -179,7 +179,7 @@ std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) con
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return std::nullopt;
   const bool undecided = life_->decision.verdict == Verdict::undecided;
   const bool newcomer = rank.incarnation == 0;
-  if (newcomer && undecided && rank.world_size != life_->world_size) {
+  if (newcomer && undecided && life_->incarnation != 0 && rank.world_size != life_->world_size) {
     return Refusal{rank.rank, rank.instance, false, life_->incarnation,
                    "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) + " says the job has " +
                        std::to_string(rank.world_size) + " ranks, the others say " +
@@ -395,6 +395,8 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   }
   directive.copies_now = copies_now();
   if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
+  // A node that replaced a member waits for the life in which it gets a rank.
+  if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
   if (committed_) add_fetches(node, committed_, true, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= committed_ || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;

@@ -1,0 +1,191 @@
+// A job of several nodes on the real core with a perfect world around it: messages, store writes and fetches are done at
+// once, time moves when a test says so. For faults see src/sim.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/node.hpp"
+
+namespace ckpt::protocol {
+
+inline std::string main_shard(Rank rank) { return "rank" + std::to_string(rank); }
+inline std::string private_shard(Rank rank) { return "rank" + std::to_string(rank) + ".private"; }
+
+inline PieceInfo piece_of(const std::string& shard, Version version, std::uint32_t world_size) {
+  return {shard, version, 1000, 100, std::hash<std::string>{}(shard) ^ version.word(), world_size};
+}
+
+class Cluster {
+ public:
+  Cluster(std::uint32_t nodes, std::uint32_t world_size, std::uint32_t copies = 2)
+      : world_size_(world_size), copies_(copies) {
+    for (NodeId node = 0; node < nodes; ++node) boot(node);
+  }
+
+  // Starts (or replaces) a node with an empty arena.
+  void boot(NodeId node) {
+    Config config;
+    config.node = node;
+    config.arena_id = ++ids_;
+    config.copies = copies_;
+    nodes_[node] = std::make_unique<Node>(config, ++ids_, Recovered{});
+    feed(node, RootRead{root_revision_, root_});
+    feed(node, LifeRead{life_revision_, life_});
+    drain();
+  }
+  void lose(NodeId node) { nodes_.erase(node); }
+
+  void hello(NodeId node, Rank rank, std::uint64_t incarnation = 0) {
+    instances_[rank] = ++ids_;
+    homes_[rank] = node;
+    feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_shard(rank), private_shard(rank)});
+    drain();
+  }
+  void ask_restore(Rank rank) {
+    feed(homes_.at(rank), RestoreAsked{rank});
+    drain();
+  }
+  // Every rank says hello on its node and restores.
+  void start_life(const std::function<NodeId(Rank)>& node_of) {
+    for (Rank rank = 0; rank < world_size_; ++rank) hello(node_of(rank), rank);
+    for (Rank rank = 0; rank < world_size_; ++rank) ask_restore(rank);
+  }
+  void begin_training() {
+    for (Rank rank = 0; rank < world_size_; ++rank) {
+      feed(homes_.at(rank), RestoreDone{rank});
+      feed(homes_.at(rank), SegmentsReady{rank});
+    }
+    drain();
+  }
+  // A whole snapshot of one rank; false when it holds no grant (it then skips).
+  bool snapshot(Rank rank, std::int64_t iteration) {
+    const NodeId node = homes_.at(rank);
+    if (!granted_.contains(rank)) {
+      feed(node, Progress{rank, iteration, -1});
+      drain();
+      return false;
+    }
+    granted_.erase(rank);
+    const Version version(incarnation(), iteration);
+    feed(node, Captured{rank, piece_of(main_shard(rank), version, world_size_),
+                        piece_of(private_shard(rank), version, world_size_)});
+    feed(node, Progress{rank, iteration, -1});
+    drain();
+    return true;
+  }
+  void snapshot_all(std::int64_t iteration) {
+    for (Rank rank = 0; rank < world_size_; ++rank) snapshot(rank, iteration);
+  }
+
+  void feed(NodeId node, const Event& event) {
+    if (!nodes_.contains(node)) return;
+    for (Effect& effect : nodes_.at(node)->handle(event, now_)) pending_.push_back({node, std::move(effect)});
+  }
+  void advance(TimeMs ms) {
+    for (const TimeMs end = now_ + ms; now_ < end;) {
+      now_ += 50;
+      std::vector<NodeId> alive;
+      for (const auto& [node, core] : nodes_) alive.push_back(node);
+      for (const NodeId node : alive) feed(node, Tick{});
+      drain();
+    }
+  }
+
+  NodeStatus status(NodeId node) const { return nodes_.at(node)->status(); }
+  std::uint64_t incarnation() const { return life_.incarnation; }
+  const LifeRecord& life() const { return life_; }
+  std::optional<NodeId> root() const {
+    for (const auto& [node, core] : nodes_) {
+      if (core->status().is_root && core->status().epoch == root_.epoch) return node;
+    }
+    return std::nullopt;
+  }
+
+  // What trainers were told.
+  std::map<Rank, RestoreReady> ready;
+  std::map<Rank, RestoreFailed> failed;
+  std::map<Rank, Version> commits;
+  std::map<Rank, Fence> fenced;
+  std::map<Rank, std::int64_t> resume_at;
+  bool fetching = true;                    // false: fetches stay under way
+  bool releasing = true;                   // false: dropped slots keep a reader
+  std::vector<StartFetch> held_fetches;
+  std::vector<SlotRef> held_releases;
+  std::set<std::pair<NodeId, NodeId>> cut; // messages from, to that are lost
+  const std::set<Rank>& granted() const { return granted_; }
+
+ private:
+  void drain() {
+    while (!pending_.empty()) {
+      auto [node, effect] = std::move(pending_.front());
+      pending_.pop_front();
+      std::visit([&, from = node](auto& content) { carry_out(from, content); }, effect);
+    }
+  }
+  void carry_out(NodeId from, Send& send) {
+    if (!cut.contains({from, send.to})) feed(send.to, MessageArrived{from, send.message});
+  }
+  void carry_out(NodeId from, SwapRoot& swap) {
+    if (swap.expected_revision == root_revision_) {
+      root_ = swap.record;
+      ++root_revision_;
+    }
+    feed(from, RootRead{root_revision_, root_});
+    for (const auto& [node, core] : nodes_) {
+      if (node != from) feed(node, RootRead{root_revision_, root_});
+    }
+  }
+  void carry_out(NodeId from, SwapLife& swap) {
+    if (swap.expected_revision == life_revision_) {
+      life_ = swap.record;
+      ++life_revision_;
+    }
+    feed(from, LifeRead{life_revision_, life_});
+  }
+  void carry_out(NodeId from, StartFetch& fetch) {
+    if (!fetching) {
+      held_fetches.push_back(fetch);
+      return;
+    }
+    const bool there = nodes_.contains(fetch.source) &&
+                       nodes_.at(fetch.source)->find(fetch.piece.shard, fetch.piece.version) != nullptr;
+    feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed});
+  }
+  void carry_out(NodeId from, CancelFetch& cancel) { feed(from, FetchEnded{cancel.fetch, FetchResult::failed}); }
+  void carry_out(NodeId from, DropSlot& drop) {
+    if (releasing) feed(from, SlotReleased{drop.slot});
+    else held_releases.push_back(drop.slot);
+  }
+  void carry_out(NodeId, Grant& grant) { granted_.insert(grant.rank); }
+  void carry_out(NodeId, RestoreReady& answer) { ready[answer.rank] = answer; }
+  void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
+  void carry_out(NodeId, TellCommit& tell) { commits[tell.rank] = tell.committed; }
+  void carry_out(NodeId, TellResume& tell) { resume_at[tell.rank] = tell.resume_at; }
+  void carry_out(NodeId, Fence& fence) { fenced[fence.rank] = fence; }
+  void carry_out(NodeId, Persist&) {}
+  void carry_out(NodeId, ReleaseSegment&) {}
+  void carry_out(NodeId, Notice&) {}
+
+  const std::uint32_t world_size_;
+  const std::uint32_t copies_;
+  std::uint64_t ids_ = 0;
+  TimeMs now_ = 1000;
+  std::map<NodeId, std::unique_ptr<Node>> nodes_;
+  std::map<Rank, std::uint64_t> instances_;
+  std::map<Rank, NodeId> homes_;
+  std::set<Rank> granted_;
+  std::deque<std::pair<NodeId, Effect>> pending_;
+  std::uint64_t root_revision_ = 0;
+  RootRecord root_;
+  std::uint64_t life_revision_ = 0;
+  LifeRecord life_;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,254 @@
+#include "protocol/node.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+NodeId own_node(Rank rank) { return rank; }
+
+TEST(Job, StartsFreshWhenNothingIsStored) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  EXPECT_EQ(cluster.ready.at(2).decision.verdict, Verdict::fresh);
+  EXPECT_EQ(cluster.ready.at(2).incarnation, 1u);
+  EXPECT_FALSE(cluster.ready.at(2).decision.status_unknown);
+}
+
+TEST(Job, CommitsWhenEveryShardHasAllItsCopiesAndNotBefore) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  for (Rank rank = 0; rank < 3; ++rank) cluster.snapshot(rank, 7);
+  EXPECT_TRUE(cluster.commits.empty());
+  cluster.snapshot(3, 7);
+  ASSERT_EQ(cluster.commits.size(), 4u);
+  EXPECT_EQ(cluster.commits.at(0), Version(1, 7));
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+}
+
+TEST(Job, DoesNotCommitWhileACopyIsUnderWay) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.fetching = false;
+  cluster.snapshot_all(0);
+  cluster.advance(1000);
+  EXPECT_TRUE(cluster.commits.empty());
+  EXPECT_EQ(cluster.held_fetches.size(), 4u);  // main and private shard, both ways
+}
+
+TEST(Job, RestoresALostNodesRankFromItsPeer) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(5);
+  cluster.lose(1);
+  cluster.boot(1);
+  cluster.ready.clear();
+  cluster.start_life(own_node);
+  cluster.advance(6000);  // the root may have been on the lost node
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  EXPECT_EQ(cluster.incarnation(), 2u);
+  for (const auto& [rank, ready] : cluster.ready) {
+    EXPECT_EQ(ready.decision.verdict, Verdict::restore);
+    EXPECT_EQ(ready.decision.version, Version(1, 5));
+    EXPECT_EQ(ready.main_tier, rank == 1 ? Tier::peer : Tier::local) << rank;
+    EXPECT_FALSE(ready.decision.behind);
+  }
+}
+
+TEST(Job, ReestablishesRedundancyBeforeTheNextSnapshot) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(5);
+  cluster.lose(1);
+  cluster.boot(1);
+  cluster.start_life(own_node);
+  cluster.advance(6000);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  EXPECT_NE(cluster.status(1).pieces.size(), 2u);  // the shards of rank 0 came back too
+}
+
+TEST(Job, SaysThatStateIsLostWhenBothNodesOfAGroupAre) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(5);
+  cluster.lose(2);
+  cluster.lose(3);
+  cluster.boot(2);
+  cluster.boot(3);
+  cluster.start_life(own_node);
+  cluster.advance(12000);
+  ASSERT_EQ(cluster.failed.size(), 4u);
+  EXPECT_EQ(cluster.failed.at(0).error, RestoreError::lost);
+  EXPECT_THAT(cluster.failed.at(0).text, HasSubstr("iteration 5"));
+  EXPECT_THAT(cluster.failed.at(0).text, HasSubstr("rank2"));
+}
+
+TEST(Job, FindsItsStateWhenRanksComeBackPermuted) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(3);
+  cluster.ready.clear();
+  cluster.start_life([](Rank rank) { return (rank + 1) % 4; });
+  cluster.advance(1000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.version, Version(1, 3)) << rank;
+}
+
+TEST(Job, ServesSeveralRanksOfANode) {
+  Cluster cluster(2, 4);
+  cluster.start_life([](Rank rank) { return rank / 2; });
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  EXPECT_EQ(cluster.commits.size(), 4u);
+  EXPECT_EQ(cluster.status(0).pieces.size(), 8u);
+}
+
+TEST(Job, ARanksSecondHelloOpensTheNextIncarnationAndFencesTheOldLife) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  cluster.hello(0, 0);
+  EXPECT_EQ(cluster.incarnation(), 2u);
+  ASSERT_TRUE(cluster.fenced.contains(1));
+  EXPECT_EQ(cluster.fenced.at(1).incarnation, 2u);
+}
+
+TEST(Job, ASkipIsJobWideAndTheNextIterationIsNamed) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.feed(1, Progress{1, 4, -1});  // rank 1 cannot take 4
+  cluster.snapshot(0, 4);
+  EXPECT_EQ(cluster.resume_at[0], 5);
+  EXPECT_EQ(cluster.resume_at[1], 5);
+  EXPECT_TRUE(cluster.status(0).pieces.empty());
+  cluster.snapshot_all(5);
+  EXPECT_EQ(cluster.commits.at(0), Version(1, 5));
+}
+
+TEST(Job, NeverReusesTheCommittedSlotBeforeANewerCommit) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  cluster.fetching = false;
+  EXPECT_TRUE(cluster.snapshot(0, 1));
+  EXPECT_TRUE(cluster.snapshot(0, 2));
+  EXPECT_FALSE(cluster.granted().contains(0));  // committed, replicating, replicating: no slot is left
+  EXPECT_FALSE(cluster.snapshot(0, 3));
+}
+
+TEST(Job, DoesNotGrantASlotThatIsStillBeingRead) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.releasing = false;
+  cluster.snapshot_all(0);
+  cluster.snapshot_all(1);  // drops 0, whose slot keeps a reader
+  cluster.snapshot_all(2);  // commits only where a holder's slot is free
+  EXPECT_FALSE(cluster.granted().contains(0));
+  for (const SlotRef& slot : std::exchange(cluster.held_releases, {})) {
+    cluster.feed(0, SlotReleased{slot});
+    cluster.feed(1, SlotReleased{slot});
+  }
+  cluster.releasing = true;
+  cluster.advance(500);
+  EXPECT_TRUE(cluster.granted().contains(0));
+}
+
+TEST(Job, ACommitSurvivesTheRoot) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(9);
+  const NodeId old_root = *cluster.root();
+  cluster.lose(old_root);
+  cluster.boot(old_root);
+  cluster.ready.clear();
+  cluster.start_life(own_node);
+  cluster.advance(12000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 9));
+}
+
+TEST(Job, WaitsForMissingMembersOnlyWhenTheyCouldChangeTheChoice) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(1);
+  for (Rank rank = 0; rank < 3; ++rank) cluster.snapshot(rank, 2);  // rank 3's 2 may exist on node 3 alone
+  cluster.lose(3);
+  cluster.boot(4);
+  cluster.ready.clear();
+  cluster.advance(4000);
+  cluster.start_life([](Rank rank) { return rank == 3 ? 4u : rank; });
+  EXPECT_TRUE(cluster.ready.empty());
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 1));
+  EXPECT_TRUE(cluster.ready.at(0).decision.status_unknown);
+}
+
+TEST(Job, RefusesAnotherWorldSize) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  cluster.feed(0, TrainerHello{0, 999, 0, 1, main_shard(0), private_shard(0)});
+  cluster.feed(0, RestoreAsked{0});
+  cluster.advance(12000);
+  ASSERT_TRUE(cluster.failed.contains(0));
+  EXPECT_EQ(cluster.failed.at(0).error, RestoreError::mismatch);
+  EXPECT_THAT(cluster.failed.at(0).text, HasSubstr("2 ranks, this one has 1"));
+}
+
+TEST(Job, ReportsRanksOfOneShardThatDisagree) {
+  Cluster cluster(2, 2);
+  const auto hello = [&](NodeId node, Rank rank) {
+    cluster.feed(node, TrainerHello{rank, 100 + rank, 0, 2, "shared", private_shard(rank)});
+    cluster.feed(node, RestoreAsked{rank});
+  };
+  hello(0, 0);
+  hello(1, 1);
+  cluster.advance(500);
+  for (Rank rank = 0; rank < 2; ++rank) {
+    cluster.feed(rank, RestoreDone{rank});
+    cluster.feed(rank, SegmentsReady{rank});
+  }
+  for (Rank rank = 0; rank < 2; ++rank) {
+    PieceInfo shared = piece_of("shared", Version(1, 0), 2);
+    shared.root_digest += rank;
+    cluster.feed(rank, Captured{rank, shared, piece_of(private_shard(rank), Version(1, 0), 2)});
+  }
+  cluster.advance(500);
+  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 0 differs"));
+  EXPECT_FALSE(cluster.status(0).committed);
+}
+
+TEST(Job, FetchesAnewWhatWasQuarantined) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  const auto pieces = cluster.status(0).pieces.size();
+  for (std::uint8_t slot = 0; slot < 3; ++slot) cluster.feed(0, PieceCorrupt{SlotRef{0, main_shard(0), slot}});
+  EXPECT_EQ(cluster.status(0).pieces.size(), pieces - 1);
+  cluster.advance(500);
+  EXPECT_EQ(cluster.status(0).pieces.size(), pieces);
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
