@@ -1,0 +1,36 @@
+// The store as a directory that all nodes mount: one file per key.
+//
+// A record is written to a temporary file, synced and renamed over the old one, under an exclusive lock of the file
+// `.lock`; readers need no lock. At whatever instant a writer dies, a reader finds the old record or the new one. The
+// record's first line holds its revision, length and digest, so that a damaged file is noticed:
+//   ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
+// Directories are 0700 and files 0600: who can read them can join the job.
+#pragma once
+
+#include <string>
+
+#include "base/clock.hpp"
+#include "base/unique_fd.hpp"
+#include "coord/store.hpp"
+
+namespace ckpt::coord {
+
+class DirectoryStore : public Store {
+ public:
+  // Makes `directory` where it does not exist. `timeout_ms`: longest wait for another writer's lock.
+  explicit DirectoryStore(std::string directory, std::int64_t timeout_ms = 5000);
+
+  std::optional<Entry> get(const std::string& key) override;
+  std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
+                                      std::uint64_t expected) override;
+  std::vector<Entry> list(const std::string& prefix) override;
+
+ private:
+  std::string path_of(const std::string& key) const;
+  UniqueFd lock(Deadline deadline) const;
+
+  std::string directory_;
+  std::int64_t timeout_ms_;
+};
+
+}  // namespace ckpt::coord

@@ -1,0 +1,137 @@
+#include "coord/registry.hpp"
+
+#include <sys/random.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.hpp"
+
+namespace ckpt::coord {
+namespace {
+
+using nlohmann::json;
+
+constexpr int attempts_max = 1000;  // each lost one means that somebody else has won
+
+std::string to_hex(std::string_view bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    text += digits[static_cast<unsigned char>(c) >> 4];
+    text += digits[static_cast<unsigned char>(c) & 15];
+  }
+  return text;
+}
+
+std::optional<std::string> from_hex(const std::string& text) {
+  const auto nibble = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    const int high = nibble(text[i]), low = nibble(text[i + 1]);
+    if (high < 0 || low < 0) return std::nullopt;
+    bytes += static_cast<char>(high << 4 | low);
+  }
+  return bytes;
+}
+
+std::string random_bytes_hex(std::size_t count) {
+  std::string bytes(count, '\0');
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw_errno(CKPT_ERR_SYSTEM, "cannot get random bytes");
+  return to_hex(bytes);
+}
+
+[[noreturn]] void throw_never_won(const std::string& key) {
+  throw Failure(CKPT_ERR_TIMEOUT, "the coordination record \"" + key +
+                                      "\" changed at every attempt to write it; "
+                                      "look for agents that start over and over");
+}
+
+std::string to_text(const NodeEntry& node) {
+  return json{{"id", node.id},
+              {"arena_id", node.arena_id},
+              {"agent_id", node.agent_id},
+              {"pid", node.pid},
+              {"address", to_hex(node.address)}}
+      .dump();
+}
+
+std::optional<NodeEntry> from_entry(const Entry& entry) {
+  try {
+    const json body = json::parse(entry.value);
+    const auto address = from_hex(body.at("address").get<std::string>());
+    if (!address) return std::nullopt;
+    return NodeEntry{entry.key.substr(entry.key.rfind('/') + 1),
+                     body.at("id"),
+                     body.at("arena_id"),
+                     body.at("agent_id"),
+                     body.at("pid"),
+                     *address};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::uint32_t next_free(const json& ids) {
+  std::set<std::uint32_t> taken;
+  for (const auto& id : ids) taken.insert(id.get<std::uint32_t>());
+  std::uint32_t next = 0;
+  while (taken.contains(next)) ++next;
+  return next;
+}
+
+}  // namespace
+
+std::uint32_t node_id(Store& store, const std::string& name) {
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    const auto entry = store.get("ids");
+    try {
+      json ids = entry ? json::parse(entry->value) : json::object();
+      if (ids.contains(name)) return ids.at(name).get<std::uint32_t>();
+      const std::uint32_t id = next_free(ids);
+      ids[name] = id;
+      if (store.put_if("ids", ids.dump(), entry ? entry->revision : 0)) return id;
+    } catch (const json::exception&) {
+      throw Failure(CKPT_ERR_CORRUPT,
+                    "the coordination record \"ids\" cannot be understood; stop the job's agents and "
+                    "remove its records with ckptctl gc");
+    }
+  }
+  throw_never_won("ids");
+}
+
+void register_node(Store& store, const NodeEntry& node) {
+  const std::string key = "nodes/" + node.name;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    const auto entry = store.get(key);
+    if (store.put_if(key, to_text(node), entry ? entry->revision : 0)) return;
+  }
+  throw_never_won(key);
+}
+
+std::vector<NodeEntry> registered_nodes(Store& store) {
+  std::vector<NodeEntry> nodes;
+  for (const Entry& entry : store.list("nodes/"))
+    if (auto node = from_entry(entry)) nodes.push_back(std::move(*node));
+  return nodes;
+}
+
+std::optional<NodeEntry> registered_node(Store& store, const std::string& name) {
+  const auto entry = store.get("nodes/" + name);
+  return entry ? from_entry(*entry) : std::nullopt;
+}
+
+std::string job_token(Store& store) {
+  constexpr std::size_t token_bytes = 32;
+  for (int attempt = 0; attempt < attempts_max; ++attempt) {
+    if (const auto entry = store.get("token")) return entry->value;
+    const std::string token = random_bytes_hex(token_bytes);
+    if (store.put_if("token", token, 0)) return token;
+  }
+  throw_never_won("token");
+}
+
+}  // namespace ckpt::coord

@@ -1,0 +1,39 @@
+// Who takes part in a job: node numbers, the agents' addresses, the job's secret.
+//
+// Store keys: "ids" (node name -> number, for ever), "nodes/<name>" (the agent that serves the node now), "token".
+// Free functions over a Store; they throw Failure where it does, or when compare-and-swap never wins.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coord/store.hpp"
+
+namespace ckpt::coord {
+
+struct NodeEntry {
+  std::string name;
+  std::uint32_t id = 0;
+  std::uint64_t arena_id = 0;
+  std::uint64_t agent_id = 0;  // of this life of the agent
+  std::int64_t pid = 0;
+  std::string address;  // opaque bytes of the transport
+  bool operator==(const NodeEntry&) const = default;
+};
+
+// The number of the node `name`: the next free one at first, the same one ever after.
+std::uint32_t node_id(Store& store, const std::string& name);
+
+// Puts this node's entry, whoever's was there before.
+void register_node(Store& store, const NodeEntry& node);
+
+// All nodes that ever registered, by name. Entries of another format are left out.
+std::vector<NodeEntry> registered_nodes(Store& store);
+std::optional<NodeEntry> registered_node(Store& store, const std::string& name);
+
+// 32 random bytes as hex digits, made at the job's first use.
+std::string job_token(Store& store);
+
+}  // namespace ckpt::coord

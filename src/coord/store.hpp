@@ -1,0 +1,46 @@
+// The coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see the same
+// one.
+//
+// The interface is what etcd v3 offers (key, value, mod revision), so that one can stand behind it; it is polled.
+// Records are never erased one by one: `ckptctl gc` removes a job's store as a whole. Implementations are safe to use
+// from several threads and processes at once. Every call has a deadline of its own; a store that cannot be reached or
+// holds a damaged record throws Failure, and the call can be repeated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ckpt::coord {
+
+struct Entry {
+  std::string key;
+  std::string value;
+  std::uint64_t revision = 0;  // grows with every change of the key; 0: the key does not exist
+  bool operator==(const Entry&) const = default;
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // The newest record, or nothing where none was ever put.
+  virtual std::optional<Entry> get(const std::string& key) = 0;
+
+  // Writes the record if its revision still is `expected` (0: it does not exist), and returns the new revision;
+  // nothing when somebody else was first. After a Failure it may or may not have been written.
+  virtual std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
+                                              std::uint64_t expected) = 0;
+
+  // The records whose keys begin with `prefix`, by key.
+  virtual std::vector<Entry> list(const std::string& prefix) = 0;
+};
+
+inline constexpr std::size_t value_bytes_max = 1u << 20;
+
+// Parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".
+bool is_key(std::string_view key);
+
+}  // namespace ckpt::coord

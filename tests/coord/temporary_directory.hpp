@@ -1,0 +1,29 @@
+// A directory that is gone with its owner.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+namespace ckpt::test {
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "ckpt-test-XXXXXX").string()) {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::filesystem::filesystem_error("mkdtemp", path_, {});
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace ckpt::test
