@@ -15,6 +15,12 @@
 
 namespace ckpt::arena {
 
+// A process, told apart from a later one under the same pid.
+struct WriterId {
+  std::uint64_t pid = 0;
+  std::uint64_t start_ticks = 0;
+};
+
 // Leave to capture once, into these slots of the rank's main and private segment. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
@@ -46,6 +52,15 @@ class Control {
   void resume_at(std::int64_t iteration);
   void committed(Version version) { set(words_->committed, version.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
+  // Silent; before the trainer gets the page.
+  void writer(WriterId id) {
+    words_->writer_pid.store(id.pid, std::memory_order_release);
+    words_->writer_start_ticks.store(id.start_ticks, std::memory_order_release);
+  }
+  WriterId writer() const {
+    return {words_->writer_pid.load(std::memory_order_acquire),
+            words_->writer_start_ticks.load(std::memory_order_acquire)};
+  }
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
   Version committed() const { return Version::from_word(words_->committed.load(std::memory_order_acquire)); }

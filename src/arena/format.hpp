@@ -54,6 +54,8 @@ struct RankControl {
   SignedWord64 resume_at;        // snapshots of iterations below are skipped, on all ranks
   Word64 committed;              // newest committed version of this life
   Word64 fenced;                 // the incarnation that superseded this trainer, or 0
+  Word64 writer_pid;             // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
+  Word64 writer_start_ticks;     //   since pids are reused: a restarted agent finds it again, dead or alive
   Word32 agent_bell;             // futex: +1 after any change above
 
   // Written by the trainer.
