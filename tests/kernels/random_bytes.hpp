@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -10,8 +11,10 @@ namespace ckpt::kernels {
 
 inline std::vector<std::byte> random_bytes(std::uint64_t seed, std::size_t size_bytes) {
   std::mt19937_64 random(seed);
+  std::vector<std::uint64_t> words(size_bytes / 8 + 1);
+  for (std::uint64_t& word : words) word = random();
   std::vector<std::byte> bytes(size_bytes);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  if (size_bytes > 0) std::memcpy(bytes.data(), words.data(), size_bytes);
   return bytes;
 }
 
