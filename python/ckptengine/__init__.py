@@ -1,0 +1,24 @@
+"""In-memory checkpoints for large-model training: the Python side of libckptengine.
+
+`Engine` is the C ABI in Python; `ckptengine.torch.Checkpointer` is what a PyTorch training loop wants.
+"""
+
+from ._abi import Capture, DType, Memory, Stage, Status, Tier, load_library
+from ._engine import Engine, Error, Restored, Stats, Ticket
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Capture",
+    "DType",
+    "Engine",
+    "Error",
+    "Memory",
+    "Restored",
+    "Stage",
+    "Stats",
+    "Status",
+    "Ticket",
+    "Tier",
+    "load_library",
+]

@@ -1,0 +1,217 @@
+"""The C ABI of libckptengine as ctypes sees it; include/ckptengine/ckptengine.h says what each function does.
+
+Stateless beside a cache of loaded libraries. ctypes releases the GIL during every call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import functools
+import os
+from collections.abc import Iterator
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from pathlib import Path
+
+__all__ = ["Capture", "DType", "Library", "Memory", "Stage", "Status", "Tier", "load_library", "byref"]
+
+FILE_NAME = "libckptengine.so"
+SO_VERSION = "0"
+
+
+class Status(enum.IntEnum):
+    """What a call came to; the C header explains each."""
+
+    OK = 0
+    INVALID = 1
+    NO_AGENT = 2
+    CLAIMED = 3
+    SUPERSEDED = 4
+    NO_SPACE = 5
+    MISMATCH = 6
+    LOST = 7
+    TIMEOUT = 8
+    SKIPPED = 9
+    DISCARDED = 10
+    CORRUPT = 11
+    SYSTEM = 12
+    INTERNAL = 13
+
+
+class DType(enum.IntEnum):
+    """Element types, named as safetensors names them."""
+
+    BOOL = 0
+    U8 = 1
+    I8 = 2
+    F8_E4M3 = 3
+    F8_E5M2 = 4
+    I16 = 5
+    U16 = 6
+    F16 = 7
+    BF16 = 8
+    I32 = 9
+    U32 = 10
+    F32 = 11
+    I64 = 12
+    U64 = 13
+    F64 = 14
+    C64 = 15
+
+
+class Memory(enum.IntEnum):
+    """Where a tensor's bytes are."""
+
+    HOST = 0
+    DEVICE = 1
+
+
+class Capture(enum.IntEnum):
+    """When a tensor is captured, and with it which shard it belongs to."""
+
+    OVERLAPPED = 0  # main shard: copied while training goes on, until before_update()
+    AT_ONCE = 1  # private shard: copied before snapshot() returns
+
+
+class Tier(enum.IntEnum):
+    """Where a part of a restored state came from."""
+
+    NONE = 0
+    LOCAL = 1
+    PEER = 2
+    DECODED = 3
+    PERSISTENT = 4
+
+
+class Stage(enum.IntEnum):
+    """How far a snapshot has come."""
+
+    NONE = 0
+    CAPTURING = 1
+    CAPTURED = 2
+    COMMITTED = 3
+    DURABLE = 4
+
+
+class COption(Structure):
+    _fields_ = [("key", c_char_p), ("value", c_char_p)]
+
+
+class CTensor(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("dtype", c_int),
+        ("shape", POINTER(c_int64)),
+        ("ndim", c_int32),
+        ("memory", c_int),
+        ("capture", c_int),
+    ]
+
+
+class CRestored(Structure):
+    _fields_ = [
+        ("found", c_int32),
+        ("behind", c_int32),
+        ("status_unknown", c_int32),
+        ("main_tier", c_int),
+        ("private_tier", c_int),
+        ("incarnation", c_uint64),
+        ("iteration", c_int64),
+        ("next_iteration", c_int64),
+        ("bytes", c_uint64),
+        ("fetch_ms", c_double),
+        ("load_ms", c_double),
+    ]
+
+
+class CStats(Structure):
+    _fields_ = [
+        ("snapshots", c_uint64),
+        ("skipped", c_uint64),
+        ("discarded", c_uint64),
+        ("committed", c_uint64),
+        ("committed_iteration", c_int64),
+        ("bytes_captured", c_uint64),
+        ("stall_ms", c_double),
+        ("capture_ms", c_double),
+        ("commit_ms", c_double),
+    ]
+
+
+# Function name -> argument types; all of these return a ckpt_status.
+_CALLS: dict[str, list] = {
+    "ckpt_create": [POINTER(COption), c_size_t, POINTER(c_void_p)],
+    "ckpt_register_tensor": [c_void_p, POINTER(CTensor)],
+    "ckpt_move_tensor": [c_void_p, c_char_p, c_void_p],
+    "ckpt_unregister_tensor": [c_void_p, c_char_p],
+    "ckpt_stored_layout": [c_void_p, POINTER(c_char_p)],
+    "ckpt_restore": [c_void_p, POINTER(CRestored)],
+    "ckpt_snapshot": [c_void_p, c_int64],
+    "ckpt_before_update": [c_void_p],
+    "ckpt_ticket_state": [c_void_p, c_int64, POINTER(c_int)],
+    "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],
+    "ckpt_stats": [c_void_p, POINTER(CStats)],
+}
+
+
+class Library:
+    """A loaded libckptengine with its functions typed. Thread-safe."""
+
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)
+        self.path = path
+        for name, arguments in _CALLS.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = c_int
+            setattr(self, name, function)
+        library.ckpt_close.argtypes = [c_void_p]
+        library.ckpt_close.restype = None
+        self.ckpt_close = library.ckpt_close
+        for name in ("ckpt_last_error", "ckpt_version"):
+            function = getattr(library, name)
+            function.argtypes = []
+            function.restype = c_char_p
+            setattr(self, name, function)
+
+    def last_error(self) -> str:
+        """One sentence about the last failure on this thread."""
+        return (self.ckpt_last_error() or b"").decode("utf-8", "replace")
+
+    def version(self) -> str:
+        return self.ckpt_version().decode()
+
+
+def _places() -> Iterator[Path]:
+    """Where the library may be, best first: in the package (wheel), in the bundle around it, in the source tree."""
+    package = Path(__file__).resolve().parent
+    root = package.parent.parent
+    yield package
+    yield root / "lib"
+    yield from sorted(root.glob("lib/*-linux-gnu"))
+    yield root / "build" / "release" / "lib"
+    yield root / "build" / "release" / "src" / "engine"
+
+
+def load_library(path: str | os.PathLike | None = None) -> Library:
+    """The library at `path`; without one, the first of: inside the package, the bundle that holds the package, the
+    source tree's release build, whatever the system's loader finds. Raises OSError."""
+    if path is not None:
+        return _load(os.fspath(path))
+    for place in _places():
+        for name in (FILE_NAME, f"{FILE_NAME}.{SO_VERSION}"):
+            if (place / name).exists():
+                return _load(str(place / name))
+    try:
+        return _load(f"{FILE_NAME}.{SO_VERSION}")
+    except OSError as error:
+        raise OSError(
+            f"{FILE_NAME} was found neither beside the package nor in build/release nor by the system's loader "
+            f"({error}); build it with './dev build', install it, or give library=PATH"
+        ) from None
+
+
+@functools.lru_cache(maxsize=None)
+def _load(path: str) -> Library:
+    return Library(path)

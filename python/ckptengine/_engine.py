@@ -1,0 +1,286 @@
+"""One rank's engine: a thin, typed layer over the C ABI."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import _abi
+from ._abi import Capture, DType, Memory, Stage, Status, Tier, byref
+
+log = logging.getLogger("ckptengine")
+
+
+class Error(RuntimeError):
+    """A call failed. `status` says how; the text is one sentence: what, where and what to do next."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message or status.name)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What restore() did. Times in milliseconds, sizes in bytes."""
+
+    found: bool  # False: nothing is stored, a fresh start
+    behind: bool  # a newer version was committed but is lost; `message` says so
+    status_unknown: bool  # nodes that did not answer might know of a newer commit
+    main_tier: Tier
+    private_tier: Tier
+    incarnation: int  # number of the current life of the job, 1 is the first
+    iteration: int  # -1 when not found
+    next_iteration: int  # where the training loop goes on
+    bytes: int
+    fetch_ms: float
+    load_ms: float
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counters and the last measurements of an engine, as ckpt_stats_t explains them."""
+
+    snapshots: int
+    skipped: int
+    discarded: int
+    committed: int
+    committed_iteration: int
+    bytes_captured: int
+    stall_ms: float
+    capture_ms: float
+    commit_ms: float
+
+
+class Ticket:
+    """One snapshot() call. `status` is OK when the snapshot was taken, else SKIPPED or what went wrong, in words in
+    `message`. Any thread may use it as long as the engine is open."""
+
+    __slots__ = ("_engine", "iteration", "message", "status")
+
+    def __init__(self, engine: Engine, iteration: int, status: Status, message: str) -> None:
+        self._engine = engine
+        self.iteration = iteration
+        self.status = status
+        self.message = message
+
+    @property
+    def taken(self) -> bool:
+        return self.status is Status.OK
+
+    @property
+    def stage(self) -> Stage:
+        """How far it has come; NONE when it was not taken, was dropped, or is forgotten by now."""
+        return self._engine.stage(self.iteration) if self.taken else Stage.NONE
+
+    def wait(self, stage: Stage = Stage.COMMITTED, timeout_ms: int = 10_000) -> bool:
+        """Waits until this snapshot, or a newer one, has reached `stage`. False when it did not in time or never will;
+        then `status` and `message` say why. A capture ends with before_update(): call that first."""
+        if not self.taken:
+            return False
+        status, message = self._engine._wait(self.iteration, stage, timeout_ms)
+        if status is Status.OK:
+            return True
+        self.message = message
+        if status is not Status.TIMEOUT:
+            self.status = status
+        return False
+
+    def __repr__(self) -> str:
+        return f"Ticket(iteration={self.iteration}, status={self.status.name}, stage={self.stage.name})"
+
+
+class Engine:
+    """The engine of one rank.
+
+    `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(). What is not given
+    is taken from the environment (CKPT_<KEY>), then from the file that the option `config` names.
+
+    One thread at a time (the training thread), except Ticket, stage() and stats(). Registered memory is kept alive
+    until it is moved, unregistered or the engine is closed. Every method raises Error on failure, except snapshot().
+    """
+
+    def __init__(self, *, library: str | os.PathLike | None = None, **options: Any) -> None:
+        self._handle: int | None = None
+        self._library = _abi.load_library(library)
+        self._alive: dict[str, Any] = {}
+        self._last_status = Status.OK
+        pairs = [(key.encode(), str(value).encode()) for key, value in options.items() if value is not None]
+        array = (_abi.COption * max(1, len(pairs)))(*pairs)
+        handle = ctypes.c_void_p()
+        self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
+        self._handle = handle.value
+
+    # ---- registration ----
+
+    def register(self, name: str, buffer: Any, *, capture: Capture = Capture.OVERLAPPED) -> None:
+        """Registers a writable, contiguous object with the buffer protocol: a numpy array, bytearray, array.array.
+        The object is held, so that a bytearray cannot be resized while it is registered."""
+        view = memoryview(buffer)
+        if view.readonly or not view.c_contiguous:
+            raise Error(Status.INVALID, f"buffer '{name}' is {'read-only' if view.readonly else 'not contiguous'}")
+        dtype = _dtype_of(view)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(view)) if view.nbytes else 0
+        self.register_pointer(name, address, dtype, view.shape, capture=capture, owner=view)
+
+    def register_pointer(
+        self,
+        name: str,
+        address: int,
+        dtype: DType,
+        shape: Sequence[int],
+        *,
+        memory: Memory = Memory.HOST,
+        capture: Capture = Capture.OVERLAPPED,
+        owner: Any = None,
+    ) -> None:
+        """Registers contiguous memory in row-major order. `owner` is held as long as the memory is registered."""
+        extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
+        tensor = _abi.CTensor(name.encode(), address or None, dtype, extents, len(shape), memory, capture)
+        self._check(self._library.ckpt_register_tensor(self._open(), byref(tensor)))
+        self._alive[name] = owner
+
+    def move(self, name: str, address: int, *, owner: Any = None) -> None:
+        """Tells that a registered tensor is now at `address`. Not between snapshot() and before_update()."""
+        self._check(self._library.ckpt_move_tensor(self._open(), name.encode(), address or None))
+        self._alive[name] = owner
+
+    def unregister(self, name: str) -> None:
+        """Forgets a tensor. Not between snapshot() and before_update()."""
+        self._check(self._library.ckpt_unregister_tensor(self._open(), name.encode()))
+        self._alive.pop(name, None)
+
+    @property
+    def registered(self) -> Iterable[str]:
+        return self._alive.keys()
+
+    # ---- restore ----
+
+    def stored_layout(self) -> dict[str, Any]:
+        """What an earlier life left for this rank: {"found", "iteration", "incarnation", "main", "private"}, the last
+        two as {name: {"dtype", "shape", "data_offsets"}}. Every rank calls this or restore()."""
+        text = ctypes.c_char_p()
+        self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
+        return json.loads(text.value or b"{}")
+
+    def restore(self) -> Restored:
+        """Brings back, into the registered memory, the newest version that every rank can get. All ranks call it,
+        before their first snapshot."""
+        c = _abi.CRestored()
+        self._check(self._library.ckpt_restore(self._open(), byref(c)))
+        behind, status_unknown = bool(c.behind), bool(c.status_unknown)
+        return Restored(
+            found=bool(c.found),
+            behind=behind,
+            status_unknown=status_unknown,
+            main_tier=Tier(c.main_tier),
+            private_tier=Tier(c.private_tier),
+            incarnation=c.incarnation,
+            iteration=c.iteration,
+            next_iteration=c.next_iteration,
+            bytes=c.bytes,
+            fetch_ms=c.fetch_ms,
+            load_ms=c.load_ms,
+            message=self._library.last_error() if behind or status_unknown else "",
+        )
+
+    # ---- per iteration ----
+
+    def snapshot(self, iteration: int) -> Ticket:
+        """Starts the snapshot of `iteration`, after all of its updates. Never raises because a snapshot was skipped or
+        failed: the ticket says so, and the log does. Raises Error (INVALID) for a wrong call."""
+        status = Status(self._library.ckpt_snapshot(self._open(), iteration))
+        message = "" if status is Status.OK else self._library.last_error()
+        if status is Status.INVALID:
+            raise Error(status, message)
+        self._report(status, message)
+        return Ticket(self, iteration, status, message)
+
+    def before_update(self) -> bool:
+        """Call before the next change of the overlapped tensors: blocks until they are captured. Never raises because
+        the capture failed; True when there is nothing to complain about."""
+        status = Status(self._library.ckpt_before_update(self._open()))
+        if status is Status.OK:
+            return True
+        message = self._library.last_error()
+        if status is Status.INVALID:
+            raise Error(status, message)
+        self._report(status, message)
+        return False
+
+    def stage(self, iteration: int) -> Stage:
+        """How far the snapshot of `iteration` has come."""
+        stage = ctypes.c_int()
+        self._check(self._library.ckpt_ticket_state(self._open(), iteration, byref(stage)))
+        return Stage(stage.value)
+
+    def stats(self) -> Stats:
+        c = _abi.CStats()
+        self._check(self._library.ckpt_stats(self._open(), byref(c)))
+        return Stats(*(getattr(c, name) for name, _ in _abi.CStats._fields_))
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Ends the engine, waiting for a pending capture. The agent and all that was captured stay."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            self._library.ckpt_close(handle)
+            self._alive.clear()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- inside ----
+
+    def _open(self) -> int:
+        if self._handle is None:
+            raise Error(Status.INVALID, "the engine is closed")
+        return self._handle
+
+    def _check(self, status: int) -> None:
+        if status != Status.OK:
+            raise Error(Status(status), self._library.last_error())
+
+    def _wait(self, iteration: int, stage: Stage, timeout_ms: int) -> tuple[Status, str]:
+        status = Status(self._library.ckpt_wait(self._open(), iteration, stage, timeout_ms))
+        return status, "" if status is Status.OK else self._library.last_error()
+
+    def _report(self, status: Status, message: str) -> None:
+        """Logs a failed snapshot, once per run of equal failures: a failure must not hide, nor fill the log."""
+        if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
+            log.warning("snapshot failed (%s): %s", status.name, message)
+        self._last_status = status
+
+
+# Buffer formats (PEP 3118) whose size does not depend on the platform.
+_FORMATS = {
+    "?": DType.BOOL,
+    "b": DType.I8,
+    "B": DType.U8,
+    "c": DType.U8,
+    "h": DType.I16,
+    "H": DType.U16,
+    "e": DType.F16,
+    "f": DType.F32,
+    "d": DType.F64,
+    "Zf": DType.C64,
+}
+_INTEGERS = {4: (DType.I32, DType.U32), 8: (DType.I64, DType.U64)}
+
+
+def _dtype_of(view: memoryview) -> DType:
+    code = view.format.lstrip("@=<")
+    if code in _FORMATS:
+        return _FORMATS[code]
+    if code in ("i", "l", "q", "n", "I", "L", "Q", "N"):
+        return _INTEGERS[view.itemsize][code.isupper()]
+    raise Error(Status.INVALID, f"a buffer of format '{view.format}' has no element type that can be stored")

@@ -1,0 +1,7 @@
+"""ckptengine for PyTorch: `Checkpointer` captures model, optimizer, schedulers, random number generators and data
+position every iteration, and restores all of it at one version."""
+
+from ._checkpointer import Checkpointer
+from ._codec import Unrepresentable, decode, encode
+
+__all__ = ["Checkpointer", "Unrepresentable", "decode", "encode"]

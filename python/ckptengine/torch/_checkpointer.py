@@ -1,0 +1,266 @@
+"""Checkpointer: what a PyTorch training loop calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._abi import Capture
+from .._engine import Engine, Error, Restored, Stats, Status, Ticket
+from . import _codec, _rng
+from ._inventory import Inventory, named
+from ._memory import Shown, show, show_as_stored, split_name
+
+PYTHON_STATE = "python_state"
+_BLOB_STEP_BYTES = 4096
+
+
+class Checkpointer:
+    """Captures a training loop's whole state every iteration, and brings it back after a failure.
+
+        with Checkpointer(model, optimizer, schedulers=scheduler, job="run1", rank=rank, world_size=n) as ckpt:
+            for k in range(ckpt.restore().next_iteration, iterations):
+                loss = forward_backward()
+                with ckpt.update(k):       # before_update(), then snapshot(k)
+                    optimizer.step()
+                    scheduler.step()
+
+    model       a module, or several by name ({"net": net, "ema": ema}). Parameters are captured while training goes on,
+                persistent buffers (BatchNorm statistics) at once.
+    optimizer   an object with `param_groups` and `state` as torch's optimizers have them, or several by name. With an
+                optimizer that is partitioned over the ranks (ZeRO) each rank gives its own part.
+    schedulers, scaler   objects with state_dict() and load_state_dict(), one or several.
+    tensors     further tensors by name that only the update changes: averaged or master weights.
+    extra       by name, objects with state_dict() and load_state_dict(), torch.Generators, or tensors; captured at
+                once, so that they may change at any time. Data positions belong here. Keep it small.
+    rng         whether to keep the random number generators of torch, Python and numpy.
+
+    The remaining arguments are options of the engine. Where torch.distributed is initialized, `rank` and `world_size`
+    come from it. State that is no tensor is stored as JSON and raw bytes; an object that has no such representation is
+    refused here, with its path, not in the middle of training.
+
+    Everything is called from the training thread. All methods raise ckptengine.Error, except that a failed or skipped
+    snapshot never raises: the ticket and the log say so.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        optimizer: Any = None,
+        *,
+        schedulers: Any = None,
+        scaler: Any = None,
+        tensors: Mapping[str, Tensor] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        rng: bool = True,
+        library: str | os.PathLike | None = None,
+        **options: Any,
+    ) -> None:
+        self._inventory = Inventory(named("model", model), named("optimizer", optimizer), dict(tensors or {}))
+        self._stateful = {"scheduler": named("schedulers", schedulers), "scaler": named("scaler", scaler)}
+        self._extra = dict(extra or {})
+        self._rng = rng
+        self._shown: dict[str, Shown] = {}
+        self._staged: list[Shown] = []
+        self._identities: tuple | None = None
+        self._blob = bytearray()
+        self._hooks: list[Any] = []
+        first = self._encode()  # what cannot be represented is refused now
+        self._blob_bytes_min = 2 * len(first)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            options.setdefault("rank", torch.distributed.get_rank())
+            options.setdefault("world_size", torch.distributed.get_world_size())
+        self.engine = Engine(library=library, **options)
+        # An update is never missed where the optimizer can tell us.
+        for optimizer in self._inventory.optimizers.values():
+            if hasattr(optimizer, "register_step_pre_hook"):
+                self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._before_step()))
+
+    # ---- what the training loop calls ----
+
+    def restore(self) -> Restored:
+        """Brings back the newest state that every rank can get: tensors in place, Python state through
+        load_state_dict(), random number generators last. All ranks call it, before their first snapshot. A fresh start
+        (found is False) changes nothing."""
+        stored = self.engine.stored_layout()
+        if not stored["found"]:
+            return self.engine.restore()
+        self._inventory.create_missing_state(stored["main"])
+        self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}))
+        blob = stored["private"].get(PYTHON_STATE)
+        if blob is not None:
+            self._register_blob(blob["shape"][0])
+        result = self.engine.restore()
+        if result.found:
+            for shown in self._staged:
+                shown.unstage()
+            if blob is not None:
+                self._put_python_state(_codec.decode(self._blob))
+        self._identities = None
+        return result
+
+    def before_update(self) -> bool:
+        """Call before the next change of parameters, optimizer state or `tensors`; waits until they are captured.
+        optimizer.step() calls it too, where the optimizer has hooks."""
+        return self.engine.before_update()
+
+    def snapshot(self, iteration: int) -> Ticket:
+        """Starts the snapshot of `iteration`; call it after all updates of that iteration. Returns at once. A failed
+        or skipped snapshot never raises and does not harm training."""
+        try:
+            self._refresh()
+        except Error as error:
+            self.engine._report(error.status, str(error))
+            return Ticket(self.engine, iteration, error.status, str(error))
+        return self.engine.snapshot(iteration)
+
+    @contextlib.contextmanager
+    def update(self, iteration: int) -> Iterator[None]:
+        """Around the updates of an iteration: before_update() at its begin, snapshot(iteration) at its end. Nothing is
+        captured when the block raises."""
+        self.before_update()
+        yield
+        self.snapshot(iteration)
+
+    def stats(self) -> Stats:
+        return self.engine.stats()
+
+    def close(self) -> None:
+        """Ends the engine; what was captured stays with the agent."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.engine.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- registration ----
+
+    def _refresh(self) -> None:
+        """Makes registrations, staging copies and Python state those of now."""
+        identities = self._inventory.identities()
+        if identities != self._identities:
+            self._identities = None
+            self._register(self._wanted())
+            self._identities = identities
+        for shown in self._staged:
+            shown.stage()
+        data = self._encode()
+        if len(data) > len(self._blob):
+            self._register_blob(max(self._blob_bytes_min, len(data) + len(data) // 2))
+        self._blob[: len(data)] = data
+
+    def _wanted(self, as_stored: Mapping[str, Any] | None = None) -> dict[str, Shown]:
+        """All tensors as they are to be registered; with `as_stored` in the memory order that is stored."""
+        stored_names = {split_name(name)[0]: name for name in as_stored or ()}
+        wanted = {}
+        for name, tensor, capture in self._inventory.gather():
+            shown = show(name, tensor, capture)
+            if name in stored_names:
+                shown = show_as_stored(shown, tensor, stored_names[name])
+            wanted[shown.name] = shown
+        return wanted
+
+    def _register(self, wanted: dict[str, Shown]) -> None:
+        """Brings the engine from what is registered to `wanted` with as few calls as possible."""
+        for name, old in list(self._shown.items()):
+            new = wanted.get(name)
+            if new is None or not new.fits(old):
+                self.engine.unregister(name)
+                del self._shown[name]
+        for name, new in wanted.items():
+            old = self._shown.get(name)
+            if old is None:
+                self.engine.register_pointer(
+                    name,
+                    new.memory.data_ptr(),
+                    new.dtype,
+                    new.memory.shape,
+                    memory=new.place,
+                    capture=new.capture,
+                    owner=new.memory,
+                )
+            elif old.memory.data_ptr() != new.memory.data_ptr():
+                self.engine.move(name, new.memory.data_ptr(), owner=new.memory)
+            self._shown[name] = new
+        self._staged = [shown for shown in wanted.values() if shown.source is not None]
+
+    def _register_blob(self, size_bytes: int) -> None:
+        """A new buffer of at least `size_bytes` for the Python state. It has room to spare, so that it is seldom
+        replaced."""
+        if self._blob:
+            self.engine.unregister(PYTHON_STATE)
+        self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
+        self.engine.register(PYTHON_STATE, self._blob, capture=Capture.AT_ONCE)
+
+    def _before_step(self) -> None:
+        self.engine.before_update()
+
+    # ---- Python state ----
+
+    def _encode(self) -> bytes:
+        inventory = self._inventory
+        state: dict[str, Any] = {
+            "groups": {
+                key: [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+                for key, optimizer in inventory.optimizers.items()
+            },
+            "optimizer": inventory.other_state(),
+            "extra": {name: _read_extra(item) for name, item in self._extra.items()},
+        }
+        for what, objects in self._stateful.items():
+            state[what] = {name: item.state_dict() for name, item in objects.items()}
+        if self._rng:
+            state["rng"] = _rng.read()
+        try:
+            return _codec.encode(state, "training state")
+        except _codec.Unrepresentable as error:
+            raise Error(Status.INVALID, str(error)) from None
+
+    def _put_python_state(self, state: dict[str, Any]) -> None:
+        for key, groups in state["groups"].items():
+            for group, saved in zip(self._inventory.optimizers[key].param_groups, groups):
+                _update_group(group, saved)
+        self._inventory.put_other_state(state["optimizer"])
+        for what, objects in self._stateful.items():
+            for name, item in objects.items():
+                item.load_state_dict(state[what][name])
+        for name, item in self._extra.items():
+            _write_extra(item, state["extra"][name])
+        if self._rng and "rng" in state:
+            _rng.write(state["rng"])
+
+
+def _update_group(group: dict, saved: dict) -> None:
+    for key, value in saved.items():
+        if isinstance(value, Tensor) and isinstance(group.get(key), Tensor):
+            group[key].copy_(value)  # schedulers may hold the same object
+        else:
+            group[key] = value
+
+
+def _read_extra(item: Any) -> Any:
+    if isinstance(item, Tensor):
+        return item
+    if isinstance(item, torch.Generator):
+        return item.get_state()
+    return item.state_dict()
+
+
+def _write_extra(item: Any, state: Any) -> None:
+    if isinstance(item, Tensor):
+        with torch.no_grad():
+            item.copy_(state)
+    elif isinstance(item, torch.Generator):
+        item.set_state(state)
+    else:
+        item.load_state_dict(state)

@@ -1,0 +1,172 @@
+"""How a tensor's memory is shown to the engine, which knows contiguous row-major memory only.
+
+- A contiguous tensor is shown as it is.
+- A dense tensor with permuted strides (channels_last, a transposed weight) is shown in the order of its memory, and
+  the permutation is part of the stored name: "conv.weight@0,2,3,1". Nothing is copied twice.
+- Anything else (a slice with gaps, an expanded tensor) is staged: copied into contiguous memory while snapshot() runs,
+  and captured from there. The staging copy changes only at the next snapshot, so capturing it may overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+from .._abi import Capture, DType, Memory
+from .._engine import Error, Status
+
+_DTYPES = {
+    torch.bool: DType.BOOL,
+    torch.uint8: DType.U8,
+    torch.int8: DType.I8,
+    torch.int16: DType.I16,
+    torch.uint16: DType.U16,
+    torch.float16: DType.F16,
+    torch.bfloat16: DType.BF16,
+    torch.int32: DType.I32,
+    torch.uint32: DType.U32,
+    torch.float32: DType.F32,
+    torch.int64: DType.I64,
+    torch.uint64: DType.U64,
+    torch.float64: DType.F64,
+    torch.complex64: DType.C64,
+    torch.float8_e4m3fn: DType.F8_E4M3,
+    torch.float8_e5m2: DType.F8_E5M2,
+}
+_TORCH_DTYPES = {dtype.name: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
+_PERMUTED = re.compile(r"^(.*)@(\d+(?:,\d+)*)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One registration: `memory` is contiguous and shares its storage with the tensor it is named for, or is the staging
+    copy of `source`."""
+
+    name: str
+    memory: torch.Tensor
+    capture: Capture
+    source: torch.Tensor | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return _DTYPES[self.memory.dtype]
+
+    @property
+    def place(self) -> Memory:
+        return Memory.DEVICE if self.memory.is_cuda else Memory.HOST
+
+    def fits(self, other: Shown) -> bool:
+        """Whether the two differ in nothing but the address."""
+        mine, theirs = self.memory, other.memory
+        return (
+            mine.dtype == theirs.dtype
+            and mine.shape == theirs.shape
+            and mine.device == theirs.device
+            and self.capture == other.capture
+        )
+
+    def stage(self) -> None:
+        """Refreshes a staging copy."""
+        if self.source is not None:
+            self.memory.copy_(self.source)
+
+    def unstage(self) -> None:
+        """Puts what was loaded into a staging copy where it belongs."""
+        if self.source is not None:
+            self.source.copy_(self.memory)
+
+
+def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
+    """How `tensor` is registered under `name`. Raises Error for what cannot be stored."""
+    tensor = _plain(name, tensor.detach())
+    if tensor.is_contiguous():
+        return Shown(name, tensor, capture)
+    order = _memory_order(tensor)
+    permuted = tensor.permute(order)
+    if permuted.is_contiguous():
+        return Shown(f"{name}@{','.join(map(str, order))}", permuted, capture)
+    source = _without_expansion(tensor)
+    if _overlaps(source):
+        raise Error(Status.INVALID, f"tensor '{name}' has elements that share memory (strides {tensor.stride()})")
+    staging = torch.empty(source.shape, dtype=source.dtype, device=source.device)
+    return Shown(name, staging, capture, source)
+
+
+def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Shown:
+    """The same tensor, in the memory order that was stored; staged where its own order is another."""
+    if stored_name == shown.name:
+        return shown
+    base, order = split_name(stored_name)
+    source = _plain(base, tensor.detach())
+    if order is None:
+        staging = torch.empty(source.shape, dtype=source.dtype, device=source.device)
+        return Shown(stored_name, staging, shown.capture, source)
+    if sorted(order) != list(range(source.ndim)):
+        return shown
+    permuted = source.permute(order)
+    staging = torch.empty(permuted.shape, dtype=source.dtype, device=source.device)
+    return Shown(stored_name, staging, shown.capture, permuted)
+
+
+def create_as_stored(stored_name: str, stored: dict, device: torch.device) -> torch.Tensor:
+    """A tensor for what is stored under `stored_name`, with the strides that it had."""
+    if stored["dtype"] not in _TORCH_DTYPES:
+        raise Error(Status.MISMATCH, f"tensor '{stored_name}' is stored with the unknown type {stored['dtype']}")
+    memory = torch.zeros(stored["shape"], dtype=_TORCH_DTYPES[stored["dtype"]], device=device)
+    _, order = split_name(stored_name)
+    if order is None:
+        return memory
+    inverse = [0] * len(order)
+    for position, dim in enumerate(order):
+        inverse[dim] = position
+    return memory.permute(inverse)
+
+
+def split_name(stored_name: str) -> tuple[str, list[int] | None]:
+    """The tensor's name and its memory order, None for row-major."""
+    match = _PERMUTED.match(stored_name)
+    return (match[1], [int(dim) for dim in match[2].split(",")]) if match else (stored_name, None)
+
+
+def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` in a type and layout that the engine knows, on the same memory."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise Error(Status.INVALID, f"tensor '{name}' has layout {tensor.layout}: only dense, unquantized ones are stored")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Error(Status.INVALID, f"tensor '{name}' is on {tensor.device}: only cpu and cuda memory is captured")
+    if tensor.is_conj() or tensor.is_neg():
+        raise Error(Status.INVALID, f"tensor '{name}' is a lazy conjugate or negative: resolve_conj() or resolve_neg() it")
+    if type(tensor) is not torch.Tensor and tensor.numel() and tensor.data_ptr() == 0:
+        raise Error(Status.INVALID, f"tensor '{name}' ({type(tensor).__name__}) has no memory of its own: give its local part")
+    if tensor.dtype in _DTYPES:
+        return tensor
+    if tensor.dtype == torch.complex128:
+        return torch.view_as_real(tensor)
+    if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
+        return tensor.view(torch.uint8)  # the rarer 8-bit floats: stored as bytes
+    raise Error(Status.INVALID, f"tensor '{name}' is of type {tensor.dtype}, which cannot be stored")
+
+
+def _memory_order(tensor: torch.Tensor) -> list[int]:
+    strides = tensor.stride()
+    return sorted(range(tensor.ndim), key=lambda dim: (-strides[dim], dim))
+
+
+def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
+    """One element of every expanded dimension: the others are the same memory."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether two elements may be at one address: true unless each stride steps over all smaller dimensions."""
+    reach = 0
+    for size, stride in sorted(((n, s) for n, s in zip(tensor.shape, tensor.stride()) if n > 1), key=lambda x: x[1]):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False

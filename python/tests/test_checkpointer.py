@@ -1,0 +1,229 @@
+"""Version k restores the bytes of k, whatever the state is made of and however often it changed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from loop import Loop
+from torch import nn
+
+from ckptengine import Error, Stage, Status
+from ckptengine.torch import Checkpointer
+
+COMMIT_MS = 20_000
+
+
+def capture(checkpointer: Checkpointer, iteration: int) -> None:
+    """A snapshot that is committed when this returns."""
+    ticket = checkpointer.snapshot(iteration)
+    assert ticket.taken, ticket.message
+    checkpointer.before_update()
+    assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+
+
+def undisturbed(iterations: int, moves: bool) -> tuple[list[dict], list[float]]:
+    """State after, and loss of, each iteration of a run that nothing interrupts."""
+    loop = Loop(seed=1, moves=moves)
+    states, losses = [], []
+    for _ in range(iterations):
+        losses.append(loop.forward_backward())
+        loop.apply()
+        states.append(copy.deepcopy(loop.state()))
+    return states, losses
+
+
+def same(actual: dict[str, bytes], expected: dict[str, bytes]) -> list[str]:
+    """Names that differ."""
+    return [name for name in actual.keys() | expected.keys() if actual.get(name) != expected.get(name)]
+
+
+@pytest.mark.parametrize("moves", [False, True], ids=["in place", "moving"])
+def test_every_version_restores_its_own_bytes_and_training_goes_on_exactly(job, moves):
+    lengths = [1, 1, 2, 1, 3, 5, 1]
+    states, losses = undisturbed(sum(lengths), moves)
+    reached = 0
+    for life, length in enumerate(lengths):
+        loop = Loop(seed=1 if life == 0 else 100 + life, moves=moves)
+        with Checkpointer(**loop.checkpointed(), **job) as checkpointer:
+            result = checkpointer.restore()
+            assert result.next_iteration == reached
+            assert result.found == (life > 0)
+            if result.found:
+                assert same(loop.state(), states[reached - 1]) == []
+                assert loop.net.head.weight is loop.net.embedding.weight
+            ticket = None
+            for k in range(reached, reached + length):
+                assert loop.forward_backward() == losses[k]
+                loop.apply(checkpointer.before_update)
+                assert same(loop.state(), states[k]) == []
+                if ticket is not None:  # without waiting, so short an iteration might be skipped
+                    assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+                ticket = checkpointer.snapshot(k)
+                assert ticket.taken, ticket.message
+            checkpointer.before_update()
+            assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+            reached += length
+
+
+def test_batchnorm_statistics_are_those_of_the_snapshot_while_the_copy_still_runs(job):
+    """The next forward pass changes them at once; the main shard is made large, so that its copy takes a while."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+    ballast = torch.randn(48 << 20)
+    with Checkpointer(net, tensors={"ballast": ballast}, rng=False, **job) as checkpointer:
+        checkpointer.restore()
+        expected = {}
+        for k in range(4):
+            net(torch.randn(16, 4))
+            ballast[k::1000] += 1
+            expected = copy.deepcopy(net.state_dict())
+            ticket = checkpointer.snapshot(k)
+            for _ in range(20):
+                net(torch.randn(16, 4) * 100)  # statistics move on, the copy is under way
+            checkpointer.before_update()
+            assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+    last = ballast.clone()
+    fresh = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+    ballast.zero_()
+    with Checkpointer(fresh, tensors={"ballast": ballast}, rng=False, **job) as checkpointer:
+        assert checkpointer.restore().iteration == 3
+    assert torch.equal(ballast, last)
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+ODD = {
+    "zero_dim": torch.tensor(3.25),
+    "bool": torch.rand(13) > 0.5,
+    "int64": torch.randint(-(2**62), 2**62, (5,)),
+    "bf16": torch.randn(7).bfloat16(),
+    "fp8": torch.randn(9).to(torch.float8_e4m3fn),
+    "complex": torch.randn(3, dtype=torch.complex128),
+    "transposed": torch.randn(4, 6).t(),
+    "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "gaps": torch.randn(8, 6)[::2, 1::2],
+    "expanded": torch.randn(4, 1).expand(4, 5),
+    "empty": torch.empty(0, 3),
+    "one": torch.randn(1, 1),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_tensor_of_any_kind_comes_back(job, kind):
+    original = ODD[kind]
+    for _ in range(2):
+        value = original.clone(memory_format=torch.preserve_format) if kind != "expanded" else original
+        with Checkpointer(tensors={"x": value, "other": torch.zeros(3)}, rng=False, **job) as checkpointer:
+            capture(checkpointer, checkpointer.restore().next_iteration)
+    target = torch.zeros_like(original) if kind != "expanded" else torch.zeros(4, 1).expand(4, 5)
+    with Checkpointer(tensors={"x": target, "other": torch.zeros(3)}, rng=False, **job) as checkpointer:
+        assert checkpointer.restore().iteration == 1
+    assert target.dtype == original.dtype and target.shape == original.shape
+    as_bytes = [t.contiguous().reshape(-1).view(torch.uint8) for t in (target, original)]
+    assert torch.equal(*as_bytes)
+
+
+def test_a_tensor_comes_back_into_another_memory_order(job):
+    original = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    with Checkpointer(tensors={"x": original}, rng=False, **job) as checkpointer:
+        checkpointer.restore()
+        capture(checkpointer, 0)
+    for target in (torch.zeros(2, 3, 4, 5), torch.zeros(5, 4, 3, 2).permute(3, 2, 1, 0), torch.zeros(2, 3, 4, 10)[..., ::2]):
+        with Checkpointer(tensors={"x": target}, rng=False, **job) as checkpointer:
+            assert checkpointer.restore().iteration == 0
+        assert torch.equal(target, original)
+
+
+def test_a_scalar_and_a_list_in_optimizer_state_come_back(job):
+    def make() -> torch.optim.Optimizer:
+        parameter = nn.Parameter(torch.ones(3))
+        return torch.optim.LBFGS([parameter], lr=0.1, max_iter=3)
+
+    def step(optimizer: torch.optim.Optimizer) -> float:
+        (parameter,) = optimizer.param_groups[0]["params"]
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((parameter - torch.arange(3)) ** 4).sum()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure).item()
+
+    whole = make()
+    expected = [step(whole) for _ in range(4)]
+    for k in range(4):
+        optimizer = make()
+        with Checkpointer(optimizer=optimizer, **job) as checkpointer:
+            assert checkpointer.restore().next_iteration == k
+            assert step(optimizer) == expected[k]
+            capture(checkpointer, k)
+
+
+def test_state_that_appears_later_is_captured(job):
+    job["slot_bytes"] = "1MiB"
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9)
+    extra = {"words": torch.zeros(2)}
+    with Checkpointer({"first": first, "second": second}, optimizer, extra=extra, **job) as checkpointer:
+        checkpointer.restore()
+        for k in range(4):
+            if k == 2:
+                optimizer.add_param_group({"params": list(second.parameters())})
+            optimizer.zero_grad()
+            second(first(torch.randn(3, 4))).sum().backward()
+            with checkpointer.update(k):
+                optimizer.step()
+        checkpointer.before_update()
+        assert checkpointer.engine.stage(3) >= Stage.CAPTURED
+    again = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    revived = torch.optim.SGD(again[0].parameters(), lr=0.1, momentum=0.9)
+    revived.add_param_group({"params": list(again[1].parameters())})
+    modules = {"first": again[0], "second": again[1]}
+    with Checkpointer(modules, revived, extra=extra, **job) as checkpointer:
+        assert checkpointer.restore().iteration == 3
+    assert [m.state_dict().__repr__() for m in again] == [m.state_dict().__repr__() for m in (first, second)]
+    assert repr(revived.state_dict()) == repr(optimizer.state_dict())
+
+
+def test_an_optimizer_step_ends_the_capture_by_itself(job):
+    net = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.randn(2, 4)).sum().backward()
+    with Checkpointer(net, optimizer, **job) as checkpointer:
+        checkpointer.restore()
+        ticket = checkpointer.snapshot(0)
+        at_snapshot = net.weight.detach().clone()
+        optimizer.step()
+        assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+        assert not torch.equal(net.weight, at_snapshot)
+    with Checkpointer(net, optimizer, **job) as checkpointer:
+        checkpointer.restore()
+    assert torch.equal(net.weight, at_snapshot)
+
+
+def test_a_changed_model_is_refused_by_the_name_of_its_tensor(job):
+    with Checkpointer(nn.Linear(4, 4), **job) as checkpointer:
+        checkpointer.restore()
+        capture(checkpointer, 0)
+    with Checkpointer(nn.Linear(4, 5), **job) as checkpointer, pytest.raises(Error, match=r"model\.(weight|bias)") as caught:
+        checkpointer.restore()
+    assert caught.value.status is Status.MISMATCH
+
+
+def test_state_that_cannot_be_represented_is_refused_at_construction(job):
+    class Odd:
+        def state_dict(self) -> dict:
+            return {"callback": print}
+
+    with pytest.raises(Error, match="training state.*'odd'.*'callback'"):
+        Checkpointer(extra={"odd": Odd()}, **job)
+
+
+def test_a_tensor_whose_elements_share_memory_is_refused_by_name(job):
+    windows = torch.arange(6.0).as_strided((3, 4), (1, 1))
+    with Checkpointer(tensors={"windows": windows}, **job) as checkpointer:
+        checkpointer.restore()
+        ticket = checkpointer.snapshot(0)
+    assert ticket.status is Status.INVALID and "tensor.windows" in ticket.message

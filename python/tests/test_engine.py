@@ -1,0 +1,134 @@
+"""The binding: buffers in, the same bytes out, and every failure as one clear sentence."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+import pytest
+
+from ckptengine import Capture, Engine, Error, Stage, Status, Tier, load_library
+
+
+def status_of(call, *arguments, **options) -> tuple[Status, str]:
+    with pytest.raises(Error) as caught:
+        call(*arguments, **options)
+    return caught.value.status, str(caught.value)
+
+
+def test_the_library_tells_its_version(library):
+    assert load_library(library).version() == "0.1.0"
+
+
+def test_a_library_that_is_not_there_is_named():
+    with pytest.raises(OSError, match="/nowhere/libckptengine.so"):
+        load_library("/nowhere/libckptengine.so")
+
+
+def test_buffers_of_all_kinds_come_back(job):
+    def buffers() -> dict:
+        return {
+            "f32": np.zeros((3, 5), np.float32),
+            "u64": np.zeros(7, np.uint64),
+            "scalar": np.zeros((), np.float64),
+            "empty": np.zeros((0, 4), np.int16),
+            "bytes": bytearray(11),
+            "array": array.array("q", [0] * 9),
+        }
+
+    source = buffers()
+    random = np.random.default_rng(3)
+    for buffer in source.values():
+        flat = memoryview(buffer).cast("B") if memoryview(buffer).nbytes else b""
+        if flat:
+            flat[:] = random.bytes(len(flat))
+    with Engine(**job) as engine:
+        for name, buffer in source.items():
+            engine.register(name, buffer, capture=Capture.AT_ONCE if name == "bytes" else Capture.OVERLAPPED)
+        start = engine.restore()
+        assert (start.found, start.iteration, start.next_iteration) == (False, -1, 0)
+        ticket = engine.snapshot(0)
+        assert ticket.taken and engine.before_update()
+        assert ticket.wait(Stage.COMMITTED, 20_000) and ticket.stage >= Stage.COMMITTED
+        assert engine.stats().committed_iteration == 0
+
+    target = buffers()
+    with Engine(**job) as engine:
+        layout = engine.stored_layout()
+        assert layout["found"] and layout["iteration"] == 0
+        assert layout["main"]["f32"]["dtype"] == "F32" and layout["main"]["f32"]["shape"] == [3, 5]
+        assert set(layout["private"]) == {"bytes"} and "empty" in layout["main"]
+        for name, buffer in target.items():
+            engine.register(name, buffer, capture=Capture.AT_ONCE if name == "bytes" else Capture.OVERLAPPED)
+        result = engine.restore()
+        assert (result.found, result.next_iteration, result.main_tier) == (True, 1, Tier.LOCAL)
+        assert result.bytes == sum(memoryview(buffer).nbytes for buffer in source.values())
+    for name in source:
+        assert memoryview(source[name]).tobytes() == memoryview(target[name]).tobytes(), name
+
+
+def test_wrong_calls_say_what_and_where(job):
+    with Engine(**job) as engine:
+        status, message = status_of(engine.snapshot, 0)
+        assert status is Status.INVALID and "register" in message
+        buffer = bytearray(8)
+        engine.register("twice", buffer)
+        status, message = status_of(engine.register, "twice", bytearray(8))
+        assert status is Status.INVALID and "twice" in message
+        status, message = status_of(engine.register_pointer, "null", 0, 1, [8])
+        assert status is Status.INVALID and "null" in message
+        status, message = status_of(engine.unregister, "unknown")
+        assert status is Status.INVALID and "unknown" in message
+        engine.restore()
+        assert engine.snapshot(5).taken and engine.before_update()
+        status, message = status_of(engine.snapshot, 5)
+        assert status is Status.INVALID and "5" in message
+        status, message = status_of(engine.snapshot, 4)
+        assert status is Status.INVALID and "4" in message
+
+
+def test_buffers_that_cannot_be_registered_are_named(job):
+    with Engine(**job) as engine:
+        assert "read-only" in status_of(engine.register, "constant", b"abc")[1]
+        assert "not contiguous" in status_of(engine.register, "strided", np.zeros((4, 4))[:, ::2])[1]
+        assert "format" in status_of(engine.register, "dates", np.zeros(3, "V3"))[1]
+
+
+def test_a_registered_bytearray_cannot_be_resized(job):
+    buffer = bytearray(16)
+    with Engine(**job) as engine:
+        engine.register("blob", buffer)
+        with pytest.raises(BufferError):
+            buffer.extend(b"more")
+    buffer.extend(b"more")
+
+
+def test_options_that_are_unknown_or_malformed_are_named(job):
+    status, message = status_of(Engine, **job, bananas=3)
+    assert status is Status.INVALID and "bananas" in message
+    status, message = status_of(Engine, **(job | {"copies": "many"}))
+    assert status is Status.INVALID and "copies" in message
+
+
+def test_without_an_agent_the_error_says_so(job):
+    status, message = status_of(Engine, **job, agent="attach")
+    assert status is Status.NO_AGENT and message
+
+
+def test_a_closed_engine_refuses_calls_and_closes_twice(job):
+    engine = Engine(**job)
+    engine.close()
+    engine.close()
+    assert status_of(engine.snapshot, 0) == (Status.INVALID, "the engine is closed")
+
+
+def test_a_snapshot_that_is_not_closed_by_before_update_is_discarded(job):
+    with Engine(**job) as engine:
+        engine.register("x", bytearray(64))
+        engine.restore()
+        torn = engine.snapshot(0)
+        whole = engine.snapshot(1)
+        assert whole.taken and engine.before_update()
+        assert whole.wait(Stage.COMMITTED, 20_000)
+        assert not torn.wait(Stage.CAPTURED, 100) or engine.stats().discarded == 1
+        assert engine.stats().discarded == 1
