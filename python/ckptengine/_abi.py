@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
-__all__ = ["Capture", "DType", "Library", "Memory", "Stage", "Status", "Tier", "load_library", "byref"]
+__all__ = ["Capture", "DType", "Library", "Memory", "Stage", "Status", "Tier", "byref", "load_library"]
 
 FILE_NAME = "libckptengine.so"
 SO_VERSION = "0"
@@ -212,6 +212,6 @@ def load_library(path: str | os.PathLike | None = None) -> Library:
         ) from None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _load(path: str) -> Library:
     return Library(path)

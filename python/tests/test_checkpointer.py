@@ -6,11 +6,10 @@ import copy
 
 import pytest
 import torch
-from loop import Loop
-from torch import nn
-
 from ckptengine import Error, Stage, Status
 from ckptengine.torch import Checkpointer
+from loop import Loop
+from torch import nn
 
 COMMIT_MS = 20_000
 
@@ -129,7 +128,10 @@ def test_a_tensor_comes_back_into_another_memory_order(job):
     with Checkpointer(tensors={"x": original}, rng=False, **job) as checkpointer:
         checkpointer.restore()
         capture(checkpointer, 0)
-    for target in (torch.zeros(2, 3, 4, 5), torch.zeros(5, 4, 3, 2).permute(3, 2, 1, 0), torch.zeros(2, 3, 4, 10)[..., ::2]):
+    contiguous = torch.zeros(2, 3, 4, 5)
+    reversed_ = torch.zeros(5, 4, 3, 2).permute(3, 2, 1, 0)
+    gapped = torch.zeros(2, 3, 4, 10)
+    for target in (contiguous, reversed_, gapped[..., ::2]):
         with Checkpointer(tensors={"x": target}, rng=False, **job) as checkpointer:
             assert checkpointer.restore().iteration == 0
         assert torch.equal(target, original)
@@ -207,8 +209,9 @@ def test_a_changed_model_is_refused_by_the_name_of_its_tensor(job):
     with Checkpointer(nn.Linear(4, 4), **job) as checkpointer:
         checkpointer.restore()
         capture(checkpointer, 0)
-    with Checkpointer(nn.Linear(4, 5), **job) as checkpointer, pytest.raises(Error, match=r"model\.(weight|bias)") as caught:
-        checkpointer.restore()
+    with Checkpointer(nn.Linear(4, 5), **job) as checkpointer:
+        with pytest.raises(Error, match=r"model\.(weight|bias)") as caught:
+            checkpointer.restore()
     assert caught.value.status is Status.MISMATCH
 
 
@@ -217,7 +220,7 @@ def test_state_that_cannot_be_represented_is_refused_at_construction(job):
         def state_dict(self) -> dict:
             return {"callback": print}
 
-    with pytest.raises(Error, match="training state.*'odd'.*'callback'"):
+    with pytest.raises(Error, match=r"training state.*'odd'.*'callback'"):
         Checkpointer(extra={"odd": Odd()}, **job)
 
 

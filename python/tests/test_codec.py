@@ -8,7 +8,6 @@ import struct
 import numpy as np
 import pytest
 import torch
-
 from ckptengine.torch import Unrepresentable, decode, encode
 
 

@@ -6,7 +6,6 @@ import array
 
 import numpy as np
 import pytest
-
 from ckptengine import Capture, Engine, Error, Stage, Status, Tier, load_library
 
 
@@ -21,7 +20,7 @@ def test_the_library_tells_its_version(library):
 
 
 def test_a_library_that_is_not_there_is_named():
-    with pytest.raises(OSError, match="/nowhere/libckptengine.so"):
+    with pytest.raises(OSError, match=r"/nowhere/libckptengine.so"):
         load_library("/nowhere/libckptengine.so")
 
 

@@ -77,9 +77,9 @@ class Checkpointer:
             options.setdefault("world_size", torch.distributed.get_world_size())
         self.engine = Engine(library=library, **options)
         # An update is never missed where the optimizer can tell us.
-        for optimizer in self._inventory.optimizers.values():
-            if hasattr(optimizer, "register_step_pre_hook"):
-                self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._before_step()))
+        for known in self._inventory.optimizers.values():
+            if hasattr(known, "register_step_pre_hook"):
+                self._hooks.append(known.register_step_pre_hook(lambda *_: self._before_step()))
 
     # ---- what the training loop calls ----
 
@@ -228,7 +228,7 @@ class Checkpointer:
 
     def _put_python_state(self, state: dict[str, Any]) -> None:
         for key, groups in state["groups"].items():
-            for group, saved in zip(self._inventory.optimizers[key].param_groups, groups):
+            for group, saved in zip(self._inventory.optimizers[key].param_groups, groups, strict=True):
                 _update_group(group, saved)
         self._inventory.put_other_state(state["optimizer"])
         for what, objects in self._stateful.items():

@@ -41,8 +41,8 @@ _PERMUTED = re.compile(r"^(.*)@(\d+(?:,\d+)*)$", re.DOTALL)
 
 @dataclass(frozen=True)
 class Shown:
-    """One registration: `memory` is contiguous and shares its storage with the tensor it is named for, or is the staging
-    copy of `source`."""
+    """One registration: `memory` is contiguous and shares its storage with the tensor it is named for, or is the
+    staging copy of `source`."""
 
     name: str
     memory: torch.Tensor
@@ -89,7 +89,7 @@ def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
         return Shown(f"{name}@{','.join(map(str, order))}", permuted, capture)
     source = _without_expansion(tensor)
     if _overlaps(source):
-        raise Error(Status.INVALID, f"tensor '{name}' has elements that share memory (strides {tensor.stride()})")
+        raise _refused(name, f"has elements that share memory (strides {tensor.stride()})")
     staging = torch.empty(source.shape, dtype=source.dtype, device=source.device)
     return Shown(name, staging, capture, source)
 
@@ -133,20 +133,24 @@ def split_name(stored_name: str) -> tuple[str, list[int] | None]:
 def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` in a type and layout that the engine knows, on the same memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise Error(Status.INVALID, f"tensor '{name}' has layout {tensor.layout}: only dense, unquantized ones are stored")
+        raise _refused(name, f"has layout {tensor.layout}: only dense, unquantized tensors are stored")
     if tensor.device.type not in ("cpu", "cuda"):
-        raise Error(Status.INVALID, f"tensor '{name}' is on {tensor.device}: only cpu and cuda memory is captured")
+        raise _refused(name, f"is on {tensor.device}: only cpu and cuda memory is captured")
     if tensor.is_conj() or tensor.is_neg():
-        raise Error(Status.INVALID, f"tensor '{name}' is a lazy conjugate or negative: resolve_conj() or resolve_neg() it")
+        raise _refused(name, "is a lazy conjugate or negative: resolve_conj() or resolve_neg() it")
     if type(tensor) is not torch.Tensor and tensor.numel() and tensor.data_ptr() == 0:
-        raise Error(Status.INVALID, f"tensor '{name}' ({type(tensor).__name__}) has no memory of its own: give its local part")
+        raise _refused(name, f"({type(tensor).__name__}) has no memory of its own: give its local part")
     if tensor.dtype in _DTYPES:
         return tensor
     if tensor.dtype == torch.complex128:
         return torch.view_as_real(tensor)
     if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
         return tensor.view(torch.uint8)  # the rarer 8-bit floats: stored as bytes
-    raise Error(Status.INVALID, f"tensor '{name}' is of type {tensor.dtype}, which cannot be stored")
+    raise _refused(name, f"is of type {tensor.dtype}, which cannot be stored")
+
+
+def _refused(name: str, why: str) -> Error:
+    return Error(Status.INVALID, f"tensor '{name}' {why}")
 
 
 def _memory_order(tensor: torch.Tensor) -> list[int]:
@@ -156,7 +160,7 @@ def _memory_order(tensor: torch.Tensor) -> list[int]:
 
 def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
     """One element of every expanded dimension: the others are the same memory."""
-    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dim, 0, 1)
     return tensor
@@ -165,7 +169,8 @@ def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether two elements may be at one address: true unless each stride steps over all smaller dimensions."""
     reach = 0
-    for size, stride in sorted(((n, s) for n, s in zip(tensor.shape, tensor.stride()) if n > 1), key=lambda x: x[1]):
+    steps = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
+    for stride, size in sorted(steps):
         if stride <= reach:
             return True
         reach += (size - 1) * stride
