@@ -1,0 +1,61 @@
+// What other threads ask of the transport's thread, in order, with a descriptor that is readable while there is something.
+// Bounded where it grows at the pace of callers that do not wait for an answer: messages are admitted up to a limit and
+// counted until they were sent or dropped.
+//
+// Thread-safe, except run_all(): one thread.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/unique_fd.hpp"
+
+namespace ckpt::net {
+
+class CommandQueue {
+ public:
+  CommandQueue() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_) throw_errno(CKPT_ERR_SYSTEM, "cannot create an eventfd");
+  }
+
+  int fd() const { return wake_.get(); }
+  bool empty() const { return !any_.load(std::memory_order_acquire); }
+
+  void push(std::function<void()> command) {
+    {
+      const std::lock_guard lock(mutex_);
+      commands_.push_back(std::move(command));
+      any_.store(true, std::memory_order_release);
+    }
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);  // a full counter is readable too
+  }
+
+  void run_all() {
+    std::vector<std::function<void()>> commands;
+    {
+      const std::lock_guard lock(mutex_);
+      commands.swap(commands_);
+      any_.store(false, std::memory_order_release);
+    }
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto read = ::read(wake_.get(), &count, sizeof count);
+    for (const auto& command : commands) command();
+  }
+
+ private:
+  UniqueFd wake_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> commands_;
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,158 @@
+#include "net/fetching.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ckpt::net {
+namespace {
+
+// How long receives that are under way may go on after a fetch was given up before the link is failed.
+constexpr std::int64_t drain_ms = 250;
+
+}  // namespace
+
+struct Fetching::Fetch {
+  std::uint64_t request = 0;
+  std::shared_ptr<Link> link;
+  std::shared_ptr<Sink> sink;
+  std::int64_t deadline_ms = 0;
+  std::int64_t progressed_at_ms = 0;
+  std::int64_t ending_since_ms = 0;
+  State state = State::asked;
+  FetchEnd how = FetchEnd::complete;
+  wire::FetchAnswer answer;
+  std::span<std::byte> memory;
+  std::vector<bool> taken;        // chunks received or being received
+  std::size_t chunks_left = 0;    // not landed yet
+  std::size_t receives = 0;       // in UCX's hands
+};
+
+void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, std::shared_ptr<Sink> sink,
+                     std::int64_t timeout_ms) {
+  if (link == nullptr || piece.shard.size() > wire::shard_name_bytes_max) {
+    sink->ended(link == nullptr ? FetchEnd::peer_failed : FetchEnd::refused);
+    return;
+  }
+  auto fetch = std::make_shared<Fetch>();
+  fetch->request = ++last_request_;
+  fetch->link = link;
+  fetch->sink = std::move(sink);
+  fetch->progressed_at_ms = now_ms();
+  fetch->deadline_ms = fetch->progressed_at_ms + std::max<std::int64_t>(timeout_ms, 0);
+  fetches_[fetch->request] = fetch;
+  if (link->failed()) {
+    end(fetch, link->failure());
+    return;
+  }
+  auto name = std::make_shared<const std::string>(piece.shard);
+  wire::FetchRequest request;
+  request.request = fetch->request;
+  request.version = piece.version;
+  request.shard_bytes = static_cast<std::uint32_t>(name->size());
+  link->when_proven([link = link.get(), request, name] {
+    link->send(wire::kind_fetch_request, request, std::as_bytes(std::span(*name)), name);
+  });
+}
+
+Fetching::FetchPtr Fetching::find(const std::shared_ptr<Link>& link, std::uint64_t request) const {
+  const auto found = fetches_.find(request);
+  return found == fetches_.end() || found->second->link != link ? nullptr : found->second;
+}
+
+void Fetching::answered(const std::shared_ptr<Link>& link, Arrival& arrival) {
+  const auto answer = wire::decode<wire::FetchAnswer>(arrival.header);
+  if (!answer || !wire::plausible(*answer, arrival.payload_bytes)) return;
+  const FetchPtr fetch = find(link, answer->request);
+  if (fetch == nullptr || fetch->state != State::asked) return;
+  fetch->progressed_at_ms = now_ms();
+  switch (answer->status) {
+    case wire::Status::waiting: return;
+    case wire::Status::not_there: return end(fetch, FetchEnd::not_there);
+    case wire::Status::refused: return end(fetch, FetchEnd::refused);
+    case wire::Status::found: break;
+  }
+  fetch->answer = *answer;
+  fetch->state = State::reading_manifest;
+  link->read(arrival, [this, fetch](std::span<const std::byte> manifest) {
+    if (fetch->state == State::reading_manifest) begin(fetch, manifest);
+  });
+}
+
+void Fetching::begin(const FetchPtr& fetch, std::span<const std::byte> manifest) {
+  const std::size_t data_bytes = fetch->answer.data_bytes;
+  const auto memory = fetch->sink->begin(manifest, data_bytes);
+  if (!memory || memory->size() != data_bytes) return end(fetch, FetchEnd::refused);
+  fetch->memory = *memory;
+  fetch->chunks_left = wire::chunk_count(data_bytes, fetch->answer.chunk_bytes);
+  fetch->taken.assign(fetch->chunks_left, false);
+  fetch->state = State::receiving;
+  fetch->progressed_at_ms = now_ms();
+  if (fetch->chunks_left == 0) return end(fetch, FetchEnd::complete);
+  fetch->link->send(wire::kind_accept, wire::Control{fetch->request});
+}
+
+void Fetching::chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival) {
+  const auto chunk = wire::decode<wire::Chunk>(arrival.header);
+  if (!chunk) return;
+  const FetchPtr fetch = find(link, chunk->request);
+  if (fetch == nullptr || fetch->state != State::receiving) return;
+  const std::size_t size = arrival.payload_bytes;
+  if (!wire::plausible(*chunk, size, fetch->memory.size(), fetch->answer.chunk_bytes)) return;
+  const std::size_t index = chunk->offset / fetch->answer.chunk_bytes;
+  if (fetch->taken[index]) return;
+  fetch->taken[index] = true;
+  ++fetch->receives;
+  link->receive(arrival, fetch->memory.subspan(chunk->offset, size),
+                [this, fetch, offset = std::size_t{chunk->offset}, size](bool ok) {
+                  receive_finished(fetch, offset, size, ok);
+                });
+}
+
+void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok) {
+  --fetch->receives;
+  if (fetch->state == State::ending) return over_if_drained(fetch);
+  if (!ok) return end(fetch, fetch->link->failure());
+  fetch->progressed_at_ms = now_ms();
+  fetch->sink->landed(offset, size);
+  if (--fetch->chunks_left == 0) end(fetch, FetchEnd::complete);
+}
+
+void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
+  if (fetch->state == State::ending) return;
+  const bool source_must_know = how == FetchEnd::timed_out || (how == FetchEnd::refused && fetch->state != State::asked);
+  fetch->state = State::ending;
+  fetch->how = how;
+  fetch->ending_since_ms = now_ms();
+  if (source_must_know && fetch->link->proven()) fetch->link->send(wire::kind_cancel, wire::Control{fetch->request});
+  over_if_drained(fetch);
+}
+
+void Fetching::over_if_drained(const FetchPtr& fetch) {
+  if (fetch->receives != 0) return;
+  fetches_.erase(fetch->request);
+  const auto sink = std::exchange(fetch->sink, nullptr);
+  sink->ended(fetch->how);
+}
+
+void Fetching::link_down(const std::shared_ptr<Link>& link) {
+  std::vector<FetchPtr> concerned;
+  for (const auto& [request, fetch] : fetches_) {
+    if (fetch->link == link) concerned.push_back(fetch);
+  }
+  for (const auto& fetch : concerned) end(fetch, link->failure());
+}
+
+void Fetching::tick() {
+  const std::int64_t now = now_ms();
+  std::vector<FetchPtr> late;
+  for (const auto& [request, fetch] : fetches_) {
+    if (fetch->state == State::ending) {
+      if (now - fetch->ending_since_ms > drain_ms) fetch->link->fail(FetchEnd::timed_out);
+    } else if (now >= fetch->deadline_ms || now - fetch->progressed_at_ms > options_.progress_timeout_ms) {
+      late.push_back(fetch);
+    }
+  }
+  for (const auto& fetch : late) end(fetch, FetchEnd::timed_out);
+}
+
+}  // namespace ckpt::net

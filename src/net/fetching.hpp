@@ -1,0 +1,50 @@
+// The asking side of a fetch: request, manifest, then chunks straight into the sink's memory.
+//
+// asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
+// From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new chunk, tells the source, and is
+// over when the receives already posted have finished. They cannot be cancelled one by one, so where they do not finish
+// soon the whole link is failed, which ends them.
+//
+// Not thread-safe: everything on the transport's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "net/link.hpp"
+
+namespace ckpt::net {
+
+class Fetching {
+ public:
+  explicit Fetching(const TransportOptions& options) : options_(options) {}
+
+  // `link` may be null: the peer cannot be reached.
+  void start(const std::shared_ptr<Link>& link, const PieceName& piece, std::shared_ptr<Sink> sink,
+             std::int64_t timeout_ms);
+  void answered(const std::shared_ptr<Link>& link, Arrival& arrival);
+  void chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival);
+  void link_down(const std::shared_ptr<Link>& link);
+  void tick();
+  bool idle() const { return fetches_.empty(); }
+
+ private:
+  enum class State { asked, reading_manifest, receiving, ending };
+  struct Fetch;
+  using FetchPtr = std::shared_ptr<Fetch>;
+
+  FetchPtr find(const std::shared_ptr<Link>& link, std::uint64_t request) const;
+  void begin(const FetchPtr& fetch, std::span<const std::byte> manifest);
+  void receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok);
+  void end(const FetchPtr& fetch, FetchEnd how);
+  void over_if_drained(const FetchPtr& fetch);
+
+  const TransportOptions& options_;
+  std::uint64_t last_request_ = 0;
+  std::unordered_map<std::uint64_t, FetchPtr> fetches_;
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,70 @@
+// All connections of this node: who is known, who is connected, who has proven to be whom.
+//
+// Towards each peer there is at most one outgoing link, made when it is first needed and made again after it broke.
+// Incoming links are the peers' outgoing ones; they only carry what the peer asks and our answers.
+//
+// Not thread-safe: everything on the transport's thread.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "net/link.hpp"
+
+namespace ckpt::net {
+
+class Links {
+ public:
+  using OnDown = std::function<void(const std::shared_ptr<Link>&)>;
+
+  // `on_down` hears of every link before it is closed; operations on it may still be in flight.
+  Links(Ucx& ucx, const TransportOptions& options, OnDown on_down);
+
+  void set_peer(NodeId peer, std::uint64_t instance, const std::string& address);
+  // The link to ask `peer` things, made if need be; null for an unknown peer or one that cannot be reached.
+  std::shared_ptr<Link> to(NodeId peer);
+  // Null for an endpoint that is no longer, or not yet, used.
+  std::shared_ptr<Link> find(ucp_ep_h endpoint) const;
+
+  void accept(ucp_conn_request_h request);
+  void hello(const std::shared_ptr<Link>& link, const Arrival& arrival);
+
+  // Closes what has failed and forgets what is over.
+  void sweep();
+  // Fails what makes no progress; to be called every few milliseconds.
+  void tick();
+
+  void retire_all();
+  // Nothing of any link is in UCX's hands.
+  bool idle() const { return by_endpoint_.empty() && closing_.empty(); }
+  void end_operations();
+
+ private:
+  struct Peer {
+    std::uint64_t instance = 0;
+    std::string address;
+    std::shared_ptr<Link> outgoing;
+  };
+  struct Closing {
+    std::shared_ptr<Link> link;
+    std::int64_t closed_at_ms = 0;
+  };
+  wire::Hello hello_to(NodeId peer, std::uint64_t instance) const;
+  std::vector<std::shared_ptr<Link>> failed() const;
+  bool trusted(const Link& link, const wire::Hello& hello) const;
+
+  Ucx& ucx_;
+  const TransportOptions& options_;
+  const std::uint64_t job_hash_;
+  const OnDown on_down_;
+  std::unordered_map<NodeId, Peer> peers_;
+  std::unordered_map<ucp_ep_h, std::shared_ptr<Link>> by_endpoint_;
+  std::list<Closing> closing_;
+  std::size_t failures_ = 0;
+};
+
+}  // namespace ckpt::net

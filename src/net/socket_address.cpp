@@ -1,0 +1,91 @@
+#include "net/socket_address.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+namespace ckpt::net {
+namespace {
+
+SocketAddress copy_of(const sockaddr* address) {
+  SocketAddress result;
+  result.size_bytes = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&result.storage, address, result.size_bytes);
+  return result;
+}
+
+// Lower is better; negative: not usable. IPv6 link-local addresses mean nothing without their interface.
+int rank_of(const ifaddrs& entry, const std::string& interface) {
+  if (entry.ifa_addr == nullptr || !(entry.ifa_flags & IFF_UP)) return -1;
+  const int family = entry.ifa_addr->sa_family;
+  if (family != AF_INET && family != AF_INET6) return -1;
+  const bool link_local =
+      family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
+  if (link_local) return -1;
+  int rank = family == AF_INET ? 0 : 1;
+  if (entry.ifa_flags & IFF_LOOPBACK) rank += 2;
+  if (interface != entry.ifa_name) rank += 4;
+  return rank;
+}
+
+}  // namespace
+
+std::string to_text(const SocketAddress& address) {
+  char host[INET6_ADDRSTRLEN] = "";
+  if (address.storage.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address.storage);
+    inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);
+    return std::string(host) + ":" + std::to_string(ntohs(v4.sin_port));
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
+  inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
+  return std::string("[").append(host).append("]:").append(std::to_string(ntohs(v6.sin6_port)));
+}
+
+std::optional<SocketAddress> parse_socket_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return std::nullopt;
+  std::uint16_t port = 0;
+  const char* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data() + colon + 1, end, port);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+
+  SocketAddress address;
+  if (text.front() == '[') {
+    if (text[colon - 1] != ']') return std::nullopt;
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+    address.size_bytes = sizeof v6;
+    if (inet_pton(AF_INET6, text.substr(1, colon - 2).c_str(), &v6.sin6_addr) != 1) return std::nullopt;
+  } else {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    address.size_bytes = sizeof v4;
+    if (inet_pton(AF_INET, text.substr(0, colon).c_str(), &v4.sin_addr) != 1) return std::nullopt;
+  }
+  return address;
+}
+
+SocketAddress local_address(const std::string& interface) {
+  SocketAddress best = *parse_socket_address("127.0.0.1:0");
+  int best_rank = 1000;
+  ifaddrs* entries = nullptr;
+  if (getifaddrs(&entries) != 0) return best;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(entries, &freeifaddrs);
+  for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
+    const int rank = rank_of(*entry, interface);
+    if (rank < 0 || rank >= best_rank) continue;
+    best_rank = rank;
+    best = copy_of(entry->ifa_addr);
+  }
+  return best;
+}
+
+}  // namespace ckpt::net

@@ -1,0 +1,26 @@
+// Socket addresses as text, and which of this machine's addresses others should use.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <optional>
+#include <string>
+
+namespace ckpt::net {
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size_bytes = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// "192.0.2.7:40123" or "[fd00::2]:40123".
+std::string to_text(const SocketAddress& address);
+std::optional<SocketAddress> parse_socket_address(const std::string& text);
+
+// An address (port 0) of the named interface. Without a name, or when it names no IP interface (an RDMA device):
+// of the first interface that is up and not loopback, else loopback.
+SocketAddress local_address(const std::string& interface);
+
+}  // namespace ckpt::net

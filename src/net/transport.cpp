@@ -1,0 +1,222 @@
+#include "net/transport.hpp"
+
+#include <poll.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "net/command_queue.hpp"
+#include "net/fetching.hpp"
+#include "net/links.hpp"
+#include "net/serving.hpp"
+#include "net/ucx.hpp"
+
+namespace ckpt::net {
+namespace {
+
+constexpr int tick_ms = 20;
+constexpr int sleep_ms_max = 100;  // also what a lost wake-up costs at most
+// Rounds of progress without an event before the thread sleeps: a transfer's next event is usually near.
+constexpr int idle_rounds_max = 32;
+
+// A message until it was sent or dropped; counts itself against the queue limit.
+class Message {
+ public:
+  Message(std::vector<std::byte> bytes, std::atomic<std::size_t>& count) : bytes_(std::move(bytes)), count_(count) {}
+  ~Message() { count_.fetch_sub(1, std::memory_order_relaxed); }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  const std::vector<std::byte> bytes_;
+  std::atomic<std::size_t>& count_;
+};
+
+class UcxTransport final : public Transport, private UcxEvents {
+ public:
+  UcxTransport(const TransportOptions& options, Handlers handlers)
+      : options_(options),
+        handlers_(std::move(handlers)),
+        ucx_(options_, *this),
+        links_(ucx_, options_, [this](const std::shared_ptr<Link>& link) { link_down(link); }),
+        fetching_(options_),
+        serving_(options_, handlers_.serve),
+        thread_([this] { run(); }) {}
+
+  ~UcxTransport() override {
+    commands_.push([this] { stopping_ = true; });
+    thread_.join();
+  }
+
+  std::string address() const override { return ucx_.address(); }
+  std::string description() const override {
+    return options_.transports + " over " + (options_.interface.empty() ? "all interfaces" : options_.interface) +
+           ", listening on " + ucx_.address();
+  }
+
+  void set_peer(NodeId peer, std::uint64_t instance, const std::string& address) override {
+    {
+      const std::lock_guard lock(mutex_);
+      known_.insert(peer);
+    }
+    commands_.push([this, peer, instance, address] { links_.set_peer(peer, instance, address); });
+  }
+
+  bool send(NodeId to, std::vector<std::byte> bytes) override {
+    if (bytes.size() > options_.message_bytes_max) return false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!known_.contains(to)) return false;
+    }
+    if (messages_.fetch_add(1, std::memory_order_relaxed) >= options_.queue_limit) {
+      messages_.fetch_sub(1, std::memory_order_relaxed);
+      return false;
+    }
+    auto message = std::make_shared<const Message>(std::move(bytes), messages_);
+    commands_.push([this, to, message = std::move(message)] { send_message(to, message); });
+    return true;
+  }
+
+  void fetch(NodeId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) override {
+    commands_.push([this, from, piece = std::move(piece), sink = std::move(sink), timeout_ms] {
+      fetching_.start(stopping_ ? nullptr : links_.to(from), piece, sink, timeout_ms);
+    });
+  }
+
+ private:
+  void run();
+  void round();
+  void sleep();
+  void shut_down();
+  void tick_if_due();
+  void send_message(NodeId to, const std::shared_ptr<const Message>& message);
+  void link_down(const std::shared_ptr<Link>& link);
+  void arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) override;
+  void connection_requested(ucp_conn_request_h request) override;
+
+  const TransportOptions options_;
+  const Handlers handlers_;
+
+  std::mutex mutex_;
+  std::unordered_set<NodeId> known_;
+  std::atomic<std::size_t> messages_{0};
+  CommandQueue commands_;
+
+  // The transport's thread only.
+  Ucx ucx_;
+  Links links_;
+  Fetching fetching_;
+  Serving serving_;
+  std::int64_t ticked_at_ms_ = 0;
+  bool stopping_ = false;
+
+  std::thread thread_;
+};
+
+void UcxTransport::run() {
+  int idle_rounds = 0;
+  while (!stopping_) {
+    if (!commands_.empty()) {
+      commands_.run_all();
+      idle_rounds = 0;
+    }
+    idle_rounds = ucx_.progress() == 0 ? idle_rounds + 1 : 0;
+    round();
+    if (idle_rounds > idle_rounds_max) {
+      sleep();
+      idle_rounds = 0;
+    }
+  }
+  shut_down();
+}
+
+// What callbacks left to do.
+void UcxTransport::round() {
+  serving_.pump();
+  tick_if_due();
+  links_.sweep();
+}
+
+void UcxTransport::tick_if_due() {
+  const std::int64_t now = now_ms();
+  if (now - ticked_at_ms_ < tick_ms) return;
+  ticked_at_ms_ = now;
+  links_.tick();
+  fetching_.tick();
+  serving_.tick();
+}
+
+void UcxTransport::sleep() {
+  if (!commands_.empty() || !ucx_.arm()) return;
+  pollfd waits[] = {{ucx_.event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
+  ::poll(waits, 2, sleep_ms_max);
+}
+
+void UcxTransport::shut_down() {
+  const std::int64_t deadline_ms = now_ms() + options_.progress_timeout_ms;
+  links_.retire_all();
+  while (now_ms() < deadline_ms) {
+    ucx_.progress();
+    links_.sweep();
+    if (links_.idle() && ucx_.closes_in_flight() == 0) break;
+  }
+  links_.end_operations();
+  // Fetches asked for since end at once; a sink that answers its end with another fetch is heard a few times.
+  for (int again = 0; again < 4 && !commands_.empty(); ++again) commands_.run_all();
+}
+
+void UcxTransport::send_message(NodeId to, const std::shared_ptr<const Message>& message) {
+  const auto link = stopping_ ? nullptr : links_.to(to);
+  if (link == nullptr) return;
+  link->when_proven([link = link.get(), message] {
+    link->send_bytes(wire::kind_message, {}, message->bytes(), message, nullptr);
+  });
+}
+
+void UcxTransport::link_down(const std::shared_ptr<Link>& link) {
+  fetching_.link_down(link);
+  serving_.link_down(link);
+  const bool meant_a_peer = link->proven() || link->outgoing();
+  if (meant_a_peer && !link->retired() && handlers_.peer_failed) handlers_.peer_failed(link->peer());
+}
+
+void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
+  const auto link = links_.find(from);
+  if (link == nullptr) return;
+  if (kind == wire::kind_hello) return links_.hello(link, arrival);
+  if (!link->proven()) return;
+  switch (kind) {
+    case wire::kind_message:
+      if (arrival.payload_bytes > options_.message_bytes_max) return;
+      link->read(arrival, [this, peer = link->peer()](std::span<const std::byte> bytes) {
+        if (handlers_.message) handlers_.message(peer, bytes);
+      });
+      return;
+    case wire::kind_fetch_request: return serving_.requested(link, arrival);
+    case wire::kind_fetch_answer: return fetching_.answered(link, arrival);
+    case wire::kind_accept: return serving_.accepted(link, arrival);
+    case wire::kind_chunk: return fetching_.chunk_arrived(link, arrival);
+    case wire::kind_cancel: return serving_.cancelled(link, arrival);
+    default: return;
+  }
+}
+
+void UcxTransport::connection_requested(ucp_conn_request_h request) {
+  if (stopping_) {
+    ucx_.reject(request);
+  } else {
+    links_.accept(request);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> Transport::create(const TransportOptions& options, Handlers handlers) {
+  return std::make_unique<UcxTransport>(options, std::move(handlers));
+}
+
+}  // namespace ckpt::net

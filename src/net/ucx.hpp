@@ -1,0 +1,90 @@
+// UCX as this module uses it: one context, one worker and one listener with one owner.
+//
+// Connections are made between socket addresses rather than between worker addresses: both sides then hold an endpoint
+// of their own with a defined end, a stranger can be turned away before anything is exchanged, and the death of a peer
+// shows at once on every transport. Endpoints run in peer-failure mode. Rendezvous data is pulled by its receiver
+// (remote read) or arrives as active messages; never pushed (remote write), so that once a receive is over no peer,
+// however late, can touch its memory.
+//
+// Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "net/transport.hpp"
+#include "net/wire.hpp"
+
+namespace ckpt::net {
+
+// An active message, during the call that delivers it.
+struct Arrival {
+  std::span<const std::byte> header;
+  void* payload = nullptr;  // the bytes themselves, or UCX's name for bytes that are to be received (rendezvous)
+  std::size_t payload_bytes = 0;
+  bool rendezvous = false;
+  bool taken = false;  // a receive was posted: UCX must not drop the payload
+
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(payload), payload_bytes}; }
+};
+
+class UcxEvents {
+ public:
+  virtual void arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) = 0;
+  virtual void connection_requested(ucp_conn_request_h request) = 0;
+
+ protected:
+  ~UcxEvents() = default;
+};
+
+class Ucx {
+ public:
+  // Throws Failure (CKPT_ERR_SYSTEM).
+  Ucx(const TransportOptions& options, UcxEvents& events);
+  // All endpoints must have been closed.
+  ~Ucx();
+  Ucx(const Ucx&) = delete;
+  Ucx& operator=(const Ucx&) = delete;
+
+  ucp_worker_h worker() const { return worker_; }
+  unsigned progress() { return ucp_worker_progress(worker_); }
+  int event_fd() const { return event_fd_; }
+  // Makes event_fd() readable at the next event; false: there is something to progress now.
+  bool arm() { return ucp_worker_arm(worker_) == UCS_OK; }
+
+  // Where the listener is reached: "192.0.2.7:40123", "[fd00::2]:40123".
+  const std::string& address() const { return address_; }
+
+  // An endpoint whose failure is reported to `handler`; null when UCX refuses.
+  ucp_ep_h connect(const std::string& address, const ucp_err_handler_t& handler);
+  ucp_ep_h accept(ucp_conn_request_h request, const ucp_err_handler_t& handler);
+  void reject(ucp_conn_request_h request) { ucp_listener_reject(listener_, request); }
+  // The handle is gone afterwards. Operations in flight call back, with an error, during later progress.
+  void close(ucp_ep_h endpoint);
+  int closes_in_flight() const { return closes_in_flight_; }
+
+ private:
+  struct KindHandler {
+    UcxEvents* events;
+    wire::Kind kind;
+  };
+  void start(const TransportOptions& options);
+  void stop();
+  void listen(const TransportOptions& options);
+  static ucs_status_t on_active_message(void* kind_handler, const void* header, std::size_t header_bytes, void* payload,
+                                        std::size_t payload_bytes, const ucp_am_recv_param_t* parameters);
+
+  UcxEvents& events_;
+  KindHandler handlers_[wire::kind_end] = {};
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  ucp_listener_h listener_ = nullptr;
+  int event_fd_ = -1;
+  int closes_in_flight_ = 0;
+  std::string address_;
+};
+
+}  // namespace ckpt::net

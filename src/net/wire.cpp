@@ -1,0 +1,28 @@
+#include "net/wire.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace ckpt::net::wire {
+
+bool plausible(const Hello& hello) { return hello.magic == magic && hello.version == version; }
+
+bool plausible(const FetchRequest& request, std::size_t payload_bytes) {
+  return request.shard_bytes == payload_bytes && payload_bytes <= shard_name_bytes_max && request.reserved == 0;
+}
+
+bool plausible(const FetchAnswer& answer, std::size_t payload_bytes) {
+  if (answer.status > Status::waiting || answer.manifest_bytes != payload_bytes) return false;
+  if (answer.status != Status::found) return payload_bytes == 0;
+  return payload_bytes <= manifest_bytes_max && answer.chunk_bytes >= chunk_bytes_min;
+}
+
+bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes) {
+  if (chunk.offset >= data_bytes || chunk.offset % chunk_bytes != 0) return false;
+  return payload_bytes == std::min(chunk_bytes, data_bytes - chunk.offset);
+}
+
+std::uint64_t job_hash(std::string_view job) { return XXH3_64bits(job.data(), job.size()); }
+
+}  // namespace ckpt::net::wire

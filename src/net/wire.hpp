@@ -1,0 +1,123 @@
+// What agents say to each other, byte by byte.
+//
+// Each kind is one UCX active message id, a header of fixed size (below: all fields little-endian, naturally aligned,
+// without holes) and, where noted, a payload. A connection is made by the side that asks; answers go back over it.
+//
+//   id  kind            header    payload             direction
+//   1   hello           40 bytes  -                   both ways, first; nothing else is heard before it
+//   2   message         0 bytes   the message         asker to other
+//   3   fetch_request   24 bytes  shard name          asker to source
+//   4   fetch_answer    32 bytes  manifest if found   source to asker
+//   5   accept          8 bytes   -                   asker to source: send the chunks
+//   6   chunk           16 bytes  the chunk's bytes   source to asker
+//   7   cancel          8 bytes   -                   asker to source: send no more
+//
+// A found piece is cut into chunks of chunk_bytes, the last one possibly short. They may arrive in any order.
+// Whatever does not decode, exceeds a bound or names an unknown request is dropped, payload included.
+//
+// Pure functions; thread-safe.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace ckpt::net::wire {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it lies in memory");
+
+inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
+inline constexpr std::uint32_t version = 1;
+inline constexpr std::size_t shard_name_bytes_max = 4096;
+inline constexpr std::size_t manifest_bytes_max = 64u << 20;
+inline constexpr std::size_t chunk_bytes_min = 64u << 10;
+
+enum Kind : std::uint16_t {
+  kind_hello = 1,
+  kind_message = 2,
+  kind_fetch_request = 3,
+  kind_fetch_answer = 4,
+  kind_accept = 5,
+  kind_chunk = 6,
+  kind_cancel = 7,
+  kind_end = 8
+};
+
+struct Hello {
+  std::uint32_t magic = wire::magic;
+  std::uint32_t version = wire::version;
+  std::uint64_t job_hash = 0;
+  std::uint32_t from_node = 0;
+  std::uint32_t to_node = 0;
+  std::uint64_t from_instance = 0;
+  std::uint64_t to_instance = 0;
+};
+static_assert(sizeof(Hello) == 40);
+
+struct FetchRequest {
+  std::uint64_t request = 0;  // chosen by the asker, unique on its connection
+  std::uint64_t version = 0;
+  std::uint32_t shard_bytes = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(FetchRequest) == 24);
+
+enum class Status : std::uint32_t {
+  found = 0,
+  not_there = 1,
+  refused = 2,  // the source serves too many others
+  waiting = 3   // the source will answer later; repeated as a sign of life
+};
+
+struct FetchAnswer {
+  std::uint64_t request = 0;
+  std::uint64_t data_bytes = 0;
+  std::uint64_t chunk_bytes = 0;
+  std::uint32_t manifest_bytes = 0;
+  Status status = Status::found;
+};
+static_assert(sizeof(FetchAnswer) == 32);
+
+struct Control {  // accept, cancel
+  std::uint64_t request = 0;
+};
+static_assert(sizeof(Control) == 8);
+
+struct Chunk {
+  std::uint64_t request = 0;
+  std::uint64_t offset = 0;
+};
+static_assert(sizeof(Chunk) == 16);
+
+// What was received where a header of type T is due; nothing unless the size is exactly right.
+template <class T>
+std::optional<T> decode(std::span<const std::byte> bytes) {
+  if (bytes.size() != sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span<const T, 1>(&value, 1));
+}
+
+// These say whether the fields are possible at all; who sent them is judged elsewhere.
+bool plausible(const Hello& hello);
+bool plausible(const FetchRequest& request, std::size_t payload_bytes);
+bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
+// `data_bytes` and `chunk_bytes` are those of the answer that announced the piece.
+bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);
+
+constexpr std::size_t chunk_count(std::size_t data_bytes, std::size_t chunk_bytes) {
+  return data_bytes / chunk_bytes + (data_bytes % chunk_bytes != 0);
+}
+
+std::uint64_t job_hash(std::string_view job);
+
+}  // namespace ckpt::net::wire
