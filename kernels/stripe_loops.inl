@@ -9,7 +9,7 @@
 //   void stripe_stream(std::byte*, Stripe);           64-byte aligned, bypassing the cache where there is a way to
 //   void prefetch(const std::byte*);                  what lies prefetch_distance_bytes behind it
 
-template <bool Copying>
+template <bool copying>
 CKPT_TARGET void take_stripes(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
                               const std::byte* copied, std::byte* destination, std::size_t count) {
   Lanes lanes = lanes_load(accumulators);
@@ -17,7 +17,7 @@ CKPT_TARGET void take_stripes(std::uint64_t* accumulators, std::size_t first, co
   for (std::size_t at = 0, end = count * stripe_size_bytes; at < end; at += stripe_size_bytes) {
     prefetch(source + at);
     accumulate(lanes, stripe_load(source + at), secret + 8 * place);
-    if constexpr (Copying) stripe_stream(destination + at, stripe_load(copied + at));
+    if constexpr (copying) stripe_stream(destination + at, stripe_load(copied + at));
     if (++place == block_stripes) {
       scramble(lanes);
       place = 0;
