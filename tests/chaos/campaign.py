@@ -1,0 +1,130 @@
+"""A campaign: fault after fault on one job, a restore after each, and every restore judged."""
+
+import random
+import time
+from dataclasses import dataclass
+
+from faults import KINDS
+from job import LOST, TIER_PEER, Job, LostWithinTolerance, Violation, WrongBytes
+
+
+@dataclass
+class Tally:
+    kills: int = 0
+    restores: int = 0
+    wrong: int = 0
+    lost: int = 0
+    slowest_restore_ms: float = 0.0
+
+    def line(self):
+        return (f"chaos: kills={self.kills} restores={self.restores} wrong={self.wrong} "
+                f"lost_within_tolerance={self.lost} slowest_restore_ms={self.slowest_restore_ms:.0f}")
+
+
+def schedule(settings, seed, only=()):
+    """The kinds of faults, without end: each that fits once, then at random. The same for the same seed."""
+    rng = random.Random(f"schedule {seed}")
+    names = [name for name, fault in KINDS.items() if fault.fits(settings) and (not only or name in only)]
+    rng.shuffle(names)
+    yield from names
+    while True:
+        yield rng.choice(names)
+
+
+class Campaign:
+    def __init__(self, settings, seed, root, name, say=print):
+        self.job = Job(settings, root, name)
+        self.seed = seed
+        self.tally = Tally()
+        self.say = say
+        self.incarnation = 0
+
+    def begin(self):
+        """A fresh start: nothing is stored."""
+        self.job.start_life()
+        self._await_restored()
+        for trainer in self.job.trainers:
+            if trainer.restored["found"]:
+                raise Violation(f"a fresh start found something: {trainer.restored}")
+
+    def run(self, number, name):
+        """One fault of kind `name` and the restore that follows."""
+        job, fault = self.job, KINDS[name]
+        rng = random.Random(f"run {self.seed} {number}")
+        begin = time.monotonic()
+        if fault.needs_commit or job.floor < 0:
+            job.train_until_commit()
+        job.train(rng.randrange(0, 10))
+        aftermath = fault(job, rng)
+        self.tally.kills += aftermath.kills
+        job.end_life(rng)
+        job.start_life()
+        if aftermath.after_start:
+            aftermath.after_start()
+        outcome = self._await_lost() if aftermath.lost else self._judge(aftermath)
+        if aftermath.after_restore:
+            aftermath.after_restore()
+        took = time.monotonic() - begin
+        self.say(f"run {number}: {name} ({aftermath.what}): {outcome}; {took:.1f} s")
+
+    def close(self):
+        self.job.close()
+
+    # ---- Judgement ----
+
+    def _await_restored(self):
+        job = self.job
+        job.wait_until(lambda: all(t.restored or t.ended or t.failed for t in job.trainers), "a restore on every rank")
+
+    def _judge(self, aftermath):
+        job, floor = self.job, self.job.floor
+        try:
+            self._await_restored()
+        except Violation as violation:
+            if any(t.failed and t.failed["status"] == LOST for t in job.trainers):
+                self.tally.lost += 1
+                raise LostWithinTolerance(str(violation)) from None
+            if any(t.restored and t.restored["wrong"] for t in job.trainers):
+                self.tally.wrong += 1
+                raise WrongBytes(str(violation)) from None
+            raise
+        results = [trainer.restored for trainer in job.trainers]
+        versions = {(r["found"], r["iteration"], r["incarnation"]) for r in results}
+        if len(versions) != 1 or any(r["wrong"] for r in results):
+            self.tally.wrong += 1
+            raise WrongBytes(f"the ranks restored different or wrong states: {results}")
+        found, iteration, incarnation = versions.pop()
+        if not found or iteration < floor or any(r["behind"] for r in results):
+            self.tally.lost += 1
+            raise LostWithinTolerance(f"iteration {floor} was committed, but {iteration} was restored: {results}")
+        if incarnation <= self.incarnation:
+            raise Violation(f"life {incarnation} follows life {self.incarnation}")
+        for trainer in job.trainers:
+            if trainer.rank in aftermath.from_peer and trainer.restored["main_tier"] != TIER_PEER:
+                raise Violation(f"rank {trainer.rank} lost its node and yet restored from {trainer.restored}")
+        self.incarnation = incarnation
+        job.floor = iteration
+        self.tally.restores += 1
+        slowest = max(r["restore_ms"] for r in results)
+        self.tally.slowest_restore_ms = max(self.tally.slowest_restore_ms, slowest)
+        unknown = ", newer commit not excluded" if any(r["status_unknown"] for r in results) else ""
+        return f"restored {iteration} (committed: {floor}) in {slowest:.0f} ms{unknown}"
+
+    def _await_lost(self):
+        """Beyond the tolerance every rank must be told so; then all that is stored is given up, for a fresh start."""
+        job = self.job
+        for trainer in job.trainers:
+            trainer.doomed = True
+        job.wait_until(lambda: all(t.ended for t in job.trainers), "a clear end of a restore beyond tolerance")
+        for trainer in job.trainers:
+            if not trainer.failed or trainer.failed["status"] != LOST:
+                raise Violation(f"rank {trainer.rank} lost its state beyond tolerance, and was told {trainer.failed}")
+        job.wipe()
+        self.incarnation = 0
+        self.begin()
+        return f'lost, as it must be: "{job_message(trainer)}"; fresh start'
+
+
+def job_message(trainer):
+    message = trainer.failed["message"]
+    return message if len(message) < 160 else message[:160] + "..."

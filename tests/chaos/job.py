@@ -1,0 +1,331 @@
+"""A training job of real processes on this machine: some "nodes", each with an arena and an agent of its own, and one
+chaos_trainer per rank. One thread uses a Job; every wait has a deadline and raises Violation when it passes.
+
+Trainers train in lockstep: each says "ready" before an iteration and waits for the word to go on.
+"""
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DEADLINE_S = 40.0  # for anything that shall happen
+CLAIM_TIMEOUT_MS = 3000
+OPTIONS = {
+    "heartbeat_ms": 50,
+    "node_timeout_ms": 1000,
+    "lease_ms": 800,
+    "node_wait_ms": 2000,
+    "restore_timeout_ms": 20000,
+    "claim_timeout_ms": CLAIM_TIMEOUT_MS,
+    "close_timeout_ms": 2000,
+}
+OK, NO_AGENT, SUPERSEDED, LOST = 0, 2, 4, 7  # ckpt_status
+TIER_PEER = 2
+
+
+class Violation(Exception):
+    """The engine did what it must never do, or did not do in time what it must."""
+
+
+class WrongBytes(Violation):
+    """What was restored is not what was captured."""
+
+
+class LostWithinTolerance(Violation):
+    """Less came back than what the placement promises."""
+
+
+@dataclass
+class Settings:
+    build: Path
+    nodes: int = 4
+    ranks_per_node: int = 1
+    copies: int = 2
+    megabytes: int = 8
+    iteration_ms: int = 10
+
+    @property
+    def world_size(self):
+        return self.nodes * self.ranks_per_node
+
+
+def build_file(build, name):
+    """A program or library of the build folder."""
+    for folder in ("bin", "lib", "."):
+        for path in sorted((build / folder).glob(name)):
+            return path
+    found = [path for path in sorted(build.glob(f"**/{name}")) if path.is_file()]
+    if not found:
+        raise FileNotFoundError(f"{name} is not under {build}; build it first")
+    return found[0]
+
+
+def process_state(pid):
+    """The letter that the kernel gives a process ("R", "S", "T", "Z"...), or None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def agent_pids(job, node=None):
+    """The agents of a job (of one of its nodes): the ckptd processes that say so in their arguments."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        of_job = words[0].endswith(b"ckptd") and f"job={job}".encode() in words
+        if of_job and (node is None or f"node={node}".encode() in words):
+            pids.append(int(entry.name))
+    return pids
+
+
+def kill_process(pid, sig=signal.SIGKILL):
+    try:
+        os.kill(pid, sig)
+    except ProcessLookupError:
+        pass
+
+
+@dataclass(eq=False)
+class Trainer:
+    """A trainer process, and what it has said so far."""
+
+    rank: int
+    node: str
+    process: subprocess.Popen
+    doomed: bool = False  # may end without that being a violation
+    ready: bool = False
+    restored: dict | None = None
+    failed: dict | None = None
+    struck: dict | None = None
+    woke: dict | None = None
+    attempted: int = -1
+    captured: int = -1
+    committed: int = -1
+    ended: bool = False
+    remarks: list = field(default_factory=list)
+
+    def take(self, event):
+        kind = event.pop("event")
+        if kind == "ready":
+            self.ready = True
+        elif kind == "snapshot":
+            self.attempted = event["iteration"]
+        elif kind == "captured":
+            self.captured = event["iteration"] if event["status"] == OK else self.captured
+        elif kind == "committed":
+            self.committed = event["iteration"]
+        elif kind == "remark":
+            self.remarks.append(event["message"])
+        elif kind in ("restored", "failed", "struck", "woke"):
+            setattr(self, kind, event)
+        elif kind == "eof":
+            self.ended = True
+
+    def tell(self, order):
+        self.ready = False
+        try:
+            self.process.stdin.write(f"{order}\n".encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def hang_up(self):
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass
+
+    def kill(self):
+        self.doomed = True
+        self.process.kill()
+
+
+class Job:
+    def __init__(self, settings, root, name):
+        self.settings = settings
+        self.name = name
+        self.logs = root / "logs"
+        self.coordination = root / "coordination"
+        self.arena = Path("/dev/shm") / name
+        self.nodes = [f"n{i}" for i in range(settings.nodes)]
+        self.names_used = settings.nodes
+        self.trainers = []
+        self.frozen = []  # stopped trainers of earlier lives
+        self.events = queue.Queue()
+        self.life = 0
+        self.floor = -1  # newest iteration that anybody was told is committed, or that was restored
+        for folder in (self.logs, self.coordination, self.arena):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    # ---- Processes ----
+
+    def options(self, node):
+        return OPTIONS | {
+            "job": self.name,
+            "node": node,
+            "arena_dir": self.arena,
+            "coordination": self.coordination,
+            "copies": self.settings.copies,
+            "world_size": self.settings.world_size,
+            "slot_bytes": (self.settings.megabytes + 1) << 20,
+            "ckptd": build_file(self.settings.build, "ckptd"),
+            "log_file": self.logs / f"ckptd-{node}.log",
+        }
+
+    def start_life(self):
+        """Starts a trainer per rank: rank r on node r / ranks_per_node of `nodes`."""
+        self.life += 1
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPT_")}
+        program = [build_file(self.settings.build, "chaos_trainer"), "lockstep=1"]
+        program += [f"bytes={self.settings.megabytes << 20}", f"iteration_ms={self.settings.iteration_ms}"]
+        self.trainers = []
+        for rank in range(self.settings.world_size):
+            node = self.nodes[rank // self.settings.ranks_per_node]
+            options = self.options(node) | {"rank": rank}
+            environment = clean | {f"CKPT_{key.upper()}": str(value) for key, value in options.items()}
+            with open(self.logs / f"rank{rank}.log", "ab") as log:
+                process = subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                           stderr=log, start_new_session=True)
+            trainer = Trainer(rank, node, process)
+            self.trainers.append(trainer)
+            threading.Thread(target=self._read, args=(trainer, self.life), daemon=True).start()
+
+    def _read(self, trainer, life):
+        with open(self.logs / f"rank{trainer.rank}.log", "a") as log:
+            for line in trainer.process.stdout:
+                log.write(f"{time.monotonic():.3f} start {life}: {line.decode()}")
+                log.flush()
+                if line.endswith(b"\n"):  # else it was cut off by a kill
+                    self.events.put((trainer, json.loads(line)))
+        trainer.process.wait()
+        self.events.put((trainer, {"event": "eof"}))
+
+    # ---- Events ----
+
+    def pause(self, seconds):
+        """Lets time pass, and takes in what the trainers say meanwhile."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._take_event(left)
+
+    def wait_until(self, condition, what, timeout_s=DEADLINE_S):
+        end = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > end:
+                raise Violation(f"{what} did not come about within {timeout_s:.0f} s")
+            self._take_event(0.05)
+
+    def _take_event(self, timeout_s):
+        try:
+            trainer, event = self.events.get(timeout=timeout_s)
+        except queue.Empty:
+            return
+        trainer.take(event)
+        if trainer in self.trainers:
+            self.floor = max(self.floor, trainer.committed)
+        if (trainer.ended or trainer.failed) and not trainer.doomed:
+            trainer.doomed = True
+            raise Violation(f"rank {trainer.rank} on {trainer.node} ended with status {trainer.process.poll()}: "
+                            f"{trainer.failed or 'it did not say why'}")
+
+    # ---- Training ----
+
+    def release(self, orders=None):
+        """Lets all ranks go into the next iteration; orders: rank -> something else than "go"."""
+        self.wait_until(lambda: all(t.ready for t in self.trainers), "every rank ready for its next iteration")
+        for trainer in self.trainers:
+            trainer.tell((orders or {}).get(trainer.rank, "go"))
+
+    def train(self, iterations):
+        for _ in range(iterations):
+            self.release()
+
+    def train_until_commit(self):
+        """Trains until every rank was told of a commit that is newer than all it knew."""
+        before = [trainer.committed for trainer in self.trainers]
+        end = time.monotonic() + DEADLINE_S
+        while not all(t.committed > b for t, b in zip(self.trainers, before, strict=True)):
+            if time.monotonic() > end:
+                raise Violation(f"no snapshot was committed within {DEADLINE_S:.0f} s of training")
+            self.release()
+
+    # ---- Ends ----
+
+    def end_life(self, rng):
+        """Ends the trainers that are left: the launcher kills them, or they notice and close their engine."""
+        for trainer in self.trainers:
+            if trainer in self.frozen:
+                continue
+            trainer.doomed = True
+            if rng.random() < 0.7 or trainer.restored is None:
+                trainer.kill()
+            else:
+                trainer.hang_up()
+        left = [trainer for trainer in self.trainers if trainer not in self.frozen]
+        self.wait_until(lambda: all(t.ended for t in left), "the end of all trainers")
+
+    def kill_agent(self, node):
+        pids = agent_pids(self.name, node)
+        for pid in pids:
+            kill_process(pid)
+        self.wait_until(lambda: not any(process_state(pid) not in (None, "Z") for pid in pids), "the end of an agent")
+        return len(pids)
+
+    def lose_node(self, node):
+        """The whole machine is gone: processes and memory."""
+        for trainer in self.trainers:
+            if trainer.node == node:
+                trainer.kill()
+        while self.kill_agent(node) > 0:
+            pass  # a trainer may have started another one just before it died
+        shutil.rmtree(self.arena / self.name / node, ignore_errors=True)
+
+    def replace_node(self, node):
+        """A machine of another name takes its place."""
+        self.nodes[self.nodes.index(node)] = f"n{self.names_used}"
+        self.names_used += 1
+
+    def holders(self, index):
+        """The nodes that hold the shards of node `index`: groups of `copies` neighbours, the remainder in the last."""
+        count, copies = len(self.nodes), min(self.settings.copies, len(self.nodes))
+        group = min(index // copies, count // copies - 1)
+        first = group * copies
+        size = count - first if group == count // copies - 1 else copies
+        return [self.nodes[first + (index - first + i) % size] for i in range(copies)]
+
+    def survivable(self, lost):
+        return all(set(self.holders(i)) - set(lost) for i in range(len(self.nodes)))
+
+    def wipe(self):
+        """Gives up all that is stored, as the error of a lost state advises."""
+        program = [build_file(self.settings.build, "ckptctl"), "gc", f"job={self.name}"]
+        program += [f"arena_dir={self.arena}", f"coordination={self.coordination}"]
+        done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        if done.returncode != 0:
+            raise Violation(f"ckptctl gc failed with status {done.returncode}: {done.stderr.strip()}")
+        self.floor = -1
+
+    def close(self):
+        """Ends and removes what this job started and made, whatever state it is in."""
+        for trainer in self.trainers + self.frozen:
+            trainer.kill()
+        end = time.monotonic() + DEADLINE_S
+        while (pids := agent_pids(self.name)) and time.monotonic() < end:
+            for pid in pids:
+                kill_process(pid)
+            time.sleep(0.01)
+        for folder in (self.arena, self.coordination):
+            shutil.rmtree(folder, ignore_errors=True)
