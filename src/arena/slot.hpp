@@ -67,6 +67,10 @@ class WritableSlot : public Slot {
   // Between begin() and seal(): data_capacity_bytes() bytes, and the digests of as many leaves as fit().
   std::byte* data() { return data_; }
   std::uint64_t* digests() { return reinterpret_cast<std::uint64_t*>(manifest_); }
+  // Whether the piece that was sealed here last, if any, had this length and layout: then its text is still in place.
+  bool holds_layout(std::uint64_t length_bytes, std::uint64_t layout_hash) const {
+    return header_->length_bytes == length_bytes && header_->layout_hash == layout_hash;
+  }
   // The layout text lies behind the digests of a piece of `length_bytes`, and stays there until it is written again.
   void write_layout(std::uint64_t length_bytes, std::string_view text);
   // Publishes a piece whose data, digests and layout are written. `fields.root_digest` is computed here.

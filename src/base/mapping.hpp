@@ -30,8 +30,7 @@ class Mapping {
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
 
-  // Touches all pages, on up to `threads` threads, so that later accesses do not fault. Contents stay as they are;
-  // nobody else may be writing them meanwhile. Write access only.
+  // Touches all pages, on up to `threads` threads, so that later accesses do not fault. Contents stay as they are.
   void populate(unsigned threads) const;
 
  private:

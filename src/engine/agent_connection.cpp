@@ -1,0 +1,101 @@
+#include "engine/agent_connection.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <optional>
+#include <thread>
+
+#include "base/error.hpp"
+#include "engine/agent_launcher.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr std::int64_t start_timeout_ms = 15'000;
+constexpr std::int64_t answer_margin_ms = 5'000;  // beyond what the agent was told to keep to
+constexpr std::chrono::milliseconds connect_pause{10};
+
+nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
+  return {{"type", "hello"},
+          {"protocol", protocol_version},
+          {"job", options.job},
+          {"rank", options.rank},
+          {"world_size", options.world_size},
+          {"shard", options.shard},
+          {"private_shard", options.private_shard()},
+          {"instance", instance},
+          {"pid", ::getpid()},
+          {"incarnation", incarnation},
+          {"options", {{"copies", options.copies}, {"claim_timeout_ms", options.claim_timeout_ms}}}};
+}
+
+std::optional<FrameSocket> try_connect(const std::string& path, std::string& why) {
+  try {
+    return FrameSocket::connect(path);
+  } catch (const Failure& failure) {
+    why = failure.what();
+    return std::nullopt;
+  }
+}
+
+FrameSocket connect(const Options& options) {
+  const std::string path = options.node_dir() + "/agent.sock";
+  std::string why;
+  if (auto socket = try_connect(path, why)) return std::move(*socket);
+  if (options.agent == AgentMode::attach)
+    throw Failure(CKPT_ERR_NO_AGENT, why + "; start ckptd on this node, or set the option agent to auto");
+  const Deadline deadline = Deadline::in_ms(start_timeout_ms);
+  const std::string complaint = start_agent(options, deadline);
+  // It may be another rank's agent that has got the arena and is not ready yet: our own complained about that.
+  const Deadline patience = complaint.empty() ? deadline : Deadline::in_ms(std::min(deadline.remaining_ms(), 3000));
+  for (;;) {
+    if (auto socket = try_connect(path, why)) return std::move(*socket);
+    if (patience.passed()) break;
+    std::this_thread::sleep_for(connect_pause);
+  }
+  throw Failure(CKPT_ERR_NO_AGENT,
+                "cannot start the agent of node " + options.node + ": " + (complaint.empty() ? why : complaint));
+}
+
+}  // namespace
+
+void check_answer(const nlohmann::json& answer) {
+  const auto status = answer.find("status");
+  if (status == answer.end() || !status->is_number_integer())
+    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer has no status; do engine and agent have the same version?");
+  const int value = status->get<int>();
+  if (value == CKPT_OK) return;
+  const auto message = answer.find("message");
+  throw Failure(value > CKPT_OK && value <= CKPT_ERR_INTERNAL ? static_cast<ckpt_status>(value) : CKPT_ERR_INTERNAL,
+                message != answer.end() && message->is_string() ? message->get<std::string>()
+                                                                : "the agent refused without a reason");
+}
+
+AgentConnection AgentConnection::open(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
+  AgentConnection connection(connect(options));
+  Frame answer = connection.ask(hello(options, instance, incarnation),
+                                Deadline::in_ms(options.claim_timeout_ms + answer_margin_ms));
+  check_answer(answer.body);
+  if (answer.fds.size() != 1)
+    throw Failure(CKPT_ERR_INTERNAL,
+                  "the agent's hello lacks the control page; do engine and agent have the same version?");
+  connection.control_ =
+      std::make_shared<arena::Control>(arena::Control::attach(std::move(answer.fds.front()), options.rank));
+  return connection;
+}
+
+Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
+  usable_ = false;
+  socket_.send(request, {}, deadline);
+  Frame answer = socket_.receive(deadline);
+  usable_ = true;
+  return answer;
+}
+
+bool AgentConnection::hung_up() const {
+  pollfd entry{socket_.fd(), POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,182 @@
+#include "engine/agent_link.hpp"
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+#include "base/error.hpp"
+#include "base/thread.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr std::int64_t look_interval_ms = 50;  // how often the watcher looks whether the agent lives
+constexpr std::int64_t pause_first_ms = 50;    // between attempts to connect again
+constexpr std::int64_t pause_longest_ms = 5'000;
+constexpr std::int64_t reserve_timeout_ms = 600'000;  // touching memory takes about a second per gigabyte
+
+std::uint64_t random_instance() {
+  std::random_device random;
+  return (std::uint64_t{random()} << 32 | random()) | 1;
+}
+
+// For one writer, into whose page tables the slots are brought now rather than in the first capture.
+arena::Segment map_slots(UniqueFd fd) {
+  auto segment =
+      arena::Segment::attach(std::move(fd), arena::Segment::Access::write, "the segment that the agent sent");
+  segment.mapping().populate(1);
+  return segment;
+}
+
+std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const SlotSizes& sizes) {
+  Frame answer = connection.ask({{"type", "reserve"},
+                                 {"main_bytes", sizes.main_bytes},
+                                 {"main_layout_bytes", sizes.main_layout_bytes},
+                                 {"private_bytes", sizes.private_bytes},
+                                 {"private_layout_bytes", sizes.private_layout_bytes}},
+                                Deadline::in_ms(reserve_timeout_ms));
+  check_answer(answer.body);
+  if (answer.fds.size() != 2) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve lacks the two segments");
+  return std::make_shared<Slots>(Slots{map_slots(std::move(answer.fds[0])), map_slots(std::move(answer.fds[1]))});
+}
+
+}  // namespace
+
+AgentLink::AgentLink(const Options& options, OnWords on_words)
+    : options_(options), on_words_(std::move(on_words)), instance_(random_instance()) {
+  install(AgentConnection::open(options_, instance_, 0), nullptr);
+  watcher_ = start_thread("ckpt-link", [this] { watch(); });
+}
+
+AgentLink::~AgentLink() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+  watcher_.join();
+}
+
+std::string AgentLink::why_disconnected() const {
+  const std::lock_guard lock(mutex_);
+  return why_disconnected_;
+}
+
+Session AgentLink::session() const {
+  const std::lock_guard lock(mutex_);
+  return session_;
+}
+
+void AgentLink::install(AgentConnection connection, std::shared_ptr<Slots> slots) {
+  {
+    const std::lock_guard lock(mutex_);
+    session_ = {connection.control(), std::move(slots)};
+    connection_ = std::move(connection);
+    session_number_.fetch_add(1, std::memory_order_release);
+    connected_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+// With the lock held.
+void AgentLink::lost(const Failure& failure) {
+  connection_.reset();
+  why_disconnected_ = failure.what();
+  connected_.store(false, std::memory_order_release);
+}
+
+Frame AgentLink::ask(const nlohmann::json& request, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!changed_.wait_until(lock, deadline.at(), [&] { return connection_.has_value(); }))
+      throw Failure(CKPT_ERR_NO_AGENT, why_disconnected_);
+    try {
+      Frame answer = connection_->ask(request, deadline);
+      check_answer(answer.body);
+      return answer;
+    } catch (const Failure& failure) {
+      if (connection_->usable()) throw;
+      lost(failure);
+      if (failure.status() == CKPT_ERR_TIMEOUT) throw;
+    }
+  }
+}
+
+void AgentLink::reserve(const SlotSizes& sizes) {
+  const std::lock_guard lock(mutex_);
+  if (!connection_) throw Failure(CKPT_ERR_NO_AGENT, why_disconnected_);
+  try {
+    session_.slots = reserve_on(*connection_, sizes);
+  } catch (const Failure& failure) {
+    if (!connection_->usable()) lost(failure);
+    throw;
+  }
+  reserved_ = sizes;
+  session_number_.fetch_add(1, std::memory_order_release);
+}
+
+void AgentLink::leave(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
+  session_.slots.reset();
+  stop_.store(true, std::memory_order_release);
+  try {
+    if (connection_) connection_->ask({{"type", "bye"}}, deadline);
+  } catch (const Failure&) {
+    // The agent is gone, or learns from the socket's end that we are.
+  }
+}
+
+// ---- The watcher's thread ----
+
+void AgentLink::watch() {
+  std::int64_t pause_ms = pause_first_ms;
+  Session watched = session();
+  std::uint32_t number = session_number();
+  while (!stop_.load(std::memory_order_acquire)) {
+    if (number != session_number()) {
+      number = session_number();
+      watched = session();
+    }
+    if (watch_words(watched)) {
+      pause_ms = pause_first_ms;
+      continue;
+    }
+    if (watched.control->fenced() == 0 && reconnect()) continue;
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(pause_ms), [&] { return stop_.load(); });
+    pause_ms = std::min(pause_ms * 2, pause_longest_ms);
+  }
+}
+
+// Looks once, or until the bell rings; false when the agent is gone.
+bool AgentLink::watch_words(const Session& session) {
+  const std::uint32_t seen = session.control->agent_bell();
+  on_words_(*session.control);
+  if (!connected()) return false;
+  session.control->wait_agent_bell(seen, Deadline::in_ms(look_interval_ms));
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return true;  // a request is under way: it notices by itself
+  if (connection_ && connection_->hung_up())
+    lost(Failure(CKPT_ERR_NO_AGENT, "the node's agent is gone; looking for a new one"));
+  return connection_.has_value();
+}
+
+bool AgentLink::reconnect() {
+  std::optional<SlotSizes> sizes;
+  {
+    const std::lock_guard lock(mutex_);
+    sizes = reserved_;
+  }
+  try {
+    auto connection = AgentConnection::open(options_, instance_, incarnation_.load(std::memory_order_acquire));
+    auto slots = sizes ? reserve_on(connection, *sizes) : nullptr;
+    install(std::move(connection), std::move(slots));
+    return true;
+  } catch (const std::exception& failure) {
+    const std::lock_guard lock(mutex_);
+    why_disconnected_ = failure.what();
+    return false;
+  }
+}
+
+}  // namespace ckpt::engine

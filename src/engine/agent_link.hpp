@@ -1,0 +1,90 @@
+// The engine's lasting link to its agent. A watcher thread listens for commits and for the agent's death, and connects
+// again after it; the slots stay where they are meanwhile.
+//
+// Requests come from the training thread, one at a time. connected(), session_number() and why_disconnected() are for
+// any thread; the first two take no lock.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "engine/agent_connection.hpp"
+#include "engine/session.hpp"
+
+namespace ckpt::engine {
+
+// How large the slots of the two local segments must be.
+struct SlotSizes {
+  std::uint64_t main_bytes = 0;
+  std::uint64_t main_layout_bytes = 0;
+  std::uint64_t private_bytes = 0;
+  std::uint64_t private_layout_bytes = 0;
+};
+
+class AgentLink {
+ public:
+  // Called on the watcher's thread after the agent changed a word of the control page, or may have. Does not throw.
+  using OnWords = std::function<void(const arena::Control&)>;
+
+  // Connects as AgentConnection::open() does. Throws Failure.
+  AgentLink(const Options& options, OnWords on_words);
+  ~AgentLink();
+  AgentLink(const AgentLink&) = delete;
+  AgentLink& operator=(const AgentLink&) = delete;
+
+  bool connected() const { return connected_.load(std::memory_order_acquire); }
+  // One sentence about why snapshots are not taken while the link is down.
+  std::string why_disconnected() const;
+
+  // Grows whenever session() becomes another.
+  std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
+  Session session() const;
+
+  // Asks the agent; waits for a new one where it dies meanwhile. Throws Failure, also for an answer that is a refusal.
+  Frame ask(const nlohmann::json& request, Deadline deadline);
+
+  // Has the slots made and maps them; session() has them then. Throws Failure. Done again by itself for every new
+  // agent.
+  void reserve(const SlotSizes& sizes);
+
+  // Tells the agent that this engine is closed and writes nothing any more; not in doubt afterwards, unlike a death.
+  void leave(Deadline deadline);
+
+  // From now on this engine is known to its agents as one that has restored.
+  void joined(std::uint64_t incarnation) { incarnation_.store(incarnation, std::memory_order_release); }
+
+ private:
+  void watch();
+  bool watch_words(const Session& session);
+  bool reconnect();
+  void install(AgentConnection connection, std::shared_ptr<Slots> slots);
+  void lost(const Failure& failure);
+
+  const Options options_;
+  const OnWords on_words_;
+  const std::uint64_t instance_;
+  std::atomic<std::uint64_t> incarnation_{0};
+  std::atomic<bool> connected_{false};
+  std::atomic<std::uint32_t> session_number_{0};
+  std::atomic<bool> stop_{false};
+
+  mutable std::mutex mutex_;  // for all below; held while a request is under way
+  std::condition_variable changed_;
+  std::optional<AgentConnection> connection_;
+  Session session_;
+  std::optional<SlotSizes> reserved_;
+  std::string why_disconnected_;
+
+  std::thread watcher_;
+};
+
+}  // namespace ckpt::engine

@@ -1,0 +1,171 @@
+// The C ABI over Engine: turns failures into status codes and keeps every exception inside.
+
+#include <unistd.h>
+
+#include <new>
+
+#include "base/error.hpp"
+#include "device/host_device.hpp"
+#include "engine/engine.hpp"
+#include "engine/fork_guard.hpp"
+
+struct ckpt_engine {
+  explicit ckpt_engine(const ckpt::Options& options)
+      : engine(options, std::make_unique<ckpt::device::HostDevice>(options.copy_threads)) {}
+  ckpt::engine::ForkGuard fork_guard;
+  ckpt::engine::Engine engine;
+};
+
+namespace {
+
+using ckpt::Failure;
+using ckpt::engine::Outcome;
+
+thread_local std::string last_error;  // NOLINT: the ABI's one piece of state
+
+ckpt_status fail(ckpt_status status, const char* sentence) noexcept {
+  try {
+    last_error = sentence;
+  } catch (...) {
+    last_error.clear();
+  }
+  return status;
+}
+
+// Runs `body`, which returns an Outcome, at the edge.
+template <class Body>
+ckpt_status guarded(Body body) noexcept {
+  try {
+    last_error.clear();
+    const Outcome outcome = body();
+    if (*outcome.text != '\0') last_error = outcome.text;
+    return outcome.status;
+  } catch (const Failure& failure) {
+    return fail(failure.status(), failure.what());
+  } catch (const std::bad_alloc&) {
+    return fail(CKPT_ERR_SYSTEM, "out of memory in ckptengine");
+  } catch (const std::exception& error) {
+    return fail(CKPT_ERR_INTERNAL, error.what());
+  } catch (...) {
+    return fail(CKPT_ERR_INTERNAL, "an unknown failure in ckptengine");
+  }
+}
+
+void need(bool given, const char* what) {
+  if (!given) throw Failure(CKPT_ERR_INVALID, std::string(what) + " is null; give it");
+}
+
+// The same, for calls on an engine.
+template <class Body>
+ckpt_status on_engine(ckpt_engine* engine, Body body) noexcept {
+  return guarded([&] {
+    need(engine != nullptr, "the engine");
+    if (engine->fork_guard.in_forked_child())
+      throw Failure(CKPT_ERR_INVALID, "this process was forked from the engine's; create an engine of its own");
+    return body(engine->engine);
+  });
+}
+
+ckpt::OptionPairs pairs_of(const ckpt_option* options, std::size_t count) {
+  need(options != nullptr || count == 0, "the list of options");
+  ckpt::OptionPairs pairs;
+  for (std::size_t i = 0; i < count; ++i) {
+    need(options[i].key != nullptr && options[i].value != nullptr, "an option's key or value");
+    pairs.emplace_back(options[i].key, options[i].value);
+  }
+  return pairs;
+}
+
+}  // namespace
+
+const char* ckpt_last_error(void) { return last_error.c_str(); }
+
+const char* ckpt_version(void) { return CKPT_VERSION; }
+
+ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** engine) {
+  return guarded([&]() -> Outcome {
+    need(engine != nullptr, "the place for the engine");
+    *engine = nullptr;
+    *engine = new ckpt_engine(ckpt::parse_options(ckpt::Reader::engine, pairs_of(options, count), environ));
+    return {};
+  });
+}
+
+void ckpt_close(ckpt_engine* engine) {
+  // A forked child's copy is left alone: its threads never existed, and its mappings are not there.
+  if (engine == nullptr || engine->fork_guard.in_forked_child()) return;
+  guarded([&]() -> Outcome {
+    delete engine;
+    return {};
+  });
+}
+
+ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(tensor != nullptr, "the tensor");
+    self.register_tensor(*tensor);
+    return {};
+  });
+}
+
+ckpt_status ckpt_move_tensor(ckpt_engine* engine, const char* name, void* data) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(name != nullptr, "the tensor's name");
+    self.move_tensor(name, data);
+    return {};
+  });
+}
+
+ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* name) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(name != nullptr, "the tensor's name");
+    self.unregister_tensor(name);
+    return {};
+  });
+}
+
+ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(json != nullptr, "the place for the layout");
+    *json = self.stored_layout().c_str();
+    return {};
+  });
+}
+
+ckpt_status ckpt_restore(ckpt_engine* engine, ckpt_restored* result) {
+  std::string message;
+  const ckpt_status status = on_engine(engine, [&](auto& self) -> Outcome {
+    need(result != nullptr, "the place for the result");
+    *result = self.restore(message);
+    return {};
+  });
+  return status == CKPT_OK && !message.empty() ? fail(CKPT_OK, message.c_str()) : status;
+}
+
+ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration) {
+  return on_engine(engine, [&](auto& self) { return self.snapshot(iteration); });
+}
+
+ckpt_status ckpt_before_update(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) { return self.before_update(); });
+}
+
+ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(stage != nullptr, "the place for the stage");
+    *stage = self.stage(iteration);
+    return {};
+  });
+}
+
+ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, int64_t timeout_ms) {
+  return on_engine(engine, [&](const auto& self) { return self.wait(iteration, stage, timeout_ms); });
+}
+
+ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(stats != nullptr, "the place for the counters");
+    *stats = self.stats();
+    return {};
+  });
+}

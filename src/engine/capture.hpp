@@ -1,0 +1,64 @@
+// One rank's capture of one iteration into the two slots that the agent granted: begun in snapshot(), finished in
+// before_update().
+//
+// Used by the training thread. No system calls but one futex wake in each, no locks, no allocation.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "device/device.hpp"
+#include "engine/registry.hpp"
+#include "engine/session.hpp"
+#include "protocol/version.hpp"
+
+namespace ckpt::engine {
+
+class Capture {
+ public:
+  Capture(device::Device& device, std::uint32_t world_size) : device_(device), world_size_(world_size) {}
+  ~Capture() { cancel(); }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  // Captures into these slots from now on. Not while active().
+  void attach(Session session);
+  const Session& session() const { return session_; }
+
+  // The agent's leave to capture, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for one that
+  // names no slot.
+  std::optional<arena::Grant> unused_grant() const;
+  // Whether the state fits the slots; a sentence if not.
+  std::optional<std::string> misfit(const RankState& state) const;
+
+  // Copies the private shard and starts to copy the main one. `state` stays unchanged until the capture is over.
+  void begin(const arena::Grant& grant, Version version, const RankState& state);
+  bool active() const { return active_.has_value(); }
+  Version version() const { return active_->version; }
+  std::uint64_t length_bytes() const;
+
+  // Waits for the copy, seals both slots and tells the agent. False when the deadline passed first: still active.
+  bool finish(Deadline deadline);
+  // Gives up what is active. The grant stays unused.
+  void cancel();
+
+ private:
+  struct Active {
+    arena::Grant grant;
+    Version version;
+    const RankState* state;
+  };
+  // Which layout text this engine wrote to each slot, so that it is written once and not every iteration.
+  using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
+
+  void publish(arena::WritableSlot slot, const ShardState& shard, std::uint64_t& written_layout) const;
+
+  device::Device& device_;
+  const std::uint32_t world_size_;
+  Session session_;
+  std::optional<Active> active_;
+  WrittenLayouts main_layouts_{}, private_layouts_{};
+};
+
+}  // namespace ckpt::engine

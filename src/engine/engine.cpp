@@ -1,0 +1,73 @@
+#include "engine/engine.hpp"
+
+#include "base/error.hpp"
+
+namespace ckpt::engine {
+
+Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
+    : options_(options),
+      device_(std::move(device)),
+      capture_(*device_, options.world_size),
+      link_(options, [this](const arena::Control& control) { on_words(control); }) {}
+
+Engine::~Engine() {
+  const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
+  if (capture_.active() && !capture_.finish(deadline)) capture_.cancel();
+  capture_.attach({});
+  link_.leave(deadline);
+}
+
+// On the watcher's thread.
+void Engine::on_words(const arena::Control& control) {
+  const Version committed = control.committed();
+  if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
+    tickets_.committed(committed, Clock::now());
+  if (control.fenced() != 0) tickets_.superseded();
+}
+
+void Engine::check_no_capture(const char* call) const {
+  if (capture_.active())
+    throw Failure(CKPT_ERR_INVALID, std::string(call) + " came between snapshot(" +
+                                        std::to_string(capture_.version().iteration()) +
+                                        ") and before_update(); call before_update() first");
+}
+
+void Engine::register_tensor(const ckpt_tensor& tensor) {
+  check_no_capture("register_tensor()");
+  registry_.add(tensor, *device_);
+}
+
+void Engine::move_tensor(const std::string& name, void* data) {
+  check_no_capture("move_tensor()");
+  registry_.move(name, data);
+}
+
+void Engine::unregister_tensor(const std::string& name) {
+  check_no_capture("unregister_tensor()");
+  registry_.remove(name);
+}
+
+Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const {
+  if (iteration < 0) return {CKPT_ERR_INVALID, "cannot wait for a negative iteration; give one that was snapshotted"};
+  if (stage < CKPT_STAGE_NONE || stage > CKPT_STAGE_DURABLE)
+    return {CKPT_ERR_INVALID, "cannot wait for an unknown stage; use one of ckpt_stage"};
+  if (stage == CKPT_STAGE_DURABLE)
+    return {CKPT_ERR_INVALID, "nothing becomes durable, as no persistent tier is there; wait for CKPT_STAGE_COMMITTED"};
+  switch (const ckpt_status status = tickets_.wait(iteration, stage, Deadline::in_ms(timeout_ms))) {
+    case CKPT_OK:
+      return {};
+    case CKPT_ERR_TIMEOUT:
+      return {status, "the snapshot did not reach the stage in time; wait longer, or see ckptctl status"};
+    case CKPT_ERR_SKIPPED:
+      return {status, "the snapshot of this iteration was skipped on all ranks; wait for a later one"};
+    case CKPT_ERR_DISCARDED:
+      return {status, "the snapshot of this iteration was discarded; wait for a later one"};
+    case CKPT_ERR_SUPERSEDED:
+      return {status,
+              "this rank was started again elsewhere, so nothing of this process is committed any more; end it"};
+    default:
+      return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
+  }
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,84 @@
+// The engine of one rank: what stands behind the C ABI, whose words (ckptengine.h) apply.
+//
+// Used by the training thread, but for stage(), wait() and stats(), which any thread may call. Failures are thrown as
+// Failure. Owns everything; the tensors' memory is the caller's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "device/device.hpp"
+#include "engine/agent_link.hpp"
+#include "engine/capture.hpp"
+#include "engine/registry.hpp"
+#include "engine/stored.hpp"
+#include "engine/tickets.hpp"
+
+namespace ckpt::engine {
+
+// Of calls in which something may go by without being an error. `text`, if not empty, is a static sentence.
+struct Outcome {
+  ckpt_status status = CKPT_OK;
+  const char* text = "";
+};
+
+class Engine {
+ public:
+  Engine(const Options& options, std::unique_ptr<device::Device> device);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void register_tensor(const ckpt_tensor& tensor);
+  void move_tensor(const std::string& name, void* data);
+  void unregister_tensor(const std::string& name);
+
+  const std::string& stored_layout();
+  // `message` gets what is to be said about a state that is behind or of unknown standing.
+  ckpt_restored restore(std::string& message);
+
+  Outcome snapshot(std::int64_t iteration);
+  Outcome before_update();
+
+  ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
+  Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
+  ckpt_stats_t stats() const { return tickets_.stats(); }
+
+ private:
+  void on_words(const arena::Control& control);
+
+  // restore.cpp
+  const Stored& stored(Deadline deadline);
+  void ask_for_stored(nlohmann::json request, Deadline deadline);
+  std::optional<CorruptPiece> load();
+
+  // snapshot.cpp
+  void check_order(std::int64_t iteration) const;
+  void reserve_slots(const RankState& state);
+  void follow_session();
+  Outcome discard_forgotten();
+  Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at);
+  void check_no_capture(const char* call) const;
+
+  const Options options_;
+  std::unique_ptr<device::Device> device_;
+  Registry registry_;
+  Tickets tickets_;
+  Capture capture_;
+  std::optional<Stored> stored_;  // between the agent's answer and restore()
+  std::string stored_layout_;
+  std::atomic<std::uint64_t> incarnation_{0};  // 0: not restored yet
+  std::int64_t last_iteration_ = -1;
+  Clock::time_point snapshot_called_at_;
+  double snapshot_stall_ms_ = 0;
+  std::uint32_t session_number_ = 0;
+  std::optional<Failure> reserve_failure_;
+  Clock::time_point reserve_again_at_;
+  AgentLink link_;  // last: its watcher uses the tickets
+};
+
+}  // namespace ckpt::engine

@@ -1,0 +1,101 @@
+#include "engine/registry.hpp"
+
+#include "base/dtype.hpp"
+#include "base/error.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr std::int32_t extents_max = 16;
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
+
+std::string checked_name(const char* name) {
+  if (name == nullptr || !arena::is_tensor_name(name))
+    refuse("a tensor's name must be 1 to 4096 bytes of UTF-8, and not __metadata__; register it under another name");
+  return name;
+}
+
+void check_memory(const std::string& label, const void* data, std::uint64_t size_bytes) {
+  if (data == nullptr && size_bytes != 0)
+    refuse(label + " has " + std::to_string(size_bytes) + " bytes but a null pointer; give the address of its data");
+}
+
+}  // namespace
+
+void Registry::add(const ckpt_tensor& tensor, const device::Device& device) {
+  const std::string name = checked_name(tensor.name);
+  const std::string label = "tensor \"" + name + "\"";
+  if (tensors_.contains(name))
+    refuse(label + " is registered already; unregister it first, or move it to tell its new address");
+  if (!is_dtype(tensor.dtype)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
+  if (tensor.memory != CKPT_HOST && tensor.memory != CKPT_DEVICE)
+    refuse(label + " has an unknown memory kind; use one of ckpt_memory");
+  if (!device.reaches(tensor.memory))
+    refuse(label + " is in device memory, but this build of ckptengine has no CUDA backend; register a host copy");
+  if (tensor.capture != CKPT_OVERLAPPED && tensor.capture != CKPT_AT_ONCE)
+    refuse(label + " has an unknown way of capture; use one of ckpt_capture");
+  if (tensor.ndim < 0 || tensor.ndim > extents_max || (tensor.ndim > 0 && tensor.shape == nullptr))
+    refuse(label + " needs a shape of 0 to 16 extents");
+
+  Tensor added{{name, tensor.dtype, {}, 0, 0}, static_cast<std::byte*>(tensor.data), tensor.capture};
+  if (tensor.ndim > 0) added.entry.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
+  const auto size_bytes = arena::tensor_bytes(tensor.dtype, added.entry.shape);
+  if (!size_bytes) refuse(label + " has a negative extent or an impossible size; correct its shape");
+  check_memory(label, tensor.data, *size_bytes);
+  added.entry.size_bytes = *size_bytes;
+  tensors_.emplace(name, std::move(added));
+  layout_changed_ = memory_changed_ = true;
+}
+
+Registry::Tensors::iterator Registry::find(const std::string& name) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) refuse("tensor \"" + name + "\" is not registered; register it first");
+  return found;
+}
+
+void Registry::move(const std::string& name, void* data) {
+  Tensor& tensor = find(name)->second;
+  check_memory("tensor \"" + name + "\"", data, tensor.entry.size_bytes);
+  if (tensor.data == data) return;
+  tensor.data = static_cast<std::byte*>(data);
+  memory_changed_ = true;
+}
+
+void Registry::remove(const std::string& name) {
+  tensors_.erase(find(name));
+  layout_changed_ = memory_changed_ = true;
+}
+
+void Registry::lay_out(ShardState& shard, ckpt_capture capture) const {
+  std::vector<arena::LayoutEntry> entries;
+  for (const auto& [name, tensor] : tensors_)
+    if (tensor.capture == capture) entries.push_back(tensor.entry);
+  shard.layout = arena::pack(std::move(entries));
+  shard.layout_text = arena::layout_text(shard.layout);
+  shard.layout_hash = arena::layout_hash(shard.layout_text);
+}
+
+void Registry::plan(ShardState& shard) const {
+  std::vector<device::Plan::Region> regions;
+  regions.reserve(shard.layout.entries.size());
+  for (const arena::LayoutEntry& entry : shard.layout.entries)
+    regions.push_back({tensors_.find(entry.name)->second.data, entry.size_bytes});
+  shard.plan = device::Plan(std::move(regions));
+}
+
+const RankState& Registry::state() {
+  if (layout_changed_) {
+    lay_out(state_.main, CKPT_OVERLAPPED);
+    lay_out(state_.private_, CKPT_AT_ONCE);
+    layout_changed_ = false;
+  }
+  if (memory_changed_) {
+    plan(state_.main);
+    plan(state_.private_);
+    memory_changed_ = false;
+  }
+  return state_;
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,61 @@
+// The tensors that the caller has registered, and the two shards that they make up.
+//
+// Used by the training thread. Nothing is computed anew unless a registration changed.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "arena/layout.hpp"
+#include "ckptengine/ckptengine.h"
+#include "device/device.hpp"
+
+namespace ckpt::engine {
+
+// One shard as it is registered now.
+struct ShardState {
+  arena::Layout layout;
+  std::string layout_text;
+  std::uint64_t layout_hash = 0;
+  device::Plan plan{{}};
+
+  std::uint64_t length_bytes() const { return layout.length_bytes; }
+};
+
+struct RankState {
+  ShardState main;
+  ShardState private_;
+};
+
+class Registry {
+ public:
+  // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory is taken.
+  void add(const ckpt_tensor& tensor, const device::Device& device);
+  void move(const std::string& name, void* data);
+  void remove(const std::string& name);
+
+  bool empty() const { return tensors_.empty(); }
+  // Valid until the next change.
+  const RankState& state();
+
+ private:
+  struct Tensor {
+    arena::LayoutEntry entry;
+    std::byte* data;
+    ckpt_capture capture;
+  };
+  using Tensors = std::map<std::string, Tensor, std::less<>>;
+
+  Tensors::iterator find(const std::string& name);
+  void lay_out(ShardState& shard, ckpt_capture capture) const;
+  void plan(ShardState& shard) const;
+
+  Tensors tensors_;
+  RankState state_;
+  bool layout_changed_ = true;
+  bool memory_changed_ = true;
+};
+
+}  // namespace ckpt::engine

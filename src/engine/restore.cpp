@@ -1,0 +1,92 @@
+// The engine's restore: takes part in the job's decision, and brings the decided version into the tensors.
+
+#include "base/error.hpp"
+#include "engine/engine.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout, and says what it waited for
+
+nlohmann::json report_of(const CorruptPiece& corrupt) {
+  return {{"type", "corrupt"}, {"shard", corrupt.shard}, {"version", corrupt.version.word()}, {"leaf", corrupt.leaf}};
+}
+
+std::optional<CorruptPiece> load_shard(device::Device& device, const ShardState& shard, const StoredShard& stored) {
+  const auto leaf = device.load(shard.plan, {stored.slot.data(), stored.manifest.leaves.data()});
+  if (!leaf) return std::nullopt;
+  return CorruptPiece{stored.manifest.shard, stored.manifest.version, *leaf};
+}
+
+}  // namespace
+
+// Asks until the pieces that the agent sends are whole. Each one that is not is told, so that it is not sent again.
+void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
+  stored_.reset();
+  while (!stored_) {
+    request["timeout_ms"] = deadline.remaining_ms();
+    Frame answer = link_.ask(request, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+    try {
+      stored_ = take_stored(std::move(answer));
+    } catch (const CorruptPiece& corrupt) {
+      request = report_of(corrupt);
+    }
+  }
+}
+
+const Stored& Engine::stored(Deadline deadline) {
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline);
+  return *stored_;
+}
+
+const std::string& Engine::stored_layout() {
+  if (stored_layout_.empty()) {
+    if (incarnation_.load() != 0)
+      throw Failure(CKPT_ERR_INVALID, "ckpt_stored_layout() came after ckpt_restore(); call it before");
+    stored_layout_ = stored_layout_json(stored(Deadline::in_ms(options_.restore_timeout_ms)));
+  }
+  return stored_layout_;
+}
+
+std::optional<CorruptPiece> Engine::load() {
+  const RankState& state = registry_.state();
+  check_matches(*stored_, state, options_.world_size);
+  if (!stored_->found) return std::nullopt;
+  if (auto corrupt = load_shard(*device_, state.main, *stored_->main)) return corrupt;
+  return load_shard(*device_, state.private_, *stored_->private_);
+}
+
+ckpt_restored Engine::restore(std::string& message) {
+  if (incarnation_.load() != 0)
+    throw Failure(CKPT_ERR_INVALID, "ckpt_restore() was called before; once per life is enough");
+  const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
+  stored(deadline);
+  const auto load_begin = Clock::now();
+  while (const auto corrupt = load()) ask_for_stored(report_of(*corrupt), deadline);
+  const double load_ms = milliseconds_between(load_begin, Clock::now());
+  link_.joined(stored_->incarnation);
+  link_.ask({{"type", "restored"}}, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+
+  ckpt_restored result{};
+  result.found = stored_->found;
+  result.behind = stored_->behind;
+  result.status_unknown = stored_->status_unknown;
+  result.incarnation = stored_->incarnation;
+  result.iteration = stored_->found ? stored_->iteration : -1;
+  result.next_iteration = result.iteration + 1;
+  result.fetch_ms = stored_->fetch_ms;
+  if (stored_->found) {
+    result.main_tier = stored_->main->tier;
+    result.private_tier = stored_->private_->tier;
+    result.bytes = stored_->main->layout.length_bytes + stored_->private_->layout.length_bytes;
+    result.load_ms = load_ms;
+    tickets_.restored(result.iteration);
+  }
+  message = std::move(stored_->message);
+  last_iteration_ = result.iteration;
+  incarnation_.store(result.incarnation);
+  stored_.reset();  // unmaps what was restored from
+  return result;
+}
+
+}  // namespace ckpt::engine

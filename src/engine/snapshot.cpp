@@ -1,0 +1,144 @@
+// The engine's every iteration: snapshot() and before_update(). Once slots are reserved, and unless a registration
+// changed, these make no system call but one futex wake each, take no lock and allocate nothing.
+
+#include "base/error.hpp"
+#include "engine/engine.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr std::int64_t capture_timeout_ms = 60'000;  // far beyond any copy in memory
+constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
+constexpr std::chrono::seconds reserve_pause{5};     // a refused reservation is not asked for at every iteration
+
+// Private state is blobs that vary a little in size: room to grow.
+std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10); }
+
+SlotSizes slot_sizes(const RankState& state, const Options& options) {
+  const std::uint64_t main_bytes = std::max(state.main.length_bytes(), options.slot_bytes);
+  // Where the state will grow, its layout will.
+  const std::uint64_t growth = state.main.length_bytes() == 0 ? 1 : main_bytes / state.main.length_bytes();
+  return {.main_bytes = main_bytes,
+          .main_layout_bytes = std::min<std::uint64_t>(growth, 16) * with_headroom(state.main.layout_text.size()),
+          .private_bytes = with_headroom(state.private_.length_bytes()),
+          .private_layout_bytes = with_headroom(state.private_.layout_text.size())};
+}
+
+}  // namespace
+
+void Engine::check_order(std::int64_t iteration) const {
+  if (incarnation_.load(std::memory_order_relaxed) == 0)
+    throw Failure(CKPT_ERR_INVALID,
+                  "snapshot() came before restore(); call restore() once first, also for a fresh start");
+  if (registry_.empty())
+    throw Failure(CKPT_ERR_INVALID, "snapshot() came before register_tensor(); register the state first");
+  if (iteration < 0 || iteration > Version::iteration_max)
+    throw Failure(CKPT_ERR_INVALID, "iteration " + std::to_string(iteration) + " is out of range; use 0 to 2^40 - 1");
+  if (iteration <= last_iteration_)
+    throw Failure(CKPT_ERR_INVALID, "iteration numbers go backwards: snapshot(" + std::to_string(iteration) +
+                                        ") came after iteration " + std::to_string(last_iteration_) +
+                                        "; continue from restore()'s next_iteration and count up");
+}
+
+void Engine::reserve_slots(const RankState& state) {
+  if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
+  try {
+    link_.reserve(slot_sizes(state, options_));
+    reserve_failure_.reset();
+  } catch (const Failure& failure) {
+    reserve_failure_ = failure;
+    reserve_again_at_ = Clock::now() + reserve_pause;
+    throw;
+  }
+  follow_session();
+  const Deadline deadline = Deadline::in_ms(first_grant_wait_ms);
+  const arena::Control& control = *capture_.session().control;
+  for (;;) {
+    const std::uint32_t seen = control.agent_bell();
+    if (capture_.unused_grant() || deadline.passed()) return;
+    control.wait_agent_bell(seen, deadline);
+  }
+}
+
+void Engine::follow_session() {
+  const std::uint32_t number = link_.session_number();
+  if (number == session_number_) return;
+  capture_.attach(link_.session());
+  session_number_ = number;
+}
+
+// The one before was never finished: its tensors may have changed under the copy.
+Outcome Engine::discard_forgotten() {
+  if (!capture_.active()) return {};
+  tickets_.discarded(capture_.version().iteration());
+  capture_.cancel();
+  return {CKPT_OK,
+          "the snapshot before this one was discarded, because before_update() was not called after it; call "
+          "before_update() before each change of the registered tensors"};
+}
+
+Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at) {
+  const Outcome discarded = discard_forgotten();
+  last_iteration_ = iteration;
+  follow_session();
+  arena::Control& control = *capture_.session().control;
+  control.attempted(iteration);
+  if (!link_.connected())
+    throw Failure(CKPT_ERR_NO_AGENT,
+                  "snapshot(" + std::to_string(iteration) + ") is not taken: " + link_.why_disconnected());
+  if (const std::uint64_t incarnation = control.fenced(); incarnation != 0)
+    throw Failure(CKPT_ERR_SUPERSEDED, "rank " + std::to_string(options_.rank) + " was started again (incarnation " +
+                                           std::to_string(incarnation) +
+                                           "), and this process takes no further part; end it");
+  const RankState& state = registry_.state();
+  if (!capture_.session().slots) reserve_slots(state);
+  if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);
+
+  const auto grant = capture_.unused_grant();
+  if (!grant || iteration < capture_.session().control->resume_at()) {
+    capture_.session().control->ring_agent();
+    return {
+        CKPT_ERR_SKIPPED,
+        "this iteration's snapshot is skipped on all ranks, because earlier ones are still being copied; training is "
+        "not affected"};
+  }
+  tickets_.taken(iteration, called_at);
+  capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state);
+  return discarded;
+}
+
+Outcome Engine::snapshot(std::int64_t iteration) {
+  const auto called_at = Clock::now();
+  check_order(iteration);
+  snapshot_called_at_ = called_at;
+  Outcome outcome;
+  try {
+    outcome = try_snapshot(iteration, called_at);
+  } catch (const Failure& failure) {
+    tickets_.refused(iteration, failure.status());
+    throw;
+  }
+  if (outcome.status != CKPT_OK) tickets_.refused(iteration, outcome.status);
+  snapshot_stall_ms_ = milliseconds_between(called_at, Clock::now());
+  tickets_.stalled(snapshot_stall_ms_);
+  return outcome;
+}
+
+Outcome Engine::before_update() {
+  if (!capture_.active()) return {};
+  const auto called_at = Clock::now();
+  const std::int64_t iteration = capture_.version().iteration();
+  const std::uint64_t bytes = capture_.length_bytes();
+  if (!capture_.finish(Deadline::in_ms(capture_timeout_ms))) {
+    tickets_.discarded(iteration);
+    capture_.cancel();
+    return {CKPT_ERR_DISCARDED,
+            "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
+  }
+  const auto now = Clock::now();
+  tickets_.captured(iteration, bytes, milliseconds_between(snapshot_called_at_, now));
+  tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, now));
+  return {};
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,80 @@
+#include "engine/stored.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+StoredShard take_shard(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
+  const auto fd = json.at("fd").get<std::size_t>();
+  const auto index = json.at("slot").get<std::uint32_t>();
+  if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
+  auto segment =
+      arena::Segment::attach(std::move(fds[fd]), arena::Segment::Access::read, "a segment that the agent sent");
+  if (index >= segment.spec().slots) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
+  const arena::Slot slot = segment.slot(index);
+  auto manifest = slot.read();
+  if (!manifest) throw CorruptPiece{segment.spec().shard, slot.version(), 0};
+  auto layout = arena::parse_layout(manifest->layout);
+  if (layout.length_bytes != manifest->length_bytes) throw CorruptPiece{manifest->shard, manifest->version, 0};
+  return {std::move(segment), slot, std::move(*manifest), std::move(layout),
+          static_cast<ckpt_tier>(json.at("tier").get<int>())};
+}
+
+void check_shard(const char* which, const StoredShard& stored, const ShardState& registered) {
+  const auto difference = arena::first_difference(stored.layout, registered.layout);
+  if (!difference) return;
+  throw Failure(CKPT_ERR_MISMATCH,
+                std::string("the stored state has another layout: in the ") + which + " shard, " + *difference +
+                    "; register the state as it was stored (ckpt_stored_layout tells), or give the job another name");
+}
+
+}  // namespace
+
+Stored take_stored(Frame answer) {
+  try {
+    const auto& json = answer.body;
+    Stored stored;
+    stored.found = json.at("found").get<bool>();
+    stored.behind = json.value("behind", false);
+    stored.status_unknown = json.value("status_unknown", false);
+    stored.message = json.value("message", "");
+    stored.incarnation = json.at("incarnation").get<std::uint64_t>();
+    stored.fetch_ms = json.value("fetch_ms", 0.0);
+    if (stored.incarnation == 0 || stored.incarnation > Version::incarnation_max)
+      throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible incarnation");
+    if (!stored.found) return stored;
+    stored.iteration = json.at("iteration").get<std::int64_t>();
+    stored.main = take_shard(json.at("main"), answer.fds);
+    stored.private_ = take_shard(json.at("private"), answer.fds);
+    if (stored.main->manifest.version != stored.private_->manifest.version ||
+        stored.main->manifest.version.iteration() != stored.iteration)
+      throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces of different versions; please report this");
+    return stored;
+  } catch (const nlohmann::json::exception& error) {
+    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is malformed: ") + error.what());
+  }
+}
+
+void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size) {
+  if (!stored.found) return;
+  if (const std::uint32_t then = stored.main->manifest.world_size; then != world_size)
+    throw Failure(CKPT_ERR_MISMATCH, "the stored state is of a job of " + std::to_string(then) +
+                                         " ranks, but the option world_size is " + std::to_string(world_size) +
+                                         "; start as many ranks, or give the job another name");
+  check_shard("main", *stored.main, state.main);
+  check_shard("private", *stored.private_, state.private_);
+}
+
+std::string stored_layout_json(const Stored& stored) {
+  std::string json = "{\"found\":" + std::string(stored.found ? "true" : "false") +
+                     ",\"iteration\":" + std::to_string(stored.iteration) +
+                     ",\"incarnation\":" + std::to_string(stored.incarnation);
+  for (const auto& [name, shard] : {std::pair("main", &stored.main), std::pair("private", &stored.private_)})
+    json += ",\"" + std::string(name) + "\":" + (*shard ? (*shard)->manifest.layout : "{}");
+  return json + "}";
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,53 @@
+// What the agent brought home for this rank: the decided version's two pieces, mapped read-only.
+//
+// Used by the training thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "arena/layout.hpp"
+#include "arena/segment.hpp"
+#include "base/frame_socket.hpp"
+#include "engine/registry.hpp"
+
+namespace ckpt::engine {
+
+struct StoredShard {
+  arena::Segment segment;
+  arena::Slot slot;
+  arena::Manifest manifest;
+  arena::Layout layout;
+  ckpt_tier tier;
+};
+
+struct Stored {
+  bool found = false;
+  bool behind = false;
+  bool status_unknown = false;
+  std::string message;
+  std::uint64_t incarnation = 0;
+  std::int64_t iteration = -1;
+  double fetch_ms = 0;
+  std::optional<StoredShard> main;  // both there when found
+  std::optional<StoredShard> private_;
+};
+
+// A piece that is not what the agent said; the agent can bring another.
+struct CorruptPiece {
+  std::string shard;
+  Version version;
+  std::size_t leaf = 0;
+};
+
+// Takes the agent's answer to "restore" apart. Throws Failure (CKPT_ERR_INTERNAL) where it is malformed, CorruptPiece
+// where a slot holds no whole piece.
+Stored take_stored(Frame answer);
+
+// Throws Failure (CKPT_ERR_MISMATCH), with the first differing tensor named, unless it can be loaded into `state`.
+void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size);
+
+// The answer to ckpt_stored_layout().
+std::string stored_layout_json(const Stored& stored);
+
+}  // namespace ckpt::engine
