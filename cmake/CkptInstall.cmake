@@ -22,6 +22,7 @@ if(TARGET ckptengine)
                 ${CMAKE_CURRENT_BINARY_DIR}/ckptengineConfigVersion.cmake DESTINATION ${CKPT_PACKAGE_DIR})
 
   file(RELATIVE_PATH CKPT_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  string(REGEX REPLACE "/$" "" CKPT_PC_TO_PREFIX "${CKPT_PC_TO_PREFIX}")
   configure_file(${CMAKE_CURRENT_LIST_DIR}/ckptengine.pc.in ckptengine.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ckptengine.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()

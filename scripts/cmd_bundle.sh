@@ -27,7 +27,8 @@ needed_libraries() {
     grep -Ev '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv|util|anl|nsl|nss_[a-z]+))\.so[.0-9]*$' || true
 }
 
-# UCX loads its transports from a folder ucx/ beside libucs.
+# UCX loads its transports from a folder ucx/ beside libucs, and does without those whose own libraries a machine lacks:
+# what RDMA needs (libibverbs, librdmacm) is the machine's, matching its drivers.
 ucx_plugins() {
   local folder
   folder=$(needed_libraries "$@" | sed -n 's|/libucs\.so.*|/ucx|p')
@@ -46,8 +47,11 @@ quietly build/release/install.log cmake --install build/release --prefix "$stage
 
 mkdir -p "$stage/lib"
 plugins=$(ucx_plugins "$stage"/bin/*)
-if [[ -n $plugins ]]; then cp -r "$plugins" "$stage/lib/"; fi
-mapfile -t libraries < <(needed_libraries "$stage"/bin/* $([[ -z $plugins ]] || echo "$stage"/lib/ucx/*.so))
+if [[ -n $plugins ]]; then
+  mkdir -p "$stage/lib/ucx"
+  cp -P "$plugins"/*.so* "$stage/lib/ucx/"
+fi
+mapfile -t libraries < <(needed_libraries "$stage"/bin/*)
 for library in "${libraries[@]}"; do
   [[ $library == "$PWD/$stage"/* ]] || cp -L "$library" "$stage/lib/"
 done

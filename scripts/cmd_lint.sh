@@ -7,12 +7,12 @@ source scripts/build.sh
 
 show_help() {
   cat <<'TEXT'
-usage: ./dev lint [--fix] [format] [tidy] [shell] [python]
+usage: ./dev lint [--fix] [--only REGEX] [format] [tidy] [shell] [python]
 
 Checks all tracked sources, or the named parts of the check:
   format  clang-format over C and C++        shell   shellcheck
   tidy    clang-tidy over the release build  python  ruff
---fix lets clang-format and ruff change what they can.
+--fix lets clang-format and ruff change what they can. --only limits tidy to sources whose path begins with REGEX.
 TEXT
 }
 
@@ -27,10 +27,13 @@ lint_format() {
 lint_tidy() {
   build_or_die release # generated sources, and the list of commands
   local log=build/release/tidy.log
-  run-clang-tidy -p build/release -j "$(nproc)" -quiet "^$PWD/(src|kernels|placement|tests|bench|examples)/" \
-    >"$log" 2>/dev/null && return
-  grep -A 4 -E '(warning|error): ' "$log" >&2
-  return 1
+  local status=0
+  run-clang-tidy -p build/release -j "$(nproc)" -quiet "^$PWD/(${only:-(src|kernels|placement|tests|bench|examples)/})" \
+    >"$log.raw" 2>/dev/null || status=1
+  sed -e 's/\x1b\[[0-9;]*m//g' -e "s|$PWD/||g" "$log.raw" >"$log"
+  # A header's finding comes once for each source that includes it.
+  grep -E '^[^ ]+:[0-9]+:[0-9]+: (warning|error): ' "$log" | sort -u >&2
+  return $status
 }
 
 lint_shell() {
@@ -47,11 +50,13 @@ lint_python() {
 }
 
 fix=
+only=
 parts=()
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
     --fix) fix=yes; shift ;;
+    --only) only=$(option_value "$@"); shift 2 ;;
     format | tidy | shell | python) parts+=("$1"); shift ;;
     *) usage_error "unknown argument '$1'" ;;
   esac

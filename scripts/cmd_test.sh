@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ./dev test
-command_name=test
+command_name="test"
 source scripts/common.sh
 source scripts/setup.sh
 source scripts/build.sh

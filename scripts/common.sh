@@ -1,5 +1,6 @@
 # Sourced by every command: messages, and running things quietly. Messages go to stderr, results to stdout.
-# shellcheck shell=bash
+# Whoever sources it has set command_name.
+# shellcheck shell=bash disable=SC2154
 set -euo pipefail
 
 say() { echo "==> $*" >&2; }

@@ -25,7 +25,9 @@ def ctest_command(preset, only):
 
 def ctest_timeouts(preset, only):
     """Maps each test's command line to its timeout in seconds."""
-    listing = subprocess.run(ctest_command(preset, only) + ["--show-only=json-v1"], capture_output=True, text=True)
+    listing = subprocess.run(
+        [*ctest_command(preset, only), "--show-only=json-v1"], check=False, capture_output=True, text=True
+    )
     if listing.returncode != 0:
         sys.exit(f"ctest could not list the tests of {preset}: {listing.stderr.strip()}")
     timeouts = {}
@@ -41,7 +43,7 @@ def run_ctest(preset, only, results):
         return 0
     report = results.resolve() / f"{preset}-ctest.xml"
     log = results / f"{preset}-ctest.log"
-    command = ctest_command(preset, only) + ["--parallel", "2", "--output-junit", str(report)]
+    command = [*ctest_command(preset, only), "--parallel", "2", "--output-junit", str(report)]
     with open(log, "w") as output:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace")
         with StackWatch(child.pid, timeouts, results / f"{preset}-stacks.txt"):
@@ -60,7 +62,7 @@ def run_pytest(preset, only, results):
     if not folders:
         return 0
     report = results / f"{preset}-pytest.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "only_containing", "--only-containing", only]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "-p", "only_containing", "--only-containing", only]
     command += ["--timeout", str(PYTEST_TIMEOUT_S), "-o", "junit_family=xunit1", f"--junit-xml={report}", *folders]
     paths = [str(Path("scripts").resolve()), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {

@@ -43,3 +43,4 @@ for header in prefix/include/ckptengine/*.hpp; do
 done
 "${CC:-cc}" -std=c99 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -x c -include prefix/include/ckptengine/ckptengine.h \
   /dev/null
+rm -rf "$work"
