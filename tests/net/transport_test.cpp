@@ -61,5 +61,106 @@ TEST_P(OverEachTransport, EveryOddSizeArrives) {
   }
 }
 
+TEST_P(OverEachTransport, ConcurrentFetchesInBothDirectionsArrive) {
+  Pair pair(GetParam());
+  constexpr std::size_t count = 20;  // more than are served at once
+  for (std::size_t i = 0; i < count; ++i) {
+    pair.one.serves({"one", i}, pattern(3'000'000 + i, i), "");
+    pair.two.serves({"two", i}, pattern(2'000'000 + i, i), "");
+  }
+  std::vector<std::shared_ptr<MemorySink>> at_one, at_two;
+  for (std::size_t i = 0; i < count; ++i) {
+    at_one.push_back(pair.one.fetch(2, {"two", i}));
+    at_two.push_back(pair.two.fetch(1, {"one", i}));
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(at_one[i]->end(), FetchEnd::complete) << i;
+    ASSERT_EQ(at_two[i]->end(), FetchEnd::complete) << i;
+    EXPECT_TRUE(at_one[i]->data == pattern(2'000'000 + i, i)) << i;
+    EXPECT_TRUE(at_two[i]->data == pattern(3'000'000 + i, i)) << i;
+  }
+}
+
+TEST_P(OverEachTransport, AFetchFromOneselfWorks) {
+  Node node(loopback_options(1, 100, GetParam()));
+  node.knows(node);
+  node.serves({"own", 1}, pattern(100'000, 1), "");
+  const auto sink = node.fetch(1, {"own", 1});
+  ASSERT_EQ(sink->end(), FetchEnd::complete);
+  EXPECT_TRUE(sink->data == pattern(100'000, 1));
+}
+
+TEST(Transport, APieceThatIsNotThereSaysSo) {
+  Pair pair;
+  pair.two.serves({"layers", 9}, {}, "");
+  EXPECT_EQ(pair.one.fetch(2, {"layers", 8})->end(), FetchEnd::not_there);
+  EXPECT_EQ(pair.one.fetch(2, {"layer", 9})->end(), FetchEnd::not_there);
+  EXPECT_EQ(pair.one.fetch(2, {"layers", 9})->end(), FetchEnd::complete);
+}
+
+TEST(Transport, ASinkThatRefusesReceivesNothing) {
+  Pair pair;
+  pair.two.serves({"layers", 9}, pattern(5'000'000, 1), "");
+  const auto sink = std::make_shared<MemorySink>(4'999'999);
+  pair.one.transport->fetch(2, {"layers", 9}, sink, 25000);
+  EXPECT_EQ(sink->end(), FetchEnd::refused);
+  EXPECT_TRUE(sink->begun);
+  EXPECT_EQ(sink->landed_bytes, 0u);
+}
+
+TEST(Transport, AShardNameThatIsTooLongIsRefused) {
+  Pair pair;
+  EXPECT_EQ(pair.one.fetch(2, {std::string(5000, 's'), 1})->end(), FetchEnd::refused);
+}
+
+TEST(Transport, AnOversizedMessageIsRefusedOnBothSides) {
+  auto small = loopback_options(1, 100);
+  small.message_bytes_max = 100'000;
+  Node narrow(small);
+  Node wide(loopback_options(2, 200));
+  narrow.knows(wide);
+  wide.knows(narrow);
+  EXPECT_FALSE(narrow.transport->send(2, std::vector<std::byte>(100'001)));
+  EXPECT_TRUE(narrow.transport->send(2, std::vector<std::byte>(100'000)));
+  EXPECT_TRUE(wide.transport->send(1, std::vector<std::byte>(100'001)));  // dropped on arrival
+  EXPECT_TRUE(wide.transport->send(1, bytes_of("fits")));
+  const auto at_narrow = narrow.messages.wait_for(1);
+  ASSERT_EQ(at_narrow.size(), 1u);
+  EXPECT_EQ(text_of(at_narrow[0].second), "fits");
+  EXPECT_EQ(wide.messages.wait_for(1).size(), 1u);
+}
+
+TEST(Transport, AFetchWithoutTimeTimesOut) {
+  Pair pair;
+  pair.two.serves({"layers", 9}, pattern(64u << 20, 1), "");
+  EXPECT_EQ(pair.one.fetch(2, {"layers", 9}, 0)->end(), FetchEnd::timed_out);
+  EXPECT_EQ(pair.one.fetch(2, {"layers", 9})->end(), FetchEnd::complete);
+}
+
+TEST(Transport, ItsEndEndsEveryFetch) {
+  std::vector<std::shared_ptr<MemorySink>> sinks;
+  Node two(loopback_options(2, 200));
+  two.serves({"layers", 9}, pattern(64u << 20, 1), "");
+  {
+    Node one(loopback_options(1, 100));
+    one.knows(two);
+    for (int i = 0; i < 8; ++i) sinks.push_back(one.fetch(2, {"layers", 9}));
+    sinks[0]->landings.wait_for(1);
+  }
+  for (const auto& sink : sinks) {
+    EXPECT_EQ(sink->ends.count(), 1u);
+    EXPECT_TRUE(sink->in_order);
+  }
+}
+
+TEST(Transport, AnUnknownTransportOrInterfaceIsAFailure) {
+  auto options = loopback_options(1, 100);
+  options.transports = "no such transport";
+  EXPECT_THROW(Transport::create(options, {}), Failure);
+  options.transports = "tcp";
+  options.interface = "no such interface";
+  EXPECT_THROW(Transport::create(options, {}), Failure);
+}
+
 }  // namespace
 }  // namespace ckpt::net::testing
