@@ -59,7 +59,8 @@ class Stats:
 
 class Ticket:
     """One snapshot() call. `status` is OK when the snapshot was taken, else SKIPPED or what went wrong, in words in
-    `message`. Any thread may use it as long as the engine is open."""
+    `message` (with OK: what went wrong with the one before, if anything). Any thread may use it as long as the engine
+    is open."""
 
     __slots__ = ("_engine", "iteration", "message", "status")
 
@@ -195,10 +196,10 @@ class Engine:
         """Starts the snapshot of `iteration`, after all of its updates. Never raises because a snapshot was skipped or
         failed: the ticket says so, and the log does. Raises Error (INVALID) for a wrong call."""
         status = Status(self._library.ckpt_snapshot(self._open(), iteration))
-        message = "" if status is Status.OK else self._library.last_error()
+        message = self._library.last_error()  # with OK: what became of the snapshot before this one
         if status is Status.INVALID:
             raise Error(status, message)
-        self._report(status, message)
+        self._report(Status.DISCARDED if message and status is Status.OK else status, message)
         return Ticket(self, iteration, status, message)
 
     def before_update(self) -> bool:
@@ -232,6 +233,11 @@ class Engine:
             handle, self._handle = self._handle, None
             self._library.ckpt_close(handle)
             self._alive.clear()
+
+    def abandon(self) -> None:
+        """Leaves the engine without finishing a pending capture, which is thereby never made known. For state that was
+        changed under the copy. The engine's memory is not freed before the process ends."""
+        self._handle = None
 
     def __enter__(self) -> Engine:
         return self

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -203,6 +206,31 @@ def test_an_optimizer_step_ends_the_capture_by_itself(job):
     with Checkpointer(net, optimizer, **job) as checkpointer:
         checkpointer.restore()
     assert torch.equal(net.weight, at_snapshot)
+
+
+MOVES_UNDER_A_CAPTURE = """
+import json, sys, torch
+from ckptengine.torch import Checkpointer
+weight = torch.ones(8)
+with Checkpointer(tensors={"weight": weight}, **json.loads(sys.argv[1])) as checkpointer:
+    checkpointer.restore()
+    ticket = checkpointer.snapshot(0)
+    checkpointer.before_update()
+    assert ticket.wait(timeout_ms=20_000), ticket.message
+    assert checkpointer.snapshot(1).taken
+    weight.data = torch.zeros(8)
+    checkpointer.snapshot(2)
+"""
+
+
+def test_a_tensor_that_moves_under_a_capture_is_noticed_and_nothing_torn_is_stored(job):
+    command = [sys.executable, "-c", MOVES_UNDER_A_CAPTURE, json.dumps(job, default=str)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "call before_update() before each update" in done.stderr
+    weight = torch.zeros(8)
+    with Checkpointer(tensors={"weight": weight}, **job) as checkpointer:
+        assert checkpointer.restore().iteration == 0
+    assert torch.equal(weight, torch.ones(8))
 
 
 def test_a_changed_model_is_refused_by_the_name_of_its_tensor(job):

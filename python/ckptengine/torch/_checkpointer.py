@@ -68,6 +68,7 @@ class Checkpointer:
         self._shown: dict[str, Shown] = {}
         self._staged: list[Shown] = []
         self._identities: tuple | None = None
+        self._capturing = False  # between snapshot() and before_update()
         self._blob = bytearray()
         self._hooks: list[Any] = []
         first = self._encode()  # what cannot be represented is refused now
@@ -107,17 +108,21 @@ class Checkpointer:
     def before_update(self) -> bool:
         """Call before the next change of parameters, optimizer state or `tensors`; waits until they are captured.
         optimizer.step() calls it too, where the optimizer has hooks."""
+        self._capturing = False
         return self.engine.before_update()
 
     def snapshot(self, iteration: int) -> Ticket:
         """Starts the snapshot of `iteration`; call it after all updates of that iteration. Returns at once. A failed
-        or skipped snapshot never raises and does not harm training."""
+        or skipped snapshot never raises and does not harm training; a wrong call does: a forgotten restore(), an
+        iteration that is not larger than the last, tensors that moved before before_update()."""
         try:
             self._refresh()
         except Error as error:
             self.engine._report(error.status, str(error))
             return Ticket(self.engine, iteration, error.status, str(error))
-        return self.engine.snapshot(iteration)
+        ticket = self.engine.snapshot(iteration)
+        self._capturing = ticket.taken
+        return ticket
 
     @contextlib.contextmanager
     def update(self, iteration: int) -> Iterator[None]:
@@ -149,6 +154,8 @@ class Checkpointer:
         """Makes registrations, staging copies and Python state those of now."""
         identities = self._inventory.identities()
         if identities != self._identities:
+            if self._capturing:
+                self._refuse_torn_capture()
             self._identities = None
             self._register(self._wanted())
             self._identities = identities
@@ -202,8 +209,17 @@ class Checkpointer:
         self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
         self.engine.register(PYTHON_STATE, self._blob, capture=Capture.AT_ONCE)
 
+    def _refuse_torn_capture(self) -> None:
+        """Tensors moved under a capture that before_update() has not ended. It must never be taken for whole, neither
+        by a later before_update() nor by close(): this engine is of no more use."""
+        self.engine.abandon()
+        raise RuntimeError(
+            "tensors were replaced or moved between snapshot() and before_update(), so that what was being captured is "
+            "torn; nothing is captured any more: call before_update() before each update"
+        )
+
     def _before_step(self) -> None:
-        self.engine.before_update()
+        self.before_update()
 
     # ---- Python state ----
 

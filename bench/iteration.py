@@ -1,0 +1,101 @@
+"""What a snapshot in every iteration costs training: the demo's job with and without, in one run.
+
+Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with a snapshot in each alternate
+with blocks without any; the first iterations of a block, in which the work of the block before it may still go on, are
+left out. Ours is the median iteration with snapshots, theirs the one without. On a machine whose cores are all busy
+training, everything that capturing and replicating compute is on top; the figures below the ratio say what.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "python"))
+sys.path.insert(0, str(ROOT / "examples" / "demo"))
+
+import corpus
+import numpy as np
+from ckptengine import load_library
+from cluster import Cluster
+from demo import LENGTH, placement
+from report import Progress, mib, table
+from run import Run, find_programs
+
+SETTLE = 2  # iterations left out at the begin of each block
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """User and system time that the processes have used."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure(arguments: argparse.Namespace, folder: Path) -> tuple[Run, float]:
+    """The run, and the CPU seconds of all agents during it."""
+    programs = find_programs(Path(load_library(arguments.library).path))
+    options = {"transport": arguments.transport}
+    with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:
+        np.save(cluster.scratch / "text.npy", corpus.encode(corpus.read_text(None)))
+        names = [f"node{i}" for i in range(arguments.nodes)]
+        pids = [cluster.add_node(name).agent.pid for name in names]
+        settings = {
+            "name": "iteration",
+            "text": str(cluster.scratch / "text.npy"),
+            "characters": corpus.CHARACTERS_MAX,
+            "length": LENGTH,
+            "layers": arguments.nodes,
+            "batch": arguments.batch,
+            "iterations": 2 * arguments.blocks * arguments.block,
+            "seed": 1,
+            "alternate": arguments.block,
+        }
+        run = Run(cluster, settings, Progress())
+        before = cpu_seconds(pids)
+        run.live(placement(names, 1))
+        return run, cpu_seconds(pids) - before
+
+
+def split(run: Run, block: int) -> tuple[list[float], list[float]]:
+    """Iteration times of rank 0 with and without snapshots; the first two blocks warm up."""
+    with_snapshots, without = [], []
+    for event in run.lives[0].iterations[0]:
+        k = event["k"]
+        if k >= 2 * block and k % block >= SETTLE:
+            (with_snapshots if (k // block) % 2 == 0 else without).append(event["ms"])
+    return with_snapshots, without
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--blocks", type=int, default=7, help="of each kind; the first one warms up")
+    parser.add_argument("--block", type=int, default=7, help="iterations in a block")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--transport", default="shm")
+    parser.add_argument("--library", type=Path)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ckptengine-iteration-") as folder:
+        run, agents_s = measure(arguments, Path(folder))
+    with_snapshots, without = split(run, arguments.block)
+    taken, skipped = run.count_snapshots()
+    captured, _ = run.bytes_moved()
+    print(table([("stall", run.values("stall_ms")), ("replication", run.values("replication_ms"))]))
+    rounds = max(1, taken // arguments.nodes)
+    print(f"snapshots: {taken} taken, {skipped} skipped; {mib(captured / rounds)} captured per iteration of all ranks")
+    print(f"agents: {1e3 * agents_s / rounds:.0f} ms of CPU time per snapshot of all ranks, heartbeats included")
+    ours, theirs = statistics.median(with_snapshots), statistics.median(without)
+    print(f"ratio: iteration = {ours / theirs:.3f} (ours {ours:.2f}, theirs {theirs:.2f}, ms)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

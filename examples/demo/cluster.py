@@ -1,0 +1,205 @@
+"""Nodes on one machine: each has an agent of its own, an arena of its own, and some trainers.
+
+A Cluster owns every process and directory it makes, and takes all of them away when it is closed, however that comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+AGENT_START_S = 15
+STOP_GRACE_S = 5
+
+
+class DemoFailure(Exception):
+    """The demo cannot go on; the text says why, and what the log says."""
+
+
+@dataclass
+class Node:
+    name: str
+    arena_dir: Path
+    agent: subprocess.Popen
+    log: Path
+    trainers: dict[int, subprocess.Popen] = field(default_factory=dict)
+
+
+class Cluster:
+    """`programs` holds the paths of library, ckptd and ckptctl. `agent_options` go to every agent."""
+
+    def __init__(
+        self, job: str, programs: dict[str, Path], logs: Path, arena_root: Path, agent_options: dict[str, Any]
+    ) -> None:
+        self.job = job
+        self.programs = programs
+        self.logs = logs
+        self.agent_options = agent_options
+        self.nodes: dict[str, Node] = {}
+        self._closing = contextlib.ExitStack()
+        self.scratch = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="ckptengine-demo-")))
+        self.arenas = Path(
+            self._closing.enter_context(tempfile.TemporaryDirectory(prefix="ckptengine-demo-", dir=arena_root))
+        )
+        self.coordination = self.scratch / "coordination"
+        self.coordination.mkdir()
+        self._lives = 0
+        self._loose: dict[int, subprocess.Popen] = {}  # trainers on no node
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._closing:
+            self.stop_trainers()
+            for node in self.nodes.values():
+                _stop([node.agent])
+
+    # ---- nodes ----
+
+    def add_node(self, name: str) -> Node:
+        """A machine with nothing on it but a running agent."""
+        arena_dir = self.arenas / name
+        arena_dir.mkdir(mode=0o700)
+        options = self._node_options(name, arena_dir) | self.agent_options
+        log = self.logs / f"{name}.agent.log"
+        words = [f"{key}={value}" for key, value in options.items()]
+        agent = _start([self.programs["ckptd"], *words], log)
+        self.nodes[name] = Node(name, arena_dir, agent, log)
+        deadline = time.monotonic() + AGENT_START_S
+        socket = arena_dir / self.job / name / "agent.sock"
+        while not socket.exists():
+            if agent.poll() is not None:
+                raise DemoFailure(f"the agent of {name} ended with status {agent.returncode}\n{tail(log)}")
+            if time.monotonic() > deadline:
+                raise DemoFailure(f"the agent of {name} is not ready after {AGENT_START_S} s\n{tail(log)}")
+            time.sleep(0.02)
+        return self.nodes[name]
+
+    def kill_node(self, name: str) -> None:
+        """What a power failure does: agent and trainers are gone in the same moment, and so is the memory."""
+        node = self.nodes.pop(name)
+        processes = [node.agent, *node.trainers.values()]
+        for process in processes:
+            process.send_signal(signal.SIGKILL)
+        for process in processes:
+            process.wait()
+        shutil.rmtree(node.arena_dir)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What ckptctl says about the job, asked on one node; empty when it does not answer."""
+        options = self._node_options(name, self.nodes[name].arena_dir)
+        words = [f"{key}={value}" for key, value in options.items()]
+        command = [self.programs["ckptctl"], "status", "--json", *words]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            return {}
+
+    def _node_options(self, name: str, arena_dir: Path) -> dict[str, Any]:
+        return {"job": self.job, "node": name, "arena_dir": arena_dir, "coordination": self.coordination}
+
+    # ---- trainers ----
+
+    def start_trainers(self, placement: dict[int, str | None], settings: dict[str, Any]) -> list[Path]:
+        """One life of the job: a trainer for each rank on its node (None: on no node, without an engine). Returns the
+        files in which the ranks tell what they do."""
+        self._lives += 1
+        protocols = []
+        for rank, node in placement.items():
+            stem = f"{settings['name']}.life{self._lives}.rank{rank}"
+            own = settings | {
+                "rank": rank,
+                "world_size": len(placement),
+                "rendezvous": str(self.scratch / f"rendezvous-{self._lives}"),
+                "protocol": str(self.scratch / f"{stem}.jsonl"),
+                "engine": self._engine_options(node, rank, len(placement)) if node is not None else None,
+            }
+            path = self.scratch / f"{stem}.json"
+            path.write_text(json.dumps(own, default=str))
+            trainer = _start([sys.executable, HERE / "trainer.py", path], self.logs / f"{stem}.log")
+            (self._loose if node is None else self.nodes[node].trainers)[rank] = trainer
+            protocols.append(Path(own["protocol"]))
+        return protocols
+
+    def _engine_options(self, node: str, rank: int, world_size: int) -> dict[str, Any]:
+        here = self.nodes[node]
+        return {
+            "library": self.programs["library"],
+            "job": self.job,
+            "node": node,
+            "rank": rank,
+            "world_size": world_size,
+            "agent": "attach",
+            "arena_dir": here.arena_dir,
+        }
+
+    def trainers(self) -> dict[int, subprocess.Popen]:
+        found = dict(self._loose)
+        for node in self.nodes.values():
+            found |= node.trainers
+        return found
+
+    def stop_trainers(self) -> None:
+        """Ends this life of the job, as a launcher does when one trainer has failed."""
+        _stop(list(self.trainers().values()))
+        self._loose.clear()
+        for node in self.nodes.values():
+            node.trainers.clear()
+
+    def failed_trainer(self) -> int | None:
+        """A rank whose trainer ended badly, if there is one."""
+        return next((rank for rank, trainer in self.trainers().items() if trainer.poll() not in (None, 0)), None)
+
+    def trainers_done(self) -> bool:
+        return all(trainer.poll() == 0 for trainer in self.trainers().values())
+
+    def trainer_log(self, rank: int, name: str) -> str:
+        return tail(self.logs / f"{name}.life{self._lives}.rank{rank}.log")
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log, under its name."""
+    try:
+        text = log.read_text(errors="replace").splitlines()[-lines:]
+    except OSError as error:
+        text = [str(error)]
+    return "\n".join([f"--- {log} ---", *text])
+
+
+def _start(command: list[Any], log: Path) -> subprocess.Popen:
+    # A session of its own: Ctrl-C reaches the demo alone, which then ends its processes in order.
+    with open(log, "w") as output:
+        return subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+
+def _stop(processes: list[subprocess.Popen]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + STOP_GRACE_S
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,177 @@
+"""A training job loses a machine and carries on from its peer's memory.
+
+Trains a small character-level GPT on several "nodes" of this machine, twice: undisturbed, and with a snapshot in every
+iteration and one node that is killed at a random moment - agent, trainers and memory. An empty node takes its place,
+every rank calls restore(), and the losses must go on as if nothing had happened, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+import corpus
+import numpy as np
+from ckptengine import load_library
+from cluster import Cluster, DemoFailure
+from report import Progress, draw_losses, mib, table
+from run import Run, find_programs
+
+TIERS = ["local", "peer", "decoded", "persistent"]
+LENGTH = 64
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=4, metavar="N", help="machines (default 4, at least 2)")
+    parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N", help="trainers on each (default 1)")
+    parser.add_argument("--iterations", type=int, default=50, metavar="N", help="of each run (default 50)")
+    parser.add_argument("--batch", type=int, default=4, metavar="N", help="texts per rank and iteration (default 4)")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="what to train on (default: Python's library)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of model, data and dropout (default 1)")
+    parser.add_argument("--kill-at", type=int, metavar="K", help="iteration in which a node dies (default: random)")
+    parser.add_argument("--kill-node", type=int, metavar="I", help="which one (default: random)")
+    parser.add_argument("--transport", default="tcp", help="between agents, as UCX_TLS names it (default tcp)")
+    parser.add_argument("--arena-root", type=Path, default=Path("/dev/shm"), metavar="DIR", help="a tmpfs")
+    parser.add_argument("--output", type=Path, default=Path("demo-out"), metavar="DIR", help="for picture and logs")
+    parser.add_argument("--library", type=Path, metavar="FILE", help="libckptengine.so (default: the release build)")
+    arguments = parser.parse_args()
+    if arguments.nodes < 2:
+        parser.error("--nodes must be at least 2: with one machine there is no peer whose memory survives")
+    if arguments.ranks_per_node < 1:
+        parser.error("--ranks-per-node must be at least 1")
+    if arguments.iterations < 10:
+        parser.error("--iterations must be at least 10")
+    if arguments.kill_at is not None and not 2 <= arguments.kill_at < arguments.iterations:
+        parser.error(f"--kill-at must be from 2 to {arguments.iterations - 1}")
+    if arguments.kill_node is not None and not 0 <= arguments.kill_node < arguments.nodes:
+        parser.error(f"--kill-node must be from 0 to {arguments.nodes - 1}")
+    return arguments
+
+
+def demo(arguments: argparse.Namespace) -> bool:
+    """True when all ranks were restored and the losses are identical."""
+    progress = Progress()
+    logs = arguments.output / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    for old in logs.glob("*.log"):
+        old.unlink()
+    programs = find_programs(Path(load_library(arguments.library).path))
+    chance = random.Random()
+    killed_at = arguments.kill_at or chance.randint(arguments.iterations // 3, arguments.iterations * 2 // 3)
+    victim = arguments.kill_node if arguments.kill_node is not None else chance.randrange(arguments.nodes)
+
+    options = {"transport": arguments.transport}
+    with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options) as cluster:
+        text = corpus.encode(corpus.read_text(arguments.text))
+        np.save(cluster.scratch / "text.npy", text)
+        ranks = arguments.nodes * arguments.ranks_per_node
+        settings = {
+            "text": str(cluster.scratch / "text.npy"),
+            "characters": corpus.CHARACTERS_MAX,
+            "length": LENGTH,
+            "layers": ranks,  # of 20.3 MiB of state each: so much, or more, is on every rank alone
+            "batch": arguments.batch,
+            "iterations": arguments.iterations,
+            "seed": arguments.seed,
+        }
+        progress.say(
+            f"{ranks} ranks on {arguments.nodes} nodes train a GPT of {ranks} layers on {len(text):,} characters, "
+            f"{arguments.iterations} iterations"
+        )
+
+        undisturbed = Run(cluster, settings | {"name": "undisturbed"}, progress)
+        undisturbed.live({rank: None for rank in range(ranks)})
+        progress.say(f"undisturbed: loss {undisturbed.first_loss():.3f} -> {undisturbed.last_loss():.3f}")
+
+        names = [f"node{i}" for i in range(arguments.nodes)]
+        for name in names:
+            cluster.add_node(name)
+        protected = Run(cluster, settings | {"name": "protected"}, progress)
+        dead = names[victim]
+        protected.live(placement(names, arguments.ranks_per_node), kill=(killed_at, dead, chance.uniform(0.05, 0.95)))
+        progress.say(f"{dead} killed in iteration {killed_at}: agent, trainers and memory are gone")
+        names[victim] = f"node{arguments.nodes}"
+        cluster.add_node(names[victim])
+        progress.say(f"{names[victim]} takes its place, empty; all trainers start again")
+        protected.live(placement(names, arguments.ranks_per_node))
+        progress.say(f"with snapshots: loss {protected.first_loss():.3f} -> {protected.last_loss():.3f}\n")
+
+    return show(arguments, undisturbed, protected, killed_at)
+
+
+def placement(names: list[str], ranks_per_node: int) -> dict[int, str | None]:
+    return {i * ranks_per_node + r: name for i, name in enumerate(names) for r in range(ranks_per_node)}
+
+
+def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed_at: int) -> bool:
+    """Table, origins, picture and verdict."""
+    rows = [
+        ("iteration, undisturbed", undisturbed.values("ms")),
+        ("iteration, with snapshots", protected.values("ms")),
+        ("stall", protected.values("stall_ms")),
+        ("capture", protected.values("capture_ms")),
+        ("replication", protected.values("replication_ms")),
+        ("commit latency", protected.values("commit_ms")),
+    ]
+    print(table(rows))
+    taken, skipped = protected.count_snapshots()
+    captured, replicated = protected.bytes_moved()
+    print(f"\nsnapshots: {taken} taken, {skipped} skipped; {mib(captured)} captured, {mib(replicated)} replicated")
+    for failure in protected.failed_snapshots():
+        print(f"  {failure}")
+
+    restored = protected.restored()
+    print("\nrank  state from     bytes       fetch        load  restore() in all")
+    for rank, event in sorted(restored.items()):
+        times = f"{event['fetch_ms']:>9.1f} ms{event['load_ms']:>9.1f} ms{event['ms']:>15.1f} ms"
+        print(f"{rank:>4}  {event['main']:<10}{mib(event['bytes']):>10}{times}")
+        if event["message"]:
+            print(f"      {event['message']}")
+
+    picture = (arguments.output / "losses.png").resolve()
+    draw_losses(picture, undisturbed.mean_losses(), protected.mean_losses_by_life(), killed_at)
+    print(f"\npicture: {picture}")
+
+    ranks = arguments.nodes * arguments.ranks_per_node
+    found = [event for event in restored.values() if event["found"]]
+    versions = {event["iteration"] for event in found}
+    differing = protected.differences(undisturbed)
+    for difference in differing[:5]:
+        print(difference)
+    counts = {tier: sum(event["main"] == tier for event in found) for tier in TIERS}
+    origins = ", ".join(f"{count} {tier}" for tier, count in counts.items() if count)
+    version = versions.pop() if len(versions) == 1 else "?"
+    print(
+        f"restored iteration {version} on {len(found)} of {ranks} ranks ({origins or 'none'}); "
+        f"losses identical: {'no' if differing else 'yes'}"
+    )
+    return version != "?" and len(found) == ranks and not differing
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupted)
+    try:
+        return 0 if demo(arguments) else 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; agents, trainers and arenas are gone", file=sys.stderr)
+        return 130
+    except (DemoFailure, OSError, ValueError) as failure:
+        print(f"\ndemo: {failure}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

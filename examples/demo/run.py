@@ -1,0 +1,185 @@
+"""One training run of the demo over one or more lives, and what its ranks told."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cluster import Cluster, DemoFailure
+from report import Progress
+
+POLL_S = 0.02
+SILENCE_S = 120  # nothing heard of any rank for so long is a failure
+
+
+def find_programs(library: Path) -> dict[str, Path]:
+    """ckptd and ckptctl beside the library, in the build tree or an installation."""
+    programs = {"library": library.resolve()}
+    for name in ("ckptd", "ckptctl"):
+        folders = [parent / "bin" for parent in programs["library"].parents[:4]]
+        found = [folder / name for folder in folders if (folder / name).exists()]
+        if not found:
+            raise DemoFailure(f"{name} was found in none of {', '.join(map(str, folders))}; './dev build' makes it")
+        programs[name] = found[0]
+    return programs
+
+
+@dataclass
+class Life:
+    """What every rank told between one start of the trainers and their end."""
+
+    protocols: list[Path]
+    restored: dict[int, dict] = field(default_factory=dict)
+    iterations: dict[int, list[dict]] = field(default_factory=dict)  # by rank
+    _offsets: dict[int, int] = field(default_factory=dict)
+
+    def read(self) -> bool:
+        """Takes in new lines; False when there were none."""
+        news = False
+        for rank, path in enumerate(self.protocols):
+            for event in self._new_events(rank, path):
+                news = True
+                if event["event"] == "restored":
+                    self.restored[rank] = event
+                else:
+                    self.iterations.setdefault(rank, []).append(event)
+        return news
+
+    def _new_events(self, rank: int, path: Path) -> Iterator[dict]:
+        try:
+            with open(path) as file:
+                file.seek(self._offsets.get(rank, 0))
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text.rfind("\n") + 1
+        self._offsets[rank] = self._offsets.get(rank, 0) + len(text[:whole].encode())
+        for line in text[:whole].splitlines():
+            yield json.loads(line)
+
+    def reached(self, ranks: int) -> int:
+        """Iterations that all ranks have finished, counted from 0; -1 for none."""
+        if len(self.iterations) < ranks:
+            return -1
+        return min(events[-1]["k"] for events in self.iterations.values())
+
+
+class Run:
+    def __init__(self, cluster: Cluster, settings: dict[str, Any], progress: Progress) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.progress = progress
+        self.lives: list[Life] = []
+
+    def live(self, placement: dict[int, str | None], kill: tuple[int, str, float] | None = None) -> None:
+        """Trains until the end, or until the node `kill[1]` was killed when the part `kill[2]` of iteration `kill[0]`
+        was done and the other trainers were stopped."""
+        life = Life(self.cluster.start_trainers(placement, self.settings))
+        self.lives.append(life)
+        heard = time.monotonic()
+        while not self.cluster.trainers_done():
+            if life.read():
+                heard = time.monotonic()
+                self._show(life, len(placement))
+                if kill is not None and life.reached(len(placement)) >= kill[0] - 1:
+                    time.sleep(kill[2] * self._iteration_s(life))
+                    self.cluster.kill_node(kill[1])
+                    self.cluster.stop_trainers()
+                    life.read()
+                    return
+            rank = self.cluster.failed_trainer()
+            if rank is not None:
+                raise DemoFailure(f"rank {rank} failed\n{self.cluster.trainer_log(rank, self.settings['name'])}")
+            if time.monotonic() > heard + SILENCE_S:
+                raise DemoFailure(
+                    f"no rank said anything for {SILENCE_S} s\n{self.cluster.trainer_log(0, self.settings['name'])}"
+                )
+            time.sleep(POLL_S)
+        life.read()
+        self.cluster.stop_trainers()
+        self.progress.clear()
+
+    def _iteration_s(self, life: Life) -> float:
+        return statistics.median(event["ms"] for event in life.iterations[0][-9:]) / 1e3
+
+    def _show(self, life: Life, ranks: int) -> None:
+        k = life.reached(ranks)
+        if k >= 0:
+            loss = float.fromhex(life.iterations[0][-1]["loss"])
+            note = f"loss {loss:.3f}  {life.iterations[0][-1]['ms']:.0f} ms"
+            self.progress.bar(self.settings["name"], k + 1, self.settings["iterations"], note)
+
+    # ---- what was found ----
+
+    def events(self) -> Iterator[dict]:
+        for life in self.lives:
+            for events in life.iterations.values():
+                yield from events
+
+    def values(self, key: str) -> list[float]:
+        """A figure over all ranks and iterations. Each life's first two iterations warm up, and are left out."""
+        found = []
+        for life in self.lives:
+            for events in life.iterations.values():
+                found += [event[key] for event in events[2:] if event.get(key) is not None]
+        return found
+
+    def count_snapshots(self) -> tuple[int, int]:
+        """Taken and skipped, over all ranks."""
+        said = [event.get("snapshot") for event in self.events()]
+        return said.count("OK"), said.count("SKIPPED")
+
+    def failed_snapshots(self) -> list[str]:
+        said = {event["snapshot"] for event in self.events() if event.get("snapshot") not in (None, "OK", "SKIPPED")}
+        return sorted(said)
+
+    def bytes_moved(self) -> tuple[int, int]:
+        """Captured, and replicated as far as commits prove: each committed snapshot was copied to one peer."""
+        captured = replicated = 0
+        for life in self.lives:
+            for events in life.iterations.values():
+                captured += events[-1].get("bytes_captured", 0)
+                commits = sum("commit_ms" in event for event in events)
+                taken = sum(event.get("snapshot") == "OK" for event in events)
+                replicated += events[-1].get("bytes_captured", 0) * commits // max(1, taken)
+        return captured, replicated
+
+    def restored(self) -> dict[int, dict]:
+        """What restore() did in the last life, by rank."""
+        return self.lives[-1].restored
+
+    def _losses(self, life: Life) -> dict[int, float]:
+        return {event["k"]: float.fromhex(event["loss"]) for event in life.iterations.get(0, [])}
+
+    def mean_losses(self) -> dict[int, float]:
+        return self._losses(self.lives[0])
+
+    def mean_losses_by_life(self) -> list[dict[int, float]]:
+        return [self._losses(life) for life in self.lives]
+
+    def first_loss(self) -> float:
+        return next(iter(self._losses(self.lives[0]).values()))
+
+    def last_loss(self) -> float:
+        return list(self._losses(self.lives[-1]).values())[-1]
+
+    def differences(self, reference: Run) -> list[str]:
+        """Where a loss is not, bit for bit, that of the reference run; or was not there at all."""
+        expected = {event["k"]: event["loss"] for event in reference.lives[0].iterations[0]}
+        found = []
+        for number, life in enumerate(self.lives, 1):
+            for rank, events in sorted(life.iterations.items()):
+                for event in events:
+                    if event["loss"] != expected[event["k"]]:
+                        found.append(
+                            f"life {number}, rank {rank}, iteration {event['k']}: loss {event['loss']} "
+                            f"instead of {expected[event['k']]}"
+                        )
+        seen = {event["k"] for event in self.events()}
+        found += [f"iteration {k} was never trained" for k in sorted(expected.keys() - seen)]
+        return found
