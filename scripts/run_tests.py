@@ -62,7 +62,8 @@ def run_pytest(preset, only, results):
     if not folders:
         return 0
     report = results / f"{preset}-pytest.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "--rootdir", ".", "-p", "only_containing", "--only-containing", only]
+    command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "--rootdir", "."]
+    command += ["-p", "only_containing", "--only-containing", only]
     command += ["--timeout", str(PYTEST_TIMEOUT_S), "-o", "junit_family=xunit1", f"--junit-xml={report}", *folders]
     paths = [str(Path("scripts").resolve()), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
