@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,26 +27,24 @@ def library() -> Path:
 
 
 @pytest.fixture
-def job(library: Path) -> dict:
-    """Options of a job of one rank on one node. The arena is small and in /dev/shm, as in real life."""
+def job(library: Path) -> Iterator[dict]:
+    """Options of a job of one rank on one node, whose arena is in /dev/shm, as in real life."""
+    agent, tool = _built("ckptd"), _built("ckptctl")
     name = f"test-{uuid.uuid4().hex[:12]}"
-    arena = Path("/dev/shm") / f"ckptengine-{name}"
-    coordination = Path("/tmp") / f"ckptengine-{name}"
-    for folder in (arena, coordination):
-        folder.mkdir(mode=0o700)
-    options = {
-        "library": library,
-        "ckptd": _built("ckptd"),
-        "job": name,
-        "rank": 0,
-        "world_size": 1,
-        "node": "n0",
-        "copies": 1,
-        "arena_dir": arena,
-        "coordination": coordination,
-    }
-    yield options
-    where = [f"job={name}", "node=n0", f"arena_dir={arena}", f"coordination={coordination}"]
-    subprocess.run([_built("ckptctl"), "stop", *where], check=False, capture_output=True, timeout=30)
-    for folder in (arena, coordination):
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="ckptengine-test-", dir="/dev/shm") as arena,
+        tempfile.TemporaryDirectory(prefix="ckptengine-test-") as coordination,
+    ):
+        yield {
+            "library": library,
+            "ckptd": agent,
+            "job": name,
+            "rank": 0,
+            "world_size": 1,
+            "node": "n0",
+            "copies": 1,
+            "arena_dir": arena,
+            "coordination": coordination,
+        }
+        where = [f"job={name}", "node=n0", f"arena_dir={arena}", f"coordination={coordination}"]
+        subprocess.run([tool, "stop", *where], check=False, capture_output=True, timeout=30)
