@@ -1,0 +1,130 @@
+#include "agent/agent.hpp"
+
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "agent/driver.hpp"
+#include "agent/store_poller.hpp"
+#include "agent/trainer_server.hpp"
+#include "base/error.hpp"
+#include "base/thread.hpp"
+#include "coord/directory_store.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+constexpr std::size_t offered_tasks_max = 4096;
+constexpr unsigned digest_threads = 2;
+
+std::uint64_t random_id() {
+  std::uint64_t id = 0;
+  if (::getrandom(&id, sizeof(id), 0) != sizeof(id)) throw_errno(CKPT_ERR_SYSTEM, "cannot get random bytes");
+  return id;
+}
+
+net::TransportOptions transport_options(const Options& options, std::uint32_t node, std::uint64_t arena_id) {
+  net::TransportOptions transport;
+  transport.job = options.job;
+  transport.node = node;
+  transport.node_instance = arena_id;
+  transport.transports = options.transport;
+  transport.interface = options.interface;
+  return transport;
+}
+
+std::optional<net::Source> serve(const PieceIndex& index, const net::PieceName& name) {
+  const Pin piece = index.find(name.shard, Version::from_word(name.version));
+  if (piece == nullptr) return std::nullopt;
+  return net::Source{piece->encoded_manifest(),
+                     {piece->data(), piece->manifest().length_bytes},
+                     std::const_pointer_cast<HeldPiece>(piece)};
+}
+
+}  // namespace
+
+AgentSetup standard_setup(const Options& options, Log log) {
+  return {options, std::make_unique<coord::DirectoryStore>(options.coordination + "/" + options.job),
+          &net::Transport::create, std::move(log)};
+}
+
+// In order of use: what is below uses what is above, and ends before it.
+struct Agent::Parts {
+  explicit Parts(AgentSetup agent_setup);
+  ~Parts();
+
+  void ask_to_stop(const std::string& why) {
+    setup.log->info("the agent ends: {}", why);
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(stop.get(), &one, sizeof(one));
+  }
+  net::Transport::Handlers handlers();
+  void join_job();
+
+  AgentSetup setup;
+  const Options& options = setup.options;
+  UniqueFd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  arena::NodeArena arena;
+  const std::uint64_t agent_id = random_id();
+  const std::uint32_t node_id;
+  CoreQueue queue{offered_tasks_max};
+  PieceIndex index;
+  WorkerPool digests{digest_threads};
+  Driver driver;
+  std::unique_ptr<net::Transport> transport;
+  std::unique_ptr<StorePoller> store_poller;
+  std::thread core_thread;
+  std::unique_ptr<TrainerServer> server;
+};
+
+Agent::Parts::Parts(AgentSetup agent_setup)
+    : setup(std::move(agent_setup)),
+      arena(options.node_dir(), options.job, options.node),
+      node_id(coord::node_id(*setup.store, options.node)),
+      driver({options, arena, index, queue, digests, setup.log, [this](const std::string& why) { ask_to_stop(why); }},
+             node_id, agent_id) {
+  transport = setup.make_transport(transport_options(options, node_id, arena.arena_id()), handlers());
+  join_job();
+  // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
+  StorePoller::Handlers heard;
+  heard.root = [this](const protocol::RootRead& read) { driver.store_read(read); };
+  heard.life = [this](const protocol::LifeRead& read) { driver.store_read(read); };
+  heard.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
+  store_poller = std::make_unique<StorePoller>(*setup.store, std::move(heard), setup.log);
+  driver.use(*transport, *store_poller);
+  server = std::make_unique<TrainerServer>(options, driver, setup.log);
+  core_thread = start_thread("ckptd-core", [this] { driver.run(); });
+  setup.log->info("agent of node {} (number {}) of job {} serves {}, {}", options.node, node_id, options.job,
+                  options.node_dir(), transport->description());
+}
+
+// The core thread ends first, since it uses all the others. Tasks that they still post are dropped.
+Agent::Parts::~Parts() {
+  queue.close();
+  if (core_thread.joinable()) core_thread.join();
+  server.reset();
+  store_poller.reset();
+  transport.reset();
+}
+
+net::Transport::Handlers Agent::Parts::handlers() {
+  net::Transport::Handlers handlers;
+  handlers.message = [this](net::NodeId from, std::span<const std::byte> message) {
+    driver.message_arrived(from, message);
+  };
+  handlers.serve = [this](net::NodeId, const net::PieceName& piece) { return serve(index, piece); };
+  handlers.peer_failed = [](net::NodeId) {};  // heartbeats decide who is alive
+  return handlers;
+}
+
+void Agent::Parts::join_job() {
+  coord::job_token(*setup.store);
+  coord::register_node(*setup.store,
+                       {options.node, node_id, arena.arena_id(), agent_id, ::getpid(), transport->address()});
+}
+
+Agent::Agent(AgentSetup setup) : parts_(std::make_unique<Parts>(std::move(setup))) {}
+Agent::~Agent() = default;
+int Agent::stop_fd() const { return parts_->stop.get(); }
+
+}  // namespace ckpt::agent

@@ -1,0 +1,42 @@
+// The node's agent as a whole: takes the arena, joins the job, serves trainers and peers, until it is destroyed.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/log.hpp"
+#include "base/options.hpp"
+#include "coord/store.hpp"
+#include "net/transport.hpp"
+
+namespace ckpt::agent {
+
+struct AgentSetup {
+  Options options;
+  std::unique_ptr<coord::Store> store;
+  std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
+  Log log;
+};
+
+// With the directory as store and UCX as transport.
+AgentSetup standard_setup(const Options& options, Log log);
+
+class Agent {
+ public:
+  // On return trainers can connect. Throws Failure.
+  explicit Agent(AgentSetup setup);
+  // The arena stays as it is. Bounded by the transport's progress timeout.
+  ~Agent();
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  // Readable once the agent should be destroyed: somebody asked it to stop, or another agent serves the node.
+  int stop_fd() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,78 @@
+// What waits for the agent's core thread: tasks, in order.
+//
+// Thread-safe. Never blocks the poster, because some posters must not wait (transport, trainer server). Bounded all the
+// same: offer() drops beyond the limit what is repeated anyway (messages, poll results), and everything that is posted
+// answers something that is bounded itself (an outstanding fetch, a connection, a rank).
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "base/clock.hpp"
+
+namespace ckpt::agent {
+
+using Task = std::function<void()>;
+
+class CoreQueue {
+ public:
+  explicit CoreQueue(std::size_t offered_limit) : offered_limit_(offered_limit) {}
+
+  void post(Task task) { push(std::move(task)); }
+  // False, and the task dropped, where the queue is full.
+  bool offer(Task task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (tasks_.size() >= offered_limit_) return false;
+    }
+    push(std::move(task));
+    return true;
+  }
+
+  // The next task; nothing when the deadline has passed or the queue was closed.
+  std::optional<Task> take(Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    ready_.wait_until(lock, deadline.at(), [&] { return closed_ || !tasks_.empty(); });
+    if (closed_ || tasks_.empty()) return std::nullopt;
+    Task task = std::move(tasks_.front());
+    tasks_.pop_front();
+    return task;
+  }
+
+  // What waits and what comes later is dropped.
+  void close() {
+    std::deque<Task> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+      dropped.swap(tasks_);
+    }
+    ready_.notify_all();
+  }
+  bool closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
+ private:
+  void push(Task task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return;
+      tasks_.push_back(std::move(task));
+    }
+    ready_.notify_one();
+  }
+
+  const std::size_t offered_limit_;
+  mutable std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<Task> tasks_;
+  bool closed_ = false;
+};
+
+}  // namespace ckpt::agent

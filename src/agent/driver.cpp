@@ -1,0 +1,293 @@
+#include "agent/driver.hpp"
+
+#include <algorithm>
+
+#include "agent/claims.hpp"
+#include "agent/message_codec.hpp"
+#include "agent/store_poller.hpp"
+#include "base/error.hpp"
+#include "kernels/copy_digest.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using protocol::FetchResult;
+using protocol::NodeId;
+using protocol::SlotRef;
+
+protocol::Config core_config(const Options& options, NodeId node, std::uint64_t arena_id) {
+  protocol::Config config;
+  config.node = node;
+  config.arena_id = arena_id;
+  config.copies = options.copies;
+  config.report_ms = options.heartbeat_ms;
+  config.node_timeout_ms = options.node_timeout_ms;
+  config.lease_ms = options.lease_ms;
+  config.node_wait_ms = options.node_wait_ms;
+  return config;
+}
+
+protocol::TimeMs now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+// What an earlier agent and living trainers left in the arena.
+struct Driver::Recovery {
+  std::vector<protocol::Recovered::Granted> granted;
+  std::map<protocol::Rank, arena::Grant> grants;
+};
+
+Driver::Recovery Driver::recover(const Parts& parts) {
+  Recovery recovery;
+  for (const LivingTrainer& trainer : living_trainers(parts.arena.directory())) {
+    try {
+      const auto control = arena::Control::attach(parts.arena.directory(), trainer.rank);
+      // A used grant's slots are sealed and stay so: nobody grants meanwhile. Else the trainer may be writing them.
+      const std::uint64_t used = control.used_grant();
+      const arena::Grant grant = control.grant();
+      if (grant.sequence == used) continue;
+      recovery.granted.push_back(
+          {trainer.rank, trainer.main_shard, trainer.private_shard, grant.main_slot, grant.private_slot});
+      recovery.grants[trainer.rank] = grant;
+    } catch (const Failure& failure) {
+      parts.log->warn("rank {}: {}", trainer.rank, failure.what());  // it will be told so when it comes back
+    }
+  }
+  return recovery;
+}
+
+Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id)
+    : Driver(parts, node, agent_id, recover(parts)) {}
+
+Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery recovery)
+    : parts_(parts),
+      id_(node),
+      agent_id_(agent_id),
+      chronicle_(parts.log),
+      segments_(parts.arena,
+                {parts.options.arena_bytes, core_config(parts.options, node, 0).local_slots,
+                 core_config(parts.options, node, 0).held_slots},
+                parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
+      fetches_(
+          segments_, parts.index, parts.digests, parts.queue,
+          [this](const protocol::StartFetch& fetch, FetchResult result) { fetch_ended(fetch, result); },
+          [this](const std::string& text) { chronicle_.note(text); }),
+      desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_,
+             [this](protocol::Event event) { handle(std::move(event)); },
+             [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
+             [this] { return what_is_missing(); },
+             [this](std::uint64_t main, std::uint64_t private_) { return bytes_for_peers(main, private_); }},
+            std::move(recovery.grants)),
+      core_(core_config(parts.options, node, parts.arena.arena_id()), agent_id, [&] {
+        std::vector<std::string> notices;
+        auto recovered = segments_.recover(recovery.granted, notices);
+        for (const std::string& notice : notices) chronicle_.note(notice);
+        return recovered;
+      }()) {
+  committed_ = parts.arena.memory().highest_commit;
+}
+
+Driver::~Driver() = default;
+
+void Driver::use(net::Transport& transport, StorePoller& store) {
+  transport_ = &transport;
+  store_ = &store;
+}
+
+void Driver::run() {
+  const std::int64_t tick_ms = std::max<std::int64_t>(parts_.options.heartbeat_ms / 2, 1);
+  Deadline tick = Deadline::in_ms(0);
+  while (!parts_.queue.closed()) {
+    if (const auto task = parts_.queue.take(tick)) run_task(*task);
+    if (!tick.passed()) continue;
+    tick = Deadline::in_ms(tick_ms);
+    run_task([this] {
+      handle(protocol::Tick{});
+      desk_.tick();
+    });
+  }
+}
+
+// Whatever goes wrong in one task, the agent goes on: others depend on it.
+void Driver::run_task(const Task& task) {
+  try {
+    task();
+  } catch (const std::exception& error) {
+    chronicle_.note(std::string("internal error: ") + error.what());
+    handling_ = false;
+  }
+}
+
+void Driver::handle(protocol::Event event) {
+  events_.push_back(std::move(event));
+  if (handling_) return;  // by the loop below, after the effects that are being carried out
+  handling_ = true;
+  while (!events_.empty()) {
+    const protocol::Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const protocol::Effect& effect : core_.handle(next, now_ms()))
+      std::visit([this](const auto& each) { carry_out(each); }, effect);
+  }
+  handling_ = false;
+}
+
+// ---- Effects ----
+
+void Driver::carry_out(const protocol::Send& send) {
+  if (send.to == id_) return handle(protocol::MessageArrived{id_, send.message});
+  const WireMessage message = std::visit([](const auto& content) { return WireMessage(content); }, send.message);
+  transport_->send(send.to, encode(message));  // one that is lost is repeated with the next heartbeat
+}
+
+void Driver::carry_out(const protocol::SwapRoot& swap) { store_->swap(swap); }
+void Driver::carry_out(const protocol::SwapLife& swap) { store_->swap(swap); }
+
+void Driver::carry_out(const protocol::Persist& persist) {
+  parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch});
+  if (persist.highest_commit <= committed_) return;
+  committed_ = persist.highest_commit;
+  committed_at_ = Clock::now();
+  ++chronicle_.counters.commits;
+}
+
+void Driver::carry_out(const protocol::StartFetch& fetch) {
+  ++chronicle_.counters.fetches;
+  fetches_.start(fetch, *transport_);
+}
+
+void Driver::carry_out(const protocol::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }
+
+void Driver::carry_out(const protocol::DropSlot& drop) {
+  const auto segment = segments_.find({drop.slot.rank, drop.slot.shard});
+  const Pin piece = parts_.index.find(drop.slot);
+  // Marked first: however this agent ends, the next one does not find the piece.
+  if (segment != nullptr && piece != nullptr) segment->writable_slot(drop.slot.slot).drop(piece->manifest().version);
+  parts_.index.drop(drop.slot, [&queue = parts_.queue, this, slot = drop.slot] {
+    queue.post([this, slot] { handle(protocol::SlotReleased{slot}); });
+  });
+}
+
+void Driver::carry_out(const protocol::ReleaseSegment& release) { segments_.remove({release.rank, release.shard}); }
+
+void Driver::carry_out(const protocol::Notice& notice) { chronicle_.note(notice.text); }
+
+void Driver::fetch_ended(const protocol::StartFetch& fetch, FetchResult result) {
+  if (result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
+  if (result == FetchResult::corrupt) {
+    ++chronicle_.counters.corrupt;
+    chronicle_.note("shard " + fetch.piece.shard + " of iteration " + std::to_string(fetch.piece.version.iteration()) +
+                    " came damaged from node " + node_name(fetch.source));
+    // On the way or at the source: the source looks at its own bytes.
+    transport_->send(fetch.source, encode(VerifyRequest{fetch.piece.shard, fetch.piece.version}));
+  }
+  handle(protocol::FetchEnded{fetch.fetch, result});
+}
+
+void Driver::verify(const SlotRef& slot, std::function<void()> then) {
+  const Pin piece = parts_.index.find(slot);
+  if (piece == nullptr || !verifying_.insert(slot).second) return then();
+  auto job = [this, &queue = parts_.queue, pinned = piece, slot, then = std::move(then)]() mutable {
+    const arena::Manifest& manifest = pinned->manifest();
+    const auto on_disk = pinned->segment().slot(slot.slot).read();
+    const bool good = on_disk == manifest && !kernels::verify_leaves(pinned->data(), manifest.length_bytes, 0,
+                                                                     manifest.leaves.size(), manifest.leaves.data());
+    const Version version = manifest.version;
+    pinned.reset();
+    queue.post([this, slot, version, good, then = std::move(then)] {
+      verifying_.erase(slot);
+      const Pin now = parts_.index.find(slot);
+      if (!good && now != nullptr && now->manifest().version == version) {
+        ++chronicle_.counters.corrupt;
+        handle(protocol::PieceCorrupt{slot});
+      }
+      then();
+    });
+  };
+  parts_.digests.submit(std::move(job));
+}
+
+// ---- What the other threads have heard ----
+
+void Driver::post(protocol::Event event) {
+  parts_.queue.post([this, event = std::move(event)]() mutable { handle(std::move(event)); });
+}
+
+void Driver::store_read(protocol::Event read) {
+  parts_.queue.offer([this, read = std::move(read)]() mutable { handle(std::move(read)); });
+}
+
+void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
+  auto message = decode(bytes);
+  if (!message) return;
+  parts_.queue.offer([this, from, message = std::move(*message)]() mutable {
+    if (const auto* request = std::get_if<VerifyRequest>(&message)) {
+      if (const Pin piece = parts_.index.find(request->shard, request->version)) verify(piece->slot(), [] {});
+    } else if (auto* report = std::get_if<protocol::Report>(&message)) {
+      if (report->node == from) handle(protocol::MessageArrived{from, std::move(*report)});
+    } else if (auto* directive = std::get_if<protocol::Directive>(&message)) {
+      if (directive->root == from) handle(protocol::MessageArrived{from, std::move(*directive)});
+    }
+  });
+}
+
+void Driver::nodes_read(const std::vector<coord::NodeEntry>& nodes) {
+  parts_.queue.offer([this, nodes] { take_nodes(nodes); });
+}
+
+void Driver::take_nodes(const std::vector<coord::NodeEntry>& nodes) {
+  for (const coord::NodeEntry& node : nodes) {
+    if (node.id == id_) {
+      if (node.agent_id == agent_id_) continue;
+      return parts_.stop_agent("node " + node.name + " is now served by another agent (process " +
+                               std::to_string(node.pid) +
+                               "), so this one ends; give each machine a node name of its own");
+    }
+    if (nodes_.contains(node.id) && nodes_.at(node.id) == node) continue;
+    nodes_[node.id] = node;
+    transport_->set_peer(node.id, node.arena_id, node.address);
+  }
+}
+
+// ---- Requests ----
+
+void Driver::hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) {
+  parts_.queue.post([this, hello, pid, respond = std::move(respond)] { desk_.hello(hello, pid, respond); });
+}
+
+void Driver::exited(Asker asker) {
+  parts_.queue.post([this, asker] { desk_.exited(asker); });
+}
+
+void Driver::restore(Asker asker, std::int64_t timeout_ms, Respond respond) {
+  parts_.queue.post(
+      [this, asker, timeout_ms, respond = std::move(respond)] { desk_.restore(asker, timeout_ms, respond); });
+}
+
+void Driver::restored(Asker asker, Respond respond) {
+  parts_.queue.post([this, asker, respond = std::move(respond)] { desk_.restored(asker, respond); });
+}
+
+void Driver::corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) {
+  parts_.queue.post([this, asker, request, timeout_ms, respond = std::move(respond)] {
+    desk_.corrupt(asker, request, timeout_ms, respond);
+  });
+}
+
+void Driver::reserve(Asker asker, const ReserveRequest& request, Respond respond) {
+  parts_.queue.post([this, asker, request, respond = std::move(respond)] { desk_.reserve(asker, request, respond); });
+}
+
+void Driver::status(Respond respond) {
+  parts_.queue.post([this, respond = std::move(respond)] { respond({CKPT_OK, "", {{"agent", status_json()}}, {}}); });
+}
+
+void Driver::stop(Respond respond) {
+  parts_.queue.post([this, respond = std::move(respond)] {
+    respond({});
+    parts_.stop_agent("it was asked to");
+  });
+}
+
+}  // namespace ckpt::agent

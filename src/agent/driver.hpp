@@ -1,0 +1,121 @@
+// Runs the protocol's core: hands it events one by one and carries out what it asks for, on one thread, the core
+// thread. Everything that takes time happens elsewhere and comes back as a task in the queue.
+//
+// The functions marked [any thread] only queue. All else is for the core thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/chronicle.hpp"
+#include "agent/core_queue.hpp"
+#include "agent/fetches.hpp"
+#include "agent/piece_index.hpp"
+#include "agent/segments.hpp"
+#include "agent/trainer_desk.hpp"
+#include "agent/trainer_requests.hpp"
+#include "agent/worker_pool.hpp"
+#include "arena/node_arena.hpp"
+#include "base/options.hpp"
+#include "coord/registry.hpp"
+#include "net/transport.hpp"
+#include "protocol/node.hpp"
+
+namespace ckpt::agent {
+
+class StorePoller;
+
+class Driver : public TrainerRequests {
+ public:
+  // All outlive the driver.
+  struct Parts {
+    const Options& options;
+    arena::NodeArena& arena;
+    PieceIndex& index;
+    CoreQueue& queue;
+    WorkerPool& digests;
+    Log log;
+    std::function<void(const std::string& why)> stop_agent;  // any thread
+  };
+  Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id);
+  ~Driver() override;
+
+  // Before run(); both must live until it returned.
+  void use(net::Transport& transport, StorePoller& store);
+
+  // The core thread's body: until the queue is closed.
+  void run();
+
+  // [any thread] What the other threads have heard.
+  void post(protocol::Event event);
+  void message_arrived(protocol::NodeId from, std::span<const std::byte> bytes);
+  void store_read(protocol::Event read);
+  void nodes_read(const std::vector<coord::NodeEntry>& nodes);
+
+  // [any thread] TrainerRequests.
+  void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) override;
+  void exited(Asker asker) override;
+  void restore(Asker asker, std::int64_t timeout_ms, Respond respond) override;
+  void restored(Asker asker, Respond respond) override;
+  void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
+  void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
+  void status(Respond respond) override;
+  void stop(Respond respond) override;
+
+ private:
+  struct Recovery;
+  Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id, Recovery recovery);
+  static Recovery recover(const Parts& parts);
+
+  void handle(protocol::Event event);
+  void run_task(const Task& task);
+
+  void carry_out(const protocol::Send& send);
+  void carry_out(const protocol::SwapRoot& swap);
+  void carry_out(const protocol::SwapLife& swap);
+  void carry_out(const protocol::Persist& persist);
+  void carry_out(const protocol::StartFetch& fetch);
+  void carry_out(const protocol::CancelFetch& cancel);
+  void carry_out(const protocol::DropSlot& drop);
+  void carry_out(const protocol::ReleaseSegment& release);
+  void carry_out(const protocol::Notice& notice);
+  template <class OfTrainer>
+  void carry_out(const OfTrainer& effect) {
+    desk_.carry_out(effect);
+  }
+
+  void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchResult result);
+  void verify(const protocol::SlotRef& slot, std::function<void()> then);
+  void take_nodes(const std::vector<coord::NodeEntry>& nodes);
+  std::string node_name(protocol::NodeId node) const;
+  std::string what_is_missing() const;
+  std::uint64_t bytes_for_peers(std::uint64_t main_bytes, std::uint64_t private_bytes) const;
+  nlohmann::json status_json() const;
+  nlohmann::json segments_json() const;
+  nlohmann::json ranks_json(const protocol::NodeStatus& status) const;
+
+  const Parts parts_;
+  const protocol::NodeId id_;
+  const std::uint64_t agent_id_;
+  net::Transport* transport_ = nullptr;
+  StorePoller* store_ = nullptr;
+  Chronicle chronicle_;
+  Segments segments_;
+  Fetches fetches_;
+  TrainerDesk desk_;
+  protocol::Node core_;
+  std::deque<protocol::Event> events_;  // of the core thread's own making, handled before anything else
+  bool handling_ = false;
+  std::map<protocol::NodeId, coord::NodeEntry> nodes_;
+  std::set<protocol::SlotRef> verifying_;
+  Version committed_;
+  std::optional<Clock::time_point> committed_at_;  // heard of by this agent
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,60 @@
+// Where a fetched piece lands: a slot of this node, sealed only when every leaf was found to match its digest.
+//
+// The transport's thread calls begin, landed and ended; leaves are verified on the digest threads as soon as all of
+// their bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
+// touches the slot any more.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "agent/worker_pool.hpp"
+#include "arena/segment.hpp"
+#include "net/transport.hpp"
+#include "protocol/events.hpp"
+
+namespace ckpt::agent {
+
+class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSink> {
+ public:
+  // complete: the piece, with this manifest, is sealed in the slot.
+  using Done = std::function<void(protocol::FetchResult result, std::optional<arena::Manifest> manifest)>;
+
+  // `expected`: what the piece must be. `pool` outlives the sink.
+  FetchSink(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, protocol::PieceInfo expected, WorkerPool& pool,
+            Done done);
+
+  // [any thread] The slot stays unsealed, whatever still arrives.
+  void cancel();
+
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
+  void landed(std::size_t offset_bytes, std::size_t size_bytes) override;
+  void ended(net::FetchEnd end) override;
+
+ private:
+  bool accept(std::span<const std::byte> manifest, std::size_t data_bytes);
+  void submit(std::size_t first_leaf, std::size_t last_leaf);
+  void verify(std::size_t first_leaf, std::size_t last_leaf);
+  void finish_if_over();
+
+  const std::shared_ptr<arena::Segment> segment_;
+  arena::WritableSlot slot_;
+  const protocol::PieceInfo expected_;
+  WorkerPool& pool_;
+  const Done done_;
+  arena::Manifest manifest_;               // written in begin(), constant afterwards
+  std::vector<std::uint32_t> leaf_bytes_;  // landed so far; transport's thread
+  std::size_t whole_leaves_ = 0;           // likewise
+
+  std::mutex mutex_;
+  std::size_t verifying_ = 0;
+  std::optional<net::FetchEnd> end_;
+  bool corrupt_ = false;
+  bool cancelled_ = false;
+  bool over_ = false;
+};
+
+}  // namespace ckpt::agent

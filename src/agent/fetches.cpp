@@ -1,0 +1,82 @@
+#include "agent/fetches.hpp"
+
+#include <algorithm>
+
+namespace ckpt::agent {
+namespace {
+
+using protocol::FetchResult;
+
+// The transport gives up on a peer without progress long before; this bounds one that trickles.
+std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
+  constexpr std::int64_t least_ms = 30'000;
+  constexpr std::uint64_t slowest_bytes_per_ms = 10'000;
+  return least_ms + static_cast<std::int64_t>(length_bytes / slowest_bytes_per_ms);
+}
+
+}  // namespace
+
+Fetches::Fetches(Segments& segments, PieceIndex& index, WorkerPool& pool, CoreQueue& queue, OnEnded on_ended,
+                 OnNotice on_notice)
+    : segments_(segments),
+      index_(index),
+      pool_(pool),
+      queue_(queue),
+      on_ended_(std::move(on_ended)),
+      on_notice_(std::move(on_notice)) {}
+
+void Fetches::start(const protocol::StartFetch& order, net::Transport& transport) {
+  fetches_[order.fetch] = {order, nullptr, false};
+  const SegmentKey key{order.slot.rank, order.slot.shard};
+  const SlotNeed need{order.piece.length_bytes, order.piece.layout_bytes};
+  segments_.ensure({{key, need}}, 0, [this, &transport, fetch = order.fetch](const std::optional<Failure>& failure) {
+    transfer(fetch, transport, failure);
+  });
+}
+
+void Fetches::transfer(std::uint64_t id, net::Transport& transport, const std::optional<Failure>& failure) {
+  Fetch& fetch = fetches_.at(id);
+  const protocol::StartFetch& order = fetch.order;
+  const auto segment = segments_.find({order.slot.rank, order.slot.shard});
+  if (failure) on_notice_(failure->what());
+  if (failure || fetch.cancelled || segment == nullptr || order.slot.slot >= segment->spec().slots)
+    return end(id, failure && failure->status() == CKPT_ERR_NO_SPACE ? FetchResult::no_space : FetchResult::failed,
+               std::nullopt);
+  auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
+    queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
+  };
+  fetch.sink = std::make_shared<FetchSink>(segment, order.slot.slot, order.piece, pool_, std::move(done));
+  transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, fetch.sink,
+                  fetch_timeout_ms(order.piece.length_bytes));
+}
+
+void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest) {
+  const auto found = fetches_.find(id);
+  if (found == fetches_.end()) return;
+  const Fetch fetch = std::move(found->second);
+  fetches_.erase(found);
+  const protocol::SlotRef& slot = fetch.order.slot;
+  if (result == FetchResult::complete) index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
+  on_ended_(fetch.order, result);
+}
+
+void Fetches::cancel(std::uint64_t id) {
+  const auto found = fetches_.find(id);
+  if (found == fetches_.end()) return;
+  found->second.cancelled = true;
+  if (found->second.sink != nullptr) found->second.sink->cancel();
+}
+
+bool Fetches::writes_into(const SegmentKey& key) const {
+  return std::any_of(fetches_.begin(), fetches_.end(), [&](const auto& entry) {
+    const auto& [order, sink, cancelled] = entry.second;
+    return sink != nullptr && key == SegmentKey{order.slot.rank, order.slot.shard};
+  });
+}
+
+bool Fetches::writes_into(const protocol::SlotRef& slot) const {
+  return std::any_of(fetches_.begin(), fetches_.end(),
+                     [&](const auto& entry) { return entry.second.order.slot == slot; });
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,127 @@
+// The fields of every message and record, named once. Writers and readers of any format visit them.
+//
+// A visitor has field(name, value) for integers, bools, Versions, enums, texts, structs and vectors of these, and
+// shard(name, value) for strings that must be the name of a shard.
+#pragma once
+
+#include <concepts>
+#include <type_traits>
+
+#include "protocol/messages.hpp"
+
+namespace ckpt::agent {
+
+// The owner of a shard's bytes: asks it to look at them again, since they arrived damaged.
+struct VerifyRequest {
+  std::string shard;
+  Version version;
+  bool operator==(const VerifyRequest&) const = default;
+};
+
+template <class T, class Struct>
+concept Is = std::same_as<std::remove_const_t<T>, Struct>;
+
+void visit_fields(auto& v, Is<protocol::PieceInfo> auto& piece) {
+  v.shard("shard", piece.shard);
+  v.field("version", piece.version);
+  v.field("length_bytes", piece.length_bytes);
+  v.field("layout_bytes", piece.layout_bytes);
+  v.field("root_digest", piece.root_digest);
+  v.field("world_size", piece.world_size);
+}
+
+void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
+  v.field("rank", rank.rank);
+  v.field("instance", rank.instance);
+  v.field("incarnation", rank.incarnation);
+  v.field("world_size", rank.world_size);
+  v.shard("main_shard", rank.main_shard);
+  v.shard("private_shard", rank.private_shard);
+  v.field("waiting", rank.waiting);
+  v.field("attempted", rank.attempted);
+  v.field("capturing", rank.capturing);
+}
+
+void visit_fields(auto& v, Is<protocol::Report> auto& report) {
+  v.field("node", report.node);
+  v.field("arena_id", report.arena_id);
+  v.field("agent_id", report.agent_id);
+  v.field("sequence", report.sequence);
+  v.field("epoch", report.epoch);
+  v.field("highest_commit", report.highest_commit);
+  v.field("newest_seen", report.newest_seen);
+  v.field("ranks", report.ranks);
+  v.field("pieces", report.pieces);
+}
+
+void visit_fields(auto& v, Is<protocol::Decision> auto& decision) {
+  v.field("verdict", decision.verdict);
+  v.field("version", decision.version);
+  v.field("behind", decision.behind);
+  v.field("status_unknown", decision.status_unknown);
+  v.field("text", decision.text);
+}
+
+void visit_fields(auto& v, Is<protocol::Refusal> auto& refusal) {
+  v.field("rank", refusal.rank);
+  v.field("instance", refusal.instance);
+  v.field("superseded", refusal.superseded);
+  v.field("incarnation", refusal.incarnation);
+  v.field("text", refusal.text);
+}
+
+void visit_fields(auto& v, Is<protocol::Admission> auto& admission) {
+  v.field("rank", admission.rank);
+  v.field("instance", admission.instance);
+}
+
+void visit_fields(auto& v, Is<protocol::FetchOrder> auto& order) {
+  v.field("piece", order.piece);
+  v.field("sources", order.sources);
+}
+
+void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
+  v.field("root", directive.root);
+  v.field("epoch", directive.epoch);
+  v.field("sequence", directive.sequence);
+  v.field("incarnation", directive.incarnation);
+  v.field("decision", directive.decision);
+  v.field("committed", directive.committed);
+  v.field("abandoned", directive.abandoned);
+  v.field("resume_at", directive.resume_at);
+  v.field("admitted", directive.admitted);
+  v.field("refused", directive.refused);
+  v.field("fetches", directive.fetches);
+  v.shards("wanted", directive.wanted);
+  v.field("missing_ranks", directive.missing_ranks);
+  v.field("missing_nodes", directive.missing_nodes);
+  v.field("copies_now", directive.copies_now);
+  v.field("alarm", directive.alarm);
+}
+
+void visit_fields(auto& v, Is<VerifyRequest> auto& request) {
+  v.shard("shard", request.shard);
+  v.field("version", request.version);
+}
+
+void visit_fields(auto& v, Is<protocol::RootRecord> auto& record) {
+  v.field("epoch", record.epoch);
+  v.field("node", record.node);
+  v.field("beat", record.beat);
+}
+
+void visit_fields(auto& v, Is<protocol::Member> auto& member) {
+  v.field("node", member.node);
+  v.field("arena_id", member.arena_id);
+}
+
+void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
+  v.field("epoch", record.epoch);
+  v.field("incarnation", record.incarnation);
+  v.field("world_size", record.world_size);
+  v.field("decision", record.decision);
+  v.field("members", record.members);
+  v.field("first_commit", record.first_commit);
+}
+
+}  // namespace ckpt::agent

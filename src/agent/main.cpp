@@ -1,0 +1,170 @@
+// ckptd: the node's agent.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "agent/agent.hpp"
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/unique_fd.hpp"
+
+namespace {
+
+using namespace ckpt;
+
+constexpr std::int64_t ready_timeout_ms = 30'000;
+
+constexpr const char* description =
+    "ckptd, the agent of one node: holds the checkpoints of a job's ranks in memory, exchanges them with the agents "
+    "of\n"
+    "other nodes and brings them back after a failure. Trainers start it by themselves where the option `agent` is "
+    "auto.";
+
+std::string footer() {
+  return "Every option can be given as --option VALUE or option=VALUE, as environment variable CKPT_<OPTION>, or in a "
+         "JSON file:\n\n" +
+         options_help(Reader::agent) +
+         "\nExit status: 0 when it was asked to end, 1 on failure. SIGTERM ends it; what it holds stays in memory.";
+}
+
+// "--key value", "--key=value" and "key=value"; dashes in keys may stand for underscores.
+OptionPairs option_pairs(const std::vector<std::string>& words) {
+  OptionPairs pairs;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (!words[i].starts_with("--")) {
+      for (auto& pair : split_key_values({words[i]})) pairs.push_back(std::move(pair));
+      continue;
+    }
+    const auto equals = words[i].find('=');
+    std::string key = words[i].substr(2, equals == std::string::npos ? equals : equals - 2);
+    std::replace(key.begin(), key.end(), '-', '_');
+    if (equals != std::string::npos)
+      pairs.emplace_back(key, words[i].substr(equals + 1));
+    else if (i + 1 < words.size())
+      pairs.emplace_back(key, words[++i]);
+    else
+      throw Failure(CKPT_ERR_INVALID, "option --" + key + " lacks its value");
+  }
+  return pairs;
+}
+
+int block_signals() {
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  return signalfd(-1, &ending, SFD_CLOEXEC);
+}
+
+// Tells whoever waits that the agent serves, or why it does not.
+class Herald {
+ public:
+  explicit Herald(UniqueFd pipe = {}) : pipe_(std::move(pipe)) {}
+  void ready() { say("ready"); }
+  void failed(const std::string& sentence) {
+    if (pipe_)
+      say(sentence);
+    else
+      std::cerr << "ckptd: " << sentence << '\n';
+  }
+
+ private:
+  void say(const std::string& text) {
+    if (pipe_) [[maybe_unused]]
+      const auto written = ::write(pipe_.get(), text.data(), text.size());
+    pipe_.reset();
+  }
+  UniqueFd pipe_;
+};
+
+int serve(const Options& options, Herald herald) {
+  const UniqueFd signals(block_signals());
+  agent::Log log;
+  try {
+    log = agent::open_log(options.log_file);
+    agent::Agent agent(agent::standard_setup(options, log));
+    herald.ready();
+    pollfd entries[] = {{signals.get(), POLLIN, 0}, {agent.stop_fd(), POLLIN, 0}};
+    while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
+    }
+    log->info("ending");
+    return 0;
+  } catch (const std::exception& failure) {
+    if (log) log->error("{}", failure.what());
+    herald.failed(failure.what());
+    return 1;
+  }
+}
+
+// In the process that was started: waits until the agent, its child, serves.
+int await_agent(UniqueFd pipe) {
+  std::string said;
+  char buffer[4096];
+  for (const Deadline deadline = Deadline::in_ms(ready_timeout_ms);;) {
+    pollfd entry{pipe.get(), POLLIN, 0};
+    const int ready = ::poll(&entry, 1, deadline.remaining_ms());
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) {
+      std::cerr << "ckptd: the agent was not ready within " << ready_timeout_ms / 1000 << " s; see its log\n";
+      return 1;
+    }
+    const ssize_t got = ::read(pipe.get(), buffer, sizeof(buffer));
+    if (got <= 0) break;
+    said.append(buffer, static_cast<std::size_t>(got));
+  }
+  if (said == "ready") return 0;
+  std::cerr << "ckptd: " << (said.empty() ? "the agent ended before it was ready; see its log" : said) << '\n';
+  return 1;
+}
+
+int serve_detached(const Options& options) {
+  ::closefrom(3);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make a pipe");
+  UniqueFd read(ends[0]), write(ends[1]);
+  const pid_t child = ::fork();
+  if (child < 0) throw_errno(CKPT_ERR_SYSTEM, "cannot start a process");
+  if (child > 0) {
+    write.reset();
+    return await_agent(std::move(read));
+  }
+  read.reset();
+  ::setsid();
+  [[maybe_unused]] const int moved = ::chdir("/");
+  if (const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null)
+    for (const int standard : {0, 1, 2}) ::dup2(null.get(), standard);
+  return serve(options, Herald(std::move(write)));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app(description, "ckptd");
+  app.footer(footer);
+  app.allow_extras();
+
+  bool detach = false;
+  app.add_flag("--detach", detach, "Run in the background; return once trainers can connect");
+  app.set_version_flag("--version", std::string(CKPT_VERSION));
+  CLI11_PARSE(app, argc, argv);
+  try {
+    ::umask(077);
+    const Options options = parse_options(Reader::agent, option_pairs(app.remaining()), environ);
+    return detach ? serve_detached(options) : serve(options, Herald());
+  } catch (const std::exception& failure) {
+    std::cerr << "ckptd: " << failure.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,152 @@
+#include "agent/message_codec.hpp"
+
+#include <bit>
+#include <cstring>
+
+#include "base/options.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
+
+constexpr std::uint8_t format = 1;
+constexpr std::size_t text_bytes_max = 64u << 10;
+
+class Writer {
+ public:
+  std::vector<std::byte> take() { return std::move(bytes_); }
+
+  template <std::integral T>
+  void put(T value) {
+    const auto* begin = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), begin, begin + sizeof(T));
+  }
+
+  template <class T>
+  void field(const char*, const T& value) {
+    if constexpr (std::integral<T>) {
+      put(value);
+    } else if constexpr (std::is_enum_v<T>) {
+      put(static_cast<std::underlying_type_t<T>>(value));
+    } else {
+      visit_fields(*this, value);
+    }
+  }
+  void field(const char*, const Version& version) { put(version.word()); }
+  void field(const char*, const std::string& text) {
+    const std::size_t length = std::min(text.size(), text_bytes_max);
+    put(static_cast<std::uint32_t>(length));
+    const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), begin, begin + length);
+  }
+  template <class T>
+  void field(const char* name, const std::vector<T>& list) {
+    put(static_cast<std::uint32_t>(list.size()));
+    for (const T& item : list) field(name, item);
+  }
+  void shard(const char* name, const std::string& shard) { field(name, shard); }
+  void shards(const char* name, const std::vector<std::string>& list) { field(name, list); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// After the first thing that does not fit, everything reads as zero and whole() is false.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  bool whole() const { return good_ && bytes_.empty(); }
+
+  template <std::integral T>
+  T get() {
+    T value{};
+    const std::byte* from = take(sizeof(T));
+    if (from != nullptr) std::memcpy(&value, from, sizeof(T));
+    return value;
+  }
+
+  template <class T>
+  void field(const char*, T& value) {
+    if constexpr (std::integral<T>) {
+      value = get<T>();
+    } else {
+      visit_fields(*this, value);
+    }
+  }
+  void field(const char*, bool& value) {
+    const auto byte = get<std::uint8_t>();
+    good_ = good_ && byte <= 1;
+    value = byte == 1;
+  }
+  void field(const char*, protocol::Verdict& verdict) {
+    const auto byte = get<std::uint8_t>();
+    good_ = good_ && byte <= static_cast<std::uint8_t>(protocol::Verdict::mismatch);
+    if (good_) verdict = static_cast<protocol::Verdict>(byte);
+  }
+  void field(const char*, Version& version) { version = Version::from_word(get<std::uint64_t>()); }
+  void field(const char*, std::string& text) {
+    const std::size_t length = get<std::uint32_t>();
+    good_ = good_ && length <= text_bytes_max;
+    const std::byte* from = take(length);
+    if (from != nullptr) text.assign(reinterpret_cast<const char*>(from), length);
+  }
+  template <class T>
+  void field(const char* name, std::vector<T>& list) {
+    const std::size_t count = get<std::uint32_t>();
+    for (std::size_t i = 0; good_ && i < count; ++i) field(name, list.emplace_back());
+  }
+  void shard(const char* name, std::string& shard) {
+    field(name, shard);
+    good_ = good_ && is_plain_name(shard);
+  }
+  void shards(const char* name, std::vector<std::string>& list) {
+    field(name, list);
+    for (const std::string& name_of_shard : list) good_ = good_ && is_plain_name(name_of_shard);
+  }
+
+ private:
+  const std::byte* take(std::size_t count) {
+    good_ = good_ && count <= bytes_.size();
+    if (!good_) return nullptr;
+    const std::byte* from = bytes_.data();
+    bytes_ = bytes_.subspan(count);
+    return from;
+  }
+
+  std::span<const std::byte> bytes_;
+  bool good_ = true;
+};
+
+template <std::size_t kind = 0>
+std::optional<WireMessage> decode_kind(std::size_t wanted, Reader& reader) {
+  if constexpr (kind == std::variant_size_v<WireMessage>) {
+    return std::nullopt;
+  } else {
+    if (wanted != kind) return decode_kind<kind + 1>(wanted, reader);
+    std::variant_alternative_t<kind, WireMessage> message;
+    visit_fields(reader, message);
+    if (!reader.whole()) return std::nullopt;
+    return WireMessage(std::move(message));
+  }
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const WireMessage& message) {
+  Writer writer;
+  writer.put(format);
+  writer.put(static_cast<std::uint8_t>(message.index()));
+  std::visit([&](const auto& content) { visit_fields(writer, content); }, message);
+  return writer.take();
+}
+
+std::optional<WireMessage> decode(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  if (reader.get<std::uint8_t>() != format) return std::nullopt;
+  const std::size_t kind = reader.get<std::uint8_t>();
+  return decode_kind(kind, reader);
+}
+
+}  // namespace ckpt::agent

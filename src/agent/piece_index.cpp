@@ -1,0 +1,55 @@
+#include "agent/piece_index.hpp"
+
+#include <utility>
+
+namespace ckpt::agent {
+
+protocol::PieceInfo piece_info(const arena::Manifest& manifest) {
+  return {manifest.shard,         manifest.version,     manifest.length_bytes,
+          manifest.layout.size(), manifest.root_digest, manifest.world_size};
+}
+
+HeldPiece::HeldPiece(protocol::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest)
+    : slot_(std::move(slot)),
+      segment_(std::move(segment)),
+      manifest_(std::move(manifest)),
+      encoded_manifest_(arena::encode(manifest_)) {}
+
+HeldPiece::~HeldPiece() {
+  if (on_released_) on_released_();
+}
+
+void PieceIndex::add(const protocol::SlotRef& slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest) {
+  auto piece = std::make_shared<HeldPiece>(slot, std::move(segment), std::move(manifest));
+  const std::lock_guard lock(mutex_);
+  pieces_.insert_or_assign(slot, std::move(piece));
+}
+
+Pin PieceIndex::find(const std::string& shard, Version version) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [slot, piece] : pieces_)
+    if (slot.shard == shard && piece->manifest().version == version) return piece;
+  return nullptr;
+}
+
+Pin PieceIndex::find(const protocol::SlotRef& slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = pieces_.find(slot);
+  return found == pieces_.end() ? nullptr : found->second;
+}
+
+void PieceIndex::drop(const protocol::SlotRef& slot, std::function<void()> on_released) {
+  std::shared_ptr<HeldPiece> piece;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = pieces_.find(slot); found != pieces_.end()) {
+      piece = std::move(found->second);
+      pieces_.erase(found);
+    }
+  }
+  if (piece == nullptr) return on_released();
+  // Ours is one of the references, so the destructor, which reads it, has not begun.
+  piece->on_released_ = std::move(on_released);
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,64 @@
+// The whole pieces of this node, for those who read them: peers that fetch, trainers that restore, verification.
+//
+// A reader pins a piece; a dropped piece is given to no new reader, and its slot is released when the last pin is gone.
+// Thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/manifest.hpp"
+#include "arena/segment.hpp"
+#include "protocol/types.hpp"
+
+namespace ckpt::agent {
+
+protocol::PieceInfo piece_info(const arena::Manifest& manifest);
+
+// A piece while somebody may read it: its slot keeps its bytes, its segment stays mapped.
+class HeldPiece {
+ public:
+  HeldPiece(protocol::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
+  ~HeldPiece();
+  HeldPiece(const HeldPiece&) = delete;
+  HeldPiece& operator=(const HeldPiece&) = delete;
+
+  const protocol::SlotRef& slot() const { return slot_; }
+  const arena::Manifest& manifest() const { return manifest_; }
+  const std::vector<std::byte>& encoded_manifest() const { return encoded_manifest_; }
+  const arena::Segment& segment() const { return *segment_; }
+  const std::byte* data() const { return segment_->slot(slot_.slot).data(); }
+
+ private:
+  friend class PieceIndex;
+
+  const protocol::SlotRef slot_;
+  const std::shared_ptr<arena::Segment> segment_;
+  const arena::Manifest manifest_;
+  const std::vector<std::byte> encoded_manifest_;
+  std::function<void()> on_released_;  // set once, when the piece is dropped
+};
+
+using Pin = std::shared_ptr<const HeldPiece>;
+
+class PieceIndex {
+ public:
+  void add(const protocol::SlotRef& slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
+
+  Pin find(const std::string& shard, Version version) const;
+  Pin find(const protocol::SlotRef& slot) const;
+
+  // `on_released` runs once no pin is left, on the thread that gave up the last one; at once where there is no piece.
+  void drop(const protocol::SlotRef& slot, std::function<void()> on_released);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<protocol::SlotRef, std::shared_ptr<HeldPiece>> pieces_;
+};
+
+}  // namespace ckpt::agent

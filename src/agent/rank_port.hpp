@@ -1,0 +1,72 @@
+// One trainer as the agent sees it: its control page, the grant it holds, and a thread that waits for its bell.
+//
+// Everything but that thread belongs to the core thread. The thread does nothing but post one task at a time that has
+// the core thread look at the words, so a trainer that rings in a loop costs little.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/segments.hpp"
+#include "arena/control.hpp"
+#include "protocol/events.hpp"
+
+namespace ckpt::agent {
+
+class RankPort {
+ public:
+  // `outstanding`: the grant that a re-attached trainer may be using. `look`: called on the port's own thread when the
+  // trainer rang; it must see to it that looked() is called in the end.
+  RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<arena::Grant> outstanding,
+           std::function<void()> look);
+  ~RankPort();  // joins the thread, which wakes at once
+  RankPort(const RankPort&) = delete;
+  RankPort& operator=(const RankPort&) = delete;
+
+  const protocol::TrainerHello& hello() const { return hello_; }
+  const arena::Control& control() const { return *control_; }
+  const std::optional<arena::Grant>& outstanding() const { return outstanding_; }
+
+  void grant(std::uint8_t main_slot, std::uint8_t private_slot);
+  void commit(Version version) { control_->committed(version); }
+  void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
+  // Also for a trainer that is refused without a newer life: any number but 0 stops it.
+  void fence(std::uint64_t incarnation) { control_->fence(incarnation != 0 ? incarnation : 1); }
+
+  struct Seen {
+    std::optional<protocol::Captured> captured;
+    arena::Manifest main, private_;  // with captured
+    arena::Grant used;               // likewise
+    std::optional<protocol::Progress> progress;
+    std::string complaint;  // what the trainer's words say that cannot be
+    bool skipped = false;   // the last iteration offered was not taken
+  };
+  // Reads the trainer's words. A grant whose slots are not both whole is granted anew.
+  Seen look(const Segments& segments);
+  // The task that look() belongs to has run.
+  void looked() { pending_.store(false, std::memory_order_release); }
+
+ private:
+  void watch();
+  bool take_captured(const Segments& segments, Seen& seen) const;
+
+  const protocol::TrainerHello hello_;
+  const std::unique_ptr<arena::Control> control_;
+  std::uint64_t sequence_ = 0;  // of the newest grant
+  std::optional<arena::Grant> outstanding_;
+  Version last_captured_;
+  std::int64_t attempted_ = -1;
+  std::int64_t capturing_ = -1;
+
+  const std::function<void()> look_;
+  std::atomic<bool> pending_{false};
+  std::atomic<bool> stop_{false};
+  std::thread watcher_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,123 @@
+#include "agent/record_codec.hpp"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "agent/fields.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using nlohmann::json;
+using protocol::Verdict;
+
+constexpr const char* verdict_names[] = {"undecided", "fresh", "restore", "lost", "mismatch"};
+
+class Writer {
+ public:
+  json body = json::object();
+
+  template <class T>
+  void field(const char* name, const T& value) {
+    body[name] = to_json(value);
+  }
+
+ private:
+  template <class T>
+  static json to_json(const T& value) {
+    if constexpr (std::integral<T> || std::same_as<T, std::string>) {
+      return value;
+    } else {
+      Writer inner;
+      visit_fields(inner, value);
+      return inner.body;
+    }
+  }
+  static json to_json(const Verdict& verdict) { return verdict_names[static_cast<std::size_t>(verdict)]; }
+  static json to_json(const Version& version) {
+    return {{"incarnation", version.incarnation()}, {"iteration", version.iteration()}};
+  }
+  template <class T>
+  static json to_json(const std::vector<T>& list) {
+    json array = json::array();
+    for (const T& item : list) array.push_back(to_json(item));
+    return array;
+  }
+};
+
+// Throws json::exception or OutOfRange for what is not there or cannot be.
+struct OutOfRange {};
+
+class Reader {
+ public:
+  explicit Reader(const json& body) : body_(body) {}
+
+  template <class T>
+  void field(const char* name, T& value) {
+    from_json(body_.at(name), value);
+  }
+
+ private:
+  template <class T>
+  static void from_json(const json& from, T& value) {
+    if constexpr (std::same_as<T, bool> || std::same_as<T, std::string>) {
+      value = from.get<T>();
+    } else if constexpr (std::unsigned_integral<T>) {
+      if (!from.is_number_unsigned() || from.get<std::uint64_t>() > std::numeric_limits<T>::max()) throw OutOfRange();
+      value = from.get<T>();
+    } else {
+      Reader inner(from);
+      visit_fields(inner, value);
+    }
+  }
+  static void from_json(const json& from, Verdict& verdict) {
+    for (std::size_t i = 0; i < std::size(verdict_names); ++i)
+      if (from.get<std::string>() == verdict_names[i]) return void(verdict = static_cast<Verdict>(i));
+    throw OutOfRange();
+  }
+  static void from_json(const json& from, Version& version) {
+    std::uint64_t incarnation = 0, iteration = 0;
+    from_json(from.at("incarnation"), incarnation);
+    from_json(from.at("iteration"), iteration);
+    if (incarnation > Version::incarnation_max || iteration > std::uint64_t{Version::iteration_max}) throw OutOfRange();
+    version = Version(incarnation, static_cast<std::int64_t>(iteration));
+  }
+  template <class T>
+  static void from_json(const json& from, std::vector<T>& list) {
+    if (!from.is_array()) throw OutOfRange();
+    for (const json& item : from) from_json(item, list.emplace_back());
+  }
+
+  const json& body_;
+};
+
+template <class Record>
+std::string write(const Record& record) {
+  Writer writer;
+  visit_fields(writer, record);
+  return writer.body.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+template <class Record>
+std::optional<Record> read(std::string_view text) {
+  try {
+    const json body = json::parse(text);
+    Record record;
+    Reader reader(body);
+    visit_fields(reader, record);
+    return record;
+  } catch (const json::exception&) {
+    return std::nullopt;
+  } catch (const OutOfRange&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::string to_text(const protocol::RootRecord& record) { return write(record); }
+std::string to_text(const protocol::LifeRecord& record) { return write(record); }
+std::optional<protocol::RootRecord> root_record(std::string_view text) { return read<protocol::RootRecord>(text); }
+std::optional<protocol::LifeRecord> life_record(std::string_view text) { return read<protocol::LifeRecord>(text); }
+
+}  // namespace ckpt::agent

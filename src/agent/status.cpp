@@ -1,0 +1,180 @@
+// The driver's answer to `ckptctl status`, and what it knows for other sentences to people.
+
+#include <unistd.h>
+
+#include "agent/driver.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using nlohmann::json;
+using protocol::NodeId;
+using protocol::SlotRef;
+
+json version_json(Version version) {
+  if (!version) return nullptr;
+  return {{"incarnation", version.incarnation()}, {"iteration", version.iteration()}};
+}
+
+const char* name_of(protocol::Verdict verdict) {
+  switch (verdict) {
+    case protocol::Verdict::undecided:
+      return "undecided";
+    case protocol::Verdict::fresh:
+      return "fresh";
+    case protocol::Verdict::restore:
+      return "restore";
+    case protocol::Verdict::lost:
+      return "lost";
+    case protocol::Verdict::mismatch:
+      return "mismatch";
+  }
+  return "unknown";
+}
+
+template <class List, class Text>
+std::string joined(const List& list, Text text_of) {
+  constexpr std::size_t shown_max = 8;
+  std::string text;
+  std::size_t shown = 0;
+  for (const auto& item : list) {
+    if (shown == shown_max) return text + " and " + std::to_string(list.size() - shown) + " more";
+    text += (shown++ == 0 ? "" : ", ") + text_of(item);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Driver::node_name(NodeId node) const {
+  if (node == id_) return parts_.options.node;
+  const auto found = nodes_.find(node);
+  return found != nodes_.end() ? found->second.name : "number " + std::to_string(node);
+}
+
+std::string Driver::what_is_missing() const {
+  const protocol::NodeStatus status = core_.status();
+  const auto name = [this](NodeId node) { return node_name(node); };
+  const auto number = [](protocol::Rank rank) { return std::to_string(rank); };
+  if (status.root == protocol::no_node) return "no agent leads the job; is the coordination directory reachable?";
+  if (!status.missing_nodes.empty())
+    return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
+  if (!status.missing_ranks.empty())
+    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
+  if (status.decision.verdict == protocol::Verdict::undecided)
+    return "node " + name(status.root) + ", which leads the job, does not answer";
+  return "the shards are still on their way from other nodes";
+}
+
+// Every rank's shards lie on copies - 1 further nodes, so about as many of others' come here.
+std::uint64_t Driver::bytes_for_peers(std::uint64_t main_bytes, std::uint64_t private_bytes) const {
+  if (nodes_.empty()) return 0;
+  std::uint64_t held = 0;
+  for (const auto& [key, segment] : segments_.all())
+    if (key.rank == protocol::held_rank) held += segment->size_bytes();
+  const std::uint64_t expected =
+      (parts_.options.copies - 1) * (main_bytes + private_bytes) * std::max<std::uint64_t>(desk_.trainers().size(), 1);
+  return expected > held ? expected - held : 0;
+}
+
+json Driver::ranks_json(const protocol::NodeStatus& status) const {
+  json ranks = json::array();
+  for (const protocol::RankReport& rank : status.ranks) {
+    const auto trainer = desk_.trainers().find(rank.rank);
+    ranks.push_back({{"rank", rank.rank},
+                     {"pid", trainer != desk_.trainers().end() ? trainer->second.pid : 0},
+                     {"incarnation", rank.incarnation},
+                     {"main_shard", rank.main_shard},
+                     {"private_shard", rank.private_shard},
+                     {"restoring", rank.waiting},
+                     {"attempted", rank.attempted},
+                     {"capturing", rank.capturing}});
+  }
+  return ranks;
+}
+
+json Driver::segments_json() const {
+  json segments = json::array();
+  for (const auto& [key, segment] : segments_.all()) {
+    const bool held = key.rank == protocol::held_rank;
+    json slots = json::array();
+    for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
+      const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
+      const Pin piece = parts_.index.find(slot);
+      const auto trainer = desk_.trainers().find(key.rank);
+      const auto& grant = trainer != desk_.trainers().end() ? trainer->second.port->outstanding() : std::nullopt;
+      const bool is_main = grant && key.shard == trainer->second.port->hello().main_shard;
+      const bool granted = grant && (is_main ? grant->main_slot : grant->private_slot) == i;
+      const char* state = piece != nullptr             ? "whole"
+                          : fetches_.writes_into(slot) ? "filling"
+                          : granted                    ? "granted"
+                                                       : "free";
+      slots.push_back({{"state", state},
+                       {"version", piece != nullptr ? version_json(piece->manifest().version) : json(nullptr)},
+                       {"bytes", piece != nullptr ? piece->manifest().length_bytes : 0}});
+    }
+    segments.push_back({{"shard", key.shard},
+                        {"kind", held ? "held" : "local"},
+                        {"rank", held ? json(nullptr) : json(key.rank)},
+                        {"file", segment->path()},
+                        {"bytes", segment->size_bytes()},
+                        {"slot_capacity_bytes", segment->spec().data_capacity_bytes},
+                        {"slots", std::move(slots)}});
+  }
+  return segments;
+}
+
+json Driver::status_json() const {
+  const protocol::NodeStatus status = core_.status();
+  json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
+  for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
+  json present = json::array(), missing_nodes = json::array(), notices = json::array();
+  for (const NodeId node : status.nodes_present) present.push_back(node_name(node));
+  for (const NodeId node : status.missing_nodes) missing_nodes.push_back(node_name(node));
+  for (const NoticeEntry& notice : chronicle_.notices())
+    notices.push_back({{"first", notice.first}, {"last", notice.last}, {"times", notice.times}, {"text", notice.text}});
+  const Counters& counters = chronicle_.counters;
+  return {{"job", parts_.options.job},
+          {"node", parts_.options.node},
+          {"node_id", id_},
+          {"pid", ::getpid()},
+          {"epoch", status.epoch},
+          {"root", status.root == protocol::no_node ? json(nullptr) : json(node_name(status.root))},
+          {"is_root", status.is_root},
+          {"incarnation", status.incarnation},
+          {"decision",
+           {{"verdict", name_of(status.decision.verdict)},
+            {"version", version_json(status.decision.version)},
+            {"behind", status.decision.behind},
+            {"status_unknown", status.decision.status_unknown},
+            {"text", status.decision.text}}},
+          {"committed", version_json(status.committed)},
+          {"highest_commit", version_json(status.highest_commit)},
+          {"commit_age_ms", committed_at_ ? json(milliseconds_between(*committed_at_, Clock::now())) : json(nullptr)},
+          {"resume_at", status.resume_at},
+          {"copies", parts_.options.copies},
+          {"copies_now", status.copies_now},
+          {"alarm", status.alarm},
+          {"ranks", ranks_json(status)},
+          {"segments", segments_json()},
+          {"arena",
+           {{"directory", parts_.arena.directory()},
+            {"bytes", segments_.bytes_used()},
+            {"budget_bytes", segments_.budget_bytes()},
+            {"left_bytes", segments_.space_left_bytes()}}},
+          {"transport", transport_ != nullptr ? transport_->description() : ""},
+          {"nodes", std::move(nodes)},
+          {"nodes_present", std::move(present)},
+          {"missing_ranks", status.missing_ranks},
+          {"missing_nodes", std::move(missing_nodes)},
+          {"notices", std::move(notices)},
+          {"counters",
+           {{"commits", counters.commits},
+            {"skips", counters.skips},
+            {"fetches", counters.fetches},
+            {"failed_fetches", counters.failed_fetches},
+            {"corrupt", counters.corrupt},
+            {"refused", counters.refused}}}};
+}
+
+}  // namespace ckpt::agent

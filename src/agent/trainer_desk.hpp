@@ -1,0 +1,87 @@
+// The agent's trainers: their control pages and grants, and the requests of theirs that wait for an answer. Belongs to
+// the core thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/chronicle.hpp"
+#include "agent/piece_index.hpp"
+#include "agent/rank_port.hpp"
+#include "agent/segments.hpp"
+#include "agent/trainer_requests.hpp"
+#include "protocol/node.hpp"
+
+namespace ckpt::agent {
+
+class TrainerDesk {
+ public:
+  // Who the desk works with; all outlive it.
+  struct Colleagues {
+    const std::string& directory;  // of the arena
+    Segments& segments;
+    PieceIndex& index;
+    CoreQueue& queue;
+    Chronicle& chronicle;
+    std::function<void(protocol::Event)> to_core;
+    // Looks at a piece's bytes again, tells the core where they are damaged, then calls back.
+    std::function<void(const protocol::SlotRef&, std::function<void()>)> verify;
+    // Why a restore may take long, for people.
+    std::function<std::string()> what_is_missing;
+    // Bytes that copies of peers' shards will still need, once this rank's segments are of these sizes.
+    std::function<std::uint64_t(std::uint64_t main_bytes, std::uint64_t private_bytes)> bytes_for_peers;
+  };
+  // `granted`: grants that living trainers may be using, by rank.
+  TrainerDesk(Colleagues colleagues, std::map<protocol::Rank, arena::Grant> granted);
+
+  // ---- Requests ----
+  void hello(const protocol::TrainerHello& hello, std::int64_t pid, const Respond& respond);
+  void exited(Asker asker);
+  void restore(Asker asker, std::int64_t timeout_ms, const Respond& respond);
+  void restored(Asker asker, const Respond& respond);
+  void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
+  void reserve(Asker asker, const ReserveRequest& request, const Respond& respond);
+
+  // ---- Effects ----
+  void carry_out(const protocol::Grant& grant);
+  void carry_out(const protocol::TellCommit& tell);
+  void carry_out(const protocol::TellResume& tell);
+  void carry_out(const protocol::Fence& fence);
+  void carry_out(const protocol::RestoreReady& ready);
+  void carry_out(const protocol::RestoreFailed& failed);
+
+  // Answers restores whose time is up.
+  void tick();
+
+  struct Trainer {
+    std::unique_ptr<RankPort> port;
+    std::int64_t pid = 0;
+  };
+  const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
+
+ private:
+  struct PendingRestore {
+    Respond respond;
+    Deadline deadline;
+    Clock::time_point asked_at;
+  };
+
+  RankPort* port_of(Asker asker);
+  RankPort* port_of(protocol::Rank rank);
+  bool refuse_unknown(Asker asker, const Respond& respond);
+  void look(Asker asker);
+  void await_restore(protocol::Rank rank, std::int64_t timeout_ms, const Respond& respond);
+  std::optional<PendingRestore> take_pending(protocol::Rank rank);
+  Reply restore_reply(const protocol::RestoreReady& ready);
+
+  const Colleagues with_;
+  std::map<protocol::Rank, arena::Grant> granted_;
+  std::map<protocol::Rank, Trainer> trainers_;
+  std::map<protocol::Rank, PendingRestore> restores_;
+  std::map<protocol::Rank, protocol::RestoreReady> served_;  // what each rank was last given to restore from
+};
+
+}  // namespace ckpt::agent

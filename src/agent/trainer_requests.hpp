@@ -1,0 +1,61 @@
+// What trainers and tools ask of the agent over its socket, between the server that speaks it and the core thread that
+// answers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.hpp"
+#include "ckptengine/ckptengine.h"
+#include "protocol/events.hpp"
+
+namespace ckpt::agent {
+
+struct Reply {
+  ckpt_status status = CKPT_OK;
+  std::string message;
+  nlohmann::json fields = nlohmann::json::object();
+  std::vector<UniqueFd> fds;
+};
+// Any thread, once.
+using Respond = std::function<void(Reply)>;
+
+// Which engine on which rank asks.
+struct Asker {
+  protocol::Rank rank = 0;
+  std::uint64_t instance = 0;
+};
+
+struct ReserveRequest {
+  std::uint64_t main_bytes = 0;
+  std::uint64_t main_layout_bytes = 0;
+  std::uint64_t private_bytes = 0;
+  std::uint64_t private_layout_bytes = 0;
+};
+
+struct CorruptRequest {
+  std::string shard;
+  Version version;
+};
+
+// Called by the server's thread; returns at once.
+class TrainerRequests {
+ public:
+  virtual ~TrainerRequests() = default;
+
+  // The rank is this trainer's: whoever had it before is proven dead. `pid` is for people.
+  virtual void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
+  // Proven: neither the process nor the engine is there any more.
+  virtual void exited(Asker asker) = 0;
+  virtual void restore(Asker asker, std::int64_t timeout_ms, Respond respond) = 0;
+  virtual void restored(Asker asker, Respond respond) = 0;
+  virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
+  virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;
+  virtual void status(Respond respond) = 0;
+  virtual void stop(Respond respond) = 0;
+};
+
+}  // namespace ckpt::agent

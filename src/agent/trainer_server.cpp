@@ -1,0 +1,327 @@
+#include "agent/trainer_server.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/error.hpp"
+#include "base/thread.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using nlohmann::json;
+using protocol::Rank;
+
+constexpr int protocol_version = 1;
+constexpr std::size_t connections_max = 1024;
+constexpr std::int64_t longest_poll_ms = 1000;
+constexpr std::int64_t claim_poll_ms = 20;  // a process's being stopped is not told by any descriptor
+constexpr std::int64_t timeout_max_ms = 24ll * 3600 * 1000;
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
+
+std::uint64_t number(const json& request, const char* key, std::uint64_t most = UINT64_MAX) {
+  const auto at = request.find(key);
+  if (at == request.end() || !at->is_number_unsigned() || at->get<std::uint64_t>() > most)
+    refuse(std::string("the request's field \"") + key +
+           "\" is missing or no number in range; do engine and agent have "
+           "the same version?");
+  return at->get<std::uint64_t>();
+}
+
+std::string text(const json& request, const char* key) {
+  const auto at = request.find(key);
+  if (at == request.end() || !at->is_string())
+    refuse(std::string("the request's field \"") + key +
+           "\" is missing or no text; do engine and agent have the same "
+           "version?");
+  return at->get<std::string>();
+}
+
+std::string shard_name(const json& request, const char* key) {
+  const std::string name = text(request, key);
+  if (!is_plain_name(name)) refuse("\"" + name + "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ -");
+  return name;
+}
+
+std::int64_t timeout_ms(const json& request, const char* key) {
+  return static_cast<std::int64_t>(number(request, key, timeout_max_ms));
+}
+
+}  // namespace
+
+struct TrainerServer::PendingClaim {
+  protocol::TrainerHello hello;
+  Claimant claimant;
+  Deadline deadline;
+};
+
+struct TrainerServer::Connection {
+  Connection(std::uint64_t connection_id, FrameSocket connected) : id(connection_id), socket(std::move(connected)) {}
+
+  const std::uint64_t id;
+  FrameSocket socket;
+  std::optional<Asker> asker;  // after an admitted hello
+  bool busy = false;           // a request waits for its answer; the next is not read before
+  bool closing = false;
+  std::optional<PendingClaim> claim;
+};
+
+// Answers from other threads, until the server's thread takes them. Outlives the server where an answer is late.
+class TrainerServer::Outbox {
+ public:
+  Outbox() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_) throw_errno(CKPT_ERR_SYSTEM, "cannot make an eventfd");
+  }
+  int fd() const { return wake_.get(); }
+
+  void put(std::uint64_t connection, Reply reply) {
+    {
+      const std::lock_guard lock(mutex_);
+      replies_.emplace_back(connection, std::move(reply));
+    }
+    wake();
+  }
+  void wake() const {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof(one));  // full is as good
+  }
+  std::vector<std::pair<std::uint64_t, Reply>> take() {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof(count));
+    const std::lock_guard lock(mutex_);
+    return std::exchange(replies_, {});
+  }
+
+ private:
+  UniqueFd wake_;
+  std::mutex mutex_;
+  std::vector<std::pair<std::uint64_t, Reply>> replies_;
+};
+
+TrainerServer::TrainerServer(const Options& options, TrainerRequests& requests, Log log)
+    : options_(options),
+      requests_(requests),
+      log_(std::move(log)),
+      listener_(options.node_dir() + "/agent.sock"),
+      claims_(options.node_dir()),
+      outbox_(std::make_shared<Outbox>()),
+      thread_(start_thread("ckptd-socket", [this] { run(); })) {}
+
+TrainerServer::~TrainerServer() {
+  stop_.store(true);
+  outbox_->wake();
+  thread_.join();
+}
+
+void TrainerServer::run() {
+  while (!stop_.load()) {
+    try {
+      poll_once();
+    } catch (const std::exception& error) {
+      log_->error("the trainers' socket: {}", error.what());
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // out of descriptors, most likely
+    }
+  }
+  deliver();  // the answer to "stop"
+}
+
+void TrainerServer::poll_once() {
+  std::vector<pollfd> entries = {{outbox_->fd(), POLLIN, 0}};
+  if (connections_.size() < connections_max) entries.push_back({listener_.fd(), POLLIN, 0});
+  for (const int fd : claims_.process_fds()) entries.push_back({fd, POLLIN, 0});
+  std::int64_t timeout = std::min(longest_poll_ms, claims_.sweep_due_ms());
+  for (const Connection& connection : connections_) {
+    const int events = POLLRDHUP | (connection.busy ? 0 : POLLIN) | (connection.socket.wants_write() ? POLLOUT : 0);
+    entries.push_back({connection.socket.fd(), static_cast<short>(events), 0});
+    if (connection.claim) timeout = std::min(timeout, claim_poll_ms);
+  }
+  ::poll(entries.data(), entries.size(), static_cast<int>(std::max<std::int64_t>(timeout, 1)));
+
+  deliver();
+  auto entry = entries.end() - static_cast<std::ptrdiff_t>(connections_.size());
+  for (Connection& connection : connections_) {
+    const short events = (entry++)->revents;
+    if (connection.busy && (events & (POLLHUP | POLLRDHUP | POLLERR)) != 0)
+      connection.closing = true;  // nobody waits for the answer
+    else
+      serve(connection);
+  }
+  settle_claims();
+  sweep();
+  for (Connection& connection : connections_)
+    if (connection.closing) close(connection);
+  connections_.remove_if([](const Connection& connection) { return connection.closing; });
+  accept_all();
+}
+
+void TrainerServer::accept_all() {
+  while (connections_.size() < connections_max) {
+    auto socket = listener_.accept();
+    if (!socket) return;
+    connections_.emplace_back(next_connection_++, std::move(*socket));
+  }
+}
+
+void TrainerServer::serve(Connection& connection) {
+  try {
+    connection.socket.flush();
+    while (!connection.busy && !connection.closing) {
+      const auto frame = connection.socket.try_receive();
+      if (!frame) break;
+      connection.busy = true;
+      try {
+        handle(connection, frame->body);
+      } catch (const Failure& failure) {
+        answer(connection, {failure.status(), failure.what(), json::object(), {}});
+      }
+    }
+    connection.closing = connection.closing || (connection.socket.closed() && !connection.busy);
+  } catch (const Failure&) {
+    connection.closing = true;  // it is gone, or speaks something else
+  }
+}
+
+void TrainerServer::handle(Connection& connection, const json& request) {
+  const std::string type = text(request, "type");
+  if (type == "hello") return on_hello(connection, request);
+  if (type == "status") return requests_.status(respond_to(connection));
+  if (type == "stop") return requests_.stop(respond_to(connection));
+  on_trainer_request(connection, type, request);
+}
+
+void TrainerServer::on_hello(Connection& connection, const json& request) {
+  if (connection.asker) refuse("this connection has claimed a rank already");
+  if (number(request, "protocol") != protocol_version)
+    refuse("engine and agent speak different versions; run ckptd and libckptengine of one version");
+  if (const std::string job = text(request, "job"); job != options_.job)
+    throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
+                                         job + "; give each job an arena_dir or a name of its own");
+  protocol::TrainerHello hello;
+  hello.rank = static_cast<Rank>(number(request, "rank", protocol::held_rank - 1));
+  hello.world_size = static_cast<std::uint32_t>(number(request, "world_size", UINT32_MAX));
+  if (hello.rank >= hello.world_size)
+    refuse("rank " + std::to_string(hello.rank) + " is not below the world size " + std::to_string(hello.world_size));
+  hello.instance = number(request, "instance");
+  hello.incarnation = number(request, "incarnation", Version::incarnation_max);
+  hello.main_shard = shard_name(request, "shard");
+  hello.private_shard = shard_name(request, "private_shard");
+  if (hello.main_shard == hello.private_shard) refuse("a rank's two shards need different names");
+
+  std::int64_t claim_timeout_ms = options_.claim_timeout_ms;
+  if (const auto options = request.find("options"); options != request.end() && options->is_object()) {
+    if (options->contains("claim_timeout_ms")) claim_timeout_ms = timeout_ms(*options, "claim_timeout_ms");
+    if (options->contains("copies") && (*options)["copies"] != options_.copies)
+      log_->warn("rank {} asks for {} copies, but this agent was started with copies={}, which counts", hello.rank,
+                 (*options)["copies"].dump(), options_.copies);
+  }
+  // The kernel's word for who is there, not the trainer's.
+  Claimant claimant{hello.rank,       hello.instance,      hello.incarnation,
+                    hello.main_shard, hello.private_shard, Process::open(connection.socket.peer().pid)};
+  if (!claimant.process)
+    refuse("the agent cannot see the trainer's process; run both in one process namespace (container)");
+  connection.claim.emplace(PendingClaim{std::move(hello), std::move(claimant), Deadline::in_ms(claim_timeout_ms)});
+}
+
+void TrainerServer::settle_claims() {
+  for (Connection& connection : connections_) {
+    if (!connection.claim || connection.closing) continue;
+    PendingClaim& pending = *connection.claim;
+    Claims::Answer verdict;
+    try {
+      const std::int64_t pid = pending.claimant.process->pid();
+      verdict = claims_.claim(pending.claimant);
+      if (verdict.retired_instance) requests_.exited({pending.hello.rank, *verdict.retired_instance});
+      if (verdict.verdict == Claims::Verdict::admitted) {
+        connection.asker = Asker{pending.hello.rank, pending.hello.instance};
+        const auto hello = pending.hello;
+        connection.claim.reset();
+        requests_.hello(hello, pid, respond_to(connection));
+        continue;
+      }
+    } catch (const Failure& failure) {
+      connection.claim.reset();
+      answer(connection, {failure.status(), failure.what(), json::object(), {}});
+      continue;
+    }
+    const bool superseded = verdict.verdict == Claims::Verdict::superseded;
+    if (!superseded && !pending.deadline.passed()) continue;
+    connection.claim.reset();
+    answer(connection, {superseded ? CKPT_ERR_SUPERSEDED : CKPT_ERR_CLAIMED, verdict.why, json::object(), {}});
+  }
+}
+
+void TrainerServer::sweep() {
+  for (const Claims::Retired& gone : claims_.sweep()) {
+    requests_.exited({gone.rank, gone.instance});
+    for (Connection& connection : connections_)  // a forked child may hold it open
+      if (connection.asker && connection.asker->instance == gone.instance) connection.closing = true;
+  }
+}
+
+void TrainerServer::on_trainer_request(Connection& connection, const std::string& type, const json& request) {
+  if (!connection.asker) refuse("a connection begins with \"hello\", not with \"" + type + "\"");
+  const Asker asker = *connection.asker;
+  if (type == "bye") {
+    claims_.closed(asker.rank, asker.instance);
+    answer(connection, {});
+  } else if (type == "restore") {
+    requests_.restore(asker, timeout_ms(request, "timeout_ms"), respond_to(connection));
+  } else if (type == "restored") {
+    requests_.restored(asker, respond_to(connection));
+  } else if (type == "corrupt") {
+    const CorruptRequest corrupt{shard_name(request, "shard"), Version::from_word(number(request, "version"))};
+    const bool bounded = request.contains("timeout_ms");
+    requests_.corrupt(asker, corrupt, bounded ? timeout_ms(request, "timeout_ms") : options_.restore_timeout_ms,
+                      respond_to(connection));
+  } else if (type == "reserve") {
+    constexpr std::uint64_t most = std::uint64_t{1} << 50;
+    requests_.reserve(asker,
+                      {number(request, "main_bytes", most), number(request, "main_layout_bytes", most),
+                       number(request, "private_bytes", most), number(request, "private_layout_bytes", most)},
+                      respond_to(connection));
+  } else {
+    refuse("there is no request \"" + type + "\"");
+  }
+}
+
+Respond TrainerServer::respond_to(Connection& connection) {
+  return [outbox = outbox_, id = connection.id](Reply reply) { outbox->put(id, std::move(reply)); };
+}
+
+void TrainerServer::deliver() {
+  for (auto& [id, reply] : outbox_->take())
+    for (Connection& connection : connections_)
+      if (connection.id == id) answer(connection, std::move(reply));
+}
+
+void TrainerServer::answer(Connection& connection, Reply reply) {
+  json body = std::move(reply.fields);
+  body["status"] = static_cast<int>(reply.status);
+  body["message"] = reply.message;
+  std::vector<int> fds;
+  for (const UniqueFd& fd : reply.fds) fds.push_back(fd.get());
+  connection.busy = false;
+  try {
+    if (!connection.socket.queue(body, fds)) connection.closing = true;
+    connection.socket.flush();
+  } catch (const Failure&) {
+    connection.closing = true;
+  }
+}
+
+void TrainerServer::close(Connection& connection) {
+  if (!connection.asker) return;
+  // It may be back already, over a new connection.
+  const bool back = std::any_of(connections_.begin(), connections_.end(), [&](const Connection& other) {
+    return &other != &connection && !other.closing && other.asker &&
+           other.asker->instance == connection.asker->instance;
+  });
+  if (!back) claims_.disconnected(connection.asker->rank, connection.asker->instance);
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,61 @@
+// The agent's unix socket: accepts trainers and tools of this user, checks what they say, passes it to TrainerRequests
+// and sends the answers. Keeps every trainer's pidfd (claims.hpp).
+//
+// Owns one thread. A connection that misbehaves is closed; nothing a trainer sends ends the agent.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "agent/claims.hpp"
+#include "agent/log.hpp"
+#include "agent/trainer_requests.hpp"
+#include "base/frame_socket.hpp"
+#include "base/options.hpp"
+
+namespace ckpt::agent {
+
+class TrainerServer {
+ public:
+  // Listens at <directory>/agent.sock; `requests` outlives this object. Throws Failure.
+  TrainerServer(const Options& options, TrainerRequests& requests, Log log);
+  ~TrainerServer();
+  TrainerServer(const TrainerServer&) = delete;
+  TrainerServer& operator=(const TrainerServer&) = delete;
+
+ private:
+  struct PendingClaim;
+  struct Connection;
+  class Outbox;
+
+  void run();
+  void poll_once();
+  void accept_all();
+  void serve(Connection& connection);
+  void handle(Connection& connection, const nlohmann::json& request);
+  void on_hello(Connection& connection, const nlohmann::json& request);
+  void on_trainer_request(Connection& connection, const std::string& type, const nlohmann::json& request);
+  void settle_claims();
+  void sweep();
+  void deliver();
+  void close(Connection& connection);
+  Respond respond_to(Connection& connection);
+  void answer(Connection& connection, Reply reply);
+
+  const Options options_;
+  TrainerRequests& requests_;
+  const Log log_;
+  FrameListener listener_;
+  Claims claims_;
+  std::shared_ptr<Outbox> outbox_;  // shared with answers that are still to come
+  std::list<Connection> connections_;
+  std::uint64_t next_connection_ = 1;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace ckpt::agent
