@@ -42,7 +42,9 @@ void Capture::begin(const arena::Grant& grant, Version version, const RankState&
   auto private_ = session_.slots->private_.writable_slot(grant.private_slot);
   main.begin();
   private_.begin();
+  // In this order: an iteration that was attempted and is not being captured has been captured or will never be.
   session_.control->capturing(version);
+  session_.control->attempted(version.iteration());
   active_ = {grant, version, &state};
   device_.start(state.main.plan, {main.data(), main.digests()});
   device_.capture(state.private_.plan, {private_.data(), private_.digests()});

@@ -59,6 +59,7 @@ class Engine {
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;
   void reserve_slots(const RankState& state);
+  void not_taken(std::int64_t iteration, ckpt_status why);
   void follow_session();
   Outcome discard_forgotten();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at);

@@ -82,7 +82,6 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   last_iteration_ = iteration;
   follow_session();
   arena::Control& control = *capture_.session().control;
-  control.attempted(iteration);
   if (!link_.connected())
     throw Failure(CKPT_ERR_NO_AGENT,
                   "snapshot(" + std::to_string(iteration) + ") is not taken: " + link_.why_disconnected());
@@ -95,16 +94,21 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);
 
   const auto grant = capture_.unused_grant();
-  if (!grant || iteration < capture_.session().control->resume_at()) {
-    capture_.session().control->ring_agent();
+  if (!grant || iteration < capture_.session().control->resume_at())
     return {
         CKPT_ERR_SKIPPED,
         "this iteration's snapshot is skipped on all ranks, because earlier ones are still being copied; training is "
         "not affected"};
-  }
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state);
   return discarded;
+}
+
+void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
+  tickets_.refused(iteration, why);
+  arena::Control& control = *capture_.session().control;
+  control.attempted(iteration);
+  control.ring_agent();
 }
 
 Outcome Engine::snapshot(std::int64_t iteration) {
@@ -115,10 +119,10 @@ Outcome Engine::snapshot(std::int64_t iteration) {
   try {
     outcome = try_snapshot(iteration, called_at);
   } catch (const Failure& failure) {
-    tickets_.refused(iteration, failure.status());
+    not_taken(iteration, failure.status());
     throw;
   }
-  if (outcome.status != CKPT_OK) tickets_.refused(iteration, outcome.status);
+  if (outcome.status != CKPT_OK) not_taken(iteration, outcome.status);
   snapshot_stall_ms_ = milliseconds_between(called_at, Clock::now());
   tickets_.stalled(snapshot_stall_ms_);
   return outcome;
