@@ -27,6 +27,7 @@
 #include "ckptengine/ckptengine.h"
 
 namespace ckpt {
+inline namespace v0 {
 
 // A call that failed: a status, and one sentence that says what, where and what to do next.
 class Error : public std::runtime_error {
@@ -197,6 +198,7 @@ class Engine {
   ckpt_engine* engine_ = nullptr;
 };
 
+}  // namespace v0
 }  // namespace ckpt
 
 #endif  // CKPTENGINE_ENGINE_HPP

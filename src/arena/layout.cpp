@@ -21,8 +21,12 @@ std::string quoted(const std::string& text) { return nlohmann::json(text).dump()
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "[";
-  for (const std::int64_t extent : shape) text += (text.size() > 1 ? "," : "") + std::to_string(extent);
-  return text + "]";
+  for (const std::int64_t extent : shape) {
+    if (text.size() > 1) text += ',';
+    text += std::to_string(extent);
+  }
+  text += ']';
+  return text;
 }
 
 std::string type_text(const LayoutEntry& entry) {

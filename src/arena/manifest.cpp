@@ -1,5 +1,8 @@
 #include "arena/manifest.hpp"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <bit>
 #include <cstring>
 
@@ -15,6 +18,7 @@ static_assert(std::endian::native == std::endian::little, "manifests are little 
 
 // Followed by the shard's name, the leaf digests and the layout text.
 struct Head {
+  std::uint64_t check;  // XXH3-64 of all bytes behind it
   std::uint32_t format;
   std::uint32_t world_size;
   std::uint64_t version;
@@ -24,7 +28,7 @@ struct Head {
   std::uint64_t layout_bytes;
   std::uint64_t shard_bytes;
 };
-static_assert(sizeof(Head) == 56);
+static_assert(sizeof(Head) == 64);
 
 [[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a manifest that came from elsewhere is malformed"); }
 
@@ -32,6 +36,10 @@ static_assert(sizeof(Head) == 56);
 std::byte* put(std::byte* to, const void* data, std::size_t size_bytes) {
   if (size_bytes != 0) std::memcpy(to, data, size_bytes);
   return to + size_bytes;
+}
+
+std::uint64_t check_of(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data() + sizeof(std::uint64_t), bytes.size() - sizeof(std::uint64_t));
 }
 
 }  // namespace
@@ -49,14 +57,23 @@ std::uint64_t manifest_bytes(std::uint64_t data_bytes, std::uint64_t layout_byte
 }
 
 std::vector<std::byte> encode(const Manifest& manifest) {
-  const Head head{format_version,       manifest.world_size,  manifest.version.word(), manifest.length_bytes,
-                  manifest.root_digest, manifest.layout_hash, manifest.layout.size(),  manifest.shard.size()};
+  const Head head{0,
+                  format_version,
+                  manifest.world_size,
+                  manifest.version.word(),
+                  manifest.length_bytes,
+                  manifest.root_digest,
+                  manifest.layout_hash,
+                  manifest.layout.size(),
+                  manifest.shard.size()};
   const std::size_t digest_bytes = manifest.leaves.size() * sizeof(std::uint64_t);
   std::vector<std::byte> bytes(sizeof(head) + head.shard_bytes + digest_bytes + head.layout_bytes);
   std::byte* end = put(bytes.data(), &head, sizeof(head));
   end = put(end, manifest.shard.data(), manifest.shard.size());
   end = put(end, manifest.leaves.data(), digest_bytes);
   put(end, manifest.layout.data(), manifest.layout.size());
+  const std::uint64_t check = check_of(bytes);
+  put(bytes.data(), &check, sizeof(check));
   return bytes;
 }
 
@@ -67,8 +84,8 @@ Manifest decode_manifest(std::span<const std::byte> bytes) {
   const std::uint64_t rest = bytes.size() - sizeof(head);
   const std::uint64_t leaves = kernels::leaf_count(head.length_bytes);
   // Each part is bounded by what is there before the parts are added, so that no sum overflows.
-  if (head.format != format_version || head.shard_bytes > rest || head.layout_bytes > rest ||
-      leaves > rest / sizeof(std::uint64_t) ||
+  if (head.check != check_of(bytes) || head.format != format_version || head.shard_bytes > rest ||
+      head.layout_bytes > rest || leaves > rest / sizeof(std::uint64_t) ||
       head.shard_bytes + head.layout_bytes + leaves * sizeof(std::uint64_t) != rest)
     refuse();
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + sizeof(head);

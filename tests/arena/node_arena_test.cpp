@@ -1,0 +1,170 @@
+#include "arena/node_arena.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.hpp"
+#include "pieces.hpp"
+#include "temp_arena.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::TempDirectory;
+
+struct Refusal {
+  ckpt_status status = CKPT_OK;
+  std::string sentence;
+};
+Refusal refusal(const std::string& directory, const std::string& job, const std::string& node) {
+  try {
+    NodeArena arena(directory, job, node);
+  } catch (const Failure& failure) {
+    return {failure.status(), failure.what()};
+  }
+  return {};
+}
+
+TEST(NodeArena, OneAgentAtATime) {
+  const TempDirectory temp;
+  const std::string directory = temp / "job/node";
+  {
+    const NodeArena arena(directory, "job", "node");
+    const Refusal second = refusal(directory, "job", "node");
+    EXPECT_EQ(second.status, CKPT_ERR_CLAIMED);
+    EXPECT_THAT(second.sentence, HasSubstr("another agent"));
+    EXPECT_TRUE(inspect_arena(directory)->in_use);
+  }
+  EXPECT_FALSE(inspect_arena(directory)->in_use);
+  EXPECT_EQ(refusal(directory, "job", "node").status, CKPT_OK);
+}
+
+TEST(NodeArena, BelongsToOneJobAndNode) {
+  const TempDirectory temp;
+  { const NodeArena arena(temp.path(), "job", "node"); }
+  EXPECT_THAT(refusal(temp.path(), "other", "node").sentence, HasSubstr("belongs to node node of job job"));
+  EXPECT_THAT(refusal(temp.path(), "job", "other").sentence, HasSubstr("belongs to node node of job job"));
+}
+
+TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
+  const TempDirectory temp;
+  std::uint64_t id = 0;
+  {
+    NodeArena arena(temp.path(), "job", "node");
+    id = arena.arena_id();
+    arena.remember({Version(2, 7), Version(2, 9), 5});
+    arena.remember({Version(2, 3), Version(3, 1), 4});
+  }
+  const NodeArena again(temp.path(), "job", "node");
+  EXPECT_EQ(again.arena_id(), id);
+  EXPECT_EQ(again.memory().highest_commit, Version(2, 7));
+  EXPECT_EQ(again.memory().newest_seen, Version(3, 1));
+  EXPECT_EQ(again.memory().highest_epoch, 5u);
+  EXPECT_EQ(inspect_arena(temp.path())->job, "job");
+}
+
+TEST(NodeArena, TwoArenasAreToldApart) {
+  const TempDirectory one, two;
+  EXPECT_NE(NodeArena(one.path(), "job", "node").arena_id(), NodeArena(two.path(), "job", "node").arena_id());
+}
+
+TEST(NodeArena, AttachesWholeSegmentsAndRemovesTheRest) {
+  const TempDirectory temp;
+  {
+    NodeArena arena(temp.path(), "job", "node");
+    auto kept = arena.create_segment({SegmentKind::local, 0, 3, "rank0", 5000, 4096}, 1);
+    store_piece(kept.writable_slot(2), "rank0", Version(1, 4), 5000);
+    auto cut_off = arena.create_segment({SegmentKind::held, 0, 2, "rank1", 5000, 4096}, 1);
+    reinterpret_cast<SegmentHeader*>(cut_off.mapping().data())->ready = 0;
+    std::ofstream(temp / "7.segment") << "nonsense";
+    arena.create_segment({SegmentKind::held, 0, 2, "gone", 5000, 4096}, 1);
+  }
+  std::filesystem::remove(temp / "2.segment");
+  NodeArena arena(temp.path(), "job", "node");
+  std::vector<std::string> removed;
+  const auto segments = arena.attach_segments(removed);
+  ASSERT_EQ(segments.size(), 1u);
+  EXPECT_EQ(segments[0].spec().shard, "rank0");
+  EXPECT_EQ(segments[0].slot(2).version(), Version(1, 4));
+  EXPECT_EQ(removed.size(), 2u);
+  EXPECT_FALSE(std::filesystem::exists(temp / "1.segment"));
+  // New names do not collide with old ones.
+  EXPECT_EQ(arena.create_segment({SegmentKind::held, 0, 2, "rank2", 1, 1}, 1).path(), temp / "8.segment");
+}
+
+TEST(NodeArena, RemovedSegmentsAreGone) {
+  const TempDirectory temp;
+  NodeArena arena(temp.path(), "job", "node");
+  auto segment = arena.create_segment({SegmentKind::held, 0, 2, "rank2", 1, 1}, 1);
+  const std::string path = segment.path();
+  NodeArena::remove_segment(std::move(segment));
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(NodeArena, SpaceLeftIsNoMoreThanTheFileSystemHas) {
+  const TempDirectory temp;
+  const auto left = space_left_bytes(temp.path());
+  EXPECT_GT(left, 0u);
+  EXPECT_LE(left, std::filesystem::space(temp.path()).available);
+}
+
+TEST(Control, WordsOfEachSideReachTheOther) {
+  const TempDirectory temp;
+  Control agent = Control::create(temp.path(), 5);
+  Control trainer = Control::attach(UniqueFd(::dup(agent.fd())), 5);
+  EXPECT_EQ(trainer.grant().sequence, 0u);
+  EXPECT_EQ(agent.attempted(), -1);
+
+  const std::uint32_t seen = trainer.agent_bell();
+  agent.grant({9, 2, 1});
+  agent.resume_at(17);
+  agent.committed(Version(3, 16));
+  agent.fence(4);
+  EXPECT_EQ(trainer.agent_bell(), seen + 4);
+  EXPECT_EQ(trainer.grant().sequence, 9u);
+  EXPECT_EQ(trainer.grant().main_slot, 2);
+  EXPECT_EQ(trainer.grant().private_slot, 1);
+  EXPECT_EQ(trainer.resume_at(), 17);
+  EXPECT_EQ(trainer.committed(), Version(3, 16));
+  EXPECT_EQ(trainer.fenced(), 4u);
+
+  trainer.attempted(20);
+  trainer.capturing(Version(3, 20));
+  trainer.used_grant(9);
+  trainer.ring_agent();
+  EXPECT_EQ(agent.trainer_bell(), 1u);
+  EXPECT_EQ(agent.attempted(), 20);
+  EXPECT_EQ(agent.capturing(), Version(3, 20));
+  EXPECT_EQ(agent.used_grant(), 9u);
+}
+
+TEST(Control, ANewLifeCutsTheOldTrainerOff) {
+  const TempDirectory temp;
+  Control first = Control::create(temp.path(), 5);
+  first.grant({9, 2, 1});
+  const Control kept = Control::attach(temp.path(), 5);
+  EXPECT_TRUE(kept.same_as(first));
+  EXPECT_EQ(kept.grant().sequence, 9u);
+  const Control second = Control::create(temp.path(), 5);
+  EXPECT_FALSE(second.same_as(first));
+  EXPECT_EQ(Control::attach(temp.path(), 5).grant().sequence, 0u);
+  first.used_grant(9);
+  EXPECT_EQ(second.used_grant(), 0u);
+}
+
+TEST(Control, ForeignPagesAreRefused) {
+  const TempDirectory temp;
+  const Control control = Control::create(temp.path(), 5);
+  EXPECT_THROW(Control::attach(UniqueFd(::dup(control.fd())), 6), Failure);
+  std::ofstream(temp / "rank-7.control") << std::string(4096, 'x');
+  EXPECT_THROW(Control::attach(temp.path(), 7), Failure);
+  std::ofstream(temp / "rank-8.control") << "short";
+  EXPECT_THROW(Control::attach(temp.path(), 8), Failure);
+  EXPECT_THROW(Control::attach(temp.path(), 9), Failure);
+}
+
+}  // namespace
+}  // namespace ckpt::arena

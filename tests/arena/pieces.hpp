@@ -1,0 +1,60 @@
+// Pieces with contents that follow from their version, for tests of the arena.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "arena/layout.hpp"
+#include "arena/segment.hpp"
+#include "kernels/copy_digest.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::arena {
+
+inline Layout piece_layout(std::uint64_t bytes) {
+  return pack({{"bytes", CKPT_U8, {static_cast<std::int64_t>(bytes)}, 0, 0}});
+}
+
+inline std::vector<std::byte> piece_bytes(Version version, std::uint64_t bytes) {
+  std::vector<std::byte> data(bytes);
+  std::uint64_t state = version.word() * 0x9e3779b97f4a7c15ull + 1;
+  for (std::byte& byte : data) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  return data;
+}
+
+inline Manifest piece_manifest(const std::string& shard, Version version, std::uint64_t bytes) {
+  const auto data = piece_bytes(version, bytes);
+  Manifest manifest;
+  manifest.shard = shard;
+  manifest.version = version;
+  manifest.length_bytes = bytes;
+  manifest.world_size = 4;
+  manifest.layout = layout_text(piece_layout(bytes));
+  manifest.layout_hash = layout_hash(manifest.layout);
+  manifest.leaves.resize(kernels::leaf_count(bytes));
+  kernels::digest_leaves(data.data(), bytes, manifest.leaves.data());
+  manifest.root_digest = kernels::root_digest(manifest.leaves, bytes);
+  return manifest;
+}
+
+// As an agent stores what arrived over the network.
+inline void store_piece(WritableSlot slot, const std::string& shard, Version version, std::uint64_t bytes) {
+  const auto data = piece_bytes(version, bytes);
+  slot.begin();
+  std::memcpy(slot.data(), data.data(), data.size());
+  slot.seal(piece_manifest(shard, version, bytes));
+}
+
+// Whether the slot's bytes are what the manifest says, and what its version says.
+inline bool piece_is_whole(const Slot& slot, const Manifest& manifest) {
+  if (kernels::verify_leaves(slot.data(), manifest.length_bytes, 0, manifest.leaves.size(), manifest.leaves.data()))
+    return false;
+  const auto expected = piece_bytes(manifest.version, manifest.length_bytes);
+  return std::memcmp(slot.data(), expected.data(), expected.size()) == 0;
+}
+
+}  // namespace ckpt::arena

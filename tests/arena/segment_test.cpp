@@ -1,0 +1,206 @@
+#include "arena/segment.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "base/error.hpp"
+#include "pieces.hpp"
+#include "temp_arena.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::TempDirectory;
+using Access = Segment::Access;
+
+SegmentSpec small_spec() { return {SegmentKind::local, 3, 3, "rank3", 200'000, manifest_bytes(200'000, 1000)}; }
+
+std::string refusal(const std::string& path) {
+  try {
+    Segment::attach(path, Access::read);
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status(), CKPT_ERR_CORRUPT);
+    return failure.what();
+  }
+  return "attached";
+}
+
+class SegmentTest : public testing::Test {
+ protected:
+  TempDirectory directory_;
+  std::string path_ = directory_ / "0.segment";
+  Segment segment_ = Segment::create(path_, small_spec(), 2);
+};
+
+TEST_F(SegmentTest, AttachingSeesWhatWasMade) {
+  const Segment attached = Segment::attach(path_, Access::read);
+  EXPECT_EQ(attached.spec().kind, SegmentKind::local);
+  EXPECT_EQ(attached.spec().rank, 3u);
+  EXPECT_EQ(attached.spec().slots, 3u);
+  EXPECT_EQ(attached.spec().shard, "rank3");
+  EXPECT_GE(attached.spec().data_capacity_bytes, 200'000u);
+  EXPECT_EQ(attached.spec().data_capacity_bytes % page_bytes, 0u);
+  for (std::uint32_t i = 0; i < 3; ++i) EXPECT_FALSE(attached.slot(i).read());
+}
+
+TEST_F(SegmentTest, ASealedPieceIsFoundWithItsManifest) {
+  const Version version(2, 17);
+  store_piece(segment_.writable_slot(1), "rank3", version, 150'001);
+  const Segment attached = Segment::attach(path_, Access::read);
+  const auto manifest = attached.slot(1).read();
+  ASSERT_TRUE(manifest);
+  EXPECT_EQ(*manifest, piece_manifest("rank3", version, 150'001));
+  EXPECT_TRUE(piece_is_whole(attached.slot(1), *manifest));
+  EXPECT_FALSE(attached.slot(0).read());
+  EXPECT_FALSE(attached.slot(2).read());
+}
+
+TEST_F(SegmentTest, EmptyPiecesAndPiecesOfWholeCapacityFit) {
+  store_piece(segment_.writable_slot(0), "rank3", Version(1, 0), 0);
+  EXPECT_EQ(segment_.slot(0).read()->length_bytes, 0u);
+  const std::uint64_t most = segment_.spec().data_capacity_bytes;
+  store_piece(segment_.writable_slot(1), "rank3", Version(1, 1), most);
+  EXPECT_TRUE(piece_is_whole(segment_.slot(1), *segment_.slot(1).read()));
+}
+
+TEST_F(SegmentTest, ASlotBeingWrittenIsEmpty) {
+  store_piece(segment_.writable_slot(0), "rank3", Version(1, 5), 1000);
+  segment_.writable_slot(0).begin();
+  EXPECT_FALSE(segment_.slot(0).read());
+  EXPECT_FALSE(segment_.slot(0).version());
+}
+
+TEST_F(SegmentTest, ADroppedPieceIsNotFoundAgainButTheNextOneIs) {
+  store_piece(segment_.writable_slot(0), "rank3", Version(1, 5), 1000);
+  segment_.writable_slot(0).drop(Version(1, 5));
+  EXPECT_FALSE(Segment::attach(path_, Access::read).slot(0).read());
+  store_piece(segment_.writable_slot(0), "rank3", Version(1, 8), 1000);
+  EXPECT_EQ(Segment::attach(path_, Access::read).slot(0).version(), Version(1, 8));
+}
+
+TEST_F(SegmentTest, FieldsThatDoNotFitTheSlotAreNotBelieved) {
+  const std::uint64_t too_long = segment_.spec().data_capacity_bytes + 1;
+  for (const SealedFields& fields :
+       {SealedFields{Version(1, 1).word(), too_long, 0, 2, layout_hash("{}"), 1},
+        SealedFields{Version(1, 1).word(), UINT64_MAX, 0, 2, layout_hash("{}"), 1},
+        SealedFields{Version(1, 1).word(), 0, 0, segment_.spec().manifest_capacity_bytes + 1, layout_hash("{}"), 1},
+        SealedFields{Version(1, 1).word(), 0, 0, UINT64_MAX, layout_hash("{}"), 1}}) {
+    auto* header = reinterpret_cast<SlotHeader*>(segment_.mapping().data() + page_bytes);
+    header->version = fields.version;
+    header->length_bytes = fields.length_bytes;
+    header->root_digest = fields.root_digest;
+    header->layout_bytes = fields.layout_bytes;
+    header->layout_hash = fields.layout_hash;
+    header->world_size = fields.world_size;
+    header->seal = seal_of(fields);
+    EXPECT_FALSE(segment_.slot(0).read());
+  }
+}
+
+TEST_F(SegmentTest, AnyFlippedByteOfHeaderOrManifestIsNoticed) {
+  store_piece(segment_.writable_slot(0), "rank3", Version(1, 5), 130'000);
+  std::byte* slot = segment_.mapping().data() + page_bytes;
+  const std::size_t manifest_size = 2 * 8 + layout_text(piece_layout(130'000)).size();
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < 52; ++i) places.push_back(i);
+  for (std::size_t i = 0; i < manifest_size; ++i) places.push_back(page_bytes + i);
+  for (const std::size_t place : places) {
+    slot[place] ^= std::byte{0x10};
+    const auto manifest = segment_.slot(0).read();
+    EXPECT_FALSE(manifest && piece_is_whole(segment_.slot(0), *manifest)) << "byte " << place;
+    slot[place] ^= std::byte{0x10};
+  }
+  EXPECT_TRUE(segment_.slot(0).read());
+}
+
+TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
+  auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
+  header->ready = 0;
+  EXPECT_THAT(refusal(path_), HasSubstr("never finished"));
+  header->ready = 1;
+  header->format = 99;
+  EXPECT_THAT(refusal(path_), HasSubstr("format version"));
+  header->format = format_version;
+  header->slots = 2;
+  EXPECT_THAT(refusal(path_), HasSubstr("do not fit its size"));
+  header->slots = 0;
+  EXPECT_THAT(refusal(path_), HasSubstr("impossible"));
+  header->slots = 3;
+  header->data_capacity_bytes = std::uint64_t{1} << 63;
+  EXPECT_THAT(refusal(path_), HasSubstr("do not fit its size"));
+  header->data_capacity_bytes = segment_.spec().data_capacity_bytes;
+  std::memset(header->shard, 'x', sizeof(header->shard));
+  EXPECT_THAT(refusal(path_), HasSubstr("valid name"));
+  std::strcpy(header->shard, "rank3");
+  EXPECT_EQ(refusal(path_), "attached");
+
+  ASSERT_EQ(::truncate(path_.c_str(), 100), 0);
+  EXPECT_THAT(refusal(path_), HasSubstr("too short"));
+  ASSERT_EQ(::truncate(path_.c_str(), 0), 0);
+  ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(segment_bytes(small_spec()))), 0);
+  EXPECT_THAT(refusal(path_), HasSubstr("does not begin"));
+}
+
+TEST_F(SegmentTest, MemoryThatIsNotReservedIsRefused) {
+  const std::string holes = directory_ / "1.segment";
+  const UniqueFd file(::open(holes.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_.size_bytes())), 0);
+  ASSERT_EQ(::pwrite(file.get(), segment_.mapping().data(), page_bytes, 0), static_cast<ssize_t>(page_bytes));
+  EXPECT_THAT(refusal(holes), HasSubstr("not reserved"));
+}
+
+TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    store_piece(segment_.writable_slot(0), "rank3", Version(1, round + 1), 5000);
+    const std::size_t where = random() % 3 == 0 ? random() % 512 : page_bytes + random() % (2 * page_bytes);
+    const std::byte before = segment_.mapping().data()[where];
+    segment_.mapping().data()[where] = static_cast<std::byte>(random());
+    try {
+      const Segment attached = Segment::attach(path_, Access::read);
+      for (std::uint32_t i = 0; i < attached.spec().slots; ++i) attached.slot(i).read();
+    } catch (const Failure&) {
+    }
+    segment_.mapping().data()[where] = before;
+  }
+}
+
+TEST(SegmentCreate, MoreThanTheFileSystemHasFailsAtOnceAndLeavesNothing) {
+  const TempDirectory directory;
+  SegmentSpec spec = small_spec();
+  spec.data_capacity_bytes = std::uint64_t{1} << 46;
+  try {
+    Segment::create(directory / "0.segment", spec, 1);
+    FAIL() << "64 TiB were reserved";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status(), CKPT_ERR_NO_SPACE);
+    EXPECT_THAT(failure.what(), testing::AllOf(HasSubstr("cannot reserve"), HasSubstr("arena_dir")));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(ManifestBytes, TravelUnchanged) {
+  for (const std::uint64_t bytes : {0ull, 1ull, 65536ull, 65537ull, 1'000'000ull}) {
+    const Manifest manifest = piece_manifest("rank0.private", Version(7, 1), bytes);
+    EXPECT_EQ(decode_manifest(encode(manifest)), manifest);
+  }
+}
+
+TEST(ManifestBytes, EveryPrefixAndEveryFlippedByteIsRefused) {
+  const auto bytes = encode(piece_manifest("rank0", Version(7, 1), 70'000));
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(decode_manifest(std::span(bytes).first(size)), Failure) << size;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    auto flipped = bytes;
+    flipped[i] ^= std::byte{1};
+    EXPECT_THROW(decode_manifest(flipped), Failure) << i;
+  }
+}
+
+}  // namespace
+}  // namespace ckpt::arena
