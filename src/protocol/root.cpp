@@ -35,6 +35,8 @@ void Root::on(const LifeRead& read) {
     all_waiting_since_.reset();
     abandoned_.clear();
     resume_at_ = 0;
+    newest_abandoned_ = {};
+    margin_ = 0;
     committed_ = {};
     alarm_.clear();
   }
@@ -312,6 +314,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
     if (is_complete(pieces)) {
       committed_ = version;
+      margin_ = 0;
       break;
     }
   }
@@ -327,7 +330,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     }
     if (never_complete(version)) {
       add_once(abandoned_, version);
-      resume_at_ = std::max(resume_at_, version.iteration() + 1);
+      if (version > newest_abandoned_) name_next_iteration(version);
     }
   }
   if (committed_.incarnation() == life_->incarnation && life_->first_commit.incarnation() != life_->incarnation) {
@@ -335,6 +338,16 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     record.first_commit = committed_;
     swap_life(record, now, effects);
   }
+}
+
+// The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from
+// one abandoned version to the next it lies further ahead, until a commit shows that they meet.
+void Root::name_next_iteration(Version abandoned) {
+  newest_abandoned_ = abandoned;
+  std::int64_t furthest = abandoned.iteration();
+  for (const auto& [rank, binding] : bindings_) furthest = std::max(furthest, binding.rank.attempted);
+  resume_at_ = std::max(resume_at_, furthest + 1 + margin_);
+  margin_ = std::min<std::int64_t>(std::max<std::int64_t>(1, 2 * margin_), 64);
 }
 
 std::uint32_t Root::copies_now() const {

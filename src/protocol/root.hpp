@@ -67,6 +67,7 @@ class Root {
   void settle_commits(TimeMs now, Effects& effects);
   bool is_complete(const std::map<std::string, Holders>& pieces) const;
   bool never_complete(Version version) const;
+  void name_next_iteration(Version abandoned);
   void send_directives(TimeMs now, Effects& effects);
   Directive directive_for(const Peer& peer, TimeMs now) const;
   void add_fetches(NodeId node, Version version, bool home_too, Directive& directive) const;
@@ -90,6 +91,8 @@ class Root {
   Version committed_;
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;
+  Version newest_abandoned_;
+  std::int64_t margin_ = 0;  // by which resume_at_ lies ahead of the furthest rank's next iteration
   std::string alarm_;
   std::uint64_t directive_sequence_ = 0;
 };
