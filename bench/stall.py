@@ -89,7 +89,7 @@ class Ours:
 
 def measure(training: Training, ours: Ours, folder: Path, rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {"ours": [], "ours at once": [], "torch.save": [], "async_save": []}
-    file, dcp_folder = folder / "state.pt", folder / "dcp"
+    file, writer = folder / "state.pt", dcp.FileSystemWriter(folder / "dcp", overwrite=True)
     for _ in range(rounds):
         found["ours"].append(ours.stall_ms(training.forward_backward))
         training.optimizer.step()
@@ -99,7 +99,7 @@ def measure(training: Training, ours: Ours, folder: Path, rounds: int) -> dict[s
         found["torch.save"].append(timed(lambda: torch.save(training.state(), file))[0])
         training.forward_backward()
         training.optimizer.step()
-        blocked_ms, future = timed(lambda: dcp.async_save(training.state(), checkpoint_id=dcp_folder))
+        blocked_ms, future = timed(lambda: dcp.async_save(training.state(), storage_writer=writer))
         found["async_save"].append(blocked_ms)
         training.forward_backward()
         future.result()

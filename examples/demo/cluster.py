@@ -72,10 +72,10 @@ class Cluster:
         """A machine with nothing on it but a running agent."""
         arena_dir = self.arenas / name
         arena_dir.mkdir(mode=0o700)
-        options = self._node_options(name, arena_dir) | self.agent_options
         log = self.logs / f"{name}.agent.log"
+        options = self._node_options(name, arena_dir) | {"log_file": log} | self.agent_options
         words = [f"{key}={value}" for key, value in options.items()]
-        agent = _start([self.programs["ckptd"], *words], log)
+        agent = _start([self.programs["ckptd"], *words], log)  # what it says before its log is open
         self.nodes[name] = Node(name, arena_dir, agent, log)
         deadline = time.monotonic() + AGENT_START_S
         socket = arena_dir / self.job / name / "agent.sock"
@@ -181,7 +181,7 @@ def tail(log: Path, lines: int = 15) -> str:
 
 def _start(command: list[Any], log: Path) -> subprocess.Popen:
     # A session of its own: Ctrl-C reaches the demo alone, which then ends its processes in order.
-    with open(log, "w") as output:
+    with open(log, "a") as output:
         return subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.DEVNULL,

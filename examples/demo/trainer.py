@@ -56,7 +56,7 @@ class Training:
         self.model = GPT(settings["characters"], settings["length"], settings["layers"])
         self.optimizer = PartitionedAdam(self.model, rank, world_size)
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer.adam, max_lr=2e-3, total_steps=settings["iterations"] + 1, pct_start=0.2
+            self.optimizer.adam, max_lr=1e-3, total_steps=settings["iterations"] + 1, pct_start=0.2
         )
         self.data = Data(settings["text"], settings["batch"], settings["length"], settings["seed"] * 1000 + rank)
         torch.manual_seed(settings["seed"] * 1000 + rank)  # dropout differs
