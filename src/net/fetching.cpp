@@ -22,9 +22,9 @@ struct Fetching::Fetch {
   FetchEnd how = FetchEnd::complete;
   wire::FetchAnswer answer;
   std::span<std::byte> memory;
-  std::vector<bool> taken;        // chunks received or being received
-  std::size_t chunks_left = 0;    // not landed yet
-  std::size_t receives = 0;       // in UCX's hands
+  std::vector<bool> taken;      // chunks received or being received
+  std::size_t chunks_left = 0;  // not landed yet
+  std::size_t receives = 0;     // in UCX's hands
 };
 
 void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, std::shared_ptr<Sink> sink,
@@ -66,10 +66,14 @@ void Fetching::answered(const std::shared_ptr<Link>& link, Arrival& arrival) {
   if (fetch == nullptr || fetch->state != State::asked) return;
   fetch->progressed_at_ms = now_ms();
   switch (answer->status) {
-    case wire::Status::waiting: return;
-    case wire::Status::not_there: return end(fetch, FetchEnd::not_there);
-    case wire::Status::refused: return end(fetch, FetchEnd::refused);
-    case wire::Status::found: break;
+    case wire::Status::waiting:
+      return;
+    case wire::Status::not_there:
+      return end(fetch, FetchEnd::not_there);
+    case wire::Status::refused:
+      return end(fetch, FetchEnd::refused);
+    case wire::Status::found:
+      break;
   }
   fetch->answer = *answer;
   fetch->state = State::reading_manifest;
@@ -102,10 +106,9 @@ void Fetching::chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival
   if (fetch->taken[index]) return;
   fetch->taken[index] = true;
   ++fetch->receives;
-  link->receive(arrival, fetch->memory.subspan(chunk->offset, size),
-                [this, fetch, offset = std::size_t{chunk->offset}, size](bool ok) {
-                  receive_finished(fetch, offset, size, ok);
-                });
+  link->receive(
+      arrival, fetch->memory.subspan(chunk->offset, size),
+      [this, fetch, offset = std::size_t{chunk->offset}, size](bool ok) { receive_finished(fetch, offset, size, ok); });
 }
 
 void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok) {
@@ -119,7 +122,8 @@ void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::
 
 void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
   if (fetch->state == State::ending) return;
-  const bool source_must_know = how == FetchEnd::timed_out || (how == FetchEnd::refused && fetch->state != State::asked);
+  const bool source_must_know =
+      how == FetchEnd::timed_out || (how == FetchEnd::refused && fetch->state != State::asked);
   fetch->state = State::ending;
   fetch->how = how;
   fetch->ending_since_ms = now_ms();

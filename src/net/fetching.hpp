@@ -1,9 +1,9 @@
 // The asking side of a fetch: request, manifest, then chunks straight into the sink's memory.
 //
 // asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
-// From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new chunk, tells the source, and is
-// over when the receives already posted have finished. They cannot be cancelled one by one, so where they do not finish
-// soon the whole link is failed, which ends them.
+// From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new chunk, tells the source, and
+// is over when the receives already posted have finished. They cannot be cancelled one by one, so where they do not
+// finish soon the whole link is failed, which ends them.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once

@@ -1,8 +1,8 @@
 // One connection to a peer and the operations that UCX has in hand for it.
 //
-// An operation is over when UCX has called back, or some time after the endpoint was closed: from then on UCX has no way
-// left to reach its memory. Either way its `done` runs exactly once. A link that makes no progress for too long while
-// operations are in flight has failed: UCX itself does not notice a peer that is stopped but alive.
+// An operation is over when UCX has called back, or some time after the endpoint was closed: from then on UCX has no
+// way left to reach its memory. Either way its `done` runs exactly once. A link that makes no progress for too long
+// while operations are in flight has failed: UCX itself does not notice a peer that is stopped but alive.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once

@@ -172,9 +172,8 @@ void UcxTransport::shut_down() {
 void UcxTransport::send_message(NodeId to, const std::shared_ptr<const Message>& message) {
   const auto link = stopping_ ? nullptr : links_.to(to);
   if (link == nullptr) return;
-  link->when_proven([link = link.get(), message] {
-    link->send_bytes(wire::kind_message, {}, message->bytes(), message, nullptr);
-  });
+  link->when_proven(
+      [link = link.get(), message] { link->send_bytes(wire::kind_message, {}, message->bytes(), message, nullptr); });
 }
 
 void UcxTransport::link_down(const std::shared_ptr<Link>& link) {
@@ -196,12 +195,18 @@ void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
         if (handlers_.message) handlers_.message(peer, bytes);
       });
       return;
-    case wire::kind_fetch_request: return serving_.requested(link, arrival);
-    case wire::kind_fetch_answer: return fetching_.answered(link, arrival);
-    case wire::kind_accept: return serving_.accepted(link, arrival);
-    case wire::kind_chunk: return fetching_.chunk_arrived(link, arrival);
-    case wire::kind_cancel: return serving_.cancelled(link, arrival);
-    default: return;
+    case wire::kind_fetch_request:
+      return serving_.requested(link, arrival);
+    case wire::kind_fetch_answer:
+      return fetching_.answered(link, arrival);
+    case wire::kind_accept:
+      return serving_.accepted(link, arrival);
+    case wire::kind_chunk:
+      return fetching_.chunk_arrived(link, arrival);
+    case wire::kind_cancel:
+      return serving_.cancelled(link, arrival);
+    default:
+      return;
   }
 }
 

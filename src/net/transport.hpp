@@ -50,16 +50,16 @@ class Sink {
 };
 
 struct TransportOptions {
-  std::string job;                       // both sides must agree
-  NodeId node = 0;                       // this node
-  std::uint64_t node_instance = 0;       // this life of the node's arena: tells a replacement from the node it replaces
-  std::string transports = "tcp";        // UCX_TLS value: "tcp", "shm" (posix,sysv,cma with self), "all"
-  std::string interface;                 // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
-  std::size_t chunk_bytes = 4u << 20;    // size of one transfer
-  std::size_t chunks_in_flight = 4;      // per fetch
+  std::string job;                     // both sides must agree
+  NodeId node = 0;                     // this node
+  std::uint64_t node_instance = 0;     // this life of the node's arena: tells a replacement from the node it replaces
+  std::string transports = "tcp";      // UCX_TLS value: "tcp", "shm" (posix,sysv,cma with self), "all"
+  std::string interface;               // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
+  std::size_t chunk_bytes = 4u << 20;  // size of one transfer
+  std::size_t chunks_in_flight = 4;    // per fetch
   std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
-  std::size_t queue_limit = 4096;        // requests waiting for the transport's thread; beyond: send() returns false
-  std::int64_t progress_timeout_ms = 3000;   // a fetch or send without any progress for so long has failed
+  std::size_t queue_limit = 4096;           // requests waiting for the transport's thread; beyond: send() returns false
+  std::int64_t progress_timeout_ms = 3000;  // a fetch or send without any progress for so long has failed
 };
 
 class Transport {

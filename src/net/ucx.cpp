@@ -1,6 +1,5 @@
 #include "net/ucx.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/error.hpp"
@@ -11,7 +10,8 @@ namespace {
 
 void check(ucs_status_t status, const std::string& what) {
   if (status == UCS_OK) return;
-  throw Failure(CKPT_ERR_SYSTEM, what + ": " + ucs_status_string(status) + "; check the transport and interface options");
+  throw Failure(CKPT_ERR_SYSTEM,
+                what + ": " + ucs_status_string(status) + "; check the transport and interface options");
 }
 
 // "shm" moves bulk data by reading the peer's memory and everything else over loopback tcp. UCX's shared-memory queues
@@ -73,7 +73,8 @@ void Ucx::start(const TransportOptions& options) {
     throw;
   }
   ucp_config_release(config);
-  check(status, "UCX cannot start with transports '" + options.transports + "' on interface '" + options.interface + "'");
+  check(status,
+        "UCX cannot start with transports '" + options.transports + "' on interface '" + options.interface + "'");
 
   ucp_worker_params_t worker = {};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_FLAGS;
@@ -146,8 +147,7 @@ ucp_ep_h Ucx::accept(ucp_conn_request_h request, const ucp_err_handler_t& handle
 
 void Ucx::close(ucp_ep_h endpoint) {
   ucp_request_param_t parameters = {};
-  parameters.op_attr_mask =
-      UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
   parameters.user_data = this;
   parameters.cb.send = [](void* request, ucs_status_t, void* ucx) {

@@ -1,11 +1,12 @@
 // A program started by a test, with pipes to its standard input and output; killed at the latest with this object.
 #pragma once
 
-#include <csignal>
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ class ChildProcess {
     std::string line;
     for (char c = 0; ::read(from_child_.get(), &c, 1) == 1 && c != '\n';) line += c;
     return line;
+  }
+  void write_line(std::string line) {
+    line += '\n';
+    [[maybe_unused]] const auto written = ::write(to_child_.get(), line.data(), line.size());
   }
   void kill_now() {
     if (pid_ <= 0) return;

@@ -67,7 +67,8 @@ class MemorySink : public Sink {
  public:
   explicit MemorySink(std::size_t capacity_bytes = SIZE_MAX) : capacity_bytes_(capacity_bytes) {}
 
-  std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest_bytes, std::size_t data_bytes) override {
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest_bytes,
+                                            std::size_t data_bytes) override {
     in_order &= !begun && ends.count() == 0;
     begun = true;
     manifest.assign(manifest_bytes.begin(), manifest_bytes.end());

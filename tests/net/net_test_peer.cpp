@@ -1,6 +1,6 @@
 // A node in a process of its own, to be killed or stopped by a test. It serves piece "big" version 1 (a pattern with
-// seed 1) and echoes messages. Prints its address; then takes lines "NODE INSTANCE ADDRESS" that name peers, until
-// standard input ends.
+// seed 1) and "small". Prints its address; then takes lines "NODE INSTANCE ADDRESS" and fetches "big" version 1 from
+// that peer, until standard input ends.
 #include <iostream>
 
 #include "net_support.hpp"
@@ -20,5 +20,8 @@ int main(int argc, char** argv) {
   NodeId peer = 0;
   std::uint64_t instance = 0;
   std::string address;
-  while (std::cin >> peer >> instance >> address) self.transport->set_peer(peer, instance, address);
+  while (std::cin >> peer >> instance >> address) {
+    self.transport->set_peer(peer, instance, address);
+    self.fetch(peer, {"big", 1});
+  }
 }

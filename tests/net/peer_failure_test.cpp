@@ -20,8 +20,8 @@ constexpr std::int64_t impatient_ms = 400;
 class RemoteNode : public ChildProcess {
  public:
   RemoteNode(NodeId node, std::uint64_t instance, const std::string& transports)
-      : ChildProcess({NET_TEST_PEER, std::to_string(node), std::to_string(instance), transports,
-                      std::to_string(big_bytes)}),
+      : ChildProcess(
+            {NET_TEST_PEER, std::to_string(node), std::to_string(instance), transports, std::to_string(big_bytes)}),
         node_(node),
         instance_(instance),
         address_(read_line()) {}
@@ -54,9 +54,8 @@ TransportOptions impatient_options(const std::string& transports) {
 }
 
 class OverEachTransport : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::Values("tcp", "shm"), [](const auto& tested) {
-  return std::string(tested.param);
-});
+INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::Values("tcp", "shm"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
   RemoteNode victim(2, 200, GetParam());
@@ -81,13 +80,21 @@ TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
   EXPECT_EQ(node.failures.count(), 1u);
 }
 
-TEST_P(OverEachTransport, AKilledAskerFreesThePieceItWasSent) {
-  Node node(loopback_options(1, 100, GetParam()));
-  auto victim = std::make_unique<RemoteNode>(2, 200, GetParam());
-  victim->known_to(node);
-  ASSERT_EQ(node.fetch(2, {"small", 1})->end(), FetchEnd::complete);
-  victim.reset();
-  EXPECT_EQ(node.failures.wait_for(1), std::vector<NodeId>{2});
+TEST_P(OverEachTransport, AKilledAskerFreesThePieceItAskedFor) {
+  RemoteNode asker(2, 200, GetParam());
+  const auto data = pattern(big_bytes, 1);
+  Mailbox<int> freed;
+  Mailbox<NodeId> failures;
+  Transport::Handlers handlers;
+  handlers.serve = [&](NodeId, const PieceName&) {
+    asker.kill_now();
+    return Source{{}, data, std::shared_ptr<void>(nullptr, [&freed](void*) { freed.put(1); })};
+  };
+  handlers.peer_failed = [&failures](NodeId peer) { failures.put(peer); };
+  const auto transport = Transport::create(loopback_options(1, 100, GetParam()), std::move(handlers));
+  asker.write_line("1 100 " + transport->address());
+  EXPECT_EQ(freed.wait_for(1).size(), 1u);
+  EXPECT_EQ(failures.wait_for(1), std::vector<NodeId>{2});
 }
 
 TEST_P(OverEachTransport, AFrozenSourceTimesOutAndWritesNothingWhenItWakes) {

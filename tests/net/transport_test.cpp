@@ -9,9 +9,8 @@ namespace ckpt::net::testing {
 namespace {
 
 class OverEachTransport : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::Values("tcp", "shm"), [](const auto& tested) {
-  return std::string(tested.param);
-});
+INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::Values("tcp", "shm"),
+                         [](const auto& tested) { return std::string(tested.param); });
 
 TEST_P(OverEachTransport, MessagesArriveIntactInBothDirections) {
   Pair pair(GetParam());
@@ -48,8 +47,8 @@ TEST_P(OverEachTransport, APieceArrivesBitForBit) {
 TEST_P(OverEachTransport, EveryOddSizeArrives) {
   Pair pair(GetParam());
   constexpr std::size_t chunk = 1u << 20;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{65537}, chunk - 1, chunk,
-                                 chunk + 1, 7 * chunk + 12345}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{65537}, chunk - 1,
+                                 chunk, chunk + 1, 7 * chunk + 12345}) {
     const auto piece = pattern(size, size);
     pair.two.serves({"odd", size}, piece, std::string(size % 20000, 'm'));
     const auto sink = pair.one.fetch(2, {"odd", size});

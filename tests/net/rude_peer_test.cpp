@@ -1,0 +1,151 @@
+// Peers that speak UCX but not our protocol, or only as much of it as does harm.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <random>
+
+#include "net/link.hpp"
+#include "net/socket_address.hpp"
+#include "net_support.hpp"
+
+namespace ckpt::net::testing {
+namespace {
+
+// One connection to `victim`, driven by hand.
+class RudePeer : private UcxEvents {
+ public:
+  explicit RudePeer(const Transport& victim) : ucx_(loopback_options(9, 900), *this) {
+    link_ = std::make_shared<Link>(ucx_, true, failures_);
+    if (!link_->open(victim.address())) throw std::runtime_error("cannot connect");
+  }
+  ~RudePeer() {
+    link_->retire();
+    link_->close();
+    for (int i = 0; i < 1000 && !link_->idle(); ++i) ucx_.progress();
+    link_->end_operations();
+  }
+
+  void say_hello() {
+    wire::Hello hello;
+    hello.job_hash = wire::job_hash("test job");
+    hello.from_node = 9;
+    hello.from_instance = 900;
+    hello.to_node = 1;
+    hello.to_instance = 100;
+    link_->send(wire::kind_hello, hello);
+    progress_until([this] { return heard_[wire::kind_hello] > 0; });
+  }
+  void ask_for(const std::string& shard) {
+    auto name = std::make_shared<const std::string>(shard);
+    wire::FetchRequest request{1, 1, static_cast<std::uint32_t>(name->size()), 0};
+    link_->send(wire::kind_fetch_request, request, std::as_bytes(std::span(*name)), name);
+    progress_until([this] { return heard_[wire::kind_fetch_answer] > 0; });
+  }
+  template <class Done>
+  void progress_until(Done done) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (!done() && !link_->failed() && std::chrono::steady_clock::now() < deadline) ucx_.progress();
+  }
+  Link& link() { return *link_; }
+  int heard(wire::Kind kind) const { return heard_[kind]; }
+
+ private:
+  void arrived(wire::Kind kind, ucp_ep_h, Arrival&) override { ++heard_[kind]; }
+  void connection_requested(ucp_conn_request_h request) override { ucx_.reject(request); }
+
+  std::size_t failures_ = 0;
+  int heard_[wire::kind_end] = {};
+  Ucx ucx_;
+  std::shared_ptr<Link> link_;
+};
+
+void expect_alive(Node& node) {
+  Node friendly(loopback_options(2, 200));
+  node.knows(friendly);
+  friendly.knows(node);
+  node.serves({"alive", 1}, pattern(3'000'000, 5), "");
+  EXPECT_EQ(friendly.fetch(1, {"alive", 1})->end(), FetchEnd::complete);
+}
+
+TEST(RudePeer, NothingIsHeardBeforeTheHello) {
+  Node node(loopback_options(1, 100));
+  RudePeer rude(*node.transport);
+  const auto words = bytes_of("let me in");
+  bool sent = false;
+  rude.link().send_bytes(wire::kind_message, {}, words, nullptr, [&](bool) { sent = true; });
+  rude.progress_until([&] { return sent; });
+  rude.say_hello();
+  const auto manners = bytes_of("please");
+  rude.link().send_bytes(wire::kind_message, {}, manners, nullptr, nullptr);
+  rude.progress_until([&] { return node.messages.count() > 0; });
+  const auto heard = node.messages.wait_for(1);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(text_of(heard[0].second), "please");
+}
+
+TEST(RudePeer, GarbageOfEveryKindIsDropped) {
+  Node node(loopback_options(1, 100));
+  RudePeer rude(*node.transport);
+  rude.say_hello();
+  ASSERT_FALSE(rude.link().failed());
+  std::mt19937_64 random(7);
+  std::size_t under_way = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const auto kind = static_cast<wire::Kind>(2 + random() % 6);
+    std::vector<std::byte> header(random() % 2 == 0 ? random() % 41 : std::size_t{8} << (random() % 3));
+    for (auto& byte : header) byte = static_cast<std::byte>(random() % 4 == 0 ? random() : 0);
+    auto payload = std::make_shared<std::vector<std::byte>>(random() % 8 == 0 ? random() % 200'000 : random() % 100);
+    ++under_way;
+    rude.link().send_bytes(kind, header, *payload, payload, [&under_way](bool) { --under_way; });
+    if (under_way > 50) rude.progress_until([&] { return under_way <= 10; });
+  }
+  rude.progress_until([&] { return under_way == 0; });
+  EXPECT_FALSE(rude.link().failed());
+  EXPECT_GT(node.messages.count(), 0u);  // any bytes are a message
+  expect_alive(node);
+}
+
+TEST(RudePeer, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
+  auto options = loopback_options(1, 100);
+  options.progress_timeout_ms = 300;
+  Mailbox<int> freed;
+  const auto data = pattern(64u << 20, 1);
+  Transport::Handlers handlers;
+  handlers.serve = [&](NodeId, const PieceName&) {
+    return Source{{}, data, std::shared_ptr<void>(nullptr, [&](void*) { freed.put(1); })};
+  };
+  const auto transport = Transport::create(options, std::move(handlers));
+
+  RudePeer never_accepts(*transport);
+  never_accepts.say_hello();
+  never_accepts.ask_for("piece");
+  ASSERT_EQ(never_accepts.heard(wire::kind_fetch_answer), 1);
+  EXPECT_EQ(freed.wait_for(1).size(), 1u);
+
+  RudePeer never_receives(*transport);
+  never_receives.say_hello();
+  never_receives.ask_for("piece");
+  bool accepted = false;
+  never_receives.link().send(wire::kind_accept, wire::Control{1}, {}, nullptr, [&](bool) { accepted = true; });
+  never_receives.progress_until([&] { return accepted; });
+  EXPECT_EQ(freed.wait_for(2).size(), 2u);
+}
+
+TEST(RudePeer, NoiseOnTheListeningPortIsSurvived) {
+  Node node(loopback_options(1, 100));
+  const auto address = parse_socket_address(node.transport->address());
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 20; ++i) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ASSERT_EQ(::connect(fd, address->get(), address->size_bytes), 0);
+    std::vector<std::byte> noise(i == 0 ? 0 : random() % 5000);
+    for (auto& byte : noise) byte = static_cast<std::byte>(random());
+    [[maybe_unused]] const auto sent = ::send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
+    ::close(fd);
+  }
+  expect_alive(node);
+}
+
+}  // namespace
+}  // namespace ckpt::net::testing

@@ -1,0 +1,122 @@
+#include "net/wire.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "net/socket_address.hpp"
+
+namespace ckpt::net::wire {
+namespace {
+
+TEST(Wire, AHeaderDecodesToWhatWasEncoded) {
+  Hello hello;
+  hello.job_hash = job_hash("job");
+  hello.from_node = 7;
+  hello.to_instance = 0x0123456789abcdef;
+  const auto decoded = decode<Hello>(bytes_of(hello));
+  ASSERT_TRUE(decoded);
+  EXPECT_TRUE(plausible(*decoded));
+  EXPECT_EQ(decoded->job_hash, job_hash("job"));
+  EXPECT_EQ(decoded->from_node, 7u);
+  EXPECT_EQ(decoded->to_instance, 0x0123456789abcdefu);
+}
+
+TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
+  const Chunk chunk{0x0102030405060708, 0x1112131415161718};
+  const auto bytes = bytes_of(chunk);
+  const unsigned char expected[] = {8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
+  ASSERT_EQ(bytes.size(), sizeof expected);
+  EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
+  const Hello hello;
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\1\0\0\0", 8), 0);
+}
+
+template <class T>
+void only_its_own_size_decodes() {
+  const std::vector<std::byte> bytes(64);
+  for (std::size_t size = 0; size <= bytes.size(); ++size) {
+    EXPECT_EQ(decode<T>(std::span(bytes).first(size)).has_value(), size == sizeof(T));
+  }
+}
+
+TEST(Wire, OnlyTheExactSizeDecodes) {
+  only_its_own_size_decodes<Hello>();
+  only_its_own_size_decodes<FetchRequest>();
+  only_its_own_size_decodes<FetchAnswer>();
+  only_its_own_size_decodes<Control>();
+  only_its_own_size_decodes<Chunk>();
+}
+
+TEST(Wire, AnotherMagicOrVersionIsNotPlausible) {
+  Hello hello;
+  hello.magic ^= 1;
+  EXPECT_FALSE(plausible(hello));
+  hello = {};
+  hello.version += 1;
+  EXPECT_FALSE(plausible(hello));
+}
+
+TEST(Wire, OversizedFieldsAreNotPlausible) {
+  FetchRequest request;
+  request.shard_bytes = shard_name_bytes_max;
+  EXPECT_TRUE(plausible(request, shard_name_bytes_max));
+  EXPECT_FALSE(plausible(request, shard_name_bytes_max - 1));
+  request.shard_bytes += 1;
+  EXPECT_FALSE(plausible(request, shard_name_bytes_max + 1));
+
+  FetchAnswer answer;
+  answer.chunk_bytes = chunk_bytes_min;
+  answer.manifest_bytes = manifest_bytes_max;
+  EXPECT_TRUE(plausible(answer, manifest_bytes_max));
+  answer.manifest_bytes += 1;
+  EXPECT_FALSE(plausible(answer, manifest_bytes_max + 1));
+  answer.manifest_bytes = 0;
+  answer.chunk_bytes = 0;
+  EXPECT_FALSE(plausible(answer, 0));
+  answer.status = static_cast<Status>(4);
+  EXPECT_FALSE(plausible(answer, 0));
+}
+
+TEST(Wire, APlausibleChunkLiesWhollyInsideThePiece) {
+  std::mt19937_64 random(1);
+  std::size_t plausible_ones = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const std::size_t chunk_bytes = chunk_bytes_min + random() % 3;
+    const std::size_t data_bytes = random() % (4 * chunk_bytes_min);
+    Chunk chunk;
+    chunk.offset = random() % 4 == 0 ? random() : chunk_bytes * (random() % 6);
+    const std::size_t payload_bytes = random() % 2 == 0 ? chunk_bytes : data_bytes % chunk_bytes;
+    if (!plausible(chunk, payload_bytes, data_bytes, chunk_bytes)) continue;
+    ++plausible_ones;
+    ASSERT_GT(payload_bytes, 0u);
+    ASSERT_LT(chunk.offset, data_bytes);
+    ASSERT_LE(payload_bytes, data_bytes - chunk.offset);
+    ASSERT_LT(chunk.offset / chunk_bytes, chunk_count(data_bytes, chunk_bytes));
+  }
+  EXPECT_GT(plausible_ones, 1000u);
+}
+
+TEST(SocketAddress, TextAndBack) {
+  for (const std::string text : {"127.0.0.1:1", "192.0.2.7:65535", "[::1]:40123", "[fd00::2]:80"}) {
+    const auto address = parse_socket_address(text);
+    ASSERT_TRUE(address) << text;
+    EXPECT_EQ(to_text(*address), text);
+  }
+}
+
+TEST(SocketAddress, NonsenseIsRefused) {
+  for (const std::string text : {"", ":", ":1", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:1x", "[::1:1",
+                                 "::1:1", "[::1]1", "[]:1", "localhost:1", "127.0.0.1:-1", "[:1"}) {
+    EXPECT_FALSE(parse_socket_address(text)) << text;
+  }
+}
+
+TEST(SocketAddress, TheNamedInterfaceIsTaken) {
+  EXPECT_EQ(to_text(local_address("lo")), "127.0.0.1:0");
+  EXPECT_NE(local_address("").size_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace ckpt::net::wire
