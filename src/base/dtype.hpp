@@ -34,7 +34,6 @@ inline constexpr std::array<DtypeInfo, 16> dtypes = {{{"BOOL", 1},
                                                       {"C64", 8}}};
 
 constexpr const DtypeInfo& info(ckpt_dtype dtype) { return dtypes[static_cast<std::size_t>(dtype)]; }
-constexpr bool is_dtype(int value) { return value >= 0 && value < static_cast<int>(dtypes.size()); }
 
 inline std::optional<ckpt_dtype> dtype_named(std::string_view name) {
   for (std::size_t i = 0; i < dtypes.size(); ++i)

@@ -1,12 +1,23 @@
 #include "engine/registry.hpp"
 
-#include "base/dtype.hpp"
+#include <cstring>
+
 #include "base/error.hpp"
 
 namespace ckpt::engine {
 namespace {
 
 constexpr std::int32_t extents_max = 16;
+
+// Whether an enumeration that came over the C ABI holds a value from 0 to `last`: as an integer, since a C++ one that
+// holds another value must not even be read.
+template <class Enum>
+bool within(const Enum& value, Enum last) {
+  static_assert(sizeof(Enum) == sizeof(unsigned));
+  unsigned number = 0;
+  std::memcpy(&number, &value, sizeof(number));
+  return number <= static_cast<unsigned>(last);
+}
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
@@ -28,13 +39,11 @@ void Registry::add(const ckpt_tensor& tensor, const device::Device& device) {
   const std::string label = "tensor \"" + name + "\"";
   if (tensors_.contains(name))
     refuse(label + " is registered already; unregister it first, or move it to tell its new address");
-  if (!is_dtype(tensor.dtype)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
-  if (tensor.memory != CKPT_HOST && tensor.memory != CKPT_DEVICE)
-    refuse(label + " has an unknown memory kind; use one of ckpt_memory");
+  if (!within(tensor.dtype, CKPT_C64)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
+  if (!within(tensor.memory, CKPT_DEVICE)) refuse(label + " has an unknown memory kind; use one of ckpt_memory");
   if (!device.reaches(tensor.memory))
     refuse(label + " is in device memory, but this build of ckptengine has no CUDA backend; register a host copy");
-  if (tensor.capture != CKPT_OVERLAPPED && tensor.capture != CKPT_AT_ONCE)
-    refuse(label + " has an unknown way of capture; use one of ckpt_capture");
+  if (!within(tensor.capture, CKPT_AT_ONCE)) refuse(label + " has an unknown way of capture; use one of ckpt_capture");
   if (tensor.ndim < 0 || tensor.ndim > extents_max || (tensor.ndim > 0 && tensor.shape == nullptr))
     refuse(label + " needs a shape of 0 to 16 extents");
 

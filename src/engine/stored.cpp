@@ -19,8 +19,9 @@ StoredShard take_shard(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   if (!manifest) throw CorruptPiece{segment.spec().shard, slot.version(), 0};
   auto layout = arena::parse_layout(manifest->layout);
   if (layout.length_bytes != manifest->length_bytes) throw CorruptPiece{manifest->shard, manifest->version, 0};
-  return {std::move(segment), slot, std::move(*manifest), std::move(layout),
-          static_cast<ckpt_tier>(json.at("tier").get<int>())};
+  const auto tier = json.at("tier").get<unsigned>();
+  if (tier > CKPT_TIER_PERSISTENT) throw Failure(CKPT_ERR_INTERNAL, "the agent named an unknown tier");
+  return {std::move(segment), slot, std::move(*manifest), std::move(layout), static_cast<ckpt_tier>(tier)};
 }
 
 void check_shard(const char* which, const StoredShard& stored, const ShardState& registered) {

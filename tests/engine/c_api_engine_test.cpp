@@ -1,0 +1,102 @@
+// The C ABI over an engine that runs: what a trainer's every iteration costs, and children that it forks.
+
+#include <sys/wait.h>
+
+#include "ckptengine/ckptengine.h"
+#include "engine_fixture.hpp"
+
+std::uint64_t allocation_count();  // of this thread; counted_new.cpp
+
+namespace ckpt::engine {
+namespace {
+
+class CApiEngineTest : public EngineTest {
+ protected:
+  CApiEngineTest() {
+    const std::string& directory = directory_.path();
+    const ckpt_option options[] = {{"job", "job"},   {"rank", "0"},       {"world_size", "1"},
+                                   {"node", "node"}, {"agent", "attach"}, {"arena_dir", directory.c_str()}};
+    EXPECT_EQ(ckpt_create(options, std::size(options), &engine_), CKPT_OK) << ckpt_last_error();
+    const ckpt_tensor main = weight_.abi(), at_once = rng_.abi();
+    EXPECT_EQ(ckpt_register_tensor(engine_, &main), CKPT_OK);
+    EXPECT_EQ(ckpt_register_tensor(engine_, &at_once), CKPT_OK);
+    EXPECT_EQ(ckpt_restore(engine_, &restored_), CKPT_OK) << ckpt_last_error();
+  }
+  ~CApiEngineTest() override { ckpt_close(engine_); }
+
+  TestTensor weight_ = test_tensor("weight", CKPT_F32, {1000, 300});
+  TestTensor rng_ = test_tensor("rng", CKPT_U8, {5000}, CKPT_AT_ONCE);
+  ckpt_engine* engine_ = nullptr;
+  ckpt_restored restored_{};
+};
+
+TEST_F(CApiEngineTest, AnIterationAllocatesNothing) {
+  const std::uint64_t before_first = allocation_count();
+  ASSERT_EQ(ckpt_snapshot(engine_, 0), CKPT_OK) << ckpt_last_error();
+  ASSERT_EQ(ckpt_before_update(engine_), CKPT_OK);
+  EXPECT_GT(allocation_count(), before_first);  // so they are counted
+  for (int k = 1; k < 10; ++k) {
+    agent_->grant();
+    const std::uint64_t before = allocation_count();
+    const ckpt_status snapshot = ckpt_snapshot(engine_, k);
+    const ckpt_status update = ckpt_before_update(engine_);
+    EXPECT_EQ(allocation_count() - before, 0u);
+    ASSERT_EQ(snapshot, CKPT_OK);
+    ASSERT_EQ(update, CKPT_OK);
+  }
+}
+
+TEST_F(CApiEngineTest, AForkedChildCanNeitherUseNorHarmTheEngine) {
+  ASSERT_EQ(ckpt_snapshot(engine_, 0), CKPT_OK);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool refused =
+        ckpt_before_update(engine_) == CKPT_ERR_INVALID && ckpt_snapshot(engine_, 1) == CKPT_ERR_INVALID;
+    ckpt_close(engine_);
+    ::_exit(refused ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(ckpt_before_update(engine_), CKPT_OK);
+  EXPECT_EQ(stored("weight", Version(1, 0)), weight_.bytes);
+}
+
+TEST_F(CApiEngineTest, TicketsAndCountersAreReadable) {
+  ASSERT_EQ(ckpt_snapshot(engine_, 0), CKPT_OK);
+  ASSERT_EQ(ckpt_before_update(engine_), CKPT_OK);
+  ckpt_stage stage = CKPT_STAGE_NONE;
+  EXPECT_EQ(ckpt_ticket_state(engine_, 0, &stage), CKPT_OK);
+  EXPECT_EQ(stage, CKPT_STAGE_CAPTURED);
+  EXPECT_EQ(ckpt_ticket_state(engine_, 1, &stage), CKPT_OK);
+  EXPECT_EQ(stage, CKPT_STAGE_NONE);
+  ckpt_stats_t stats{};
+  EXPECT_EQ(ckpt_stats(engine_, &stats), CKPT_OK);
+  EXPECT_EQ(stats.bytes_captured, weight_.bytes.size() + rng_.bytes.size());
+  EXPECT_GT(stats.capture_ms, 0);
+  EXPECT_EQ(stats.committed_iteration, -1);
+  EXPECT_EQ(ckpt_wait(engine_, 0, CKPT_STAGE_COMMITTED, 1), CKPT_ERR_TIMEOUT);
+  EXPECT_STRNE(ckpt_last_error(), "");
+}
+
+TEST_F(CApiEngineTest, DiscardedAndSkippedSnapshotsAreToldInWords) {
+  ASSERT_EQ(ckpt_snapshot(engine_, 0), CKPT_OK);
+  EXPECT_EQ(ckpt_snapshot(engine_, 1), CKPT_OK);
+  EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("before_update() was not called"));
+  EXPECT_EQ(ckpt_before_update(engine_), CKPT_OK);
+  EXPECT_STREQ(ckpt_last_error(), "");
+  EXPECT_EQ(ckpt_snapshot(engine_, 2), CKPT_ERR_SKIPPED);
+  EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("skipped on all ranks"));
+}
+
+TEST_F(CApiEngineTest, ASecondEngineAfterAnOrderlyCloseIsWelcome) {
+  ckpt_close(std::exchange(engine_, nullptr));
+  const std::string& directory = directory_.path();
+  const ckpt_option options[] = {{"job", "job"},   {"rank", "0"},       {"world_size", "1"},
+                                 {"node", "node"}, {"agent", "attach"}, {"arena_dir", directory.c_str()}};
+  EXPECT_EQ(ckpt_create(options, std::size(options), &engine_), CKPT_OK) << ckpt_last_error();
+  EXPECT_EQ(agent_->hellos(), 2);
+}
+
+}  // namespace
+}  // namespace ckpt::engine

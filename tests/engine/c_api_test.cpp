@@ -1,0 +1,115 @@
+// The shared library as programs see it: status codes, sentences, processes that fork, agents that do not start.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "../arena/temp_arena.hpp"
+#include "ckptengine/engine.hpp"
+
+namespace {
+
+using ckpt::testing_support::TempDirectory;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class CApi : public testing::Test {
+ protected:
+  // Creates an engine with these options beside the needed ones, and expects a refusal.
+  ckpt_status create(std::vector<ckpt_option> more) {
+    std::vector<ckpt_option> options = {
+        {"job", "job"}, {"rank", "0"}, {"world_size", "1"}, {"node", "node"}, {"arena_dir", directory_.path().c_str()}};
+    options.insert(options.end(), more.begin(), more.end());
+    ckpt_engine* engine = reinterpret_cast<ckpt_engine*>(this);
+    const ckpt_status status = ckpt_create(options.data(), options.size(), &engine);
+    EXPECT_EQ(engine, nullptr);
+    return status;
+  }
+  std::string script(const std::string& text) {
+    const std::string path = directory_ / "ckptd";
+    std::ofstream(path) << "#!/bin/sh\n" << text;
+    ::chmod(path.c_str(), 0700);
+    return path;
+  }
+  TempDirectory directory_;
+};
+
+TEST_F(CApi, NullsAreRefusedWithASentence) {
+  EXPECT_EQ(ckpt_create(nullptr, 0, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_create(nullptr, 1, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_snapshot(nullptr, 0), CKPT_ERR_INVALID);
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("the engine is null"));
+  EXPECT_EQ(ckpt_before_update(nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_register_tensor(nullptr, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_restore(nullptr, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_stats(nullptr, nullptr), CKPT_ERR_INVALID);
+  ckpt_close(nullptr);
+  EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
+}
+
+TEST_F(CApi, TheVersionIsAsReleased) { EXPECT_STREQ(ckpt_version(), "0.1.0"); }
+
+TEST_F(CApi, UnknownAndMalformedOptionsAreRefused) {
+  EXPECT_EQ(create({{"colour", "red"}}), CKPT_ERR_INVALID);
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("option \"colour\" is not known"));
+  EXPECT_EQ(create({{"copies", "many"}}), CKPT_ERR_INVALID);
+  ::setenv("CKPT_COLOUR", "red", 1);
+  EXPECT_EQ(create({}), CKPT_ERR_INVALID);
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("CKPT_COLOUR"));
+  ::unsetenv("CKPT_COLOUR");
+}
+
+TEST_F(CApi, NoAgentIsSaidSo) {
+  EXPECT_EQ(create({{"agent", "attach"}}), CKPT_ERR_NO_AGENT);
+  EXPECT_THAT(ckpt_last_error(), AllOf(HasSubstr("agent.sock"), HasSubstr("start ckptd")));
+}
+
+TEST_F(CApi, AnAgentThatCannotBeRunIsSaidSo) {
+  EXPECT_EQ(create({{"ckptd", "/does/not/exist"}}), CKPT_ERR_NO_AGENT);
+  EXPECT_THAT(ckpt_last_error(), AllOf(HasSubstr("/does/not/exist"), HasSubstr("option ckptd")));
+}
+
+TEST_F(CApi, AnAgentsOwnSentenceReachesTheCaller) {
+  const std::string path = script("echo 'the coordination directory is read-only; choose another' >&2\nexit 1\n");
+  EXPECT_EQ(create({{"ckptd", path.c_str()}}), CKPT_ERR_NO_AGENT);
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("the coordination directory is read-only"));
+}
+
+TEST_F(CApi, AnAgentIsStartedWithItsOptionsAndNothingOfTheTrainersFiles) {
+  const std::string path = script("echo \"$@\" > " + (directory_ / "arguments") + "; ls /proc/self/fd > " +
+                                  (directory_ / "files") + "\necho no >&2; exit 1\n");
+  const int leaked = ::fcntl(0, F_DUPFD, 321);
+  EXPECT_EQ(create({{"ckptd", path.c_str()}, {"copies", "3"}}), CKPT_ERR_NO_AGENT);
+  std::stringstream arguments, files;
+  arguments << std::ifstream(directory_ / "arguments").rdbuf();
+  files << std::ifstream(directory_ / "files").rdbuf();
+  EXPECT_THAT(arguments.str(), AllOf(HasSubstr("--detach"), HasSubstr("job=job"), HasSubstr("node=node"),
+                                     HasSubstr("copies=3"), testing::Not(HasSubstr("rank="))));
+  EXPECT_THAT(files.str(), testing::Not(HasSubstr(std::to_string(leaked) + "\n")));
+  ::close(leaked);
+}
+
+TEST_F(CApi, TheCppLayerThrowsTheSentence) {
+  try {
+    ckpt::Engine engine(ckpt::Options::from_env().set("job", "job").set("rank", 0).set("agent", "attach"));
+    FAIL() << "created without a world size";
+  } catch (const ckpt::Error& error) {
+    EXPECT_EQ(error.status(), CKPT_ERR_INVALID);
+    EXPECT_THAT(error.what(), HasSubstr("world_size"));
+  }
+}
+
+TEST_F(CApi, SentencesBelongToTheirThread) {
+  ckpt_snapshot(nullptr, 0);
+  std::string elsewhere = "x";
+  std::thread([&] { elsewhere = ckpt_last_error(); }).join();
+  EXPECT_EQ(elsewhere, "");
+  EXPECT_STRNE(ckpt_last_error(), "");
+}
+
+}  // namespace

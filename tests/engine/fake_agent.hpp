@@ -1,0 +1,196 @@
+// An agent for tests of the engine: the real arena and the real frames, with a mind as simple as can be. What it does
+// on its own is answer requests; grants, commits and fences are the test's to give.
+#pragma once
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "arena/node_arena.hpp"
+#include "base/error.hpp"
+#include "base/frame_socket.hpp"
+
+namespace ckpt::engine {
+
+class FakeAgent {
+ public:
+  using Json = nlohmann::json;
+
+  // Serves node "node" of job "job" in `arena_dir`, rank 0, as a restarted agent where an earlier one left something.
+  explicit FakeAgent(const std::string& arena_dir)
+      : arena_(arena_dir + "/job/node", "job", "node"), listener_(arena_.directory() + "/agent.sock") {
+    std::vector<std::string> removed;
+    for (auto& segment : arena_.attach_segments(removed)) segments_.push_back(std::move(segment));
+    if (!arena_.control_ranks().empty()) control_.emplace(arena::Control::attach(arena_.directory(), 0));
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~FakeAgent() {
+    const std::uint64_t one = 1;
+    if (::write(stop_.get(), &one, sizeof(one)) != sizeof(one)) std::abort();
+    thread_.join();
+  }
+
+  // ---- The test's side ----
+
+  arena::Control& control() { return *control_; }
+  int hellos() const { return hellos_; }
+  Json last_hello() {
+    const std::lock_guard lock(mutex_);
+    return last_hello_;
+  }
+  // Answers every request of this type so from now on.
+  void answer_with(const std::string& type, Json answer) {
+    const std::lock_guard lock(mutex_);
+    answers_[type] = std::move(answer);
+  }
+
+  // Gives the next grant: slots in turn.
+  void grant() {
+    const auto before = control_->grant();
+    const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
+    control_->grant({before.sequence + 1, slot, slot});
+  }
+  // What a shard's segment holds at a version.
+  struct Piece {
+    arena::Manifest manifest;
+    std::vector<std::byte> bytes;
+  };
+  std::optional<Piece> piece(const std::string& shard, Version version) {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (auto manifest = segment.slot(i).read();
+            manifest && segment.spec().shard == shard && manifest->version == version) {
+          const std::byte* data = segment.slot(i).data();
+          return Piece{*manifest, {data, data + manifest->length_bytes}};
+        }
+    return std::nullopt;
+  }
+  // Flips one byte of a stored piece.
+  void damage(const std::string& shard, Version version, std::size_t offset_bytes) {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (segment.spec().shard == shard && segment.slot(i).version() == version)
+          segment.writable_slot(i).data()[offset_bytes] ^= std::byte{1};
+  }
+  std::vector<Json> corrupt_reports() {
+    const std::lock_guard lock(mutex_);
+    return corrupt_reports_;
+  }
+
+ private:
+  void serve() {
+    std::list<FrameSocket> clients;
+    for (;;) {
+      std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      for (const FrameSocket& client : clients) entries.push_back({client.fd(), POLLIN, 0});
+      ::poll(entries.data(), entries.size(), -1);
+      if (entries[0].revents != 0) return;
+      if (auto client = listener_.accept()) clients.push_back(std::move(*client));
+      for (auto client = clients.begin(); client != clients.end();) {
+        while (auto frame = client->try_receive()) {
+          const std::lock_guard lock(mutex_);
+          std::vector<int> fds;
+          const Json answer = handle(frame->body, fds);
+          client->send(answer, fds, Deadline::in_ms(5000));
+        }
+        client = client->closed() ? clients.erase(client) : std::next(client);
+      }
+    }
+  }
+
+  Json handle(const Json& request, std::vector<int>& fds) {
+    const std::string type = request.at("type");
+    Json answer = {{"status", 0}};
+    if (type == "hello") {
+      last_hello_ = request;
+      ++hellos_;
+      if (request.at("incarnation") == 0) {
+        control_.emplace(arena::Control::create(arena_.directory(), 0));
+        ++incarnation_;
+      }
+      fds = {control_->fd()};
+    } else if (type == "reserve") {
+      reserve("rank0", request.at("main_bytes"), request.at("main_layout_bytes"), fds);
+      reserve("rank0.private", request.at("private_bytes"), request.at("private_layout_bytes"), fds);
+      if (control_->grant().sequence == control_->used_grant()) grant();
+    } else if (type == "restore") {
+      answer = stored(fds);
+    } else if (type == "corrupt") {
+      corrupt_reports_.push_back(request);
+      quarantine(request.at("shard"), Version::from_word(request.at("version")));
+      answer = stored(fds);
+    }
+    if (const auto given = answers_.find(type); given != answers_.end()) answer.update(given->second);
+    return answer;
+  }
+
+  void reserve(const std::string& shard, std::uint64_t bytes, std::uint64_t layout_bytes, std::vector<int>& fds) {
+    auto found = std::find_if(segments_.begin(), segments_.end(),
+                              [&](const auto& segment) { return segment.spec().shard == shard; });
+    if (found == segments_.end()) {
+      segments_.push_back(arena_.create_segment(
+          {arena::SegmentKind::local, 0, 3, shard, bytes, arena::manifest_bytes(bytes, layout_bytes)}, 1));
+      found = std::prev(segments_.end());
+    }
+    fds.push_back(found->fd());
+  }
+
+  struct Place {
+    arena::Segment* segment = nullptr;
+    std::uint32_t slot = 0;
+  };
+  Place find(const std::string& shard, Version version) {
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (segment.spec().shard == shard && segment.slot(i).version() == version) return {&segment, i};
+    return {};
+  }
+  void quarantine(const std::string& shard, Version version) {
+    if (const Place place = find(shard, version); place.segment != nullptr)
+      place.segment->writable_slot(place.slot).drop(version);
+  }
+
+  // The newest version that both shards have.
+  Json stored(std::vector<int>& fds) {
+    Version newest;
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i) {
+        const Version version = segment.slot(i).version();
+        if (version > newest && find("rank0", version).segment != nullptr &&
+            find("rank0.private", version).segment != nullptr)
+          newest = version;
+      }
+    Json answer = {{"status", 0}, {"found", bool(newest)}, {"incarnation", incarnation_ + newest.incarnation()}};
+    if (!newest) return answer;
+    answer["iteration"] = newest.iteration();
+    answer["fetch_ms"] = 1.5;
+    for (const auto& [key, shard] : {std::pair("main", "rank0"), std::pair("private", "rank0.private")}) {
+      const Place place = find(shard, newest);
+      answer[key] = {{"fd", fds.size()}, {"slot", place.slot}, {"tier", 1}};
+      fds.push_back(place.segment->fd());
+    }
+    return answer;
+  }
+
+  arena::NodeArena arena_;
+  FrameListener listener_;
+  UniqueFd stop_{::eventfd(0, EFD_CLOEXEC)};
+  std::mutex mutex_;  // for all below
+  std::list<arena::Segment> segments_;
+  std::optional<arena::Control> control_;
+  std::atomic<int> hellos_{0};
+  std::uint64_t incarnation_ = 0;
+  Json last_hello_;
+  std::map<std::string, Json> answers_;
+  std::vector<Json> corrupt_reports_;
+  std::thread thread_;
+};
+
+}  // namespace ckpt::engine

@@ -1,0 +1,292 @@
+#include "engine_fixture.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+using testing::HasSubstr;
+
+using SnapshotTest = EngineTest;
+
+std::vector<TestTensor> mixed_tensors() {
+  return {test_tensor("weight", CKPT_F32, {300, 70}),
+          test_tensor("bias", CKPT_BF16, {33}),
+          test_tensor("scale", CKPT_F64, {}),
+          test_tensor("mask", CKPT_BOOL, {5, 3}),
+          test_tensor("none", CKPT_F32, {0, 4}),
+          test_tensor("step", CKPT_I64, {}),
+          test_tensor("mean", CKPT_F32, {17}, CKPT_AT_ONCE),
+          test_tensor("rng", CKPT_U8, {2501}, CKPT_AT_ONCE)};
+}
+
+TEST_F(SnapshotTest, VersionKHoldsTheBytesOfK) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  ASSERT_EQ(restore(*engine).next_iteration, 0);
+  for (int k = 0; k < 40; ++k) {
+    for (auto& tensor : tensors) tensor.fill(k);
+    if (k % 7 == 3) {  // a tensor moves
+      auto moved = tensors[0].bytes;
+      tensors[0].bytes.swap(moved);
+      engine->move_tensor("weight", tensors[0].bytes.data());
+    }
+    if (k == 20) {  // lazily created state
+      tensors.push_back(test_tensor("late", CKPT_F32, {100}));
+      tensors.back().fill(k);
+      engine->register_tensor(tensors.back().abi());
+    }
+    ASSERT_EQ(engine->snapshot(k).status, CKPT_OK);
+    ASSERT_EQ(engine->stage(k), CKPT_STAGE_CAPTURING);
+    ASSERT_EQ(engine->before_update().status, CKPT_OK);
+    ASSERT_EQ(engine->stage(k), CKPT_STAGE_CAPTURED);
+    for (const auto& tensor : tensors) ASSERT_EQ(stored(tensor.name, Version(1, k)), tensor.bytes) << tensor.name << k;
+    agent_->grant();
+  }
+  EXPECT_EQ(engine->stats().snapshots, 40u);
+}
+
+TEST_F(SnapshotTest, WhatTheForwardPassChangesIsCapturedAtOnce) {
+  auto engine = this->engine<LateDevice>();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  for (int k = 0; k < 5; ++k) {
+    for (auto& tensor : tensors) tensor.fill(k);
+    const auto before = tensors;
+    ASSERT_EQ(engine->snapshot(k).status, CKPT_OK);
+    // The next forward pass, while nothing of the main shard is copied yet.
+    for (auto& tensor : tensors)
+      if (tensor.capture == CKPT_AT_ONCE) tensor.fill(1000 + k);
+    ASSERT_EQ(engine->before_update().status, CKPT_OK);
+    for (auto& tensor : tensors) tensor.fill(2000 + k);
+    for (const auto& tensor : before) EXPECT_EQ(stored(tensor.name, Version(1, k)), tensor.bytes) << tensor.name;
+    agent_->grant();
+  }
+}
+
+TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatVersionAlone) {
+  auto engine = this->engine<LateDevice>();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  for (auto& tensor : tensors) tensor.fill(7);
+  const Outcome second = engine->snapshot(1);
+  EXPECT_EQ(second.status, CKPT_OK);
+  EXPECT_THAT(second.text, HasSubstr("before_update() was not called"));
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_NONE);
+  EXPECT_EQ(engine->stats().discarded, 1u);
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_FALSE(agent_->piece("rank0", Version(1, 0)));
+  EXPECT_FALSE(agent_->piece("rank0.private", Version(1, 0)));
+  EXPECT_EQ(stored("weight", Version(1, 1)), tensors[0].bytes);
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);  // nothing pending: nothing to do
+}
+
+TEST_F(SnapshotTest, WithoutAGrantTheIterationIsSkippedAndTheAgentToldSo) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  const auto bell = agent_->control().trainer_bell();
+  EXPECT_EQ(engine->snapshot(1).status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(agent_->control().trainer_bell(), bell + 1);
+  EXPECT_EQ(agent_->control().attempted(), 1);
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(engine->wait(1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_SKIPPED);
+  agent_->grant();
+  agent_->control().resume_at(4);
+  EXPECT_EQ(engine->snapshot(2).status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(engine->snapshot(3).status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(engine->snapshot(4).status, CKPT_OK);
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(engine->stats().skipped, 3u);
+  EXPECT_EQ(engine->stats().snapshots, 2u);
+}
+
+TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_OK);
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 1).status, CKPT_ERR_TIMEOUT);
+  std::thread waiter([&] { EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_OK); });
+  agent_->control().committed(Version(1, 0));
+  waiter.join();
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_COMMITTED);
+  EXPECT_EQ(engine->stats().committed, 1u);
+  EXPECT_EQ(engine->stats().committed_iteration, 0);
+  EXPECT_GT(engine->stats().commit_ms, 0);
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_DURABLE, 0).status, CKPT_ERR_INVALID);
+  EXPECT_EQ(engine->wait(-1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_INVALID);
+}
+
+TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->grant();
+  agent_->control().fence(9);
+  const Caught fenced = caught([&] { engine->snapshot(1); });
+  EXPECT_EQ(fenced.status, CKPT_ERR_SUPERSEDED);
+  EXPECT_THAT(fenced.sentence, HasSubstr("incarnation 9"));
+  EXPECT_FALSE(agent_->piece("rank0", Version(1, 1)));
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_ERR_SUPERSEDED);
+}
+
+TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  agent_.reset();  // dies while a capture is pending
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  // Found out within a few looks of the watcher; each iteration until then is skipped.
+  std::int64_t k = 1;
+  Caught failed;
+  while (failed.status != CKPT_ERR_NO_AGENT) {
+    failed = caught([&] { EXPECT_EQ(engine->snapshot(k).status, CKPT_ERR_SKIPPED); });
+    EXPECT_EQ(engine->before_update().status, CKPT_OK);
+    ++k;
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(failed.sentence, HasSubstr("agent"));
+
+  agent_.emplace(directory_.path());
+  EXPECT_TRUE(agent_->piece("rank0", Version(1, 0)));  // what was captured is still there
+  Outcome taken{CKPT_ERR_NO_AGENT, ""};
+  while (taken.status != CKPT_OK) {
+    for (auto& tensor : tensors) tensor.fill(static_cast<std::uint64_t>(k));
+    caught([&] { taken = engine->snapshot(k); });
+    if (taken.status != CKPT_OK) ++k;
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(stored("weight", Version(1, k)), tensors[0].bytes);
+  EXPECT_EQ(agent_->last_hello().at("incarnation"), 1);
+}
+
+TEST_F(SnapshotTest, StateThatOutgrowsItsSlotIsRefusedAndTrainingGoesOn) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->grant();
+  auto large = test_tensor("large", CKPT_F32, {1000, 1000});
+  engine->register_tensor(large.abi());
+  const Caught refused = caught([&] { engine->snapshot(1); });
+  EXPECT_EQ(refused.status, CKPT_ERR_NO_SPACE);
+  EXPECT_THAT(refused.sentence, testing::AllOf(HasSubstr("main shard has grown"), HasSubstr("slot_bytes")));
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  engine->unregister_tensor("large");
+  EXPECT_EQ(engine->snapshot(2).status, CKPT_OK);
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+}
+
+TEST_F(SnapshotTest, SlotBytesLeavesRoomToGrow) {
+  auto engine = host_engine({{"slot_bytes", "8MiB"}});
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->grant();
+  auto large = test_tensor("large", CKPT_F32, {1000, 1000});
+  large.fill(1);
+  engine->register_tensor(large.abi());
+  ASSERT_EQ(engine->snapshot(1).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(stored("large", Version(1, 1)), large.bytes);
+}
+
+TEST_F(SnapshotTest, ARefusedReservationIsReportedAndNotAskedForEveryIteration) {
+  agent_->answer_with("reserve", {{"status", CKPT_ERR_NO_SPACE}, {"message", "the arena needs 5MiB but has 1MiB"}});
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  for (int k = 0; k < 3; ++k) {
+    const Caught refused = caught([&] { engine->snapshot(k); });
+    EXPECT_EQ(refused.status, CKPT_ERR_NO_SPACE);
+    EXPECT_THAT(refused.sentence, HasSubstr("needs 5MiB"));
+    EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  }
+}
+
+TEST_F(SnapshotTest, WrongOrderOfCallsIsRefused) {
+  auto engine = host_engine();
+  EXPECT_THAT(caught([&] { engine->snapshot(0); }).sentence, HasSubstr("before restore()"));
+  restore(*engine);
+  EXPECT_THAT(caught([&] { engine->snapshot(0); }).sentence, HasSubstr("before register_tensor()"));
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  EXPECT_THAT(caught([&] { engine->snapshot(-1); }).sentence, HasSubstr("out of range"));
+  EXPECT_THAT(caught([&] { engine->snapshot(std::int64_t{1} << 40); }).sentence, HasSubstr("out of range"));
+  ASSERT_EQ(engine->snapshot(5).status, CKPT_OK);
+  for (const std::int64_t k : {5, 4}) {
+    const Caught backwards = caught([&] { engine->snapshot(k); });
+    EXPECT_EQ(backwards.status, CKPT_ERR_INVALID);
+    EXPECT_THAT(backwards.sentence, HasSubstr("go backwards"));
+  }
+  // The pending snapshot is as it was, and its tensors stay where they are until it is captured.
+  auto more = test_tensor("more", CKPT_F32, {1});
+  EXPECT_THAT(caught([&] { engine->register_tensor(more.abi()); }).sentence, HasSubstr("before_update() first"));
+  EXPECT_THAT(caught([&] { engine->move_tensor("weight", more.bytes.data()); }).sentence,
+              HasSubstr("before_update() first"));
+  EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("before_update() first"));
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_TRUE(agent_->piece("rank0", Version(1, 5)));
+  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("called before"));
+}
+
+TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {
+  auto engine = this->engine<LateDevice>();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(3).status, CKPT_OK);
+  engine.reset();
+  EXPECT_EQ(stored("weight", Version(1, 3)), tensors[0].bytes);
+}
+
+TEST_F(SnapshotTest, OnlyAtOnceOrOnlyEmptyTensorsAreFine) {
+  auto engine = host_engine();
+  auto rng = test_tensor("rng", CKPT_U8, {100}, CKPT_AT_ONCE);
+  auto empty = test_tensor("empty", CKPT_F32, {0});
+  engine->register_tensor(rng.abi());
+  ckpt_tensor null = empty.abi();
+  null.data = nullptr;
+  engine->register_tensor(null);
+  restore(*engine);
+  rng.fill(1);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(stored("rng", Version(1, 0)), rng.bytes);
+  EXPECT_EQ(stored("empty", Version(1, 0)).size(), 0u);
+}
+
+TEST_F(SnapshotTest, AGrantForASlotThatDoesNotExistIsNotUsed) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->control().grant({2, 3, 0});
+  EXPECT_EQ(caught([&] { engine->snapshot(1); }).status, CKPT_ERR_INTERNAL);
+}
+
+}  // namespace
+}  // namespace ckpt::engine
