@@ -58,6 +58,7 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
   const protocol::SlotRef& slot = fetch.order.slot;
   if (result == FetchResult::complete) index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
   on_ended_(fetch.order, result);
+  segments_.unblock();
 }
 
 void Fetches::cancel(std::uint64_t id) {

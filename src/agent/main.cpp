@@ -102,7 +102,9 @@ int serve(const Options& options, Herald herald) {
     log->info("ending");
     return 0;
   } catch (const std::exception& failure) {
-    if (log) log->error("{}", failure.what());
+    // What another agent holds has its log, too: this one has no business in it.
+    const auto* refused = dynamic_cast<const Failure*>(&failure);
+    if (log && (refused == nullptr || refused->status() != CKPT_ERR_CLAIMED)) log->error("{}", failure.what());
     herald.failed(failure.what());
     return 1;
   }

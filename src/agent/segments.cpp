@@ -137,12 +137,26 @@ void Segments::start_next() {
     waiting_.pop_front();
     const bool there = std::all_of(request.needs.begin(), request.needs.end(),
                                    [&](const auto& need) { return large_enough(need.first, need.second); });
-    if (there) {
+    if (there)
       request.done(std::nullopt);
-      continue;
-    }
-    make(std::move(request));
+    else if (outgrows_busy(request))
+      blocked_.push_back(std::move(request));
+    else
+      make(std::move(request));
   }
+}
+
+bool Segments::outgrows_busy(const Request& request) const {
+  return std::any_of(request.needs.begin(), request.needs.end(), [&](const auto& need) {
+    const auto& [key, slots] = need;
+    return find(key) != nullptr && !large_enough(key, slots) && busy_(key);
+  });
+}
+
+void Segments::unblock() {
+  std::move(blocked_.begin(), blocked_.end(), std::back_inserter(waiting_));
+  blocked_.clear();
+  if (!making_) start_next();
 }
 
 void Segments::make(Request request) {
@@ -152,9 +166,6 @@ void Segments::make(Request request) {
     std::vector<arena::SegmentSpec> specs;
     for (const auto& [key, need] : made->request.needs) {
       if (large_enough(key, need)) continue;
-      if (find(key) != nullptr && busy_(key))
-        throw Failure(CKPT_ERR_NO_SPACE, "the slots of shard " + key.shard +
-                                             " are too small and cannot be enlarged while one is being filled");
       specs.push_back(spec_for(key, need));
       made->specs.emplace_back(key, specs.back());
       made->outgrown.push_back(find(key));

@@ -56,6 +56,9 @@ class Segments {
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
+  // A transfer has ended: what waited for a segment not to be busy may go on.
+  void unblock();
+
   void remove(const SegmentKey& key);
 
   std::uint64_t bytes_used() const;
@@ -76,6 +79,7 @@ class Segments {
 
   arena::SegmentSpec spec_for(const SegmentKey& key, const SlotNeed& need) const;
   bool large_enough(const SegmentKey& key, const SlotNeed& need) const;
+  bool outgrows_busy(const Request& request) const;
   void start_next();
   void make(Request request);
   void check_space(const std::vector<arena::SegmentSpec>& specs, std::uint64_t extra_bytes) const;
@@ -89,6 +93,7 @@ class Segments {
   const std::function<bool(const SegmentKey&)> busy_;
   std::map<SegmentKey, std::shared_ptr<arena::Segment>> segments_;
   std::deque<Request> waiting_;  // one is made at a time, so that checks see what earlier ones took
+  std::deque<Request> blocked_;  // would enlarge a segment that a transfer writes into
   bool making_ = false;
   WorkerPool maker_{1};
 };

@@ -1,0 +1,30 @@
+// The commands of ckptctl. Each says everything there is to say in its Result; only main() prints. Failures that end a
+// command are thrown (Failure).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/agents.hpp"
+
+namespace ckpt::cli {
+
+struct Result {
+  std::string text;     // for people
+  nlohmann::json json;  // the same for programs
+  bool good = true;     // the exit status
+};
+
+// What the agents on this machine are doing.
+Result status(const Scope& scope);
+
+// Ends the agents on this machine; arenas stay. Waits until each has let go of its arena, with a deadline.
+Result stop(const Scope& scope);
+
+// Removes arenas and coordination records of a job, or with `all` of every job, whose agents are gone.
+Result gc(const Scope& scope, bool all);
+
+// Looks for what will hurt: little shared memory, stale arenas, agents that do not answer, tight limits.
+Result doctor(const Scope& scope);
+
+}  // namespace ckpt::cli

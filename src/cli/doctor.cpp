@@ -1,0 +1,132 @@
+#include <sys/resource.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.hpp"
+#include "base/unique_fd.hpp"
+#include "cli/commands.hpp"
+#include "cli/table.hpp"
+#include "coord/directory_store.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+enum class Health { good, warning, bad };
+
+struct Finding {
+  Health health;
+  std::string subject;
+  std::string text;
+};
+
+// The directory itself or, where it does not exist yet, the one in which it would be made.
+std::string existing_part(const std::string& directory) {
+  fs::path path = directory;
+  while (!path.empty() && !fs::exists(path) && path.has_relative_path()) path = path.parent_path();
+  return path.string();
+}
+
+Finding shared_memory(const Scope& scope) {
+  constexpr long tmpfs_magic = 0x01021994;
+  constexpr std::uint64_t small_bytes = std::uint64_t{1} << 30;
+  const std::string subject = "shared memory", where = existing_part(scope.arena_dir);
+  struct statfs info {};
+  if (::statfs(where.c_str(), &info) != 0)
+    return {Health::bad, subject, "cannot look at " + where + ": " + std::strerror(errno)};
+  if (info.f_type != tmpfs_magic)
+    return {Health::bad, subject,
+            scope.arena_dir + " does not lie in memory (tmpfs); set the option arena_dir to a directory in /dev/shm"};
+  const std::uint64_t size = std::uint64_t{info.f_blocks} * static_cast<std::uint64_t>(info.f_bsize);
+  const std::uint64_t left = arena::space_left_bytes(where);
+  const std::string text = human_bytes(left) + " can be used of " + human_bytes(size) + " in " + where;
+  if (left >= small_bytes) return {Health::good, subject, text};
+  return {Health::warning, subject,
+          text + "; enlarge it (mount -o remount,size=..., or --shm-size of the container) if the state does not fit"};
+}
+
+Finding coordination(const Scope& scope) {
+  const std::string where = existing_part(scope.coordination);
+  if (::access(where.c_str(), R_OK | W_OK | X_OK) != 0)
+    return {Health::bad, "coordination", "cannot write in " + where + ": " + std::strerror(errno)};
+  return {Health::good, "coordination", scope.coordination + " can be written"};
+}
+
+std::vector<Finding> arenas(const Scope& scope) {
+  std::vector<Finding> findings;
+  for (const Arena& arena : find_arenas(scope)) {
+    const std::string subject = "arena " + arena.job + "/" + arena.node;
+    const std::string bytes = human_bytes(directory_bytes(arena.directory));
+    if (!arena.summary) {
+      findings.push_back({Health::warning, subject,
+                          arena.directory + " is not an arena of this version (" + bytes + "); ckptctl gc removes it"});
+    } else if (!arena.summary->in_use) {
+      findings.push_back({Health::warning, subject,
+                          "no agent, " + bytes +
+                              ": kept for the job's next start; if the job is over, ckptctl gc --job " + arena.job +
+                              " frees it"});
+    } else {
+      try {
+        const auto pid = ask(arena, {{"type", "status"}}).pid;
+        findings.push_back({Health::good, subject, "agent " + std::to_string(pid) + " answers, " + bytes});
+      } catch (const Failure& failure) {
+        findings.push_back({Health::bad, subject, failure.what()});
+      }
+    }
+  }
+  return findings;
+}
+
+Finding open_files() {
+  constexpr rlim_t enough = 1024;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string text = std::to_string(limit.rlim_cur) + " files can be open at once";
+  if (limit.rlim_cur >= enough) return {Health::good, "open files", text};
+  return {Health::warning, "open files", text + "; raise it to 1024 or more (ulimit -n)"};
+}
+
+Finding locked_memory() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) return {Health::good, "locked memory", "no limit"};
+  return {Health::good, "locked memory",
+          human_bytes(limit.rlim_cur) + "; networks with remote memory access and GPUs want no limit (ulimit -l)"};
+}
+
+Finding pidfds() {
+  const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (self) return {Health::good, "kernel", "tells agents of the death of processes (pidfd)"};
+  return {Health::bad, "kernel",
+          std::string("pidfd_open fails: ") + std::strerror(errno) + "; Linux 5.3 or newer is needed"};
+}
+
+const char* word(Health health) {
+  return health == Health::good ? "ok" : health == Health::warning ? "warning" : "BAD";
+}
+
+}  // namespace
+
+Result doctor(const Scope& scope) {
+  std::vector<Finding> findings = {shared_memory(scope), coordination(scope), open_files(), locked_memory(), pidfds()};
+  for (Finding& finding : arenas(scope)) findings.push_back(std::move(finding));
+  Result result;
+  std::vector<Row> rows;
+  result.json = {{"findings", nlohmann::json::array()}};
+  for (const Finding& finding : findings) {
+    rows.push_back({word(finding.health), finding.subject, finding.text});
+    result.json["findings"].push_back(
+        {{"health", word(finding.health)}, {"subject", finding.subject}, {"text", finding.text}});
+    result.good = result.good && finding.health != Health::bad;
+  }
+  result.text = table(rows);
+  return result;
+}
+
+}  // namespace ckpt::cli

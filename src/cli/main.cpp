@@ -1,0 +1,88 @@
+// ckptctl: looks after the agents and arenas of this machine.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "cli/commands.hpp"
+
+namespace {
+
+using namespace ckpt;
+
+struct CommandLine {
+  bool json = false;
+  bool all = false;
+  std::string job, node, arena_dir, coordination;
+  std::vector<std::string> words;  // key=value, as ckptd and trainers take them
+
+  OptionPairs pairs() const {
+    OptionPairs pairs = split_key_values(words);
+    for (const auto& [key, value] : {std::pair("job", &job), std::pair("node", &node),
+                                     std::pair("arena_dir", &arena_dir), std::pair("coordination", &coordination)})
+      if (!value->empty()) pairs.emplace_back(key, *value);
+    return pairs;
+  }
+};
+
+cli::Scope scope_of(const CommandLine& line) {
+  const OptionPairs pairs = line.pairs();
+  const Options options = parse_options(Reader::tool, pairs, environ);
+  // The host name stands for no choice: several nodes may share a machine.
+  const bool node_given =
+      std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.first == "node"; });
+  return {options.arena_dir, options.coordination, options.job, node_given ? options.node : ""};
+}
+
+CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const char* help) {
+  CLI::App* command = app.add_subcommand(name, help);
+  command->add_flag("--json", line.json, "Print JSON");
+  command->add_option("--job", line.job, "Of this job alone");
+  command->add_option("--node", line.node, "Of this node alone");
+  command->add_option("--arena-dir,--arena_dir", line.arena_dir,
+                      "Where the arenas are (default: /dev/shm/ckptengine-<uid>)");
+  command->add_option("--coordination", line.coordination,
+                      "Where the job's nodes meet (default: /tmp/ckptengine-<uid>)");
+  command->add_option("OPTION", line.words, "The same as KEY=VALUE, e.g. job=demo");
+  return command;
+}
+
+int print(const cli::Result& result, bool json) {
+  if (json)
+    std::cout << result.json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  else
+    std::cout << result.text;
+  return result.good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("ckptctl looks after the agents (ckptd) of this machine and the memory they hold.", "ckptctl");
+  app.set_version_flag("--version", std::string(CKPT_VERSION));
+  app.require_subcommand(1);
+  app.footer(
+      "Options may also come from the environment, as CKPT_JOB, CKPT_ARENA_DIR and so on.\n"
+      "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.");
+  CommandLine line;
+  const CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
+  const CLI::App* stop = add_command(app, line, "stop", "End the agents; what they hold stays in memory");
+  CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
+  gc->add_flag("--all", line.all, "Of every job that has no agent any more");
+  add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const cli::Scope scope = scope_of(line);
+    if (status->parsed()) return print(cli::status(scope), line.json);
+    if (stop->parsed()) return print(cli::stop(scope), line.json);
+    if (gc->parsed()) return print(cli::gc(scope, line.all), line.json);
+    return print(cli::doctor(scope), line.json);
+  } catch (const std::exception& failure) {
+    if (line.json) std::cout << nlohmann::json{{"error", failure.what()}}.dump(2) << '\n';
+    std::cerr << "ckptctl: " << failure.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,134 @@
+#include <utility>
+
+#include "base/error.hpp"
+#include "cli/commands.hpp"
+#include "cli/table.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+using nlohmann::json;
+
+std::string text_of(const json& value) {
+  if (value.is_null()) return "-";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+// Iterations count from 0; -1 stands for none.
+std::string iteration_text(const json& value) {
+  return value.is_number_integer() && value.get<std::int64_t>() >= 0 ? value.dump() : "-";
+}
+
+std::string version_text(const json& version) {
+  return version.is_null()
+             ? "none"
+             : "iteration " + version.at("iteration").dump() + " of life " + version.at("incarnation").dump();
+}
+
+std::string committed_text(const json& agent) {
+  if (agent.at("committed").is_null()) return "committed: nothing yet\n";
+  std::string text = "committed: " + version_text(agent.at("committed"));
+  if (!agent.at("commit_age_ms").is_null()) text += ", " + human_ms(agent.at("commit_age_ms").get<double>()) + " ago";
+  return text + ", on " + agent.at("copies_now").dump() + " nodes of " + agent.at("copies").dump() + "\n";
+}
+
+std::string decision_text(const json& agent) {
+  const json& decision = agent.at("decision");
+  const std::string verdict = decision.at("verdict");
+  std::string text = "life " + agent.at("incarnation").dump() + ": ";
+  if (verdict == "restore")
+    text += "restored " + version_text(decision.at("version"));
+  else if (verdict == "fresh")
+    text += "a fresh start";
+  else
+    text += verdict;
+  if (!decision.at("text").get<std::string>().empty()) text += " (" + decision.at("text").get<std::string>() + ")";
+  for (const auto& [key, what] : {std::pair("missing_ranks", "ranks"), std::pair("missing_nodes", "nodes")})
+    if (!agent.at(key).empty()) text += "; waiting for " + std::string(what) + " " + agent.at(key).dump();
+  return text + "\n";
+}
+
+std::string slot_text(const json& slot) {
+  if (slot.at("version").is_null()) return slot.at("state");
+  return slot.at("version").at("incarnation").dump() + "." + slot.at("version").at("iteration").dump();
+}
+
+std::string ranks_table(const json& ranks) {
+  std::vector<Row> rows = {{"rank", "process", "life", "attempted", "capturing", "main shard", "state"}};
+  for (const json& rank : ranks)
+    rows.push_back({rank.at("rank").dump(), rank.at("pid").dump(), rank.at("incarnation").dump(),
+                    iteration_text(rank.at("attempted")), iteration_text(rank.at("capturing")), rank.at("main_shard"),
+                    rank.at("restoring").get<bool>() ? "restoring" : "running"});
+  return table(rows, "    ");
+}
+
+std::string segments_table(const json& segments) {
+  std::vector<Row> rows = {{"shard", "written by", "memory", "slots (life.iteration)"}};
+  for (const json& segment : segments) {
+    std::string slots;
+    for (const json& slot : segment.at("slots")) slots += (slots.empty() ? "" : "  ") + slot_text(slot);
+    rows.push_back({segment.at("shard"), segment.at("rank").is_null() ? "agent" : "rank " + segment.at("rank").dump(),
+                    human_bytes(segment.at("bytes").get<std::uint64_t>()), slots});
+  }
+  return table(rows, "    ");
+}
+
+std::string agent_text(const json& agent) {
+  std::string text = "node " + text_of(agent.at("node")) + " of job " + text_of(agent.at("job")) + ": agent " +
+                     agent.at("pid").dump() + ", led by node " + text_of(agent.at("root")) + ", epoch " +
+                     agent.at("epoch").dump() + "\n";
+  text += "  " + decision_text(agent) + "  " + committed_text(agent);
+  if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
+  const json& arena = agent.at("arena");
+  const auto budget = arena.at("budget_bytes").get<std::uint64_t>();
+  text += "  arena: " + human_bytes(arena.at("bytes").get<std::uint64_t>()) +
+          (budget != 0 ? " of " + human_bytes(budget) : "") + " in " + text_of(arena.at("directory")) + ", " +
+          human_bytes(arena.at("left_bytes").get<std::uint64_t>()) + " left there\n";
+  text += "  network: " + text_of(agent.at("transport")) + "\n";
+  if (!agent.at("nodes_present").empty()) {
+    text += "  nodes present:";
+    for (const json& node : agent.at("nodes_present")) text += " " + text_of(node);
+    text += "\n";
+  }
+  text += "  counted:";
+  for (const auto& [name, count] : agent.at("counters").items()) text += " " + name + " " + count.dump();
+  text += "\n";
+  if (!agent.at("ranks").empty()) text += "\n" + ranks_table(agent.at("ranks"));
+  if (!agent.at("segments").empty()) text += "\n" + segments_table(agent.at("segments"));
+  if (!agent.at("notices").empty()) text += "\n";
+  for (const json& notice : agent.at("notices"))
+    text += "    notice" + (notice.at("times") == 1 ? "" : " (" + notice.at("times").dump() + " times)") + ": " +
+            text_of(notice.at("text")) + "\n";
+  return text;
+}
+
+}  // namespace
+
+Result status(const Scope& scope) {
+  const auto arenas = find_arenas(scope);
+  if (arenas.empty()) throw Failure(CKPT_ERR_NO_AGENT, nothing_found(scope, "arena"));
+  Result result;
+  result.json = {{"agents", json::array()}, {"without_agent", json::array()}};
+  for (const Arena& arena : arenas) {
+    if (!result.text.empty()) result.text += "\n";
+    std::string why = "its agent is not running; its memory (" + human_bytes(directory_bytes(arena.directory)) +
+                      ") is kept for the next one";
+    if (arena.has_agent()) {
+      try {
+        const json agent = ask(arena, {{"type", "status"}}).body.at("agent");
+        result.text += agent_text(agent);
+        result.json["agents"].push_back(agent);
+        continue;
+      } catch (const Failure& failure) {
+        why = failure.what();
+      }
+    }
+    result.text += "node " + arena.node + " of job " + arena.job + ": " + why + "\n";
+    result.json["without_agent"].push_back(
+        {{"job", arena.job}, {"node", arena.node}, {"directory", arena.directory}, {"why", why}});
+  }
+  result.good = !result.json["agents"].empty();
+  return result;
+}
+
+}  // namespace ckpt::cli

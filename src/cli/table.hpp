@@ -1,0 +1,20 @@
+// Plain tables for terminals. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ckpt::cli {
+
+using Row = std::vector<std::string>;
+
+// Columns as wide as their widest cell, two spaces apart, each line behind `indent`; the first row is the head.
+std::string table(const std::vector<Row>& rows, const std::string& indent = "");
+
+// "1.5 GiB"
+std::string human_bytes(std::uint64_t bytes);
+// "12 ms", "3.4 s", "5 min"
+std::string human_ms(double ms);
+
+}  // namespace ckpt::cli
