@@ -1,0 +1,176 @@
+#include "agent/fetch_sink.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "support.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using net::FetchEnd;
+using protocol::FetchResult;
+using testing::make_piece;
+using testing::Piece;
+
+constexpr std::size_t leaf = kernels::leaf_size_bytes;
+
+class FetchSinkTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<FetchSink> sink_for(const Piece& piece, std::uint8_t slot = 0) {
+    return std::make_shared<FetchSink>(segment_, slot, piece_info(piece.manifest), pool_,
+                                       [this](FetchResult result, std::optional<arena::Manifest> manifest) {
+                                         results_.put({result, std::move(manifest)});
+                                       });
+  }
+  bool begin(FetchSink& sink, const Piece& piece) {
+    const auto range = sink.begin(arena::encode(piece.manifest), piece.data.size());
+    if (range) into_ = *range;
+    return range.has_value();
+  }
+  void land(FetchSink& sink, const Piece& piece, std::size_t offset, std::size_t size) {
+    std::copy_n(piece.data.begin() + static_cast<std::ptrdiff_t>(offset), size,
+                into_.begin() + static_cast<std::ptrdiff_t>(offset));
+    sink.landed(offset, size);
+  }
+  FetchResult result() { return results_.take().first; }
+  bool slot_is_empty(std::uint32_t slot = 0) const { return !segment_->slot(slot).version(); }
+
+  testing::ArenaDirectory directory_;
+  arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
+  std::shared_ptr<arena::Segment> segment_ = std::make_shared<arena::Segment>(
+      arena_.create_segment(testing::segment_spec(protocol::held_rank, "s", 40 * leaf), 1));
+  testing::Mailbox<std::pair<FetchResult, std::optional<arena::Manifest>>> results_;
+  std::span<std::byte> into_;
+  WorkerPool pool_{2};
+};
+
+TEST_F(FetchSinkTest, AWholePieceIsSealedWithItsManifest) {
+  for (const std::size_t length : {std::size_t{0}, std::size_t{1}, leaf, leaf + 1, 40 * leaf, 33 * leaf + 777}) {
+    const Piece piece = make_piece("s", {1, static_cast<std::int64_t>(length)}, length);
+    const auto sink = sink_for(piece);
+    ASSERT_TRUE(begin(*sink, piece));
+    if (length != 0) land(*sink, piece, 0, length);
+    sink->ended(FetchEnd::complete);
+    const auto [result, manifest] = results_.take();
+    EXPECT_EQ(result, FetchResult::complete) << length;
+    EXPECT_EQ(manifest, piece.manifest);
+    EXPECT_EQ(segment_->slot(0).read(), piece.manifest);
+    EXPECT_TRUE(std::equal(piece.data.begin(), piece.data.end(), segment_->slot(0).data()));
+  }
+}
+
+TEST_F(FetchSinkTest, ChunksMayLandInAnyOrderAndCutLeavesAnywhere) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 30; ++round) {
+    const Piece piece = make_piece("s", {1, round + 1}, 20 * leaf + 12345);
+    std::vector<std::pair<std::size_t, std::size_t>> chunks;
+    for (std::size_t at = 0; at < piece.data.size();) {
+      const std::size_t size = std::min<std::size_t>(1 + random() % (3 * leaf), piece.data.size() - at);
+      chunks.emplace_back(at, size);
+      at += size;
+    }
+    std::shuffle(chunks.begin(), chunks.end(), random);
+    const auto sink = sink_for(piece);
+    ASSERT_TRUE(begin(*sink, piece));
+    for (const auto& [offset, size] : chunks) land(*sink, piece, offset, size);
+    sink->ended(FetchEnd::complete);
+    EXPECT_EQ(result(), FetchResult::complete);
+    EXPECT_EQ(segment_->slot(0).version(), Version(1, round + 1));
+  }
+}
+
+TEST_F(FetchSinkTest, OneWrongBitAnywhereIsCorrupt) {
+  const Piece piece = make_piece("s", {1, 1}, 5 * leaf + 100);
+  for (const std::size_t at : {std::size_t{0}, leaf - 1, leaf, 3 * leaf + 5, piece.data.size() - 1}) {
+    Piece damaged = piece;
+    damaged.data[at] ^= std::byte{1};
+    const auto sink = sink_for(piece);
+    ASSERT_TRUE(begin(*sink, piece));
+    land(*sink, damaged, 0, damaged.data.size());
+    sink->ended(FetchEnd::complete);
+    EXPECT_EQ(result(), FetchResult::corrupt) << at;
+    EXPECT_TRUE(slot_is_empty()) << at;
+  }
+}
+
+TEST_F(FetchSinkTest, AManifestOtherThanAnnouncedIsCorruptAndTouchesNothing) {
+  const Piece before = make_piece("s", {1, 1}, 1000), announced = make_piece("s", {1, 2}, 1000);
+  write_piece(segment_->writable_slot(0), before);
+  for (const Piece& other : {make_piece("s", {1, 3}, 1000), make_piece("t", {1, 2}, 1000), make_piece("s", {1, 2}, 999),
+                             make_piece("s", {1, 2}, 1000, 3)}) {
+    const auto sink = sink_for(announced);
+    EXPECT_FALSE(begin(*sink, other));
+    sink->ended(FetchEnd::refused);
+    EXPECT_EQ(result(), FetchResult::corrupt);
+  }
+  auto garbage = arena::encode(announced.manifest);
+  for (std::size_t i = 0; i < garbage.size(); i += 7) {
+    auto damaged = garbage;
+    damaged[i] ^= std::byte{0x10};
+    const auto sink = sink_for(announced);
+    EXPECT_FALSE(sink->begin(damaged, 1000)) << i;
+    sink->ended(FetchEnd::refused);
+    EXPECT_EQ(result(), FetchResult::corrupt);
+  }
+  EXPECT_EQ(segment_->slot(0).version(), Version(1, 1));
+}
+
+TEST_F(FetchSinkTest, ATransferThatBreaksOffLeavesTheSlotEmpty) {
+  const Piece before = make_piece("s", {1, 1}, 4 * leaf), piece = make_piece("s", {1, 2}, 4 * leaf);
+  for (const FetchEnd end : {FetchEnd::timed_out, FetchEnd::peer_failed, FetchEnd::complete}) {
+    write_piece(segment_->writable_slot(0), before);
+    const auto sink = sink_for(piece);
+    ASSERT_TRUE(begin(*sink, piece));
+    land(*sink, piece, 0, 3 * leaf);  // also "complete" with a part missing
+    sink->ended(end);
+    EXPECT_EQ(result(), FetchResult::failed);
+    EXPECT_TRUE(slot_is_empty());
+  }
+}
+
+TEST_F(FetchSinkTest, AnEndWithoutABeginIsAFailureThatTouchesNothing) {
+  const Piece before = make_piece("s", {1, 1}, 1000);
+  write_piece(segment_->writable_slot(0), before);
+  const auto sink = sink_for(make_piece("s", {1, 2}, 1000));
+  sink->ended(FetchEnd::not_there);
+  EXPECT_EQ(result(), FetchResult::failed);
+  EXPECT_EQ(segment_->slot(0).version(), Version(1, 1));
+}
+
+TEST_F(FetchSinkTest, ACancelledFetchIsNeverSealed) {
+  const Piece piece = make_piece("s", {1, 2}, 2 * leaf);
+  const auto late = sink_for(piece);
+  ASSERT_TRUE(begin(*late, piece));
+  land(*late, piece, 0, 2 * leaf);
+  late->cancel();
+  late->ended(FetchEnd::complete);
+  EXPECT_EQ(result(), FetchResult::failed);
+  EXPECT_TRUE(slot_is_empty());
+  const auto early = sink_for(piece);
+  early->cancel();
+  EXPECT_FALSE(begin(*early, piece));
+}
+
+TEST_F(FetchSinkTest, AVersionThatWasDroppedCanComeBackIntoItsSlot) {
+  const Piece piece = make_piece("s", {1, 2}, 1000);
+  write_piece(segment_->writable_slot(0), piece);
+  segment_->writable_slot(0).drop(piece.manifest.version);
+  ASSERT_TRUE(slot_is_empty());
+  const auto sink = sink_for(piece);
+  ASSERT_TRUE(begin(*sink, piece));
+  land(*sink, piece, 0, 1000);
+  sink->ended(FetchEnd::complete);
+  EXPECT_EQ(result(), FetchResult::complete);
+  EXPECT_EQ(segment_->slot(0).version(), piece.manifest.version);
+}
+
+TEST_F(FetchSinkTest, APieceLargerThanItsSlotIsRefused) {
+  const Piece piece = make_piece("s", {1, 2}, 41 * leaf);
+  const auto sink = sink_for(piece);
+  EXPECT_FALSE(begin(*sink, piece));
+}
+
+}  // namespace
+}  // namespace ckpt::agent

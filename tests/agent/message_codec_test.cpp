@@ -1,0 +1,127 @@
+#include "agent/message_codec.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace ckpt::agent {
+namespace {
+
+using protocol::Directive;
+using protocol::PieceInfo;
+using protocol::Report;
+
+PieceInfo some_piece(std::uint64_t n) { return {"shard" + std::to_string(n), {n + 1, 7}, n << 33, 200 + n, ~n, 16}; }
+
+Report some_report() {
+  Report report;
+  report.node = 3;
+  report.arena_id = UINT64_MAX;
+  report.agent_id = 0x0123456789abcdef;
+  report.sequence = 42;
+  report.epoch = 5;
+  report.highest_commit = {2, 100};
+  report.newest_seen = {2, Version::iteration_max};
+  report.ranks = {{0, 99, 2, 16, "rank0", "rank0.private", true, 101, -1},
+                  {protocol::held_rank - 1, 1, 0, 16, "dp.shard-1", "x.private", false, -1, 102}};
+  report.pieces = {some_piece(0), some_piece(1), some_piece(2)};
+  return report;
+}
+
+Directive some_directive() {
+  Directive directive;
+  directive.root = 1;
+  directive.epoch = 9;
+  directive.sequence = 8;
+  directive.incarnation = 3;
+  directive.decision.verdict = protocol::Verdict::restore;
+  directive.decision.version = {2, 100};
+  directive.decision.behind = true;
+  directive.decision.text = "iteration 101 is lost:\nnodes \"a\" and b are missing";
+  directive.committed = {3, 101};
+  directive.abandoned = {{3, 102}, {3, 104}};
+  directive.resume_at = 105;
+  directive.admitted = {{0, 99}, {1, 98}};
+  directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
+  directive.fetches = {{some_piece(4), {0, 2, 5}}, {some_piece(5), {}}};
+  directive.wanted = {"shard1", "shard2"};
+  directive.missing_ranks = {4, 5};
+  directive.missing_nodes = {6};
+  directive.copies_now = 2;
+  directive.alarm = "ranks disagree";
+  return directive;
+}
+
+const std::vector<WireMessage> all_kinds = {some_report(), Report{}, some_directive(), Directive{},
+                                            VerifyRequest{"shard", {1, 2}}};
+
+TEST(MessageCodec, EveryMessageComesBackAsItWas) {
+  for (const WireMessage& message : all_kinds) EXPECT_EQ(decode(encode(message)), message) << message.index();
+}
+
+TEST(MessageCodec, ATruncatedMessageIsNone) {
+  for (const WireMessage& message : all_kinds) {
+    const auto bytes = encode(message);
+    for (std::size_t length = 0; length < bytes.size(); ++length)
+      EXPECT_EQ(decode(std::span(bytes).first(length)), std::nullopt) << length;
+  }
+}
+
+TEST(MessageCodec, BytesBehindTheMessageAreRefused) {
+  for (const WireMessage& message : all_kinds) {
+    auto bytes = encode(message);
+    bytes.push_back(std::byte{0});
+    EXPECT_EQ(decode(bytes), std::nullopt);
+  }
+}
+
+TEST(MessageCodec, OtherFormatsAndKindsAreRefused) {
+  auto bytes = encode(VerifyRequest{"shard", {1, 2}});
+  for (const int position : {0, 1}) {
+    auto other = bytes;
+    other[static_cast<std::size_t>(position)] = std::byte{77};
+    EXPECT_EQ(decode(other), std::nullopt);
+  }
+}
+
+TEST(MessageCodec, NamesThatCouldNotBeShardsAreRefused) {
+  for (const char* name : {"", "..", "a/b", "a b", "x\n"}) {
+    EXPECT_EQ(decode(encode(VerifyRequest{name, {1, 2}})), std::nullopt) << name;
+    Directive directive;
+    directive.wanted = {"good", name};
+    EXPECT_EQ(decode(encode(directive)), std::nullopt) << name;
+  }
+}
+
+TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
+  auto bytes = encode(Report{});
+  for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i) bytes[i] = std::byte{0xff};  // number of pieces
+  EXPECT_EQ(decode(bytes), std::nullopt);
+}
+
+TEST(MessageCodec, MutatedMessagesAreRefusedOrReadAsSomethingElseThatIsWhole) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 20000; ++round) {
+    auto bytes = encode(all_kinds[random() % all_kinds.size()]);
+    for (std::uint64_t changes = 1 + random() % 4; changes > 0; --changes)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    if (const auto message = decode(bytes)) {
+      EXPECT_EQ(encode(*message).size(), bytes.size());
+    }
+  }
+}
+
+TEST(MessageCodec, RandomBytesAreNoMessage) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::byte> bytes(random() % 300);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    if (bytes.size() >= 2) bytes[0] = std::byte{1}, bytes[1] = static_cast<std::byte>(random() % 3);
+    if (const auto message = decode(bytes)) {
+      EXPECT_EQ(encode(*message), bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ckpt::agent

@@ -1,0 +1,65 @@
+#include "agent/record_codec.hpp"
+
+#include <gtest/gtest.h>
+
+namespace ckpt::agent {
+namespace {
+
+protocol::LifeRecord some_life() {
+  protocol::LifeRecord life;
+  life.epoch = UINT64_MAX;
+  life.incarnation = 3;
+  life.world_size = 8;
+  life.decision.verdict = protocol::Verdict::lost;
+  life.decision.version = {2, Version::iteration_max};
+  life.decision.status_unknown = true;
+  life.decision.text = "nodes \"a\" and b\n are gone";
+  life.members = {{0, 11}, {1, UINT64_MAX}};
+  life.first_commit = {1, 0};
+  return life;
+}
+
+TEST(RecordCodec, RecordsComeBackAsTheyWere) {
+  EXPECT_EQ(life_record(to_text(some_life())), some_life());
+  EXPECT_EQ(life_record(to_text(protocol::LifeRecord{})), protocol::LifeRecord{});
+  const protocol::RootRecord root{7, 3, 1234};
+  EXPECT_EQ(root_record(to_text(root)), root);
+  EXPECT_EQ(root_record(to_text(protocol::RootRecord{})), protocol::RootRecord{});
+}
+
+TEST(RecordCodec, TextsThatAreNotUtf8CanBeWritten) {
+  auto life = some_life();
+  life.decision.text = "\xff\xfe broken";
+  EXPECT_TRUE(life_record(to_text(life)));
+}
+
+TEST(RecordCodec, WhatIsNoRecordIsRefused) {
+  for (const char* text :
+       {"", "null", "[]", "{}", "12", "{\"epoch\": 1, \"node\": 2}", "{\"epoch\": -1, \"node\": 2, \"beat\": 3}",
+        "{\"epoch\": 1, \"node\": 4294967296, \"beat\": 3}", "{\"epoch\": 1.5, \"node\": 2, \"beat\": 3}",
+        "{\"epoch\": \"1\", \"node\": 2, \"beat\": 3}", "[[[[[[[["})
+    EXPECT_EQ(root_record(text), std::nullopt) << text;
+  EXPECT_EQ(life_record("{}"), std::nullopt);
+}
+
+TEST(RecordCodec, EveryPrefixOfARecordIsRefused) {
+  const std::string text = to_text(some_life());
+  for (std::size_t length = 0; length < text.size(); ++length)
+    EXPECT_EQ(life_record(text.substr(0, length)), std::nullopt) << length;
+}
+
+TEST(RecordCodec, UnknownVerdictsAndImpossibleVersionsAreRefused) {
+  const std::string text = to_text(some_life());
+  auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    other.replace(other.find(from), from.size(), to);
+    return other;
+  };
+  EXPECT_TRUE(life_record(replaced("lost", "restore")));
+  EXPECT_EQ(life_record(replaced("lost", "found")), std::nullopt);
+  EXPECT_EQ(life_record(replaced(std::to_string(Version::iteration_max), std::to_string(Version::iteration_max + 1))),
+            std::nullopt);
+}
+
+}  // namespace
+}  // namespace ckpt::agent

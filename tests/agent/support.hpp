@@ -1,0 +1,125 @@
+// What the tests of src/agent share: arenas in shared memory, pieces with bytes of a known pattern, waiting.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/piece_index.hpp"
+#include "arena/layout.hpp"
+#include "arena/manifest.hpp"
+#include "arena/node_arena.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::agent::testing {
+
+constexpr auto patience = std::chrono::seconds(30);  // how long a test waits for what must happen
+
+// In /dev/shm, where arenas belong; gone with its owner.
+class ArenaDirectory {
+ public:
+  ArenaDirectory() : path_("/dev/shm/ckpt-test-XXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
+  }
+  ~ArenaDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ArenaDirectory(const ArenaDirectory&) = delete;
+  ArenaDirectory& operator=(const ArenaDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Looks again and again; false when patience ran out.
+template <class Condition>
+bool eventually(Condition condition) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// Something that other threads fill and a test waits for.
+template <class T>
+class Mailbox {
+ public:
+  void put(T value) {
+    const std::lock_guard lock(mutex_);
+    values_.push_back(std::move(value));
+    changed_.notify_all();
+  }
+  // The next value; throws when patience ran out.
+  T take() {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, patience, [&] { return !values_.empty(); })) throw std::runtime_error("nothing came");
+    T value = std::move(values_.front());
+    values_.erase(values_.begin());
+    return value;
+  }
+  bool empty() {
+    const std::lock_guard lock(mutex_);
+    return values_.empty();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<T> values_;
+};
+
+struct Piece {
+  std::vector<std::byte> data;
+  arena::Manifest manifest;
+};
+
+inline Piece make_piece(const std::string& shard, Version version, std::size_t length_bytes,
+                        std::uint32_t world_size = 2) {
+  Piece piece;
+  piece.data.resize(length_bytes);
+  std::uint64_t state = version.word() + shard.size();
+  for (std::byte& byte : piece.data) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(state >> 56);
+  }
+  arena::Manifest& manifest = piece.manifest;
+  manifest.shard = shard;
+  manifest.version = version;
+  manifest.length_bytes = length_bytes;
+  manifest.world_size = world_size;
+  manifest.leaves.resize(kernels::leaf_count(length_bytes));
+  kernels::digest_leaves(piece.data.data(), length_bytes, manifest.leaves.data());
+  manifest.root_digest = kernels::root_digest(manifest.leaves, length_bytes);
+  manifest.layout =
+      arena::layout_text(arena::pack({{"bytes", CKPT_U8, {static_cast<std::int64_t>(length_bytes)}, 0, length_bytes}}));
+  manifest.layout_hash = arena::layout_hash(manifest.layout);
+  return piece;
+}
+
+inline void write_piece(arena::WritableSlot slot, const Piece& piece) {
+  slot.begin();
+  std::copy(piece.data.begin(), piece.data.end(), slot.data());
+  slot.seal(piece.manifest);
+}
+
+inline arena::SegmentSpec segment_spec(protocol::Rank rank, const std::string& shard, std::size_t data_bytes,
+                                       std::uint32_t slots = 3) {
+  arena::SegmentSpec spec;
+  spec.kind = rank == protocol::held_rank ? arena::SegmentKind::held : arena::SegmentKind::local;
+  spec.rank = rank == protocol::held_rank ? 0 : rank;
+  spec.slots = slots;
+  spec.shard = shard;
+  spec.data_capacity_bytes = data_bytes;
+  spec.manifest_capacity_bytes = arena::manifest_bytes(data_bytes, 4096);
+  return spec;
+}
+
+}  // namespace ckpt::agent::testing
