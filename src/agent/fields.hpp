@@ -57,6 +57,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
 void visit_fields(auto& v, Is<protocol::Decision> auto& decision) {
   v.field("verdict", decision.verdict);
   v.field("version", decision.version);
+  v.field("fallback", decision.fallback);
   v.field("behind", decision.behind);
   v.field("status_unknown", decision.status_unknown);
   v.field("text", decision.text);

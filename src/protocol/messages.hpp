@@ -54,6 +54,7 @@ enum class Verdict : std::uint8_t {
 struct Decision {
   Verdict verdict = Verdict::undecided;
   Version version;              // with Verdict::restore
+  Version fallback;             // newest commit known to be there, not newer: kept until `version` has all its copies
   bool behind = false;          // a newer commit is known of and lost
   bool status_unknown = false;  // nodes that did not answer may know of a newer commit
   std::string text;             // for people: why, with shards, versions and nodes
@@ -88,7 +89,7 @@ struct Directive {
   std::uint64_t sequence = 0;      // of one epoch; an older directive than the newest obeyed is ignored
   std::uint64_t incarnation = 0;
   Decision decision;               // of this incarnation
-  Version committed;               // newest version to keep for good: the restored one, then each commit
+  Version committed;               // newest version with all its copies: each commit, and first of all the restored one
   std::vector<Version> abandoned;  // of this incarnation, newer than `committed`, that will never be complete
   std::int64_t resume_at = 0;      // snapshots of earlier iterations are pointless: some rank has skipped them
   std::vector<Admission> admitted; // the node's trainers that are members of this incarnation

@@ -45,6 +45,16 @@ Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& ques
   return {};
 }
 
+// The newest version up to `limit` that some node knows as committed and that can still be rebuilt.
+Version newest_commit_until(Version limit, const Inventory& inventory, const RecoveryQuestion& question) {
+  Version newest;
+  for (const Report* report : question.reports) {
+    const Version commit = report->highest_commit;
+    if (commit > newest && commit <= limit && unusable(inventory, commit, question).empty()) newest = commit;
+  }
+  return newest;
+}
+
 // A world size other than the job's among the stored pieces, or 0.
 std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world_size) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
@@ -100,6 +110,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.verdict = Verdict::restore;
     decision.version = chosen;
     decision.behind = chosen < newest_commit;
+    decision.fallback = newest_commit_until(chosen, inventory, question);
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (no source for shards " +
                       join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) + ")";

@@ -41,7 +41,7 @@ void Root::on(const LifeRead& read) {
     alarm_.clear();
   }
   if ((was_undecided || new_life) && life_->decision.verdict == Verdict::restore) {
-    committed_ = std::max(committed_, life_->decision.version);
+    committed_ = std::max(committed_, life_->decision.fallback);
   }
 }
 
@@ -308,6 +308,10 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     if (known.incarnation() == life_->incarnation) committed_ = std::max(committed_, known);
   }
 
+  const Version restored = life_->decision.version;
+  const auto its_pieces = inventory_.find(restored);
+  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second)) committed_ = restored;
+
   abandoned_.clear();
   for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
     const auto& [version, pieces] = *it;
@@ -410,9 +414,10 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
   // A node that replaced a member waits for the life in which it gets a rank.
   if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
-  if (committed_) add_fetches(node, committed_, true, directive);
+  const Version base = std::max(committed_, life_->decision.version);
+  if (base) add_fetches(node, base, true, directive);
   for (const auto& [version, pieces] : inventory_) {
-    if (version <= committed_ || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
+    if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
     add_fetches(node, version, false, directive);
   }
   return directive;

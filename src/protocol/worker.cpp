@@ -1,6 +1,7 @@
 #include "protocol/worker.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace ckpt::protocol {
 
@@ -36,13 +37,13 @@ void Worker::on(const TrainerHello& hello) {
   trainer.hello = hello;
   trainer.incarnation = hello.incarnation;
   trainer.restored = hello.incarnation != 0;
+  // In a new life of the rank whoever held the grant is proven dead; else its holder has come back.
+  if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
     const Recovered::Granted& granted = orphan->second;
     trainer.granted = true;
     trainer.main_slot = {hello.rank, granted.main_shard, granted.main_slot};
     trainer.private_slot = {hello.rank, granted.private_shard, granted.private_slot};
-    // A new life of the rank: whoever held the grant is proven dead.
-    if (hello.incarnation == 0) take_back_grant(trainer);
     orphaned_grants_.erase(orphan);
   }
   trainers_[hello.rank] = std::move(trainer);
@@ -50,9 +51,12 @@ void Worker::on(const TrainerHello& hello) {
 
 void Worker::on(const TrainerExited& exited) {
   const auto it = trainers_.find(exited.rank);
-  if (it == trainers_.end() || it->second.hello.instance != exited.instance) return;
-  take_back_grant(it->second);
-  trainers_.erase(it);
+  if (it == trainers_.end()) {
+    take_back_orphan(exited.rank);
+  } else if (it->second.hello.instance == exited.instance) {
+    take_back_grant(it->second);
+    trainers_.erase(it);
+  }
 }
 
 void Worker::take_back_grant(Trainer& trainer) {
@@ -60,6 +64,15 @@ void Worker::take_back_grant(Trainer& trainer) {
   slots_.take_back(trainer.main_slot);
   slots_.take_back(trainer.private_slot);
   trainer.granted = false;
+}
+
+// The grant of a writer that never came back, proven dead by now.
+void Worker::take_back_orphan(Rank rank) {
+  const auto orphan = orphaned_grants_.find(rank);
+  if (orphan == orphaned_grants_.end()) return;
+  slots_.take_back({rank, orphan->second.main_shard, orphan->second.main_slot});
+  slots_.take_back({rank, orphan->second.private_shard, orphan->second.private_slot});
+  orphaned_grants_.erase(orphan);
 }
 
 void Worker::on(const RestoreAsked& asked) {
@@ -164,6 +177,7 @@ bool Worker::decided() const {
 // While a life is undecided, or its state lost, nothing is dropped: a node that comes back may still complete it.
 bool Worker::keeps(Version version) const {
   if (!decided() || version == directive_.committed) return true;
+  if (version == directive_.decision.version && version > directive_.committed) return true;  // not all copies yet
   if (version < directive_.committed || version.incarnation() < directive_.incarnation) return false;
   const auto& abandoned = directive_.abandoned;
   return std::find(abandoned.begin(), abandoned.end(), version) == abandoned.end();
@@ -229,23 +243,28 @@ void Worker::settle_drops(Effects& effects) {
   std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
 }
 
+// Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold different
+// versions in their last slots, neither version would ever have all its copies.
 void Worker::settle_fetches(TimeMs now, Effects& effects) {
+  std::set<std::string> waiting;
   for (const FetchOrder& order : directive_.fetches) {
     const auto& [shard, version] = std::tie(order.piece.shard, order.piece.version);
     if (!keeps(version) || slots_.find_whole(shard, version) != nullptr || slots_.is_filling(shard, version)) continue;
-    start_fetch(order, now, effects);
+    if (waiting.contains(shard) || !start_fetch(order, now, effects)) waiting.insert(shard);
   }
 }
 
-void Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) {
+// False when it has to wait: for a source after a failure, or for a slot. The order stands.
+bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) {
   const auto source = pick_source(order, now);
-  if (!source) return;
+  if (!source) return false;
   const auto slot = destination(order.piece.shard);
-  if (!slot) return;  // no credit: the order stands and is taken up when a slot falls free
+  if (!slot) return false;
   slots_.fill(*slot, order.piece);
   const std::uint64_t id = next_fetch_++;
   fetches_[id] = {order.piece, *source, *slot};
   effects.push_back(StartFetch{id, order.piece, *source, *slot});
+  return true;
 }
 
 // The source that failed least, in the order given; none while all of them have to wait after a failure.
@@ -265,13 +284,18 @@ std::optional<NodeId> Worker::pick_source(const FetchOrder& order, TimeMs now) c
 
 // A shard of this node's own ranks goes home into their segment, a peer's into the one in which the agent holds it.
 std::optional<SlotRef> Worker::destination(const std::string& shard) {
+  const Trainer* owner = home_of(shard);
+  const Rank rank = owner == nullptr ? held_rank : owner->hello.rank;
+  slots_.add_segment(rank, shard, owner == nullptr ? config_.held_slots : config_.local_slots);
+  return slots_.find_free(rank, shard);
+}
+
+// The member on this node that captures the shard, or null.
+const Worker::Trainer* Worker::home_of(const std::string& shard) const {
   for (const auto& [rank, trainer] : trainers_) {
-    if (!is_member(trainer) || (trainer.hello.main_shard != shard && trainer.hello.private_shard != shard)) continue;
-    slots_.add_segment(rank, shard, config_.local_slots);
-    return slots_.find_free(rank, shard);
+    if (is_member(trainer) && (trainer.hello.main_shard == shard || trainer.hello.private_shard == shard)) return &trainer;
   }
-  slots_.add_segment(held_rank, shard, config_.held_slots);
-  return slots_.find_free(held_rank, shard);
+  return nullptr;
 }
 
 void Worker::settle_restore(Trainer& trainer, Effects& effects) {
@@ -343,9 +367,10 @@ void Worker::settle_words(Trainer& trainer, Effects& effects) {
 void Worker::settle_segments(Effects& effects) {
   if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
   for (const auto& [rank, shard] : slots_.empty_segments()) {
-    const bool held_and_wanted = rank == held_rank && std::find(directive_.wanted.begin(), directive_.wanted.end(),
-                                                                shard) != directive_.wanted.end();
-    if (held_and_wanted || trainers_.contains(rank)) continue;
+    const auto& wanted = directive_.wanted;
+    const bool held_for_peers = rank == held_rank && home_of(shard) == nullptr &&
+                                std::find(wanted.begin(), wanted.end(), shard) != wanted.end();
+    if (held_for_peers || trainers_.contains(rank)) continue;
     slots_.remove_segment(rank, shard);
     effects.push_back(ReleaseSegment{rank, shard});
   }

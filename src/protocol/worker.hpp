@@ -76,6 +76,7 @@ class Worker {
   bool keeps(Version version) const;
   bool is_member(const Trainer& trainer) const;
   void take_back_grant(Trainer& trainer);
+  void take_back_orphan(Rank rank);
   void persist_if_newer(Effects& effects);
 
   void settle_admissions(Effects& effects);
@@ -85,8 +86,9 @@ class Worker {
   void settle_grant(Trainer& trainer, Effects& effects);
   void settle_words(Trainer& trainer, Effects& effects);
   void settle_segments(Effects& effects);
-  void start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
+  bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
+  const Trainer* home_of(const std::string& shard) const;
   std::optional<NodeId> pick_source(const FetchOrder& order, TimeMs now) const;
   Tier tier_of(const SlotRef& ref) const;
 
