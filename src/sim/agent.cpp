@@ -1,0 +1,299 @@
+#include "sim/agent.hpp"
+
+#include <utility>
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+namespace {
+constexpr TimeMs poll_ms = 500;           // of the store's records
+constexpr TimeMs claim_timeout_ms = 2000;  // a new trainer waits so long for a living one of its rank
+constexpr TimeMs claim_poll_ms = 200;
+}  // namespace
+
+Agent::Agent(World& world, Machine& machine, std::uint64_t id)
+    : world_(world), machine_(machine), id_(id), node_(configure(world, machine), id, attach(swept(world, machine.arena))) {
+  for (const auto& [rank, control] : machine.arena.controls) {
+    if (control.grant_is_open()) open_grants_.insert(rank);
+  }
+  machine.arena.for_each([&](const SlotRef&, const Slot& slot) {
+    if (slot.counted) world.invariants.counted(machine, slot.header);
+  });
+}
+
+// The trainers on record here that no longer live hold nothing any more.
+Arena& Agent::swept(World& world, Arena& arena) {
+  std::erase_if(arena.controls, [&](const auto& entry) { return world.trainer(entry.second.instance) == nullptr; });
+  return arena;
+}
+
+Config Agent::configure(const World& world, const Machine& machine) {
+  Config config = world.settings.core;
+  config.node = machine.id;
+  config.arena_id = machine.arena.id;
+  return config;
+}
+
+// What the former agent had in its head is gone; slots of a grant that is still open belong to its writer.
+Recovered Agent::attach(Arena& arena) {
+  Recovered recovered;
+  recovered.highest_commit = arena.highest_commit;
+  recovered.newest_seen = arena.newest_seen;
+  recovered.epoch = arena.epoch;
+  std::set<SlotRef> granted;
+  for (const auto& [rank, control] : arena.controls) {
+    if (!control.grant_is_open()) continue;
+    recovered.granted.push_back(
+        {rank, control.main_shard, control.private_shard, control.main_slot, control.private_slot});
+    granted.insert({rank, control.main_shard, control.main_slot});
+    granted.insert({rank, control.private_shard, control.private_slot});
+  }
+  arena.for_each([&](const SlotRef& ref, Slot& slot) {
+    slot.counted = slot.findable() && !granted.contains(ref);
+    slot.draining = false;
+    slot.readers = 0;
+    slot.filled_by = 0;
+    recovered.slots.push_back({ref, slot.header, slot.counted});
+  });
+  return recovered;
+}
+
+void Agent::start() {
+  later(world_.random.between(0, 20), [](Agent& agent) { agent.tick(); });
+  later(world_.random.between(0, 20), [](Agent& agent) { agent.poll(); });
+}
+
+void Agent::tick() {
+  const TimeMs period = world_.settings.core.report_ms / 2;
+  later(period - world_.random.between(0, period / 5), [](Agent& agent) { agent.tick(); });
+  handle(Tick{});
+}
+
+void Agent::poll() {
+  later(poll_ms - world_.random.between(0, poll_ms / 5), [](Agent& agent) { agent.poll(); });
+  world_.store.read_root(machine_.id, store_answer());
+  world_.store.read_life(machine_.id, store_answer());
+}
+
+std::function<void(const Event&)> Agent::store_answer() {
+  return [&world = world_, node = machine_.id, id = id_](const Event& read) {
+    if (Agent* agent = world.agent(node, id)) agent->receive(read);
+  };
+}
+
+// ---- Input ----
+
+void Agent::later(TimeMs delay_ms, std::function<void(Agent&)> input) {
+  world_.timeline.after(delay_ms, [&world = world_, node = machine_.id, id = id_, input = std::move(input)] {
+    if (Agent* agent = world.agent(node, id)) agent->take(input);
+  });
+}
+
+void Agent::take(std::function<void(Agent&)> input) {
+  if (frozen_) {
+    inbox_.push_back(std::move(input));
+  } else {
+    input(*this);
+  }
+}
+
+void Agent::receive(Event event) {
+  take([event = std::move(event)](Agent& agent) { agent.handle(event); });
+}
+
+void Agent::wake() {
+  frozen_ = false;
+  while (!frozen_ && !inbox_.empty() && world_.agent(machine_.id, id_) == this) {
+    const auto input = std::move(inbox_.front());
+    inbox_.pop_front();
+    input(*this);
+  }
+}
+
+void Agent::handle(const Event& event) {
+  if (world_.agent(machine_.id, id_) != this) return;  // it crashed earlier within this input
+  world_.trace.mark(mix(static_cast<std::uint64_t>(world_.timeline.now()), event.index() * 64 + machine_.id));
+  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " <- ", describe(event)); });
+  world_.invariants.before(machine_, node_, event);
+  const Effects effects = node_.handle(event, world_.timeline.now() + machine_.clock_offset_ms);
+  world_.invariants.after(machine_, node_, event);
+  for (const Effect& effect : effects) {
+    if (crash_after_effects_ == 0 && effects.size() > 1) {
+      world_.crash_agent(machine_);
+      return;
+    }
+    if (crash_after_effects_ > 0 && effects.size() > 1) --crash_after_effects_;
+    carry_out(effect);
+  }
+}
+
+// ---- Trainers ----
+
+Agent::Session* Agent::session_of(std::uint64_t instance) {
+  for (auto& [rank, session] : sessions_) {
+    if (session.instance == instance) return &session;
+  }
+  return nullptr;
+}
+
+void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
+  Trainer* trainer = world_.trainer(instance);
+  if (trainer == nullptr) return;
+  for (Trainer* other : world_.trainers_on(machine_.id)) {
+    if (other->rank != trainer->rank || other == trainer) continue;
+    if (other->is_frozen()) {
+      other->die();
+    } else if (waited_ms >= claim_timeout_ms) {
+      trainer->claimed_by_another();
+      return;
+    } else {
+      later(claim_poll_ms, [=](Agent& agent) { agent.greet(instance, waited_ms + claim_poll_ms); });
+      return;
+    }
+  }
+  const Rank rank = trainer->rank;
+  if (session_of(instance) != nullptr) return;  // it asked twice
+  if (sessions_.contains(rank)) end_session(rank);
+  Control& control = machine_.arena.controls[rank];
+  const std::string main_shard = world_.settings.main_shard(rank);
+  const std::string private_shard = world_.settings.private_shard(rank);
+  if (control.instance != instance) {
+    control = Control{};
+    control.instance = instance;
+    control.main_shard = main_shard;
+    control.private_shard = private_shard;
+    open_grants_.erase(rank);
+  }
+  sessions_[rank].instance = instance;
+  trainer->attached(id_);
+  handle(TrainerHello{rank, instance, trainer->incarnation(), world_.settings.ranks, main_shard, private_shard});
+  if (trainer->incarnation() == 0) return;
+  if (control.reserved) handle(SegmentsReady{rank});
+  read_words(rank);
+}
+
+void Agent::end_session(Rank rank) {
+  const Session session = sessions_.at(rank);
+  sessions_.erase(rank);
+  open_grants_.erase(rank);
+  machine_.arena.controls.erase(rank);
+  for (const SlotRef& ref : session.reads) unpin(ref);
+  handle(TrainerExited{rank, session.instance});
+}
+
+void Agent::trainer_died(std::uint64_t instance) {
+  for (const auto& [rank, session] : sessions_) {
+    if (session.instance != instance) continue;
+    end_session(rank);
+    return;
+  }
+  // One that has not come back to this agent after the one before it died.
+  for (const auto& [rank, control] : machine_.arena.controls) {
+    if (control.instance != instance) continue;
+    const Rank its_rank = rank;
+    open_grants_.erase(its_rank);
+    machine_.arena.controls.erase(its_rank);
+    handle(TrainerExited{its_rank, instance});
+    return;
+  }
+}
+
+void Agent::ask_restore(std::uint64_t instance) {
+  Session* session = session_of(instance);
+  const Trainer* trainer = world_.trainer(instance);
+  if (session == nullptr || trainer == nullptr) return;
+  session->waits_for_restore = true;
+  handle(RestoreAsked{trainer->rank});
+}
+
+void Agent::end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt) {
+  Session* session = session_of(instance);
+  const Trainer* trainer = world_.trainer(instance);
+  if (session == nullptr || trainer == nullptr) return;
+  for (const SlotRef& ref : std::exchange(session->reads, {})) unpin(ref);
+  if (corrupt.empty()) {
+    handle(RestoreDone{trainer->rank});
+    return;
+  }
+  for (const SlotRef& ref : corrupt) verify(ref);
+  ask_restore(instance);
+}
+
+void Agent::reserve(std::uint64_t instance) {
+  later(world_.random.between(5, 150), [=](Agent& agent) {
+    Trainer* trainer = agent.world_.trainer(instance);
+    if (trainer == nullptr || agent.session_of(instance) == nullptr) return;
+    Control& control = agent.machine_.arena.controls[trainer->rank];
+    const auto slots = agent.world_.settings.core.local_slots;
+    agent.machine_.arena.make_segment(trainer->rank, control.main_shard, slots);
+    agent.machine_.arena.make_segment(trainer->rank, control.private_shard, slots);
+    control.reserved = true;
+    agent.handle(SegmentsReady{trainer->rank});
+  });
+}
+
+// Posts what changed: a capture first, then how far the trainer has come.
+void Agent::read_words(Rank rank) {
+  const auto found = sessions_.find(rank);
+  if (found == sessions_.end()) return;
+  const Control& control = machine_.arena.controls[rank];
+  if (control.instance != found->second.instance) return;
+  if (open_grants_.contains(rank) && !control.grant_is_open()) {
+    open_grants_.erase(rank);
+    Captured captured{rank, {}, {}};
+    if (Slot* slot = machine_.arena.find({rank, control.main_shard, control.main_slot})) {
+      captured.main = slot->header;
+      slot->counted = true;
+    }
+    if (Slot* slot = machine_.arena.find({rank, control.private_shard, control.private_slot})) {
+      captured.private_ = slot->header;
+      slot->counted = true;
+    }
+    world_.invariants.counted(machine_, captured.main);
+    world_.invariants.counted(machine_, captured.private_);
+    handle(captured);
+  }
+  Session* session = session_of(control.instance);
+  if (session == nullptr) return;
+  if (session->told_attempted == control.attempted && session->told_capturing == control.capturing) return;
+  session->told_attempted = control.attempted;
+  session->told_capturing = control.capturing;
+  handle(Progress{rank, control.attempted, control.capturing});
+}
+
+// ---- Transfers ----
+
+void Agent::fetch_ended(std::uint64_t fetch, const SlotRef& ref, FetchResult result) {
+  if (Slot* slot = machine_.arena.find(ref)) {
+    slot->filled_by = 0;
+    slot->counted = result == FetchResult::complete;
+    if (slot->counted) world_.invariants.counted(machine_, slot->header);
+  }
+  handle(FetchEnded{fetch, result});
+}
+
+void Agent::verify(const SlotRef& ref) {
+  const Slot* slot = machine_.arena.find(ref);
+  if (slot != nullptr && slot->counted && !slot->intact()) handle(PieceCorrupt{ref});
+}
+
+void Agent::unpin(const SlotRef& ref) {
+  Slot* slot = machine_.arena.find(ref);
+  if (slot == nullptr || slot->readers == 0) return;
+  --slot->readers;
+  release_if_idle(ref);
+}
+
+void Agent::release_if_idle(const SlotRef& ref) {
+  later(world_.random.between(0, 3), [ref](Agent& agent) {
+    Slot* slot = agent.machine_.arena.find(ref);
+    if (slot == nullptr || !slot->draining || slot->readers > 0) return;
+    slot->draining = false;
+    agent.handle(SlotReleased{ref});
+  });
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,108 @@
+// What a simulated ckptd does with each effect of the core.
+#include <utility>
+
+#include "sim/agent.hpp"
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+void Agent::carry_out(const Effect& effect) {
+  world_.trace.mark(effect.index());
+  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " -> ", describe(effect)); });
+  std::visit([this](const auto& content) { on(content); }, effect);
+}
+
+void Agent::on(const Send& send) {
+  if (const auto* directive = std::get_if<Directive>(&send.message)) world_.invariants.directed(machine_, *directive);
+  world_.network.send(machine_.id, send.to, send.message);
+}
+
+void Agent::on(const SwapRoot& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
+void Agent::on(const SwapLife& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
+
+void Agent::on(const Persist& persist) {
+  world_.invariants.persisting(machine_, persist);
+  machine_.arena.highest_commit = persist.highest_commit;
+  machine_.arena.newest_seen = persist.newest_seen;
+  machine_.arena.epoch = persist.epoch;
+}
+
+void Agent::on(const Grant& grant) {
+  Control& control = machine_.arena.controls[grant.rank];
+  for (const SlotRef& ref : {SlotRef{grant.rank, control.main_shard, grant.main_slot},
+                             SlotRef{grant.rank, control.private_shard, grant.private_slot}}) {
+    world_.invariants.granting(machine_, ref, control.instance);
+    machine_.arena.find(ref)->granted_to = control.instance;
+  }
+  control.main_slot = grant.main_slot;
+  control.private_slot = grant.private_slot;
+  ++control.grant;
+  open_grants_.insert(grant.rank);
+}
+
+void Agent::on(const TellCommit& tell) {
+  world_.invariants.commit_told(machine_, tell.rank, tell.committed);
+  machine_.arena.controls[tell.rank].committed = tell.committed;
+}
+
+void Agent::on(const TellResume& tell) { machine_.arena.controls[tell.rank].resume_at = tell.resume_at; }
+
+void Agent::on(const Fence& fence) {
+  Control& control = machine_.arena.controls[fence.rank];
+  if (control.instance == fence.instance) control.fenced = true;
+}
+
+void Agent::on(const RestoreReady& ready) {
+  const auto found = sessions_.find(ready.rank);
+  if (found == sessions_.end() || !found->second.waits_for_restore) return;
+  Session& session = found->second;
+  session.waits_for_restore = false;
+  world_.invariants.restore_offered(machine_, session.instance, ready);
+  if (ready.decision.verdict == Verdict::restore) {
+    session.reads = {ready.main_slot, ready.private_slot};
+    for (const SlotRef& ref : session.reads) ++machine_.arena.find(ref)->readers;
+  }
+  world_.tell(session.instance, [ready](Trainer& trainer) { trainer.restore_ready(ready); });
+}
+
+void Agent::on(const RestoreFailed& failed) {
+  const auto found = sessions_.find(failed.rank);
+  if (found == sessions_.end() || !found->second.waits_for_restore) return;
+  found->second.waits_for_restore = false;
+  world_.invariants.restore_refused(failed);
+  world_.tell(found->second.instance, [failed](Trainer& trainer) { trainer.restore_failed(failed); });
+}
+
+void Agent::on(const StartFetch& fetch) {
+  Arena& arena = machine_.arena;
+  const bool is_new = !arena.segments.contains({fetch.slot.rank, fetch.slot.shard});
+  if (is_new && world_.timeline.now() < machine_.memory_full_until) {
+    later(1, [fetch](Agent& agent) { agent.handle(FetchEnded{fetch.fetch, FetchResult::no_space}); });
+    return;
+  }
+  const Config& core = world_.settings.core;
+  arena.make_segment(fetch.slot.rank, fetch.slot.shard,
+                     fetch.slot.rank == held_rank ? core.held_slots : core.local_slots);
+  world_.invariants.filling(machine_, fetch.slot);
+  world_.transfers.start(machine_, *this, fetch);
+}
+
+void Agent::on(const CancelFetch& cancel) { world_.transfers.cancel(machine_.id, id_, cancel.fetch); }
+
+void Agent::on(const DropSlot& drop) {
+  world_.invariants.dropping(machine_, drop.slot);
+  Slot& slot = *machine_.arena.find(drop.slot);
+  slot.counted = false;
+  slot.dropped = slot.header.version;
+  slot.draining = true;
+  release_if_idle(drop.slot);
+}
+
+void Agent::on(const ReleaseSegment& release) {
+  world_.invariants.releasing(machine_, release.rank, release.shard);
+  machine_.arena.segments.erase({release.rank, release.shard});
+}
+
+}  // namespace ckpt::sim

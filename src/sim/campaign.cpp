@@ -1,0 +1,85 @@
+#include "sim/campaign.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <iomanip>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+namespace ckpt::sim {
+
+namespace {
+
+void add(const Outcome& outcome, CampaignResult& result) {
+  ++result.seeds;
+  result.steps += outcome.steps;
+  result.virtual_ms += outcome.virtual_ms;
+  result.tally.add(outcome.tally);
+  for (std::size_t fault = 0; fault < fault_count; ++fault) {
+    for (std::size_t phase = 0; phase < phase_count; ++phase) result.faults[fault][phase] += outcome.faults[fault][phase];
+  }
+  if (outcome.violation) result.violations.push_back(outcome);
+}
+
+}  // namespace
+
+CampaignResult run_campaign(const Campaign& campaign, const std::function<void(std::uint64_t)>& progress) {
+  CampaignResult result;
+  std::mutex mutex;
+  std::atomic<std::uint64_t> next{0};
+  std::atomic<bool> enough{false};
+  const auto work = [&] {
+    for (std::uint64_t i = next++; i < campaign.seeds && !enough; i = next++) {
+      const Outcome outcome = run_seed(campaign.first_seed + i, nullptr);
+      const std::lock_guard lock(mutex);
+      add(outcome, result);
+      enough = result.violations.size() >= campaign.violations_max;
+      progress(result.seeds);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned job = 1; job < campaign.jobs; ++job) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  std::sort(result.violations.begin(), result.violations.end(),
+            [](const Outcome& left, const Outcome& right) { return left.seed < right.seed; });
+  return result;
+}
+
+std::string fault_table_text(const FaultTable& faults) {
+  std::ostringstream out;
+  out << std::left << std::setw(20) << "fault \\ phase" << std::right;
+  for (const char* phase : phase_names) out << std::setw(13) << phase;
+  out << '\n';
+  for (std::size_t fault = 0; fault < fault_count; ++fault) {
+    out << std::left << std::setw(20) << fault_names[fault] << std::right;
+    for (std::size_t phase = 0; phase < phase_count; ++phase) {
+      if (is_possible(static_cast<Fault>(fault), static_cast<Phase>(phase))) {
+        out << std::setw(13) << faults[fault][phase];
+      } else {
+        out << std::setw(13) << "-";
+      }
+    }
+    out << '\n';
+  }
+  return out.str();
+}
+
+std::string tally_text(const CampaignResult& result) {
+  const Tally& tally = result.tally;
+  return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
+              " with a part from a peer; restarts of the job ", tally.restarts, "; lives decided: ",
+              tally.decided_restore, " restore (", tally.decided_behind, " behind), ", tally.decided_fresh, " fresh, ",
+              tally.decided_lost, " lost, of all ", tally.decided_unknown, " with commit status unknown; elections ",
+              tally.elections, "; pieces quarantined ", tally.quarantined, "; runs with an alarm ", tally.alarms,
+              "; jobs given up ", tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms, " ms\n", result.steps,
+              " steps, ", result.virtual_ms / 1000, " s of virtual time\n");
+}
+
+std::string violation_text(const Outcome& outcome) {
+  return text("seed ", outcome.seed, " at ", outcome.virtual_ms, " ms: ", outcome.violation->invariant, ": ",
+              outcome.violation->text, "\n  again: ckpt_sim --seed ", outcome.seed, " --trace\n");
+}
+
+}  // namespace ckpt::sim

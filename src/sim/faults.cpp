@@ -1,0 +1,141 @@
+#include "sim/faults.hpp"
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+constexpr TimeMs aim_ms = 5000;      // a fault waits so long for its phase, then strikes in another
+constexpr TimeMs give_up_ms = 9000;  // or is left out when it finds no victim
+}  // namespace
+
+bool is_possible(Fault fault, Phase phase) {
+  switch (fault) {
+    // Need a trainer, or one that trains.
+    case Fault::trainer_crash:
+    case Fault::trainer_freeze:
+      return true;
+    case Fault::trainer_left_behind:
+      return phase != Phase::down;
+    case Fault::update_unannounced:
+    case Fault::silent_corruption:
+      return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding;
+    // Need a slot that is being written.
+    case Fault::torn_write:
+    case Fault::bit_flip_wire:
+      return phase != Phase::idle;
+    default:
+      return true;
+  }
+}
+
+void Faults::start() {
+  for (int i = 0; i < world_.settings.faults; ++i) {
+    Plan plan;
+    do {
+      plan.fault = static_cast<Fault>(world_.random.below(fault_count));
+      plan.phase = static_cast<Phase>(world_.random.below(phase_count));
+    } while (!is_possible(plan.fault, plan.phase));
+    plan_.push_back(plan);
+  }
+  armed_at_ = world_.timeline.now() + world_.random.between(0, world_.settings.fault_gap_ms);
+}
+
+void Faults::after_step() {
+  const TimeMs now = world_.timeline.now();
+  if (plan_.empty() || now < armed_at_) return;
+  const Plan plan = plan_.front();
+  const Phases phases = current_phases(world_);
+  const bool on_target = phases.test(static_cast<std::size_t>(plan.phase));
+  if (!on_target && now < armed_at_ + aim_ms) return;
+  if (!world_.random.chance(300)) return;  // anywhere in the phase, not always at its first event
+  if (strike(plan.fault)) {
+    count(plan.fault, phases);
+  } else if (now < armed_at_ + give_up_ms) {
+    return;
+  }
+  plan_.pop_front();
+  const bool at_once = world_.random.chance(250);
+  armed_at_ = now + world_.random.between(0, at_once ? 50 : world_.settings.fault_gap_ms);
+}
+
+void Faults::count(Fault fault, Phases phases) {
+  for (std::size_t phase = 0; phase < phase_count; ++phase) {
+    if (phases.test(phase)) ++table_[static_cast<std::size_t>(fault)][phase];
+  }
+  world_.trace.line(world_.timeline.now(), [&] {
+    std::string line = text("*** ", fault_names[static_cast<std::size_t>(fault)], " while");
+    for (std::size_t phase = 0; phase < phase_count; ++phase) {
+      if (phases.test(phase)) line += text(" ", phase_names[phase]);
+    }
+    return line;
+  });
+}
+
+void Faults::mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend) {
+  ++unmended_;
+  world_.timeline.after(world_.random.between(low_ms, high_ms), [this, mend = std::move(mend)] {
+    --unmended_;
+    mend();
+  });
+}
+
+bool Faults::strike(Fault fault) {
+  switch (fault) {
+    case Fault::trainer_crash:
+    case Fault::trainer_freeze:
+    case Fault::trainer_left_behind:
+    case Fault::update_unannounced: return strike_trainer(fault);
+    case Fault::rank_claimed_twice: return claim_twice();
+    case Fault::silent_corruption: return corrupt_silently();
+    case Fault::agent_crash:
+    case Fault::agent_crash_midway:
+    case Fault::root_crash: return strike_agent(fault);
+    case Fault::agent_freeze: return freeze_agent();
+    case Fault::node_loss: return lose_machines(1);
+    case Fault::two_node_losses: return lose_machines(2);
+    case Fault::torn_write: return tear_write();
+    case Fault::bit_flip_stored: return flip_stored_bit();
+    case Fault::bit_flip_wire: return flip_wire_bit();
+    case Fault::memory_full: return fill_memory();
+    case Fault::partition: return cut_network(false);
+    case Fault::partition_one_way: return cut_network(true);
+    case Fault::messages_lost:
+    case Fault::messages_repeated:
+    case Fault::messages_reordered: return worsen_weather(fault);
+    case Fault::store_outage:
+    case Fault::store_answer_lost: return stop_store(fault);
+    case Fault::clock_jump: return jump_clock();
+  }
+  return false;
+}
+
+// ---- Victims ----
+
+Machine* Faults::pick_machine() {
+  std::vector<Machine*> running;
+  std::vector<Machine*> busy;
+  for (auto& [id, machine] : world_.machines) {
+    if (!machine.agent || machine.agent->is_frozen()) continue;
+    running.push_back(&machine);
+    for (const auto& [number, transfer] : world_.transfers.active()) {
+      if (transfer.to == id || transfer.order.source == id) busy.push_back(&machine);
+    }
+    for (const Trainer* trainer : world_.trainers_on(id)) {
+      if (trainer->is_capturing() || trainer->stage() != Stage::training) busy.push_back(&machine);
+    }
+  }
+  if (running.empty()) return nullptr;
+  return !busy.empty() && world_.random.chance(600) ? world_.random.pick(busy) : world_.random.pick(running);
+}
+
+Trainer* Faults::pick_trainer() {
+  std::vector<Trainer*> awake = world_.living_trainers();
+  std::erase_if(awake, [](const Trainer* trainer) { return trainer->is_frozen(); });
+  std::vector<Trainer*> capturing = awake;
+  std::erase_if(capturing, [](const Trainer* trainer) { return !trainer->is_capturing(); });
+  if (awake.empty()) return nullptr;
+  return !capturing.empty() && world_.random.chance(600) ? world_.random.pick(capturing) : world_.random.pick(awake);
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,107 @@
+// What goes wrong in a run: a plan drawn from its seed, each fault aimed at a phase and struck when that comes; what a
+// fault breaks it also mends later. Once the plan is through and everything mended the world is left in peace, and has to
+// recover. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "protocol/types.hpp"
+#include "sim/phase.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+class Trainer;
+class World;
+struct Machine;
+
+enum class Fault : std::uint8_t {
+  trainer_crash,
+  trainer_freeze,        // SIGSTOP, woken later
+  trainer_left_behind,   // the job restarts, and some of the old life's trainers run or sleep on
+  rank_claimed_twice,    // a second process of some rank says hello
+  update_unannounced,    // before_update() is forgotten
+  silent_corruption,     // one of several ranks that share a shard computes something else
+  agent_crash,           // and restarts on the same arena
+  agent_crash_midway,    // between two effects of one event
+  agent_freeze,
+  root_crash,
+  node_loss,             // agent, trainers and arena
+  two_node_losses,
+  torn_write,            // the writer of a half-written slot dies
+  bit_flip_stored,
+  bit_flip_wire,
+  memory_full,           // no room for new segments
+  partition,
+  partition_one_way,
+  messages_lost,
+  messages_repeated,
+  messages_reordered,
+  store_outage,
+  store_answer_lost,
+  clock_jump,
+};
+inline constexpr std::size_t fault_count = 24;
+inline constexpr std::array<const char*, fault_count> fault_names = {
+    "trainer crash",   "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
+    "silent corruption", "agent crash",      "agent crash midway",  "agent freeze",       "root crash",
+    "node loss",       "two node losses",    "torn write",          "bit flip stored",    "bit flip wire",
+    "memory full",     "partition",          "partition one way",   "messages lost",      "messages repeated",
+    "messages reordered", "store outage",    "store answer lost",   "clock jump"};
+
+// How often each fault struck in each phase.
+using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
+
+// Whether the fault can strike in that phase at all; docs/simulator.md says why not.
+bool is_possible(Fault fault, Phase phase);
+
+class Faults {
+ public:
+  explicit Faults(World& world) : world_(world) {}
+
+  void start();
+  void after_step();
+  bool is_over() const { return plan_.empty() && unmended_ == 0; }
+  const FaultTable& table() const { return table_; }
+
+ private:
+  struct Plan {
+    Fault fault = Fault::trainer_crash;
+    Phase phase = Phase::idle;
+  };
+
+  void arm_next();
+  void count(Fault fault, Phases phases);
+  bool strike(Fault fault);  // false: there is nothing to strike now
+  void mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend);
+
+  bool strike_trainer(Fault fault);
+  bool strike_agent(Fault fault);
+  bool lose_machines(std::size_t count);
+  bool tear_write();
+  bool flip_stored_bit();
+  bool flip_wire_bit();
+  bool corrupt_silently();
+  bool claim_twice();
+  bool freeze_agent();
+  bool fill_memory();
+  bool jump_clock();
+  bool cut_network(bool one_way);
+  bool worsen_weather(Fault fault);
+  bool stop_store(Fault fault);
+
+  Machine* pick_machine();  // one with a running agent, preferably one that is busy
+  Trainer* pick_trainer();
+
+  World& world_;
+  std::deque<Plan> plan_;
+  FaultTable table_{};
+  TimeMs armed_at_ = 0;
+  int unmended_ = 0;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,84 @@
+#include "sim/history.hpp"
+
+#include <algorithm>
+
+namespace ckpt::sim {
+
+using protocol::Decision;
+using protocol::Verdict;
+
+const std::set<std::uint64_t>& History::digests(Version version, const std::string& shard) const {
+  static const std::set<std::uint64_t> none;
+  const auto pieces = digests_.find(version);
+  if (pieces == digests_.end()) return none;
+  const auto found = pieces->second.find(shard);
+  return found == pieces->second.end() ? none : found->second;
+}
+
+bool History::ranks_disagree(Version version) const {
+  return std::any_of(shards_.begin(), shards_.end(),
+                     [&](const std::string& shard) { return digests(version, shard).size() > 1; });
+}
+
+void History::dropped(NodeId node, const PieceInfo& piece) {
+  const auto pieces = holders_.find(piece.version);
+  if (pieces != holders_.end()) pieces->second[piece.shard].erase(node);
+}
+
+History::Scarcest History::scarcest(Version version) const {
+  const auto pieces = holders_.find(version);
+  Scarcest scarcest{SIZE_MAX, {}};
+  for (const std::string& shard : shards_) {
+    std::size_t copies = 0;
+    if (pieces != holders_.end()) {
+      const auto nodes = pieces->second.find(shard);
+      copies = nodes == pieces->second.end() ? 0 : nodes->second.size();
+    }
+    if (copies < scarcest.copies) scarcest = {copies, shard};
+  }
+  return scarcest;
+}
+
+std::vector<Version> History::whole_versions() const {
+  std::vector<Version> versions;
+  for (const auto& [version, pieces] : holders_) {
+    if (was_whole(version)) versions.push_back(version);
+  }
+  return versions;
+}
+
+std::size_t History::hosts(std::uint64_t incarnation) const {
+  const auto found = hosts_.find(incarnation);
+  return found == hosts_.end() ? 0 : found->second.size();
+}
+
+void History::decided(std::uint64_t incarnation, const Decision& decision) {
+  decisions_[incarnation] = decision;
+  if (decision.verdict != Verdict::fresh && decision.verdict != Verdict::restore) return;
+  // Whatever is newer is void from now on.
+  committed_ = std::min(committed_, decision.version);
+  reported_ = std::min(reported_, decision.version);
+  protected_ = std::min(protected_, decision.version);
+}
+
+const Decision* History::decision(std::uint64_t incarnation) const {
+  const auto found = decisions_.find(incarnation);
+  return found == decisions_.end() ? nullptr : &found->second;
+}
+
+bool History::is_void(Version version) const {
+  for (auto it = decisions_.upper_bound(version.incarnation()); it != decisions_.end(); ++it) {
+    const Verdict verdict = it->second.verdict;
+    if (verdict == Verdict::fresh || (verdict == Verdict::restore && version > it->second.version)) return true;
+  }
+  return false;
+}
+
+void History::committed(Version version) {
+  committed_ = std::max(committed_, version);
+  committed_ever_ = std::max(committed_ever_, version);
+}
+
+void History::reported(Version version) { reported_ = std::max(reported_, version); }
+
+}  // namespace ckpt::sim

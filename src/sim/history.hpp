@@ -1,0 +1,77 @@
+// The truth about a run's versions, as nobody inside the system can know it: what was captured, where it was, what was
+// committed, reported and decided. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.hpp"
+#include "sim/memory.hpp"
+
+namespace ckpt::sim {
+
+class History {
+ public:
+  explicit History(std::vector<std::string> shards) : shards_(std::move(shards)) {}
+
+  // A trainer sealed it.
+  void captured(const PieceInfo& piece) { digests_[piece.version][piece.shard].insert(piece.root_digest); }
+  const std::set<std::uint64_t>& digests(Version version, const std::string& shard) const;
+  // Ranks that share a shard have captured different bytes for it.
+  bool ranks_disagree(Version version) const;
+
+  // Nodes that have had the piece; one that lost it through a fault still counts, one that dropped it does not.
+  void gained(NodeId node, const PieceInfo& piece) { holders_[piece.version][piece.shard].insert(node); }
+  void dropped(NodeId node, const PieceInfo& piece);
+  // A fault destroyed some copy of the version.
+  void damaged(Version version) { damaged_.insert(version); }
+  bool was_damaged(Version version) const { return damaged_.contains(version); }
+  // The smallest number of such nodes over all shards, and a shard that has so few.
+  struct Scarcest {
+    std::size_t copies = 0;
+    std::string shard;
+  };
+  Scarcest scarcest(Version version) const;
+  std::size_t copies(Version version) const { return scarcest(version).copies; }
+  // Every shard was whole somewhere, once.
+  bool was_whole(Version version) const { return copies(version) > 0; }
+  std::vector<Version> whole_versions() const;
+
+  // Ranks that took part in a life, by node.
+  void hosted(std::uint64_t incarnation, NodeId node) { hosts_[incarnation].insert(node); }
+  std::size_t hosts(std::uint64_t incarnation) const;
+
+  // Decisions, in the order in which they were written.
+  void decided(std::uint64_t incarnation, const protocol::Decision& decision);
+  const protocol::Decision* decision(std::uint64_t incarnation) const;
+  // A later life began from something older, or anew.
+  bool is_void(Version version) const;
+
+  void committed(Version version);
+  void reported(Version version);
+  // Kept by what follows: protected since it was committed, or restored and brought to its full number of copies.
+  void protected_now(Version version) { protected_ = std::max(protected_, version); }
+
+  Version newest_committed() const { return committed_; }        // that is not void
+  Version newest_committed_ever() const { return committed_ever_; }
+  Version newest_reported() const { return reported_; }          // that is not void
+  Version newest_protected() const { return protected_; }        // that is not void
+  std::uint64_t incarnation() const { return decisions_.empty() ? 0 : decisions_.rbegin()->first; }
+
+ private:
+  std::vector<std::string> shards_;
+  std::map<Version, std::map<std::string, std::set<std::uint64_t>>> digests_;
+  std::map<Version, std::map<std::string, std::set<NodeId>>> holders_;
+  std::set<Version> damaged_;
+  std::map<std::uint64_t, std::set<NodeId>> hosts_;
+  std::map<std::uint64_t, protocol::Decision> decisions_;
+  Version committed_;
+  Version committed_ever_;
+  Version reported_;
+  Version protected_;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,312 @@
+// I1-I4: what becomes of versions.
+#include "sim/invariants.hpp"
+
+#include <algorithm>
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+namespace {
+// A node that has been well for so long is known to a root that does its work: a few reports, or a change of root.
+constexpr TimeMs known_after_ms = 3500;
+}  // namespace
+
+void Tally::add(const Tally& other) {
+  commits += other.commits;
+  restores += other.restores;
+  from_peer += other.from_peer;
+  decided_fresh += other.decided_fresh;
+  decided_restore += other.decided_restore;
+  decided_lost += other.decided_lost;
+  decided_behind += other.decided_behind;
+  decided_unknown += other.decided_unknown;
+  elections += other.elections;
+  alarms += other.alarms;
+  quarantined += other.quarantined;
+  restarts += other.restarts;
+  given_up += other.given_up;
+  slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
+}
+
+Invariants::Invariants(World& world) : world_(world), history_(world.settings.shards()) {}
+
+void Invariants::forget_everything() {
+  history_ = History(world_.settings.shards());
+  newest_whole_ = {};
+  root_record_ = {};
+  heard_.clear();
+  restored_digests_.clear();
+}
+
+std::size_t Invariants::copies_wanted(std::uint64_t incarnation) const {
+  return std::min<std::size_t>(world_.settings.core.copies, std::max<std::size_t>(1, history_.hosts(incarnation)));
+}
+
+bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const {
+  std::map<std::string, std::set<NodeId>> holders;
+  for (auto& [id, machine] : world_.machines) {
+    if (calm_for_ms > 0 && !world_.is_calm(machine, calm_for_ms)) continue;
+    machine.arena.for_each([&, node = id](const SlotRef&, const Slot& slot) {
+      if (slot.counted && slot.intact() && slot.header.version == version) holders[slot.header.shard].insert(node);
+    });
+  }
+  const auto shards = world_.settings.shards();
+  return std::all_of(shards.begin(), shards.end(), [&](const std::string& shard) {
+    return holders.contains(shard) && holders[shard].size() >= copies;
+  });
+}
+
+bool Invariants::awaits_commit() const {
+  return newest_whole_.incarnation() == history_.incarnation() && newest_whole_ > history_.newest_reported();
+}
+
+// ---- Pieces and commits ----
+
+void Invariants::counted(const Machine& machine, const PieceInfo& piece) {
+  history_.gained(machine.id, piece);
+  const std::uint64_t incarnation = history_.incarnation();
+  const Decision* decision = history_.decision(incarnation);
+  if (decision != nullptr && decision->version == piece.version) protect_restored();
+  if (piece.version.incarnation() == incarnation && history_.copies(piece.version) >= copies_wanted(incarnation)) {
+    newest_whole_ = std::max(newest_whole_, piece.version);
+  }
+}
+
+// What was restored is as good as committed once it has its copies again.
+void Invariants::protect_restored() {
+  const Decision* decision = history_.decision(history_.incarnation());
+  if (decision->verdict == Verdict::restore && is_whole(decision->version, copies_wanted(history_.incarnation()), 0)) {
+    history_.protected_now(decision->version);
+  }
+}
+
+// The first anybody hears of a commit.
+void Invariants::committed(const Machine& machine, Version version) {
+  if (version <= history_.newest_committed()) return;
+  if (history_.is_void(version)) {
+    throw Violation{"I4", text("node ", machine.id, " commits ", describe(version), ", which a later life has voided")};
+  }
+  // What a life restored it must place anew.
+  const Decision* decision = history_.decision(history_.incarnation());
+  const bool is_restored = decision != nullptr && decision->version == version;
+  const std::size_t wanted = copies_wanted(is_restored ? history_.incarnation() : version.incarnation());
+  if (const auto [copies, shard] = history_.scarcest(version); copies < wanted) {
+    throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while shard ", shard, " has ",
+                               copies, " of ", wanted, " copies")};
+  }
+  if (history_.ranks_disagree(version)) {
+    throw Violation{"I1", text("node ", machine.id, " commits ", describe(version),
+                               " although ranks that share a shard captured different bytes")};
+  }
+  tally_.commits += !is_restored;
+  history_.committed(version);
+  history_.protected_now(version);
+}
+
+void Invariants::directed(const Machine& root, const Directive& directive) {
+  committed(root, directive.committed);
+  if (!directive.alarm.empty()) tally_.alarms = 1;
+}
+
+void Invariants::persisting(const Machine& machine, const Persist& persist) {
+  const Arena& arena = machine.arena;
+  if (persist.highest_commit < arena.highest_commit || persist.newest_seen < arena.newest_seen ||
+      persist.epoch < arena.epoch) {
+    throw Violation{"I4", text("node ", machine.id, " writes an older commit, version or epoch over a newer one")};
+  }
+}
+
+void Invariants::commit_told(const Machine& machine, Rank rank, Version version) {
+  if (history_.is_void(version)) {
+    throw Violation{"I4", text("rank ", rank, " on node ", machine.id, " is told that ", describe(version),
+                               " is committed, which a later life has voided")};
+  }
+  committed(machine, version);
+  // A commit that is not on record when its node loses its head was never heard of.
+  if (machine.arena.highest_commit < version) {
+    throw Violation{"I3", text("rank ", rank, " on node ", machine.id, " is told that ", describe(version),
+                               " is committed before the node has put that on record")};
+  }
+  history_.reported(version);
+}
+
+// ---- Restores ----
+
+void Invariants::restore_offered(const Machine& machine, std::uint64_t instance, const RestoreReady& ready) {
+  const Trainer* trainer = world_.trainer(instance);
+  const Decision* decision = history_.decision(ready.incarnation);
+  if (decision == nullptr || !(*decision == ready.decision)) {
+    throw Violation{"I1", text("rank ", ready.rank, " on node ", machine.id, " is offered ", describe(ready.decision),
+                               ", which is not what was decided for life ", ready.incarnation)};
+  }
+  if (ready.decision.verdict != Verdict::restore || trainer == nullptr) return;
+  const auto check = [&](const SlotRef& ref, const std::string& shard) {
+    const Slot* slot = machine.arena.find(ref);
+    if (slot == nullptr || !slot->counted || slot->header.shard != shard ||
+        slot->header.version != ready.decision.version) {
+      throw Violation{"I1", text("rank ", ready.rank, " is offered slot ", describe(ref), " of node ", machine.id,
+                                 ", which does not hold ", shard, " at ", describe(ready.decision.version))};
+    }
+  };
+  check(ready.main_slot, world_.settings.main_shard(ready.rank));
+  check(ready.private_slot, world_.settings.private_shard(ready.rank));
+}
+
+void Invariants::restore_refused(const RestoreFailed& failed) {
+  if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
+}
+
+void Invariants::restored(const Trainer& trainer, const RestoreReady& ready, std::uint64_t main,
+                          std::uint64_t private_digest) {
+  ++tally_.restores;
+  history_.hosted(ready.incarnation, trainer.node);
+  if (ready.decision.verdict != Verdict::restore) return;
+  if (ready.main_tier == Tier::peer || ready.private_tier == Tier::peer) ++tally_.from_peer;
+  const Version version = ready.decision.version;
+  const auto check = [&](const std::string& shard, std::uint64_t digest) {
+    const auto& digests = history_.digests(version, shard);
+    if (!digests.contains(digest)) {
+      throw Violation{"I1", text("rank ", trainer.rank, " restores bytes of ", shard, " that nobody captured at ",
+                                 describe(version))};
+    }
+    const auto [first, is_first] = restored_digests_.try_emplace({ready.incarnation, shard}, digest);
+    if (first->second != digest) {
+      throw Violation{"I1", text("rank ", trainer.rank, " restores other bytes of ", shard, " than a rank before it")};
+    }
+  };
+  check(world_.settings.main_shard(trainer.rank), main);
+  check(world_.settings.private_shard(trainer.rank), private_digest);
+}
+
+// ---- The store ----
+
+void Invariants::root_written(NodeId by, const RootRead& now) {
+  const bool renewed = now.record.epoch == root_record_.epoch && now.record.node == root_record_.node;
+  if (!renewed && now.record.epoch <= root_record_.epoch) {
+    throw Violation{"I4", text("node ", by, " becomes root with epoch ", now.record.epoch, ", which was used before")};
+  }
+  if (!renewed) ++tally_.elections;
+  root_record_ = now.record;
+}
+
+void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead& now) {
+  world_.trace.line(world_.timeline.now(), [&] { return text("store: by ", by, " ", describe(Event{now})); });
+  const LifeRecord& old = before.record;
+  const LifeRecord& record = now.record;
+  if (record.epoch < old.epoch || record.incarnation < old.incarnation || record.incarnation > old.incarnation + 1) {
+    throw Violation{"I4", text("node ", by, " of an older epoch or life writes the life record")};
+  }
+  const bool same_life = record.incarnation == old.incarnation;
+  const bool was_decided = same_life && old.decision.verdict != Verdict::undecided;
+  if (was_decided && !(record.decision == old.decision)) {
+    throw Violation{"I4", text("node ", by, " changes the decision of life ", record.incarnation, " from ",
+                               describe(old.decision), " to ", describe(record.decision))};
+  }
+  if (record.first_commit < old.first_commit) {
+    throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
+  }
+  if (!was_decided && record.decision.verdict != Verdict::undecided) check_decision(by, old, record);
+}
+
+// The nodes that the last life named are all there, with the memory that they had.
+bool Invariants::is_witnessed(const LifeRecord& before) const {
+  return std::all_of(before.members.begin(), before.members.end(), [&](const Member& member) {
+    const auto found = world_.machines.find(member.node);
+    return found != world_.machines.end() && !found->second.is_lost && found->second.arena.id == member.arena_id &&
+           world_.is_calm(found->second, known_after_ms);
+  });
+}
+
+void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeRecord& now) {
+  const Decision& decision = now.decision;
+  const Version version = decision.version;
+  const Version committed = history_.newest_committed();
+  const Version reported = history_.newest_reported();
+  const std::string what = text("life ", now.incarnation, " decides ", describe(decision));
+  const bool gives_state = decision.verdict == Verdict::restore;
+  const bool flagged = decision.behind || decision.status_unknown;
+  const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
+
+  if (gives_state && history_.is_void(version)) {
+    throw Violation{"I4", what + ", a version that an earlier life has voided"};
+  }
+  if (gives_state && !history_.was_whole(version) && !history_.was_damaged(version)) {
+    throw Violation{"I1", what + ", a version of which some shard was never whole"};
+  }
+  if (root_knows && version < reported && is_whole(reported, 1, known_after_ms)) {
+    throw Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
+  }
+  if (root_knows && !gives_state) {
+    for (const Version whole : history_.whole_versions()) {
+      if (history_.is_void(whole) || history_.ranks_disagree(whole) || !is_whole(whole, 1, known_after_ms)) continue;
+      throw Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
+    }
+  }
+  if (decision.verdict != Verdict::lost && version < committed && !flagged) {
+    throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};
+  }
+  if (decision.behind && history_.newest_committed_ever() <= version) {
+    throw Violation{"I3", what + ", but nothing newer was ever committed"};
+  }
+  if (root_knows && decision.status_unknown && is_witnessed(before)) {
+    throw Violation{"I3", what + ", but every node that could know of a newer commit answers"};
+  }
+  if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {
+    throw Violation{"I3", what + ", but nothing was ever committed"};
+  }
+  if (decision.verdict == Verdict::mismatch) throw Violation{"I3", what + ", but the world never changed its size"};
+
+  history_.decided(now.incarnation, decision);
+  for (const Trainer* trainer : world_.launcher.trainers()) history_.hosted(now.incarnation, trainer->node);
+  protect_restored();
+  tally_.decided_fresh += decision.verdict == Verdict::fresh;
+  tally_.decided_restore += gives_state;
+  tally_.decided_lost += decision.verdict == Verdict::lost;
+  tally_.decided_behind += decision.behind;
+  tally_.decided_unknown += decision.status_unknown;
+}
+
+// ---- Stale messages ----
+
+namespace {
+
+const Directive* stale_directive(const Machine& machine, const Event& event) {
+  const auto* arrived = std::get_if<MessageArrived>(&event);
+  const auto* directive = arrived == nullptr ? nullptr : std::get_if<Directive>(&arrived->message);
+  return directive != nullptr && directive->epoch < machine.arena.epoch ? directive : nullptr;
+}
+
+}  // namespace
+
+void Invariants::before(const Machine& machine, const Node& node, const Event& event) {
+  if (stale_directive(machine, event) != nullptr) stale_before_ = node.status();
+}
+
+void Invariants::after(const Machine& machine, const Node& node, const Event& event) {
+  if (stale_directive(machine, event) != nullptr && !stale_before_.is_root) {
+    const NodeStatus now = node.status();
+    if (now.epoch != stale_before_.epoch || now.incarnation != stale_before_.incarnation ||
+        !(now.decision == stale_before_.decision) || now.committed != stale_before_.committed ||
+        now.resume_at != stale_before_.resume_at) {
+      throw Violation{"I4", text("node ", machine.id, " obeys a root of an older epoch")};
+    }
+  }
+  const auto* arrived = std::get_if<MessageArrived>(&event);
+  const auto* report = arrived == nullptr ? nullptr : std::get_if<Report>(&arrived->message);
+  if (report == nullptr) return;
+  std::uint64_t& heard = heard_[{machine.id, arrived->from}];
+  heard = std::max(heard, report->epoch);
+  if (report->epoch >= machine.arena.epoch) return;
+  const NodeStatus now = node.status();
+  const bool counted = std::find(now.nodes_present.begin(), now.nodes_present.end(), arrived->from) !=
+                       now.nodes_present.end();
+  if (now.is_root && counted && heard < now.epoch) {
+    throw Violation{"I4", text("root ", machine.id, " of epoch ", now.epoch, " counts a report of epoch ",
+                               report->epoch, " by node ", arrived->from)};
+  }
+}
+
+}  // namespace ckpt::sim

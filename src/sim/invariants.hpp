@@ -1,0 +1,102 @@
+// I1-I6 (docs/simulator.md), checked as things happen: each function below is told of one fact at the moment it becomes
+// true and throws Violation when that breaks an invariant. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "protocol/node.hpp"
+#include "sim/history.hpp"
+#include "sim/memory.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+class Trainer;
+class World;
+struct Machine;
+
+struct Violation {
+  std::string invariant;  // "I1" ... "I6", or "core" when it threw
+  std::string text;
+};
+
+// How much happened, so that a quiet simulator is noticed.
+struct Tally {
+  std::uint64_t commits = 0;      // versions
+  std::uint64_t restores = 0;     // ranks
+  std::uint64_t from_peer = 0;    // of these, with a part from a peer
+  std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // lives
+  std::uint64_t decided_behind = 0, decided_unknown = 0;
+  std::uint64_t elections = 0;
+  std::uint64_t alarms = 0;       // runs in which silent corruption was reported
+  std::uint64_t quarantined = 0;
+  std::uint64_t restarts = 0;
+  std::uint64_t given_up = 0;
+  TimeMs slowest_recovery_ms = 0;  // after the last fault
+
+  void add(const Tally& other);
+};
+
+class Invariants {
+ public:
+  explicit Invariants(World& world);
+
+  // The core's dealings with memory (I5, and I4 where an old writer is in the way).
+  void granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
+  void filling(const Machine& machine, const SlotRef& ref);
+  void capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
+  void serving(const Machine& machine, const SlotRef& ref, const PieceInfo& piece);
+  void dropping(const Machine& machine, const SlotRef& ref);
+  void releasing(const Machine& machine, Rank rank, const std::string& shard);
+
+  // What becomes of versions (I1-I4).
+  void captured(const PieceInfo& piece) { history_.captured(piece); }
+  void counted(const Machine& machine, const PieceInfo& piece);
+  void directed(const Machine& root, const protocol::Directive& directive);
+  void persisting(const Machine& machine, const protocol::Persist& persist);
+  void commit_told(const Machine& machine, Rank rank, Version version);
+  void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
+  void restore_refused(const protocol::RestoreFailed& failed);
+  void restored(const Trainer& trainer, const protocol::RestoreReady& ready, std::uint64_t main,
+                std::uint64_t private_digest);
+  void root_written(NodeId by, const protocol::RootRead& now);
+  void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now);
+
+  // Around every event that a core handles (I4).
+  void before(const Machine& machine, const protocol::Node& node, const protocol::Event& event);
+  void after(const Machine& machine, const protocol::Node& node, const protocol::Event& event);
+
+  // Faults own up.
+  void memory_lost(Machine& machine);
+  void bit_flipped(const Slot& slot) { history_.damaged(slot.header.version); }
+  void forget_everything();
+
+  const History& history() const { return history_; }
+  const Tally& tally() const { return tally_; }
+  // Copies that placement can ask for in the current life.
+  std::size_t copies_wanted(std::uint64_t incarnation) const;
+  // Every shard of the version is whole on at least so many nodes now; only nodes calm for so long count.
+  bool is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const;
+  // A version of the current life that is whole in all places, and that nobody has reported yet.
+  bool awaits_commit() const;
+
+ private:
+  const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
+  void committed(const Machine& machine, Version version);
+  void protect_restored();
+  void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
+  bool is_witnessed(const protocol::LifeRecord& before) const;
+
+  World& world_;
+  History history_;
+  Tally tally_;
+  Version newest_whole_;  // of the current life, with all the copies wanted
+  protocol::RootRecord root_record_;
+  protocol::NodeStatus stale_before_;                     // of the node that handles a stale directive
+  std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;  // (by, from) -> newest epoch of a report
+  std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (life, shard)
+};
+
+}  // namespace ckpt::sim

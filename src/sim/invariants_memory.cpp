@@ -1,0 +1,111 @@
+// I5: memory is bounded, and nobody writes where another's bytes are.
+#include "sim/invariants.hpp"
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+namespace {
+
+std::string place(const Machine& machine, const SlotRef& ref) {
+  return text("slot ", describe(ref), " of node ", machine.id);
+}
+
+}  // namespace
+
+const Slot& Invariants::writable(const Machine& machine, const SlotRef& ref, const char* what) const {
+  const Config& core = world_.settings.core;
+  const int configured = ref.rank == held_rank ? core.held_slots : core.local_slots;
+  const Slot* slot = machine.arena.find(ref);
+  if (slot == nullptr || ref.slot >= configured) {
+    throw Violation{"I5", text(place(machine, ref), " is ", what, " but does not exist")};
+  }
+  const char* in_use = slot->counted     ? "holds a piece"
+                       : slot->draining  ? "was dropped but not released"
+                       : slot->readers   ? "is being read"
+                       : slot->filled_by ? "is being filled by a transfer"
+                                         : nullptr;
+  if (in_use != nullptr) throw Violation{"I5", text(place(machine, ref), " is ", what, " while it ", in_use)};
+  return *slot;
+}
+
+void Invariants::granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance) {
+  const Slot& slot = writable(machine, ref, "granted");
+  if (slot.granted_to != 0 && world_.trainer(slot.granted_to) != nullptr) {
+    throw Violation{"I4", text(place(machine, ref), " is granted to a trainer while ",
+                               slot.granted_to == instance ? "its last grant is unused" : "another may still write it")};
+  }
+}
+
+void Invariants::filling(const Machine& machine, const SlotRef& ref) {
+  const Slot& slot = writable(machine, ref, "filled by a transfer");
+  if (slot.granted_to != 0 && world_.trainer(slot.granted_to) != nullptr) {
+    throw Violation{"I4", text(place(machine, ref), " is filled by a transfer while its trainer may still write it")};
+  }
+}
+
+void Invariants::capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance) {
+  const Slot& slot = writable(machine, ref, "written by its trainer");
+  if (slot.granted_to != instance) {
+    throw Violation{"I4", text(place(machine, ref), " is written by a trainer that has no right to it any more")};
+  }
+}
+
+void Invariants::serving(const Machine& machine, const SlotRef& ref, const PieceInfo& piece) {
+  const Slot* slot = machine.arena.find(ref);
+  if (slot == nullptr || !slot->counted || slot->header.version != piece.version || slot->header.shard != piece.shard) {
+    throw Violation{"I1", text(place(machine, ref), " is named as the source of shard ", piece.shard, " at ",
+                               describe(piece.version), " but does not hold it")};
+  }
+}
+
+void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
+  const Slot* slot = machine.arena.find(ref);
+  if (slot == nullptr || !slot->counted) {
+    throw Violation{"I5", text(place(machine, ref), " is dropped but holds no piece")};
+  }
+  const Version version = slot->header.version;
+  if (!slot->intact()) {
+    ++tally_.quarantined;
+    history_.damaged(version);
+    return;
+  }
+  history_.dropped(machine.id, slot->header);
+  if (history_.is_void(version)) return;
+  const Version kept = history_.newest_protected();
+  const Decision* decision = history_.decision(history_.incarnation());
+  const bool is_restored = decision != nullptr && decision->verdict == Verdict::restore && version == decision->version;
+  if (version == kept || (is_restored && version > kept)) {
+    throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,
+                               ", the newest that is committed, before a newer one is")};
+  }
+  const bool can_complete = history_.was_whole(version) && !history_.was_damaged(version) &&
+                            !history_.ranks_disagree(version);
+  const bool is_passed_over = decision != nullptr && version < decision->version;
+  if (version > kept && version > history_.newest_committed() && can_complete && !is_passed_over) {
+    throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,
+                               ", which every rank has captured, before a newer one is committed")};
+  }
+}
+
+void Invariants::releasing(const Machine& machine, Rank rank, const std::string& shard) {
+  const auto found = machine.arena.segments.find({rank, shard});
+  if (found == machine.arena.segments.end()) return;  // for which there never was room
+  for (std::size_t i = 0; i < found->second.size(); ++i) {
+    const SlotRef ref{rank, shard, static_cast<std::uint8_t>(i)};
+    const Slot& slot = writable(machine, ref, "given back");
+    if (slot.granted_to != 0 && world_.trainer(slot.granted_to) != nullptr) {
+      throw Violation{"I4", text(place(machine, ref), " is given back while its trainer may still write it")};
+    }
+  }
+}
+
+// What was on the machine counts as lost to a fault.
+void Invariants::memory_lost(Machine& machine) {
+  machine.arena.for_each([&](const SlotRef&, Slot& slot) {
+    if (slot.findable()) history_.damaged(slot.header.version);
+  });
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,144 @@
+#include "sim/launcher.hpp"
+
+#include <algorithm>
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+constexpr TimeMs watch_ms = 1000;
+constexpr TimeMs hang_ms = 8000;  // without progress while training
+constexpr int losses_until_given_up = 3;
+}  // namespace
+
+void Launcher::start() {
+  watch();
+  launch_all();
+}
+
+std::vector<Trainer*> Launcher::trainers() const {
+  std::vector<Trainer*> living;
+  for (const std::uint64_t instance : instances_) {
+    if (Trainer* trainer = world_.trainer(instance)) living.push_back(trainer);
+  }
+  return living;
+}
+
+bool Launcher::everyone_has_asked() const {
+  const auto all = trainers();
+  return all.size() == world_.settings.ranks &&
+         std::all_of(all.begin(), all.end(), [](const Trainer* trainer) { return trainer->has_asked(); });
+}
+
+bool Launcher::everyone_trains() const {
+  const auto all = trainers();
+  return all.size() == world_.settings.ranks &&
+         std::all_of(all.begin(), all.end(), [](const Trainer* trainer) { return trainer->stage() == Stage::training; });
+}
+
+void Launcher::watch() {
+  world_.timeline.after(watch_ms, [this] { watch(); });
+  if (!stopping_ && everyone_trains() && world_.timeline.now() - progress_at_ > hang_ms) restart();
+}
+
+// ---- Training in step ----
+
+void Launcher::restored(const Trainer& trainer) {
+  if (trainer.launch != launch_) return;
+  ++restores_;
+  losses_in_a_row_ = 0;
+  progress_at_ = world_.timeline.now();
+}
+
+void Launcher::arrived(const Trainer& trainer, std::int64_t k) {
+  if (trainer.launch != launch_ || stopping_) return;
+  if (++arrived_[k] < world_.settings.ranks) return;
+  arrived_.erase(k);
+  progress_at_ = world_.timeline.now();
+  for (Trainer* each : trainers()) each->update(k);
+}
+
+// ---- Restarts ----
+
+void Launcher::trainer_died(const Trainer& trainer) {
+  if (trainer.launch == launch_) restart();
+}
+
+void Launcher::state_is_lost() {
+  if (lost_in_launch_ == launch_) return;
+  lost_in_launch_ = launch_;
+  ++losses_in_a_row_;
+}
+
+void Launcher::restart() {
+  if (stopping_) return;
+  stopping_ = true;
+  world_.timeline.after(world_.random.between(20, 800), [this] { stop_all(); });
+}
+
+void Launcher::stop_all() {
+  const bool leaves_behind = leaves_behind_;
+  leaves_behind_ = false;
+  for (Trainer* trainer : trainers()) {
+    if (leaves_behind && world_.random.chance(500)) {
+      // Somebody finds it in the end.
+      world_.timeline.after(world_.random.between(1000, 10000), [&world = world_, instance = trainer->instance] {
+        if (Trainer* left = world.trainer(instance)) left->die();
+      });
+    } else {
+      trainer->die();
+    }
+  }
+  if (losses_in_a_row_ >= losses_until_given_up) {
+    losses_in_a_row_ = 0;
+    ++give_ups_;
+    world_.give_up_job();
+  }
+  world_.timeline.after(world_.random.between(50, 1500) + losses_in_a_row_ * 2000, [this] { launch_all(); });
+}
+
+void Launcher::launch_all() {
+  const bool short_of_machines = world_.usable_machines().size() < std::min<std::size_t>(2, world_.settings.nodes);
+  if (short_of_machines || (world_.awaits_replacement() && world_.random.chance(800))) {
+    world_.timeline.after(300, [this] { launch_all(); });
+    return;
+  }
+  ++launch_;
+  stopping_ = false;
+  arrived_.clear();
+  instances_.clear();
+  progress_at_ = world_.timeline.now();
+  place_ranks();
+  for (const auto& [rank, node] : places_) instances_.push_back(world_.make_trainer(launch_, rank, node));
+  for (Trainer* trainer : trainers()) trainer->start();
+}
+
+// Ranks stay where they were if they can, or are dealt anew; no machine gets more than its share.
+void Launcher::place_ranks() {
+  std::vector<NodeId> machines = world_.usable_machines();
+  world_.random.shuffle(machines);
+  const auto per_machine = std::max<std::size_t>(
+      (world_.settings.ranks + machines.size() - 1) / machines.size(),
+      (world_.settings.ranks + world_.settings.nodes - 1) / world_.settings.nodes);
+  const bool permuted = launch_ > 1 && world_.random.chance(250);
+  std::map<NodeId, std::size_t> load;
+  std::map<Rank, NodeId> places;
+  for (const auto& [rank, node] : places_) {
+    const bool is_usable = std::find(machines.begin(), machines.end(), node) != machines.end();
+    if (permuted || !is_usable || load[node] >= per_machine) continue;
+    places[rank] = node;
+    ++load[node];
+  }
+  for (Rank rank = 0; rank < world_.settings.ranks; ++rank) {
+    if (places.contains(rank)) continue;
+    const auto emptiest = std::min_element(machines.begin(), machines.end(), [&](NodeId left, NodeId right) {
+      return load[left] < load[right];
+    });
+    places[rank] = *emptiest;
+    ++load[*emptiest];
+  }
+  places_ = std::move(places);
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,60 @@
+// What starts and restarts the job: places ranks on machines, keeps them in step, kills all when one dies or hangs and
+// starts all again, perhaps permuted. It does not always succeed in killing: what it leaves behind may wake later.
+// Gives the job up ("ckptctl gc") when its state stays lost. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "sim/memory.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+class Trainer;
+class World;
+
+class Launcher {
+ public:
+  explicit Launcher(World& world) : world_(world) {}
+
+  void start();
+  void restart();  // the job as a whole
+  void leave_some_behind() { leaves_behind_ = true; }  // at the next restart
+
+  // From trainers and machines.
+  void restored(const Trainer& trainer);
+  void arrived(const Trainer& trainer, std::int64_t k);  // has the gradients of iteration k
+  void trainer_died(const Trainer& trainer);
+  void state_is_lost();
+
+  int launch() const { return launch_; }
+  std::vector<Trainer*> trainers() const;  // the living ones of this launch
+  bool is_between_launches() const { return stopping_; }
+  bool everyone_has_asked() const;
+  bool everyone_trains() const;
+  int restores() const { return restores_; }
+  int give_ups() const { return give_ups_; }
+
+ private:
+  void watch();
+  void stop_all();
+  void launch_all();
+  void place_ranks();
+
+  World& world_;
+  int launch_ = 0;
+  bool stopping_ = false;
+  bool leaves_behind_ = false;
+  int lost_in_launch_ = 0;
+  int losses_in_a_row_ = 0;
+  int restores_ = 0;
+  int give_ups_ = 0;
+  std::map<Rank, NodeId> places_;
+  std::vector<std::uint64_t> instances_;  // of this launch, by rank
+  std::map<std::int64_t, Rank> arrived_;  // iteration -> how many ranks
+  TimeMs progress_at_ = 0;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,87 @@
+// The memory of a simulated node: what src/arena/format.hpp lays out in bytes, reduced to what the protocol can see of
+// it. It outlives the agent and the trainers. A slot's bytes are one number, the digest of what is really there; a
+// piece is intact when that is what its header says.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::sim {
+
+using protocol::NodeId;
+using protocol::PieceInfo;
+using protocol::Rank;
+using protocol::SlotRef;
+
+struct Slot {
+  // In the arena.
+  bool sealed = false;
+  PieceInfo header;        // valid under the seal
+  std::uint64_t bytes = 0;
+  Version dropped;         // not to be found again when the agent re-attaches
+
+  // What nobody on the node can see; for the invariants.
+  bool counted = false;    // the core was told that it holds a whole piece, and has not dropped it
+  bool draining = false;   // dropped, and not released yet
+  int readers = 0;         // transfers and restores that read it
+  std::uint64_t filled_by = 0;   // the transfer that writes it
+  std::uint64_t granted_to = 0;  // the trainer instance that may write it
+
+  bool intact() const { return sealed && bytes == header.root_digest; }
+  bool findable() const { return sealed && header.version != dropped; }
+};
+
+// (writer, shard); held_rank for a peer's shard.
+using SegmentKey = std::pair<Rank, std::string>;
+using Segment = std::vector<Slot>;
+
+// The words that a trainer and its agent share.
+struct Control {
+  std::uint64_t instance = 0;  // of the trainer that maps it
+  std::string main_shard;
+  std::string private_shard;
+
+  std::uint64_t grant = 0;  // sequence of the newest grant, 0: none yet
+  std::uint8_t main_slot = 0;
+  std::uint8_t private_slot = 0;
+  std::int64_t resume_at = 0;
+  Version committed;
+  bool fenced = false;
+
+  std::uint64_t used_grant = 0;
+  std::int64_t attempted = -1;
+  std::int64_t capturing = -1;
+  bool reserved = false;  // the trainer has mapped its two segments
+
+  bool grant_is_open() const { return grant != used_grant; }
+};
+
+struct Arena {
+  std::uint64_t id = 0;
+  std::map<SegmentKey, Segment> segments;
+  std::map<Rank, Control> controls;
+  Version highest_commit;
+  Version newest_seen;
+  std::uint64_t epoch = 0;
+
+  Slot* find(const SlotRef& ref);
+  const Slot* find(const SlotRef& ref) const;
+  void make_segment(Rank rank, const std::string& shard, std::size_t slots);  // no-op where it exists
+
+  // visit(SlotRef, Slot&) for every slot, in a fixed order.
+  template <class Visit>
+  void for_each(const Visit& visit) {
+    for (auto& [key, segment] : segments) {
+      for (std::size_t i = 0; i < segment.size(); ++i) {
+        visit(SlotRef{key.first, key.second, static_cast<std::uint8_t>(i)}, segment[i]);
+      }
+    }
+  }
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,46 @@
+#include "sim/network.hpp"
+
+#include <utility>
+
+namespace ckpt::sim {
+
+Network::Network(Timeline& timeline, Random random, unsigned loss_per_mille, Deliver deliver)
+    : timeline_(timeline), random_(random), loss_per_mille_(loss_per_mille), deliver_(std::move(deliver)) {}
+
+void Network::send(NodeId from, NodeId to, protocol::Message message) {
+  if (!open(from, to) || random_.chance(loss_per_mille_ + weather_.loss)) return;
+  const auto shared = std::make_shared<const protocol::Message>(std::move(message));
+  deliver_after(draw_delay(), from, to, shared);
+  if (random_.chance(weather_.repeats)) deliver_after(draw_delay(), from, to, shared);
+}
+
+// A few milliseconds; one message in two hundred is held up for long, so that it arrives in another epoch or life.
+TimeMs Network::draw_delay() {
+  if (weather_.delay_ms_max > 0) return random_.between(1, weather_.delay_ms_max);
+  return random_.chance(5) ? random_.between(100, 4000) : random_.between(1, 6);
+}
+
+void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to,
+                            std::shared_ptr<const protocol::Message> message) {
+  timeline_.after(delay_ms, [this, from, to, message = std::move(message), era = era_] {
+    if (era == era_ && open(from, to)) deliver_(from, to, *message);
+  });
+}
+
+bool Network::open(NodeId from, NodeId to) const {
+  for (const auto& [handle, cut] : cuts_) {
+    const bool from_inside = cut.inside.contains(from);
+    const bool to_inside = cut.inside.contains(to);
+    if (from_inside != to_inside && (from_inside || !cut.one_way)) return false;
+  }
+  return true;
+}
+
+int Network::cut(std::set<NodeId> inside, bool one_way) {
+  cuts_[next_cut_] = {std::move(inside), one_way};
+  return next_cut_++;
+}
+
+void Network::mend(int cut) { cuts_.erase(cut); }
+
+}  // namespace ckpt::sim

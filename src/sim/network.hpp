@@ -1,0 +1,64 @@
+// Messages between nodes: delayed, lost, repeated, overtaken, and cut off by partitions, in one direction or both.
+// Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "protocol/messages.hpp"
+#include "sim/random.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+using protocol::NodeId;
+
+class Network {
+ public:
+  using Deliver = std::function<void(NodeId from, NodeId to, const protocol::Message& message)>;
+
+  Network(Timeline& timeline, Random random, unsigned loss_per_mille, Deliver deliver);
+
+  void send(NodeId from, NodeId to, protocol::Message message);
+
+  // Whether a byte can travel now.
+  bool open(NodeId from, NodeId to) const;
+  bool open_both_ways(NodeId one, NodeId other) const { return open(one, other) && open(other, one); }
+
+  // No message from inside to outside, and none back unless one_way. Returns a handle for mend().
+  int cut(std::set<NodeId> inside, bool one_way);
+  void mend(int cut);
+
+  // Everywhere, until changed back: per mille of messages lost or repeated, and how long they may be delayed.
+  struct Weather {
+    unsigned loss = 0;
+    unsigned repeats = 0;
+    TimeMs delay_ms_max = 0;
+  };
+  void set_weather(const Weather& weather) { weather_ = weather; }
+
+  // Nothing sent before arrives any more.
+  void forget_everything() { ++era_; }
+
+ private:
+  struct Cut {
+    std::set<NodeId> inside;
+    bool one_way = false;
+  };
+
+  void deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message);
+  TimeMs draw_delay();
+
+  Timeline& timeline_;
+  Random random_;
+  const unsigned loss_per_mille_;
+  Deliver deliver_;
+  Weather weather_;
+  std::map<int, Cut> cuts_;
+  int next_cut_ = 0;
+  int era_ = 0;
+};
+
+}  // namespace ckpt::sim

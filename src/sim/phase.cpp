@@ -1,0 +1,47 @@
+#include "sim/phase.hpp"
+
+#include <algorithm>
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+
+bool is_electing(World& world) {
+  const auto& record = world.store.root().record;
+  const Agent* root = world.agent_on(record.node);
+  return root == nullptr || root->is_frozen();
+}
+
+}  // namespace
+
+Phases current_phases(World& world) {
+  Phases phases;
+  const auto set = [&](Phase phase, bool holds) { phases.set(static_cast<std::size_t>(phase), holds); };
+  const Launcher& launcher = world.launcher;
+  const auto trainers = launcher.trainers();
+  const bool is_up = trainers.size() == world.settings.ranks;
+  const bool all_asked = launcher.everyone_has_asked();
+  const bool all_train = launcher.everyone_trains();
+  const bool decided = world.store.life().record.decision.verdict != protocol::Verdict::undecided;
+
+  set(Phase::down, !is_up);
+  set(Phase::hello, is_up && !all_asked);
+  set(Phase::deciding, all_asked && !all_train && !decided);
+  set(Phase::restoring, all_asked && !all_train && decided);
+  set(Phase::capturing, std::any_of(trainers.begin(), trainers.end(),
+                                    [](const Trainer* trainer) { return trainer->is_capturing(); }));
+  set(Phase::committing, all_train && world.invariants.awaits_commit());
+  set(Phase::electing, is_electing(world));
+  const Version kept = world.invariants.history().newest_committed();
+  for (const auto& [id, transfer] : world.transfers.active()) {
+    const bool is_newer = transfer.order.piece.version > kept;
+    if (is_newer) set(Phase::replicating, true);
+    else if (all_train) set(Phase::reprotecting, true);
+  }
+  if (all_train && phases.none()) set(Phase::idle, true);
+  return phases;
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,34 @@
+// What the job is busy with at a moment, so that faults can be aimed and counted. Several phases may hold at once.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+
+namespace ckpt::sim {
+
+class World;
+
+enum class Phase : std::uint8_t {
+  down,          // between two launches
+  hello,         // some rank has not asked for restore() yet
+  deciding,      // all have, and the life is undecided
+  restoring,     // it is decided, and some rank does not train yet
+  capturing,     // some rank writes its slots
+  replicating,   // pieces newer than the newest commit are on their way
+  committing,    // a version is whole in all its places, and no trainer knows
+  reprotecting,  // pieces of the newest commit, or older, are on their way to new places
+  electing,      // nobody who is able to is root
+  idle,          // training, and none of the above
+};
+inline constexpr std::size_t phase_count = 10;
+inline constexpr std::array<const char*, phase_count> phase_names = {
+    "down",        "hello",      "deciding",     "restoring", "capturing",
+    "replicating", "committing", "reprotecting", "electing",  "idle"};
+
+using Phases = std::bitset<phase_count>;
+
+Phases current_phases(World& world);
+
+}  // namespace ckpt::sim

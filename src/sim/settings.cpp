@@ -1,0 +1,54 @@
+#include "sim/settings.hpp"
+
+#include <algorithm>
+
+#include "sim/random.hpp"
+
+namespace ckpt::sim {
+
+std::string Settings::main_shard(Rank rank) const {
+  return sharers == 1 ? "rank" + std::to_string(rank) + ".main" : "model" + std::to_string(rank / sharers);
+}
+
+std::string Settings::private_shard(Rank rank) const { return "rank" + std::to_string(rank) + ".private"; }
+
+std::vector<std::string> Settings::shards() const {
+  std::vector<std::string> all;
+  for (Rank rank = 0; rank < ranks; ++rank) {
+    if (rank % sharers == 0) all.push_back(main_shard(rank));
+    all.push_back(private_shard(rank));
+  }
+  return all;
+}
+
+Settings draw_settings(std::uint64_t seed) {
+  Random random(mix(seed, hash_of("settings")));
+  Settings settings;
+  settings.seed = seed;
+  // Small clusters find most; one run in ten is larger.
+  settings.nodes = static_cast<NodeId>(random.chance(100) ? random.between(7, 16) : random.between(3, 6));
+  if (random.chance(200)) {
+    settings.ranks = static_cast<Rank>(random.between(2, settings.nodes - 1));
+  } else {
+    settings.ranks = settings.nodes * (settings.nodes <= 8 && random.chance(300) ? 2 : 1);
+  }
+  if (random.chance(400)) settings.sharers = static_cast<Rank>(random.between(2, std::min<Rank>(4, settings.ranks)));
+
+  const std::uint64_t draw = random.below(10);
+  settings.core.copies = draw == 0 ? 1 : draw < 8 ? 2 : 3;
+  settings.core.report_ms = 250;
+  settings.core.node_timeout_ms = 2000;
+  settings.core.lease_ms = 2000;
+  settings.core.node_wait_ms = 5000;
+
+  settings.iteration_ms = random.between(150, 600);
+  settings.update_ms = random.chance(800) ? random.between(3, settings.iteration_ms / 10) : 2;
+  settings.capture_ms = random.between(5, settings.iteration_ms);
+  settings.transfer_ms = random.chance(200) ? random.between(200, 900) : random.between(5, 150);
+  settings.loss_per_mille = random.chance(300) ? static_cast<unsigned>(random.between(1, 50)) : 0;
+  settings.faults = static_cast<int>(random.between(3, 9));
+  settings.fault_gap_ms = random.chance(300) ? 500 : 4000;
+  return settings;
+}
+
+}  // namespace ckpt::sim

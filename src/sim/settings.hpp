@@ -1,0 +1,37 @@
+// One run's shape, drawn from its seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::sim {
+
+using protocol::NodeId;
+using protocol::Rank;
+using protocol::TimeMs;
+
+struct Settings {
+  std::uint64_t seed = 0;
+  NodeId nodes = 3;            // 3..16
+  Rank ranks = 3;              // 1 or 2 per node, or fewer than nodes: the rest are spares
+  Rank sharers = 1;            // so many ranks name one main shard (data parallelism)
+  protocol::Config core;       // as every node is configured, but for its name and arena
+  TimeMs iteration_ms = 200;
+  TimeMs update_ms = 10;       // up to so long, from before_update() to snapshot()
+  TimeMs capture_ms = 50;
+  TimeMs transfer_ms = 50;     // of one piece between two nodes
+  unsigned loss_per_mille = 0; // of messages, always
+  int faults = 4;
+  TimeMs fault_gap_ms = 4000;  // up to so long between a fault and the next
+
+  std::string main_shard(Rank rank) const;
+  std::string private_shard(Rank rank) const;
+  std::vector<std::string> shards() const;  // of all ranks, each once
+};
+
+Settings draw_settings(std::uint64_t seed);
+
+}  // namespace ckpt::sim

@@ -1,0 +1,63 @@
+// The coordination store: two records, each with a revision that grows by one with every write, changed by
+// compare-and-swap. What is asked during an outage is answered after it, whether it was carried out before or after.
+// Answers to one node keep their order. Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "protocol/events.hpp"
+#include "sim/random.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+using protocol::NodeId;
+
+class Store {
+ public:
+  using Answer = std::function<void(const protocol::Event& read)>;
+  struct Watchers {
+    std::function<void(NodeId by, const protocol::RootRead& now)> root_written;
+    std::function<void(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now)> life_written;
+  };
+
+  Store(Timeline& timeline, Random random, Watchers watchers);
+
+  // Each ends in one call of `answer` with the record as it then is.
+  void read_root(NodeId by, Answer answer);
+  void read_life(NodeId by, Answer answer);
+  void swap(NodeId by, const protocol::SwapRoot& swap, Answer answer);
+  void swap(NodeId by, const protocol::SwapLife& swap, Answer answer);
+
+  const protocol::RootRead& root() const { return root_; }
+  const protocol::LifeRead& life() const { return life_; }
+
+  void outage(TimeMs duration_ms);
+  bool is_out() const { return timeline_.now() < out_until_; }
+  void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
+  void lose_answers(int swaps);                   // the next so many swaps succeed or fail unheard for a while
+  void clear();                                   // both records are removed, and all requests forgotten
+
+ private:
+  void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<protocol::Event()> read, Answer answer);
+  TimeMs outage_left(NodeId by) const;
+
+  Timeline& timeline_;
+  Random random_;
+  Watchers watchers_;
+  protocol::RootRead root_;
+  protocol::LifeRead life_;
+  // A node's requests go through one connection: carried out and answered in order.
+  struct Connection {
+    TimeMs applied_at = 0;
+    TimeMs answered_at = 0;
+  };
+  std::map<NodeId, Connection> connections_;
+  std::map<NodeId, TimeMs> cut_off_until_;
+  TimeMs out_until_ = 0;
+  int lost_answers_ = 0;
+  int era_ = 0;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,202 @@
+// How each fault strikes, and how it ends.
+#include <algorithm>
+#include <set>
+
+#include "sim/faults.hpp"
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+bool Faults::strike_trainer(Fault fault) {
+  Trainer* trainer = pick_trainer();
+  if (trainer == nullptr) return false;
+  if (fault == Fault::trainer_crash) {
+    trainer->die();
+  } else if (fault == Fault::trainer_freeze) {
+    trainer->freeze();
+    mend_after(200, 9000, [this, instance = trainer->instance] {
+      if (Trainer* frozen = world_.trainer(instance)) frozen->wake();
+    });
+  } else if (fault == Fault::trainer_left_behind) {
+    if (world_.launcher.is_between_launches()) return false;
+    world_.launcher.leave_some_behind();
+    world_.launcher.restart();
+  } else {
+    if (trainer->stage() != Stage::training) return false;
+    trainer->forget_next_before_update();
+  }
+  return true;
+}
+
+bool Faults::claim_twice() {
+  Machine* machine = pick_machine();
+  if (machine == nullptr) return false;
+  const Rank rank = static_cast<Rank>(world_.random.below(world_.settings.ranks));
+  const std::uint64_t instance = world_.make_trainer(-1, rank, machine->id);
+  world_.trainer(instance)->start();
+  mend_after(1000, 8000, [this, instance] {
+    if (Trainer* intruder = world_.trainer(instance)) intruder->die();
+  });
+  return true;
+}
+
+bool Faults::corrupt_silently() {
+  if (world_.settings.sharers == 1) return false;
+  Trainer* trainer = pick_trainer();
+  if (trainer == nullptr || trainer->stage() != Stage::training) return false;
+  trainer->corrupt_state();
+  // The alarm is seen, and the job restarted from before.
+  mend_after(1000, 4000, [this] { world_.launcher.restart(); });
+  return true;
+}
+
+bool Faults::strike_agent(Fault fault) {
+  Machine* machine = pick_machine();
+  if (fault == Fault::root_crash) {
+    const auto root = world_.machines.find(world_.store.root().record.node);
+    machine = root == world_.machines.end() || !root->second.agent ? nullptr : &root->second;
+  }
+  if (machine == nullptr) return false;
+  if (fault == Fault::agent_crash_midway) {
+    machine->agent->crash_in_next_effects(static_cast<int>(world_.random.below(6)));
+  } else if (fault == Fault::root_crash && world_.random.chance(400)) {
+    world_.lose_machine(*machine);
+  } else {
+    world_.crash_agent(*machine);
+  }
+  mend_after(3000, 5000, [] {});
+  return true;
+}
+
+bool Faults::freeze_agent() {
+  Machine* machine = pick_machine();
+  if (machine == nullptr) return false;
+  machine->agent->freeze();
+  world_.trouble_begins(*machine);
+  mend_after(200, 7000, [this, machine, id = machine->agent->id()] {
+    world_.trouble_ends(*machine);
+    if (Agent* agent = world_.agent(machine->id, id)) agent->wake();
+  });
+  return true;
+}
+
+bool Faults::lose_machines(std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    Machine* machine = pick_machine();
+    if (machine == nullptr) return i > 0;
+    world_.lose_machine(*machine);
+  }
+  mend_after(5000, 5000, [] {});
+  return true;
+}
+
+bool Faults::tear_write() {
+  std::vector<Trainer*> capturing = world_.living_trainers();
+  std::erase_if(capturing, [](const Trainer* trainer) { return !trainer->is_capturing(); });
+  std::vector<NodeId> receiving;
+  for (const auto& [id, transfer] : world_.transfers.active()) receiving.push_back(transfer.to);
+  if (!capturing.empty() && (receiving.empty() || world_.random.chance(500))) {
+    world_.random.pick(capturing)->die();
+    return true;
+  }
+  if (receiving.empty()) return false;
+  world_.crash_agent(world_.machines.at(world_.random.pick(receiving)));
+  mend_after(3000, 5000, [] {});
+  return true;
+}
+
+bool Faults::flip_stored_bit() {
+  std::vector<Slot*> whole;
+  for (auto& [id, machine] : world_.machines) {
+    machine.arena.for_each([&](const SlotRef&, Slot& slot) {
+      if (slot.findable() && slot.intact()) whole.push_back(&slot);
+    });
+  }
+  if (whole.empty()) return false;
+  Slot& slot = *world_.random.pick(whole);
+  slot.bytes ^= 2;
+  world_.invariants.bit_flipped(slot);
+  return true;
+}
+
+bool Faults::flip_wire_bit() {
+  std::vector<std::uint64_t> flying;
+  for (const auto& [id, transfer] : world_.transfers.active()) flying.push_back(id);
+  if (flying.empty()) return false;
+  world_.transfers.flip_bit(world_.random.pick(flying));
+  return true;
+}
+
+bool Faults::fill_memory() {
+  Machine* machine = pick_machine();
+  if (machine == nullptr) return false;
+  machine->memory_full_until = world_.timeline.now() + world_.random.between(500, 6000);
+  world_.trouble_begins(*machine);
+  mend_after(6000, 6000, [this, machine] { world_.trouble_ends(*machine); });
+  return true;
+}
+
+bool Faults::jump_clock() {
+  Machine* machine = pick_machine();
+  if (machine == nullptr) return false;
+  machine->clock_offset_ms += world_.random.between(300, 12000);
+  world_.trouble_begins(*machine);
+  world_.trouble_ends(*machine);
+  return true;
+}
+
+bool Faults::cut_network(bool one_way) {
+  std::vector<NodeId> nodes = world_.usable_machines();
+  world_.random.shuffle(nodes);
+  const std::size_t size = 1 + world_.random.below(std::max<std::size_t>(1, nodes.size() / 2));
+  const std::set<NodeId> inside(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(std::min(size, nodes.size())));
+  const int cut = world_.network.cut(inside, one_way);
+  const TimeMs duration = world_.random.between(300, 9000);
+  const bool from_store_too = world_.random.chance(300);
+  for (const NodeId node : inside) {
+    world_.trouble_begins(world_.machines.at(node));
+    if (from_store_too) world_.store.cut_off(node, duration);
+  }
+  mend_after(duration, duration, [this, cut, inside] {
+    world_.network.mend(cut);
+    for (const NodeId node : inside) world_.trouble_ends(world_.machines.at(node));
+  });
+  return true;
+}
+
+bool Faults::worsen_weather(Fault fault) {
+  Network::Weather weather;
+  if (fault == Fault::messages_lost) weather.loss = static_cast<unsigned>(world_.random.between(100, 700));
+  if (fault == Fault::messages_repeated) weather.repeats = 600;
+  if (fault == Fault::messages_reordered) weather.delay_ms_max = world_.random.between(100, 3000);
+  world_.network.set_weather(weather);
+  for (auto& [id, machine] : world_.machines) world_.trouble_begins(machine);
+  std::vector<NodeId> troubled;
+  for (auto& [id, machine] : world_.machines) troubled.push_back(id);
+  mend_after(500, 5000, [this, troubled] {
+    world_.network.set_weather({});
+    for (const NodeId node : troubled) world_.trouble_ends(world_.machines.at(node));
+  });
+  return true;
+}
+
+bool Faults::stop_store(Fault fault) {
+  TimeMs duration = 5000;
+  if (fault == Fault::store_outage) {
+    duration = world_.random.between(200, 7000);
+    world_.store.outage(duration);
+  } else {
+    world_.store.lose_answers(static_cast<int>(world_.random.between(1, 4)));
+  }
+  std::vector<NodeId> troubled;
+  for (auto& [id, machine] : world_.machines) {
+    troubled.push_back(id);
+    world_.trouble_begins(machine);
+  }
+  mend_after(duration, duration, [this, troubled] {
+    for (const NodeId node : troubled) world_.trouble_ends(world_.machines.at(node));
+  });
+  return true;
+}
+
+}  // namespace ckpt::sim

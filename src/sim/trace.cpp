@@ -1,0 +1,158 @@
+#include "sim/trace.hpp"
+
+#include <iomanip>
+#include <ostream>
+
+#include "sim/random.hpp"
+
+namespace ckpt::sim {
+
+namespace {
+
+using namespace protocol;
+
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+std::string describe(const PieceInfo& piece) { return text(piece.shard, "@", sim::describe(piece.version)); }
+
+std::string describe(const RootRecord& record) {
+  return text("epoch ", record.epoch, " node ", static_cast<std::int64_t>(static_cast<std::int32_t>(record.node)),
+              " beat ", record.beat);
+}
+
+std::string describe(const LifeRecord& record) {
+  std::string members;
+  for (const Member& member : record.members) members += text(" ", member.node);
+  return text("epoch ", record.epoch, " life ", record.incarnation, " ", sim::describe(record.decision), " members",
+              members, " first commit ", sim::describe(record.first_commit));
+}
+
+std::string describe(const Report& report) {
+  std::string all = text("report #", report.sequence, " epoch ", report.epoch, " commit ",
+                         sim::describe(report.highest_commit), " ranks");
+  for (const RankReport& rank : report.ranks) {
+    all += text(" ", rank.rank, "/", rank.incarnation, rank.waiting ? "w" : "", "@", rank.attempted);
+    if (rank.capturing >= 0) all += text("c", rank.capturing);
+  }
+  all += " pieces";
+  for (const PieceInfo& piece : report.pieces) all += " " + describe(piece);
+  return all;
+}
+
+std::string describe(const Directive& directive) {
+  std::string all = text("directive #", directive.sequence, " epoch ", directive.epoch, " life ", directive.incarnation,
+                         " ", sim::describe(directive.decision), " committed ", sim::describe(directive.committed),
+                         " resume ", directive.resume_at);
+  for (const Version version : directive.abandoned) all += text(" abandoned ", sim::describe(version));
+  for (const Admission& admission : directive.admitted) all += text(" admit ", admission.rank);
+  for (const Refusal& refusal : directive.refused) all += text(" refuse ", refusal.rank);
+  for (const FetchOrder& order : directive.fetches) {
+    all += " fetch " + describe(order.piece) + " from";
+    for (const NodeId source : order.sources) all += text(" ", source);
+  }
+  return all;
+}
+
+std::string describe(const Message& message) {
+  return std::visit([](const auto& content) { return describe(content); }, message);
+}
+
+const char* describe(FetchResult result) {
+  switch (result) {
+    case FetchResult::complete: return "complete";
+    case FetchResult::corrupt: return "corrupt";
+    case FetchResult::no_space: return "no space";
+    case FetchResult::failed: return "failed";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string describe(Version version) {
+  return version ? text(version.incarnation(), ".", version.iteration()) : std::string("none");
+}
+
+std::string describe(const SlotRef& slot) {
+  return slot.rank == held_rank ? text("held/", slot.shard, "/", int{slot.slot})
+                                : text("rank", slot.rank, "/", slot.shard, "/", int{slot.slot});
+}
+
+std::string describe(const Decision& decision) {
+  static constexpr const char* names[] = {"undecided", "fresh", "restore", "lost", "mismatch"};
+  std::string all = names[static_cast<int>(decision.verdict)];
+  if (decision.version) all += " " + describe(decision.version);
+  if (decision.behind) all += " behind";
+  if (decision.status_unknown) all += " status-unknown";
+  return all;
+}
+
+std::string describe(const Event& event) {
+  return std::visit(
+      Overloaded{
+          [](const Tick&) -> std::string { return "tick"; },
+          [](const RootRead& e) { return text("root record r", e.revision, " ", describe(e.record)); },
+          [](const LifeRead& e) { return text("life record r", e.revision, " ", describe(e.record)); },
+          [](const MessageArrived& e) { return text("from ", e.from, ": ", describe(e.message)); },
+          [](const TrainerHello& e) {
+            return text("hello of rank ", e.rank, " instance ", e.instance % 10000, " life ", e.incarnation);
+          },
+          [](const TrainerExited& e) { return text("exit of rank ", e.rank, " instance ", e.instance % 10000); },
+          [](const RestoreAsked& e) { return text("rank ", e.rank, " asks for restore"); },
+          [](const RestoreDone& e) { return text("rank ", e.rank, " is restored"); },
+          [](const SegmentsReady& e) { return text("segments of rank ", e.rank, " are ready"); },
+          [](const Progress& e) {
+            return text("rank ", e.rank, " attempted ", e.attempted, " capturing ", e.capturing);
+          },
+          [](const Captured& e) { return text("rank ", e.rank, " captured ", describe(e.main.version)); },
+          [](const FetchEnded& e) { return text("fetch ", e.fetch, " ", describe(e.result)); },
+          [](const SlotReleased& e) { return text("released ", describe(e.slot)); },
+          [](const PieceCorrupt& e) { return text("corrupt ", describe(e.slot)); },
+      },
+      event);
+}
+
+std::string describe(const Effect& effect) {
+  return std::visit(
+      Overloaded{
+          [](const Send& e) { return text("send to ", e.to, ": ", describe(e.message)); },
+          [](const SwapRoot& e) { return text("swap root r", e.expected_revision, " ", describe(e.record)); },
+          [](const SwapLife& e) { return text("swap life r", e.expected_revision, " ", describe(e.record)); },
+          [](const Persist& e) {
+            return text("persist commit ", describe(e.highest_commit), " seen ", describe(e.newest_seen), " epoch ",
+                        e.epoch);
+          },
+          [](const Grant& e) {
+            return text("grant rank ", e.rank, " slots ", int{e.main_slot}, " ", int{e.private_slot});
+          },
+          [](const TellCommit& e) { return text("tell rank ", e.rank, " commit ", describe(e.committed)); },
+          [](const TellResume& e) { return text("tell rank ", e.rank, " resume at ", e.resume_at); },
+          [](const Fence& e) { return text("fence rank ", e.rank, " instance ", e.instance % 10000, ": ", e.text); },
+          [](const RestoreReady& e) {
+            return text("rank ", e.rank, " may restore ", describe(e.decision), " from ", describe(e.main_slot),
+                        " and ", describe(e.private_slot));
+          },
+          [](const RestoreFailed& e) { return text("restore of rank ", e.rank, " failed: ", e.text); },
+          [](const StartFetch& e) {
+            return text("fetch ", e.fetch, " ", describe(e.piece), " from ", e.source, " into ", describe(e.slot));
+          },
+          [](const CancelFetch& e) { return text("cancel fetch ", e.fetch); },
+          [](const DropSlot& e) { return text("drop ", describe(e.slot)); },
+          [](const ReleaseSegment& e) { return text("release segment ", describe(SlotRef{e.rank, e.shard, 0})); },
+          [](const Notice& e) { return text("notice: ", e.text); },
+      },
+      effect);
+}
+
+void Trace::mark(std::uint64_t fact) { fingerprint_ = mix(fingerprint_, fact); }
+
+void Trace::write(TimeMs now, const std::string& text) {
+  *out_ << std::setw(7) << now << "  " << text << '\n';
+}
+
+}  // namespace ckpt::sim

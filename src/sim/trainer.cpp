@@ -1,0 +1,262 @@
+#include "sim/trainer.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+namespace {
+constexpr TimeMs connect_retry_ms = 100;
+constexpr TimeMs restore_timeout_ms = 25000;
+}  // namespace
+
+Trainer::Trainer(World& world, std::uint64_t its_instance, int its_launch, Rank its_rank, NodeId its_node)
+    : instance(its_instance), launch(its_launch), rank(its_rank), node(its_node), world_(world) {
+  main_ = mix(hash_of(world.settings.main_shard(rank)), mix(hash_of("initial"), static_cast<std::uint64_t>(launch)));
+  private_ = mix(hash_of(world.settings.private_shard(rank)), static_cast<std::uint64_t>(launch));
+}
+
+Machine& Trainer::machine() { return world_.machines.at(node); }
+
+Control* Trainer::control() {
+  auto& controls = machine().arena.controls;
+  const auto found = controls.find(rank);
+  return found == controls.end() || found->second.instance != instance ? nullptr : &found->second;
+}
+
+void Trainer::later(TimeMs delay_ms, std::function<void()> action) {
+  world_.timeline.after(delay_ms, [&world = world_, id = instance, action = std::move(action)] {
+    Trainer* trainer = world.trainer(id);
+    if (trainer == nullptr) return;
+    if (trainer->frozen_) {
+      trainer->postponed_.push_back(action);
+    } else {
+      action();
+    }
+  });
+}
+
+void Trainer::wake() {
+  frozen_ = false;
+  for (auto actions = std::exchange(postponed_, {}); !actions.empty(); actions.pop_front()) later(0, actions.front());
+}
+
+void Trainer::die() {
+  if (!alive_) return;
+  alive_ = false;
+  world_.trainer_died(*this);
+}
+
+void Trainer::quit(const char* why) {
+  world_.trace.line(world_.timeline.now(), [&] { return text("trainer ", rank, " ends: ", why); });
+  die();
+}
+
+void Trainer::corrupt_state() { main_ ^= 1; }
+
+// ---- Connecting ----
+
+void Trainer::start() {
+  later(world_.random.between(0, 300), [this] { connect(); });
+  later(restore_timeout_ms, [this] {
+    if (stage_ != Stage::training) quit("restore timed out");
+  });
+}
+
+void Trainer::connect() {
+  if (agent_id_ != 0) return;
+  Agent* agent = world_.agent_on(node);
+  if (agent == nullptr) {
+    // Where no agent runs the engine starts one; a trainer that had one waits for it to come back.
+    if (stage_ != Stage::training) world_.start_agent(machine());
+    later(connect_retry_ms, [this] { connect(); });
+    return;
+  }
+  agent->later(world_.random.between(0, 2), [id = instance](Agent& a) { a.greet(id, 0); });
+  later(connect_retry_ms * 30, [this] { connect(); });
+}
+
+void Trainer::attached(std::uint64_t agent_id) {
+  agent_id_ = agent_id;
+  if (stage_ == Stage::training) return;
+  stage_ = Stage::waiting;
+  later(world_.random.between(0, 100), [this, agent_id] {
+    if (agent_id_ != agent_id || stage_ != Stage::waiting) return;
+    world_.agent_on(node)->later(0, [id = instance](Agent& a) { a.ask_restore(id); });
+    has_asked_ = true;
+  });
+}
+
+void Trainer::claimed_by_another() {
+  later(1, [this] { quit("its rank is claimed by a living trainer"); });
+}
+
+void Trainer::agent_died() {
+  agent_id_ = 0;
+  reserving_ = false;
+  if (stage_ != Stage::training) stage_ = Stage::connecting;
+  later(world_.random.between(0, 50), [this] { connect(); });
+}
+
+// ---- Restoring ----
+
+void Trainer::restore_ready(const RestoreReady& ready) {
+  later(0, [this, ready, agent_id = agent_id_] {
+    if (agent_id_ != agent_id || stage_ != Stage::waiting) return;
+    stage_ = Stage::reading;
+    incarnation_ = ready.incarnation;
+    later(world_.random.between(1, 200), [this, ready, agent_id] {
+      if (agent_id_ == agent_id && stage_ == Stage::reading) read(ready, agent_id);
+    });
+  });
+}
+
+void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
+  std::vector<SlotRef> corrupt;
+  if (ready.decision.verdict == Verdict::restore) {
+    const Slot& main = *machine().arena.find(ready.main_slot);
+    const Slot& private_slot = *machine().arena.find(ready.private_slot);
+    if (!main.intact()) corrupt.push_back(ready.main_slot);
+    if (!private_slot.intact()) corrupt.push_back(ready.private_slot);
+    if (corrupt.empty()) {
+      main_ = main.bytes;
+      private_ = private_slot.bytes;
+      iteration_ = ready.decision.version.iteration();
+    }
+  }
+  Agent* agent = world_.agent(node, agent_id);
+  agent->later(0, [id = instance, corrupt](Agent& a) { a.end_restore(id, corrupt); });
+  if (!corrupt.empty()) {
+    stage_ = Stage::waiting;
+    return;
+  }
+  world_.invariants.restored(*this, ready, main_, private_);
+  stage_ = Stage::training;
+  world_.launcher.restored(*this);
+  compute();
+}
+
+void Trainer::restore_failed(const RestoreFailed& failed) {
+  later(0, [this, failed] {
+    if (failed.error == RestoreError::lost) world_.launcher.state_is_lost();
+    quit("restore failed");
+  });
+}
+
+// ---- Training ----
+
+void Trainer::compute() {
+  const TimeMs typical = world_.settings.iteration_ms;
+  later(world_.random.between(typical * 9 / 10, typical), [this] { world_.launcher.arrived(*this, iteration_ + 1); });
+}
+
+// before_update(): the capture that runs is completed and sealed first; an update without it tears what is captured,
+// which the next snapshot() notices.
+void Trainer::update(std::int64_t k) {
+  later(world_.random.between(0, 2), [this, k] {
+    TimeMs left = 0;
+    if (capture_ != 0 && !std::exchange(forgetful_, false)) {
+      left = std::max<TimeMs>(0, capture_ends_at_ - world_.timeline.now());
+      later(left, [this, capture = capture_] { seal_main(capture); });
+    }
+    later(left + world_.random.between(2, world_.settings.update_ms), [this, k] { finish_update(k); });
+  });
+}
+
+void Trainer::finish_update(std::int64_t k) {
+  const auto step = mix(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(launch));
+  main_ = mix(main_, step);
+  private_ = mix(private_, step);
+  iteration_ = k;
+  snapshot(k);
+  compute();
+}
+
+void Trainer::ring() {
+  if (Agent* agent = world_.agent_on(node)) {
+    agent->later(world_.random.between(0, 3), [r = rank](Agent& a) { a.read_words(r); });
+  }
+}
+
+void Trainer::snapshot(std::int64_t k) {
+  Control* words = control();
+  if (words == nullptr) return;  // not attached to this arena any more
+  if (words->fenced) {
+    later(1, [this] { quit("superseded"); });
+    return;
+  }
+  capture_ = 0;  // one that still runs was torn: its grant stays unused
+  words->attempted = k;
+  words->capturing = -1;
+  if (words->reserved && k >= words->resume_at && words->grant_is_open()) start_capture(*words, k);
+  if (!words->reserved && !reserving_ && agent_id_ != 0) {
+    reserving_ = true;
+    world_.agent_on(node)->later(0, [id = instance](Agent& a) { a.reserve(id); });
+  }
+  ring();
+}
+
+void Trainer::start_capture(Control& words, std::int64_t k) {
+  for (const SlotRef& ref : {SlotRef{rank, words.main_shard, words.main_slot},
+                             SlotRef{rank, words.private_shard, words.private_slot}}) {
+    world_.invariants.capturing(machine(), ref, instance);
+    Slot& slot = *machine().arena.find(ref);
+    slot.sealed = false;
+    slot.bytes = world_.random.next();  // half-written from now on
+  }
+  capture_ = ++captures_;
+  captured_main_ = main_;
+  captured_private_ = private_;
+  captured_iteration_ = k;
+  capture_ends_at_ = world_.timeline.now() + world_.random.between(1, world_.settings.capture_ms);
+  words.capturing = k;
+}
+
+// Sealing takes three stores; the trainer can die or freeze between any two.
+void Trainer::seal_main(std::uint64_t capture) {
+  Control* words = control();
+  if (capture != capture_ || words == nullptr) return;
+  seal(SlotRef{rank, words->main_shard, words->main_slot}, captured_main_);
+  later(world_.random.between(0, 1), [this, capture] { seal_private(capture); });
+}
+
+void Trainer::seal_private(std::uint64_t capture) {
+  Control* words = control();
+  if (capture != capture_ || words == nullptr) return;
+  seal(SlotRef{rank, words->private_shard, words->private_slot}, captured_private_);
+  later(0, [this, capture] { use_grant(capture); });
+}
+
+void Trainer::use_grant(std::uint64_t capture) {
+  Control* words = control();
+  if (capture != capture_ || words == nullptr) return;
+  capture_ = 0;
+  words->used_grant = words->grant;
+  words->capturing = -1;
+  for (const SlotRef& ref : {SlotRef{rank, words->main_shard, words->main_slot},
+                             SlotRef{rank, words->private_shard, words->private_slot}}) {
+    machine().arena.find(ref)->granted_to = 0;
+  }
+  ring();
+}
+
+void Trainer::seal(const SlotRef& ref, std::uint64_t bytes) {
+  world_.invariants.capturing(machine(), ref, instance);
+  Slot& slot = *machine().arena.find(ref);
+  PieceInfo& header = slot.header;
+  header.shard = ref.shard;
+  header.version = Version(incarnation_, captured_iteration_);
+  header.length_bytes = 1000;
+  header.layout_bytes = 10;
+  header.root_digest = bytes;
+  header.world_size = world_.settings.ranks;
+  slot.bytes = bytes;
+  slot.sealed = true;
+  world_.invariants.captured(header);
+}
+
+}  // namespace ckpt::sim

@@ -1,0 +1,96 @@
+// A simulated trainer: libckptengine inside a training process. It trains in step with its job's other ranks, offers a
+// snapshot after every update, and writes the slots it was granted; it can die at any moment, freeze and wake. Its
+// state is one number per shard, changed by every update, different in every launch. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "protocol/events.hpp"
+#include "sim/memory.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+class World;
+struct Machine;
+
+enum class Stage : std::uint8_t { connecting, waiting, reading, training };
+
+class Trainer {
+ public:
+  Trainer(World& world, std::uint64_t instance, int launch, Rank rank, NodeId node);
+
+  const std::uint64_t instance;
+  const int launch;  // which start of the job it belongs to
+  const Rank rank;
+  const NodeId node;
+
+  void start();
+  void freeze() { frozen_ = true; }
+  void wake();
+  void die();  // now; the world lets the agent and the launcher know
+  void forget_next_before_update() { forgetful_ = true; }
+  void corrupt_state();  // its memory is wrong from here on, unnoticed
+
+  bool is_alive() const { return alive_; }
+  bool is_frozen() const { return frozen_; }
+  bool is_capturing() const { return capture_ != 0; }
+  Stage stage() const { return stage_; }
+  bool has_asked() const { return has_asked_; }
+  // For hello: 0 until it has restored.
+  std::uint64_t incarnation() const { return stage_ == Stage::training ? incarnation_ : 0; }
+  std::int64_t iteration() const { return iteration_; }
+
+  // The agent's answers.
+  void attached(std::uint64_t agent_id);
+  void restore_ready(const protocol::RestoreReady& ready);
+  void restore_failed(const protocol::RestoreFailed& failed);
+  void claimed_by_another();
+  void agent_died();
+
+  // All ranks have finished the gradients of iteration k.
+  void update(std::int64_t k);
+
+ private:
+  void later(TimeMs delay_ms, std::function<void()> action);
+  void connect();
+  void read(const protocol::RestoreReady& ready, std::uint64_t agent_id);
+  void compute();
+  void finish_update(std::int64_t k);
+  void snapshot(std::int64_t k);
+  void start_capture(Control& words, std::int64_t k);
+  void seal_main(std::uint64_t capture);
+  void seal_private(std::uint64_t capture);
+  void use_grant(std::uint64_t capture);
+  void seal(const SlotRef& ref, std::uint64_t bytes);
+  void quit(const char* why);
+  void ring();
+  Control* control();
+  Machine& machine();
+
+  World& world_;
+  bool alive_ = true;
+  bool frozen_ = false;
+  bool has_asked_ = false;
+  bool forgetful_ = false;
+  Stage stage_ = Stage::connecting;
+  std::deque<std::function<void()>> postponed_;  // while frozen
+  std::uint64_t agent_id_ = 0;                   // it is connected to, 0: none
+
+  std::uint64_t incarnation_ = 0;
+  std::uint64_t main_ = 0;
+  std::uint64_t private_ = 0;
+  std::int64_t iteration_ = -1;
+  bool reserving_ = false;
+
+  std::uint64_t capture_ = 0;  // the running one, 0: none
+  std::uint64_t captures_ = 0;
+  std::uint64_t captured_main_ = 0;
+  std::uint64_t captured_private_ = 0;
+  std::int64_t captured_iteration_ = -1;
+  TimeMs capture_ends_at_ = 0;
+};
+
+}  // namespace ckpt::sim

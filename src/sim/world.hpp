@@ -1,0 +1,108 @@
+// One simulated run: machines, network, store, trainers, launcher, faults and invariants, on one virtual clock and one
+// seed. Not thread-safe; runs in different threads share nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/agent.hpp"
+#include "sim/ending.hpp"
+#include "sim/faults.hpp"
+#include "sim/invariants.hpp"
+#include "sim/launcher.hpp"
+#include "sim/memory.hpp"
+#include "sim/network.hpp"
+#include "sim/settings.hpp"
+#include "sim/store.hpp"
+#include "sim/timeline.hpp"
+#include "sim/trace.hpp"
+#include "sim/trainer.hpp"
+#include "sim/transfers.hpp"
+
+namespace ckpt::sim {
+
+struct Machine {
+  NodeId id = 0;
+  Arena arena;
+  std::unique_ptr<Agent> agent;
+  bool is_lost = false;
+  TimeMs clock_offset_ms = 0;
+  TimeMs memory_full_until = 0;
+  int troubles = 0;       // that last: cut off, frozen, in bad weather
+  TimeMs calm_since = 0;  // when the last trouble ended or its agent started
+};
+
+struct Outcome {
+  std::uint64_t seed = 0;
+  std::optional<Violation> violation;
+  TimeMs virtual_ms = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t fingerprint = 0;
+  FaultTable faults;
+  Tally tally;
+};
+
+class World {
+ public:
+  World(const Settings& settings, std::ostream* trace_to);
+  ~World();
+
+  Outcome run();
+
+  // Machines and their agents.
+  Agent* agent_on(NodeId node);                   // null when none runs
+  Agent* agent(NodeId node, std::uint64_t id);    // null when that life of it is over
+  void start_agent(Machine& machine);             // no-op where one runs, or the machine is lost
+  void crash_agent(Machine& machine);             // comes back some time later
+  void lose_machine(Machine& machine);            // with everything on it; replaced some time later
+  std::vector<NodeId> usable_machines() const;
+  bool awaits_replacement() const { return replacements_due_ > 0; }
+  bool is_calm(const Machine& machine, TimeMs for_ms) const;
+  void trouble_begins(Machine& machine) { ++machine.troubles; }
+  void trouble_ends(Machine& machine);
+
+  // Trainers.
+  std::uint64_t make_trainer(int launch, Rank rank, NodeId node);
+  Trainer* trainer(std::uint64_t instance);       // null when it is dead
+  std::vector<Trainer*> trainers_on(NodeId node);
+  std::vector<Trainer*> living_trainers();
+  void trainer_died(const Trainer& trainer);
+  void tell(std::uint64_t instance, std::function<void(Trainer&)> message);
+
+  // The operator removes all state of the job and starts it anew.
+  void give_up_job();
+
+  const Settings settings;
+  Random random;
+  Timeline timeline;
+  Trace trace;
+  Network network;
+  Store store;
+  Transfers transfers;
+  Launcher launcher;
+  Invariants invariants;
+  Faults faults;
+  Ending ending;
+  std::map<NodeId, Machine> machines;
+
+ private:
+  void add_machine(NodeId id);
+  void replace(NodeId id);
+  void deliver(NodeId from, NodeId to, const protocol::Message& message);
+
+  std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
+  std::vector<std::unique_ptr<Agent>> graveyard_;  // of this step: what runs may be a dead agent's function
+  NodeId next_node_ = 0;
+  int replacements_due_ = 0;
+};
+
+// Draws the settings from the seed, runs, and never throws: whatever goes wrong is a violation.
+Outcome run_seed(std::uint64_t seed, std::ostream* trace_to);
+
+}  // namespace ckpt::sim
