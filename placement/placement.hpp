@@ -1,0 +1,112 @@
+// The map: which node stores which part of which shard, and who sends what to whom. Everything stored is a part, an
+// equal byte range of a shard; every node is home to exactly one part, the one it captures whatever the strategy.
+// Pure; a Placement is an immutable value of O(nodes * copies) memory, safe to share by threads.
+//
+// Replicating strategies: node n's own shard is shard n, and its part is all of it. Sharded ones: the nodes of a cell
+// have the same shard on their devices, and each is home to one part of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "placement/arrange.hpp"
+#include "placement/domains.hpp"
+#include "placement/pattern.hpp"
+
+namespace ckpt::placement {
+
+// The `index`-th of `of` equal ranges of a shard.
+struct Range {
+  std::uint32_t index = 0;
+  std::uint32_t of = 1;
+  bool operator==(const Range&) const = default;
+};
+struct ByteRange {
+  std::uint64_t first_byte = 0;
+  std::uint64_t size_bytes = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+// In bytes, cut at multiples of `unit_bytes` (a digest leaf, say): the ranges of a shard follow each other without gap,
+// cover all of it, and differ by at most one unit (the shard's last, shorter unit aside).
+ByteRange bytes_of(Range range, std::uint64_t shard_bytes, std::uint64_t unit_bytes);
+
+struct Part {
+  std::uint32_t shard = 0;
+  Range range;
+  bool operator==(const Part&) const = default;
+};
+
+struct Transfer {
+  std::uint32_t part = 0;  // by its home node
+  std::uint32_t from = 0;
+  std::uint32_t to = 0;
+  bool operator==(const Transfer&) const = default;
+};
+
+// In shards, per version.
+struct Load {
+  double captured = 0;  // copied from the node's own devices
+  double sent = 0;
+  double received = 0;
+  double stored = 0;
+};
+
+struct Request {
+  Strategy strategy = Strategy::group;
+  std::uint32_t nodes = 0;
+  std::uint32_t copies = 2;
+  const Domains* domains = nullptr;  // borrowed for the call
+  // Keeps who stands where from an earlier placement: a node that was replaced takes over its predecessor's number and
+  // nothing moves. A permutation of the nodes; domains are then reported on, not arranged for.
+  std::vector<std::uint32_t> order = {};
+};
+
+class Placement {
+ public:
+  const Pattern& pattern() const { return pattern_; }
+  std::uint32_t nodes() const { return pattern_.nodes(); }
+  std::uint32_t shards() const { return static_cast<std::uint32_t>(shard_starts_.size() - 1); }
+  const std::vector<std::uint32_t>& order() const { return order_; }  // order()[position] = node
+
+  // Parts are named by their home node.
+  Part part(std::uint32_t home) const { return parts_[home]; }
+  std::span<const std::uint32_t> holders(std::uint32_t home) const;    // the home first
+  std::span<const std::uint32_t> stored_by(std::uint32_t node) const;  // parts, its own first
+
+  // The nodes that have the shard on their devices, which are the homes of its parts, in the order of the ranges.
+  std::span<const std::uint32_t> owners(std::uint32_t shard) const;
+  // All nodes that store some of the shard, an owner first.
+  std::vector<std::uint32_t> shard_holders(std::uint32_t shard) const;
+
+  // Who sends what to whom for one version: nothing where all holders of a shard own it.
+  std::vector<Transfer> transfers() const;
+  Load load(std::uint32_t node) const;
+  Load largest_load() const;  // each figure over all nodes
+  Load smallest_load() const;
+
+  const std::vector<Unseparated>& unseparated() const { return unseparated_; }
+
+ private:
+  friend Placement place(const Request& request);
+  explicit Placement(Pattern pattern) : pattern_(std::move(pattern)) {}
+  void fill_parts();
+  void fill_stored();
+
+  Pattern pattern_;
+  std::vector<std::uint32_t> order_;
+  std::vector<Part> parts_;                     // [home]
+  std::vector<std::uint32_t> holders_;          // [home * holders_per_part + i]
+  std::vector<std::uint32_t> stored_;           // parts, by node
+  std::vector<std::uint32_t> stored_starts_;    // into stored_
+  std::vector<std::uint32_t> owners_;           // by shard
+  std::vector<std::uint32_t> shard_starts_{0};  // into owners_
+  std::vector<Unseparated> unseparated_;
+};
+
+// Throws std::invalid_argument on a request that cannot be met, in one sentence. O(nodes * copies) time and memory;
+// with domains, O(nodes log nodes) time.
+Placement place(const Request& request);
+
+}  // namespace ckpt::placement
