@@ -1,0 +1,238 @@
+// Capture into the arena and restore out of it, digests included, against memcpy of the same bytes with the same
+// threads between pre-faulted memory. Both sides take turns in one process; medians are compared. The state is GPT-2's
+// tensor list in float32, with as many layers as fill the size. Each ratio is the worst over the sizes.
+//
+// Ours is the trainer's shipped path: Capture::begin() and finish() (what snapshot() and before_update() call) into
+// slots of a segment in tmpfs, in turn, and HostDevice::load(). Theirs is one memcpy per tensor, the bytes in equal
+// shares over the threads.
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena/node_arena.hpp"
+#include "base/error.hpp"
+#include "device/host_device.hpp"
+#include "engine/capture.hpp"
+#include "engine/registry.hpp"
+
+namespace {
+
+using namespace ckpt;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+
+struct NamedTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+std::size_t bytes_of(const NamedTensor& tensor) {
+  std::size_t bytes = sizeof(float);
+  for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
+  return bytes;
+}
+
+// GPT-2 (124M), layer by layer, until at least `total_bytes`.
+std::vector<NamedTensor> gpt2(std::size_t total_bytes) {
+  constexpr std::int64_t width = 768;
+  std::vector<NamedTensor> tensors = {
+      {"wte.weight", {50257, width}}, {"wpe.weight", {1024, width}}, {"ln_f.weight", {width}}, {"ln_f.bias", {width}}};
+  std::size_t bytes = 0;
+  for (const NamedTensor& tensor : tensors) bytes += bytes_of(tensor);
+  for (int layer = 0; bytes < total_bytes; ++layer) {
+    const std::vector<NamedTensor> block = {{"ln_1.weight", {width}},
+                                            {"ln_1.bias", {width}},
+                                            {"attn.c_attn.weight", {width, 3 * width}},
+                                            {"attn.c_attn.bias", {3 * width}},
+                                            {"attn.c_proj.weight", {width, width}},
+                                            {"attn.c_proj.bias", {width}},
+                                            {"ln_2.weight", {width}},
+                                            {"ln_2.bias", {width}},
+                                            {"mlp.c_fc.weight", {width, 4 * width}},
+                                            {"mlp.c_fc.bias", {4 * width}},
+                                            {"mlp.c_proj.weight", {4 * width, width}},
+                                            {"mlp.c_proj.bias", {width}}};
+    for (const NamedTensor& tensor : block) {
+      tensors.push_back({"h." + std::to_string(layer) + "." + tensor.name, tensor.shape});
+      bytes += bytes_of(tensor);
+    }
+  }
+  return tensors;
+}
+
+struct Free {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using Memory = std::unique_ptr<std::byte, Free>;
+
+Memory touched(std::size_t size_bytes) {
+  Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, (size_bytes + 63) / 64 * 64)));
+  for (std::size_t i = 0; i < size_bytes; ++i) memory.get()[i] = static_cast<std::byte>(i * 31 >> 5);
+  return memory;
+}
+
+// A trainer's side of the arena, with the agent's part played here.
+class Trainer {
+ public:
+  Trainer(std::size_t total_bytes, unsigned threads) : device_(threads), capture_(device_, 1) {
+    for (const NamedTensor& tensor : gpt2(total_bytes)) {
+      memory_.push_back(touched(bytes_of(tensor)));
+      registry_.add({tensor.name.c_str(), memory_.back().get(), CKPT_F32, tensor.shape.data(),
+                     static_cast<std::int32_t>(tensor.shape.size()), CKPT_HOST, CKPT_OVERLAPPED},
+                    device_);
+    }
+    std::string name = "/dev/shm/ckptengine-bench-XXXXXX";
+    directory_ = ::mkdtemp(name.data());
+    arena_ = std::make_unique<arena::NodeArena>(directory_, "bench", "node");
+    control_ = std::make_shared<arena::Control>(arena::Control::create(directory_, 0));
+    slots_ = std::make_shared<engine::Slots>(
+        engine::Slots{segment("rank0", state().main), segment("rank0.private", state().private_)});
+    capture_.attach({control_, slots_});
+  }
+  ~Trainer() {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+
+  const engine::RankState& state() { return registry_.state(); }
+  const device::Plan& plan() { return state().main.plan; }
+
+  void capture() {
+    const std::uint64_t sequence = ++iteration_;
+    const auto slot = static_cast<std::uint8_t>(sequence % slots);
+    control_->grant({sequence, slot, slot});
+    capture_.begin(*capture_.unused_grant(), Version(1, static_cast<std::int64_t>(sequence)), state());
+    if (!capture_.finish(Deadline::in_ms(60'000))) std::abort();
+    newest_ = slot;
+  }
+  void restore() {
+    const auto slot = slots_->main.slot(newest_);
+    const auto manifest = slot.read();
+    if (!manifest || device_.load(plan(), {slot.data(), manifest->leaves.data()})) std::abort();
+  }
+
+ private:
+  static constexpr std::uint32_t slots = 3;
+
+  arena::Segment segment(const char* shard, const engine::ShardState& state) {
+    return arena_->create_segment({arena::SegmentKind::local, 0, slots, shard, state.length_bytes(),
+                                   arena::manifest_bytes(state.length_bytes(), state.layout_text.size())},
+                                  2);
+  }
+
+  std::vector<Memory> memory_;
+  device::HostDevice device_;
+  engine::Registry registry_;
+  engine::Capture capture_;
+  std::string directory_;
+  std::unique_ptr<arena::NodeArena> arena_;
+  std::shared_ptr<arena::Control> control_;
+  std::shared_ptr<engine::Slots> slots_;
+  std::uint64_t iteration_ = 0;
+  std::uint32_t newest_ = 0;
+};
+
+// memcpy of the same tensors to or from one block, on threads that wait for work as ours do.
+class PlainCopy {
+ public:
+  PlainCopy(const device::Plan& plan, unsigned threads)
+      : plan_(plan), threads_(threads), pool_(threads), packed_(touched(plan.length_bytes())) {}
+
+  void run(bool to_tensors) {
+    pool_.start(threads_, [&](std::size_t first, std::size_t last) {
+      share(to_tensors, plan_.length_bytes() * first / threads_, plan_.length_bytes() * last / threads_);
+      return true;
+    });
+    if (!pool_.wait(Deadline::in_ms(60'000))) std::abort();
+  }
+
+ private:
+  void share(bool to_tensors, std::size_t begin, std::size_t end) {
+    for (std::size_t i = 0; i < plan_.targets().size(); ++i) {
+      const std::size_t from = std::max(begin, plan_.offsets()[i]), to = std::min(end, plan_.offsets()[i + 1]);
+      if (from >= to) continue;
+      std::byte* tensor = plan_.targets()[i].data + (from - plan_.offsets()[i]);
+      std::memcpy(to_tensors ? tensor : packed_.get() + from, to_tensors ? packed_.get() + from : tensor, to - from);
+    }
+  }
+
+  const device::Plan& plan_;
+  unsigned threads_;
+  device::CopyPool pool_;
+  Memory packed_;
+};
+
+template <class Work>
+double time_ms(Work work) {
+  const auto begin = Clock::now();
+  work();
+  return milliseconds_between(begin, Clock::now());
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Rates {
+  double ours = 0;  // GB/s
+  double theirs = 0;
+  double ratio() const { return ours / theirs; }
+};
+
+template <class Ours, class Theirs>
+Rates compare(std::size_t bytes, int rounds, Ours ours, Theirs theirs) {
+  std::vector<double> ours_ms, theirs_ms;
+  for (int round = 0; round < rounds; ++round) {
+    ours_ms.push_back(time_ms(ours));
+    theirs_ms.push_back(time_ms(theirs));
+  }
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  return {gigabytes / median(ours_ms) * 1e3, gigabytes / median(theirs_ms) * 1e3};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 31;
+  if (rounds < 1 || argc > 2) {
+    std::fprintf(stderr, "usage: bench_capture [ROUNDS]\n");
+    return 2;
+  }
+  std::map<std::string, Rates> worst;
+  for (const std::size_t size_mib : {256, 1024}) {
+    for (const unsigned threads : {1u, 2u}) {
+      Trainer trainer(size_mib * mebibyte, threads);
+      PlainCopy plain(trainer.plan(), threads);
+      const std::size_t bytes = trainer.plan().length_bytes();
+      const double first_ms = time_ms([&] { trainer.capture(); });
+      std::printf("%zu MiB in %zu tensors, %u thread%s: first capture %.1f ms\n", bytes / mebibyte,
+                  trainer.plan().targets().size(), threads, threads == 1 ? "" : "s", first_ms);
+      const std::string suffix = threads == 1 ? "" : "_2";
+      for (const bool restoring : {false, true}) {
+        const Rates rates = compare(
+            bytes, rounds, [&] { restoring ? trainer.restore() : trainer.capture(); }, [&] { plain.run(restoring); });
+        const std::string name = (restoring ? "restore_local" : "capture") + suffix;
+        std::printf("  %-16s %.2f of memcpy (%.2f against %.2f GB/s)\n", name.c_str(), rates.ratio(), rates.ours,
+                    rates.theirs);
+        std::fflush(stdout);
+        if (!worst.contains(name) || rates.ratio() < worst[name].ratio()) worst[name] = rates;
+      }
+    }
+  }
+  for (const auto& [name, rates] : worst)
+    std::printf("ratio: %s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), rates.ratio(), rates.ours,
+                rates.theirs);
+  return 0;
+}
