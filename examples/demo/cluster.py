@@ -37,7 +37,7 @@ class Node:
 
 
 class Cluster:
-    """`programs` holds the paths of library, ckptd and ckptctl. `agent_options` go to every agent."""
+    """`programs` holds the paths of library and ckptd. `agent_options` go to every agent."""
 
     def __init__(
         self, job: str, programs: dict[str, Path], logs: Path, arena_root: Path, agent_options: dict[str, Any]
@@ -96,17 +96,6 @@ class Cluster:
         for process in processes:
             process.wait()
         shutil.rmtree(node.arena_dir)
-
-    def status(self, name: str) -> dict[str, Any]:
-        """What ckptctl says about the job, asked on one node; empty when it does not answer."""
-        options = self._node_options(name, self.nodes[name].arena_dir)
-        words = [f"{key}={value}" for key, value in options.items()]
-        command = [self.programs["ckptctl"], "status", "--json", *words]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
-        try:
-            return json.loads(done.stdout)
-        except ValueError:
-            return {}
 
     def _node_options(self, name: str, arena_dir: Path) -> dict[str, Any]:
         return {"job": self.job, "node": name, "arena_dir": arena_dir, "coordination": self.coordination}

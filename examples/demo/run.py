@@ -18,15 +18,13 @@ SILENCE_S = 120  # nothing heard of any rank for so long is a failure
 
 
 def find_programs(library: Path) -> dict[str, Path]:
-    """ckptd and ckptctl beside the library, in the build tree or an installation."""
-    programs = {"library": library.resolve()}
-    for name in ("ckptd", "ckptctl"):
-        folders = [parent / "bin" for parent in programs["library"].parents[:4]]
-        found = [folder / name for folder in folders if (folder / name).exists()]
-        if not found:
-            raise DemoFailure(f"{name} was found in none of {', '.join(map(str, folders))}; './dev build' makes it")
-        programs[name] = found[0]
-    return programs
+    """The library, and the ckptd beside it in the build tree or an installation."""
+    library = library.resolve()
+    folders = [parent / "bin" for parent in library.parents[:4]]
+    for folder in folders:
+        if (folder / "ckptd").exists():
+            return {"library": library, "ckptd": folder / "ckptd"}
+    raise DemoFailure(f"ckptd was found in none of {', '.join(map(str, folders))}; './dev build' makes it")
 
 
 @dataclass

@@ -178,10 +178,8 @@ def test_state_that_appears_later_is_captured(job):
                 optimizer.add_param_group({"params": list(second.parameters())})
             optimizer.zero_grad()
             second(first(torch.randn(3, 4))).sum().backward()
-            with checkpointer.update(k):
-                optimizer.step()
-        checkpointer.before_update()
-        assert checkpointer.engine.stage(3) >= Stage.CAPTURED
+            optimizer.step()
+            capture(checkpointer, k)
     again = [nn.Linear(4, 4), nn.Linear(4, 4)]
     revived = torch.optim.SGD(again[0].parameters(), lr=0.1, momentum=0.9)
     revived.add_param_group({"params": list(again[1].parameters())})
@@ -258,3 +256,18 @@ def test_a_tensor_whose_elements_share_memory_is_refused_by_name(job):
         checkpointer.restore()
         ticket = checkpointer.snapshot(0)
     assert ticket.status is Status.INVALID and "tensor.windows" in ticket.message
+
+
+def test_update_is_before_update_and_snapshot_in_one_and_captures_nothing_when_it_fails(job):
+    net = nn.Linear(4, 4)
+    with Checkpointer(net, **job) as checkpointer:
+        checkpointer.restore()
+        with checkpointer.update(0), torch.no_grad():
+            net.weight.fill_(7)
+        with pytest.raises(ZeroDivisionError), checkpointer.update(1), torch.no_grad():
+            net.weight.fill_(1 / 0)
+        assert checkpointer.stats().snapshots == 1
+    fresh = nn.Linear(4, 4)
+    with Checkpointer(fresh, **job) as checkpointer:
+        assert checkpointer.restore().iteration == 0
+    assert torch.equal(fresh.weight, torch.full((4, 4), 7.0))
