@@ -1,0 +1,364 @@
+// Whole agents with real trainers: two to four nodes of one job in this process.
+#include "agent/agent.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+
+#include "cluster.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using ::testing::AllOf;
+using testing::Cluster;
+using ::testing::Each;
+using testing::eventually;
+using ::testing::HasSubstr;
+using testing::on_all;
+using testing::SilentTransport;
+using testing::TamperingTransport;
+using testing::Trainer;
+
+using Trainers = std::vector<std::unique_ptr<Trainer>>;
+
+Trainers start_trainers(Cluster& cluster, const std::vector<std::string>& nodes, std::size_t floats = 100'000) {
+  Trainers trainers;
+  for (std::uint32_t rank = 0; rank < nodes.size(); ++rank)
+    trainers.push_back(std::make_unique<Trainer>(cluster, nodes[rank], rank, floats));
+  return trainers;
+}
+
+void expect_restored(Trainers& trainers, std::int64_t iteration) {
+  EXPECT_THAT(on_all(trainers, [](Trainer& trainer) { return trainer.restore(); }), Each(CKPT_OK));
+  for (const auto& trainer : trainers) {
+    EXPECT_EQ(trainer->restored().found, iteration >= 0) << trainer->error();
+    EXPECT_EQ(trainer->restored().iteration, iteration);
+    EXPECT_TRUE(iteration < 0 || trainer->holds(iteration));
+  }
+}
+
+// Snapshots until one is committed; which one depends on when grants come.
+std::int64_t commit_one(Trainers& trainers, std::int64_t from) {
+  for (std::int64_t iteration = from; iteration < from + 1000; ++iteration) {
+    on_all(trainers, [&](Trainer& trainer) { return trainer.snapshot(iteration); });
+    const auto waited = on_all(trainers, [&](Trainer& trainer) { return trainer.wait_commit(iteration); });
+    if (std::count(waited.begin(), waited.end(), CKPT_OK) == static_cast<std::ptrdiff_t>(waited.size()))
+      return iteration;
+  }
+  throw std::runtime_error("nothing was committed");
+}
+
+TEST(Agent, AJobRestoresWhatItCommittedFromItsOwnNodes) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  trainers.clear();
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+  for (const auto& trainer : trainers) {
+    EXPECT_EQ(trainer->restored().main_tier, CKPT_TIER_LOCAL);
+    EXPECT_EQ(trainer->restored().incarnation, 2u);
+  }
+}
+
+TEST(Agent, ANodeThatIsLostIsRestoredFromItsPeerAgainAndAgain) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  std::int64_t committed = commit_one(trainers, 0);
+  for (const std::string lost : {"b", "a", "b"}) {
+    trainers.clear();
+    cluster.destroy(lost);
+    cluster.start(lost);
+    trainers = start_trainers(cluster, {"a", "b"});
+    expect_restored(trainers, committed);
+    EXPECT_EQ(trainers[lost == "a" ? 0 : 1]->restored().main_tier, CKPT_TIER_PEER);
+    EXPECT_EQ(trainers[lost == "a" ? 1 : 0]->restored().main_tier, CKPT_TIER_LOCAL);
+    committed = commit_one(trainers, committed + 1);
+  }
+}
+
+TEST(Agent, RanksThatComeBackOnOtherNodesFindTheirState) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  trainers.clear();
+  trainers = start_trainers(cluster, {"b", "a"});
+  expect_restored(trainers, committed);
+  EXPECT_GT(commit_one(trainers, committed + 1), committed);
+}
+
+TEST(Agent, OneAgentServesSeveralRanks) {
+  Cluster cluster(4);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "a", "b", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  trainers.clear();
+  cluster.destroy("a");
+  cluster.start("a");
+  trainers = start_trainers(cluster, {"a", "a", "b", "b"});
+  expect_restored(trainers, committed);
+}
+
+TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  std::int64_t committed = commit_one(trainers, 0);
+  for (int round = 0; round < 3; ++round) {
+    cluster.stop("a");
+    cluster.start("a");
+    committed = commit_one(trainers, committed + 1);
+  }
+  EXPECT_EQ(cluster.status("a").at("incarnation"), 1) << "an agent's restart is no new life";
+  trainers.clear();
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+}
+
+TEST(Agent, AStaleArenaOfADeadRunIsUsedByTheNext) {
+  Cluster cluster(2);
+  std::int64_t committed = 0;
+  {
+    cluster.start("a");
+    cluster.start("b");
+    auto trainers = start_trainers(cluster, {"a", "b"});
+    expect_restored(trainers, -1);
+    committed = commit_one(trainers, 0);
+    trainers.clear();
+    cluster.stop("a");
+    cluster.stop("b");
+  }
+  std::ofstream(cluster.node_dir("a") + "/99.segment") << "cut off while it was made";
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+  EXPECT_FALSE(std::filesystem::exists(cluster.node_dir("a") + "/99.segment"));
+}
+
+TEST(Agent, StateThatGrowsBetweenLivesGetsLargerSlots) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"}, 1000);
+  expect_restored(trainers, -1);
+  commit_one(trainers, 0);
+  trainers.clear();
+  // Another layout: what is stored does not fit it, and that is said before anything is overwritten.
+  trainers = start_trainers(cluster, {"a", "b"}, 400'000);
+  EXPECT_THAT(on_all(trainers, [](Trainer& trainer) { return trainer.restore(); }), Each(CKPT_ERR_MISMATCH));
+  EXPECT_THAT(trainers[0]->error(), HasSubstr("weights"));
+}
+
+TEST(Agent, TwoAgentsDoNotShareAnArena) {
+  Cluster cluster(1);
+  cluster.start("a");
+  try {
+    Agent second(standard_setup(parse_options(Reader::agent, cluster.options("a"), nullptr), silent_log()));
+    FAIL();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status(), CKPT_ERR_CLAIMED);
+    EXPECT_THAT(failure.what(), HasSubstr(cluster.node_dir("a")));
+  }
+  EXPECT_EQ(cluster.status("a").at("node"), "a") << "the first one is unharmed";
+}
+
+TEST(Agent, AnAgentWhoseNodeIsServedElsewhereEnds) {
+  Cluster cluster(1);
+  cluster.start("a");
+  OptionPairs elsewhere = cluster.options("a");
+  for (auto& [key, value] : elsewhere)
+    if (key == "arena_dir") value = cluster.path() + "/other";
+  Agent second(standard_setup(parse_options(Reader::agent, elsewhere, nullptr), silent_log()));
+  EXPECT_TRUE(cluster.asked_to_stop("a"));
+}
+
+TEST(Agent, AnotherJobsSocketSaysSo) {
+  Cluster cluster(1);
+  cluster.start("a");
+  const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 1}, {"job", "other"}});
+  EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_AGENT);
+  EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr("serves job test, not other"));
+}
+
+TEST(Agent, AnArenaThatDoesNotFitItsBudgetIsRefusedWithNumbers) {
+  Cluster cluster(1);
+  cluster.start("a", {{"arena_bytes", "1MiB"}, {"copies", "1"}});
+  auto trainers = start_trainers(cluster, {"a"}, 1'000'000);
+  expect_restored(trainers, -1);
+  EXPECT_EQ(trainers[0]->snapshot(0), CKPT_ERR_NO_SPACE);
+  EXPECT_THAT(trainers[0]->error(), HasSubstr("arena_bytes"));
+  EXPECT_THAT(trainers[0]->error(), HasSubstr("MiB"));
+}
+
+TEST(Agent, ARankThatNeverComesIsNamedWhenTheRestoreTimesOut) {
+  Cluster cluster(2);
+  cluster.start("a");
+  Trainer alone(cluster, "a", 0, 1000, {{"restore_timeout_ms", "800"}});
+  EXPECT_EQ(alone.restore(), CKPT_ERR_TIMEOUT);
+  EXPECT_THAT(alone.error(), HasSubstr("ranks 1"));
+}
+
+TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
+  Cluster cluster(2);
+  cluster.start("a");
+  Trainers trainers;
+  for (const auto& [rank, world_size] : {std::pair(0u, "2"), std::pair(1u, "3")})
+    trainers.push_back(std::make_unique<Trainer>(
+        cluster, "a", rank, 1000, OptionPairs{{"world_size", world_size}, {"restore_timeout_ms", "1000"}}));
+  const auto statuses = on_all(trainers, [](Trainer& trainer) { return trainer.restore(); });
+  // The first to come is right, the other one learns of both.
+  const std::size_t refused = statuses[0] == CKPT_ERR_MISMATCH ? 0 : 1;
+  EXPECT_EQ(statuses[refused], CKPT_ERR_MISMATCH);
+  EXPECT_THAT(trainers[refused]->error(), AllOf(HasSubstr("2 ranks"), HasSubstr("3"), HasSubstr("world_size")));
+}
+
+TEST(Agent, WhatComesDamagedIsFetchedAgain) {
+  Cluster cluster(2);
+  cluster.start("a");
+  std::atomic<int> damaged = 0;
+  cluster.start("b", {}, TamperingTransport::over_ucx([&](net::NodeId, const net::PieceName& piece, auto chunk) {
+                  if (piece.shard == "rank0" && damaged++ < 3) chunk[chunk.size() / 2] ^= std::byte{1};
+                }));
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  EXPECT_GE(damaged, 3);
+  EXPECT_GE(cluster.status("b").at("counters").at("corrupt"), 1);
+  trainers.clear();
+  cluster.destroy("a");
+  cluster.start("a");
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+}
+
+// Damages the bytes of every whole piece of `shard` in a node's segment files.
+int damage(Cluster& cluster, const std::string& node, const std::string& shard) {
+  int count = 0;
+  const auto status = cluster.status(node);
+  for (const auto& segment : status.at("segments")) {
+    if (segment.at("shard") != shard) continue;
+    auto mapped = arena::Segment::attach(segment.at("file").get<std::string>(), arena::Segment::Access::write);
+    for (std::uint32_t i = 0; i < mapped.spec().slots; ++i) {
+      if (segment.at("slots")[i].at("state") != "whole") continue;
+      mapped.writable_slot(i).data()[12345] ^= std::byte{4};
+      ++count;
+    }
+  }
+  return count;
+}
+
+TEST(Agent, ALocalPieceThatRottedIsReplacedByThePeers) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  trainers.clear();
+  EXPECT_GE(damage(cluster, "a", "rank0"), 1);
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+  EXPECT_EQ(trainers[0]->restored().main_tier, CKPT_TIER_PEER);
+  EXPECT_GE(cluster.status("a").at("counters").at("corrupt"), 1);
+}
+
+TEST(Agent, ASourceThatRottedIsQuarantinedAndTheNextOneTaken) {
+  Cluster cluster(3);
+  for (const char* node : {"a", "b", "c"}) cluster.start(node, {{"copies", "3"}});
+  auto trainers = start_trainers(cluster, {"a", "b", "c"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  trainers.clear();
+  EXPECT_GE(damage(cluster, "b", "rank0"), 1);
+  cluster.destroy("a");
+  cluster.start("a", {{"copies", "3"}});
+  trainers = start_trainers(cluster, {"a", "b", "c"});
+  expect_restored(trainers, committed);
+  // Whether or not a's fetch began with b, b's copy is found damaged or replaced before it can be believed.
+  commit_one(trainers, committed + 1);
+}
+
+TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
+  Cluster cluster(2);
+  std::atomic<bool> silent = false;
+  cluster.start("a");
+  cluster.start("b", {}, SilentTransport::over_ucx(silent));
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  trainers.clear();
+  silent = true;
+  trainers = start_trainers(cluster, {"a", "a"});
+  expect_restored(trainers, committed);
+}
+
+TEST(Agent, AStoreThatIsGoneForAWhileIsWaitedFor) {
+  Cluster cluster(2);
+  cluster.start("a");
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  auto committed = commit_one(trainers, 0);
+  const std::string store = cluster.path() + "/coordination";
+  std::filesystem::rename(store, store + ".gone");
+  std::ofstream(store) << "not a directory";
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // several polls fail
+  std::filesystem::remove(store);
+  std::filesystem::rename(store + ".gone", store);
+  committed = commit_one(trainers, committed + 1);
+  trainers.clear();
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+}
+
+TEST(Agent, StatusTellsWhatPeopleAskFor) {
+  Cluster cluster(2);
+  cluster.start("a", {{"arena_bytes", "64MiB"}});
+  cluster.start("b");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto committed = commit_one(trainers, 0);
+  EXPECT_TRUE(eventually([&] { return cluster.status("a").at("committed").at("iteration") == committed; }));
+  const auto status = cluster.status("a");
+  EXPECT_EQ(status.at("job"), "test");
+  EXPECT_EQ(status.at("incarnation"), 1);
+  EXPECT_EQ(status.at("decision").at("verdict"), "fresh");
+  EXPECT_EQ(status.at("ranks").size(), 1u);
+  EXPECT_EQ(status.at("ranks")[0].at("pid"), ::getpid());
+  EXPECT_EQ(status.at("segments").size(), 4u) << "two local, two of the peer";
+  EXPECT_EQ(status.at("arena").at("budget_bytes"), 64u << 20);
+  EXPECT_GT(status.at("arena").at("bytes"), 0u);
+  EXPECT_THAT(status.at("transport").get<std::string>(), HasSubstr("tcp"));
+  EXPECT_EQ(status.at("nodes").size(), 2u);
+  EXPECT_GE(status.at("counters").at("commits"), 1);
+  EXPECT_GE(status.at("counters").at("fetches"), 2);
+}
+
+TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
+  Cluster cluster(1);
+  cluster.start("a");
+  EXPECT_EQ(cluster.ask("a", {{"type", "stop"}}).at("status"), CKPT_OK);
+  EXPECT_TRUE(cluster.asked_to_stop("a"));
+  cluster.stop("a");
+  EXPECT_TRUE(std::filesystem::exists(cluster.node_dir("a") + "/node"));
+}
+
+}  // namespace
+}  // namespace ckpt::agent

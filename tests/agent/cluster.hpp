@@ -1,0 +1,265 @@
+// Agents and trainers of one job within the test's process, over UCX on loopback.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/agent.hpp"
+#include "base/error.hpp"
+#include "base/frame_socket.hpp"
+#include "base/options.hpp"
+#include "ckptengine/ckptengine.h"
+#include "support.hpp"
+
+namespace ckpt::agent::testing {
+
+using MakeTransport = decltype(AgentSetup::make_transport);
+
+inline void replace(OptionPairs& pairs, const OptionPairs& by) {
+  for (const auto& option : by) {
+    std::erase_if(pairs, [&](const auto& pair) { return pair.first == option.first; });
+    pairs.push_back(option);
+  }
+}
+
+class Cluster {
+ public:
+  explicit Cluster(std::uint32_t world_size) : world_size_(world_size) {}
+
+  OptionPairs options(const std::string& node) const {
+    return {{"job", "test"},
+            {"node", node},
+            {"arena_dir", directory_.path() + "/arena"},
+            {"coordination", directory_.path() + "/coordination"},
+            {"interface", "lo"},
+            {"heartbeat_ms", "50"},
+            {"node_timeout_ms", "1500"},
+            {"lease_ms", "600"},
+            {"node_wait_ms", "1000"}};
+  }
+  std::string node_dir(const std::string& node) const { return directory_.path() + "/arena/test/" + node; }
+  const std::string& path() const { return directory_.path(); }
+  std::uint32_t world_size() const { return world_size_; }
+
+  // `more` overrides options; `transport` stands in for UCX's.
+  void start(const std::string& node, const OptionPairs& more = {}, MakeTransport transport = {}) {
+    OptionPairs pairs = options(node);
+    replace(pairs, more);
+    AgentSetup setup = standard_setup(parse_options(Reader::agent, pairs, nullptr), silent_log());
+    if (transport) setup.make_transport = std::move(transport);
+    agents_[node] = std::make_unique<Agent>(std::move(setup));
+  }
+  void stop(const std::string& node) { agents_.erase(node); }
+  bool asked_to_stop(const std::string& node) {
+    pollfd entry{agents_.at(node)->stop_fd(), POLLIN, 0};
+    return ::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) > 0;
+  }
+  // The node burns down.
+  void destroy(const std::string& node) {
+    stop(node);
+    std::filesystem::remove_all(node_dir(node));
+  }
+
+  nlohmann::json ask(const std::string& node, const nlohmann::json& request) {
+    FrameSocket socket = FrameSocket::connect(node_dir(node) + "/agent.sock");
+    const Deadline deadline = Deadline::in_ms(30'000);
+    socket.send(request, {}, deadline);
+    return socket.receive(deadline).body;
+  }
+  nlohmann::json status(const std::string& node) { return ask(node, {{"type", "status"}}).at("agent"); }
+
+ private:
+  const std::uint32_t world_size_;
+  ArenaDirectory directory_;
+  std::map<std::string, std::unique_ptr<Agent>> agents_;
+};
+
+// A rank whose state is a function of rank and iteration.
+class Trainer {
+ public:
+  Trainer(Cluster& cluster, const std::string& node, std::uint32_t rank, std::size_t floats = 100'000,
+          const OptionPairs& more = {})
+      : rank_(rank), weights_(floats) {
+    OptionPairs pairs = {{"job", "test"},
+                         {"node", node},
+                         {"arena_dir", cluster.path() + "/arena"},
+                         {"rank", std::to_string(rank)},
+                         {"world_size", std::to_string(cluster.world_size())},
+                         {"agent", "attach"},
+                         {"restore_timeout_ms", "20000"}};
+    replace(pairs, more);
+    std::vector<ckpt_option> options;
+    for (const auto& [key, value] : pairs) options.push_back({key.c_str(), value.c_str()});
+    created_ = ckpt_create(options.data(), options.size(), &engine_);
+    if (created_ != CKPT_OK) {
+      error_ = ckpt_last_error();
+      return;
+    }
+    const std::int64_t shape[] = {static_cast<std::int64_t>(weights_.size())};
+    add({"weights", weights_.data(), CKPT_F32, shape, 1, CKPT_HOST, CKPT_OVERLAPPED});
+    const std::int64_t small[] = {static_cast<std::int64_t>(rng_.size())};
+    add({"rng", rng_.data(), CKPT_U8, small, 1, CKPT_HOST, CKPT_AT_ONCE});
+  }
+  ~Trainer() { close(); }
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  void close() { ckpt_close(std::exchange(engine_, nullptr)); }
+  ckpt_status created() const { return created_; }
+  const std::string& error() const { return error_; }
+
+  ckpt_status restore() {
+    const ckpt_status status = ckpt_restore(engine_, &restored_);
+    error_ = ckpt_last_error();
+    return status;
+  }
+  const ckpt_restored& restored() const { return restored_; }
+
+  ckpt_status snapshot(std::int64_t iteration) {
+    const ckpt_status status = begin_snapshot(iteration);
+    return status == CKPT_OK ? end_snapshot() : status;
+  }
+  ckpt_status begin_snapshot(std::int64_t iteration) {
+    fill(iteration);
+    const ckpt_status status = ckpt_snapshot(engine_, iteration);
+    error_ = ckpt_last_error();
+    return status;
+  }
+  ckpt_status end_snapshot() { return ckpt_before_update(engine_); }
+  ckpt_status wait_commit(std::int64_t iteration) {
+    return ckpt_wait(engine_, iteration, CKPT_STAGE_COMMITTED, std::chrono::milliseconds(patience).count());
+  }
+
+  // Whether every byte is what it was at `iteration`.
+  bool holds(std::int64_t iteration) const {
+    for (std::size_t i = 0; i < weights_.size(); ++i)
+      if (weights_[i] != weight(iteration, i)) return false;
+    return rng_ == std::vector<std::uint8_t>(rng_.size(), random(iteration));
+  }
+
+ private:
+  void add(const ckpt_tensor& tensor) {
+    if (ckpt_register_tensor(engine_, &tensor) != CKPT_OK) throw std::runtime_error(ckpt_last_error());
+  }
+  float weight(std::int64_t iteration, std::size_t i) const {
+    return static_cast<float>(rank_ * 1000 + static_cast<std::uint64_t>(iteration)) + static_cast<float>(i % 997) / 997;
+  }
+  std::uint8_t random(std::int64_t iteration) const { return static_cast<std::uint8_t>(rank_ * 100 + iteration); }
+  void fill(std::int64_t iteration) {
+    for (std::size_t i = 0; i < weights_.size(); ++i) weights_[i] = weight(iteration, i);
+    rng_.assign(rng_.size(), random(iteration));
+  }
+
+  const std::uint32_t rank_;
+  std::vector<float> weights_;
+  std::vector<std::uint8_t> rng_ = std::vector<std::uint8_t>(5000);
+  ckpt_engine* engine_ = nullptr;
+  ckpt_status created_ = CKPT_OK;
+  ckpt_restored restored_{};
+  std::string error_;
+};
+
+// Runs a step of all ranks at once, as a job does.
+template <class Step>
+std::vector<ckpt_status> on_all(std::vector<std::unique_ptr<Trainer>>& trainers, Step step) {
+  std::vector<ckpt_status> statuses(trainers.size(), CKPT_ERR_INTERNAL);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < trainers.size(); ++i) threads.emplace_back([&, i] { statuses[i] = step(*trainers[i]); });
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+// A transport that lets a test see and damage what is fetched through it.
+class TamperingTransport : public net::Transport {
+ public:
+  // Sees each chunk before it is told landed; may change it.
+  using Tamper = std::function<void(net::NodeId from, const net::PieceName&, std::span<std::byte> chunk)>;
+
+  TamperingTransport(std::unique_ptr<net::Transport> inner, Tamper tamper)
+      : inner_(std::move(inner)), tamper_(std::make_shared<Tamper>(std::move(tamper))) {}
+
+  std::string address() const override { return inner_->address(); }
+  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+    inner_->set_peer(peer, instance, address);
+  }
+  bool send(net::NodeId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
+  void fetch(net::NodeId from, net::PieceName piece, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) override {
+    auto tampering = std::make_shared<Sink>(from, piece, std::move(sink), tamper_);
+    inner_->fetch(from, std::move(piece), std::move(tampering), timeout_ms);
+  }
+  std::string description() const override { return inner_->description(); }
+
+  static MakeTransport over_ucx(Tamper tamper) {
+    return [tamper = std::move(tamper)](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+      return std::make_unique<TamperingTransport>(net::Transport::create(options, std::move(handlers)), tamper);
+    };
+  }
+
+ private:
+  class Sink : public net::Sink {
+   public:
+    Sink(net::NodeId from, net::PieceName piece, std::shared_ptr<net::Sink> inner, std::shared_ptr<Tamper> tamper)
+        : from_(from), piece_(std::move(piece)), inner_(std::move(inner)), tamper_(std::move(tamper)) {}
+    std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t bytes) override {
+      const auto range = inner_->begin(manifest, bytes);
+      if (range) range_ = *range;
+      return range;
+    }
+    void landed(std::size_t offset, std::size_t size) override {
+      (*tamper_)(from_, piece_, range_.subspan(offset, size));
+      inner_->landed(offset, size);
+    }
+    void ended(net::FetchEnd end) override { inner_->ended(end); }
+
+   private:
+    const net::NodeId from_;
+    const net::PieceName piece_;
+    const std::shared_ptr<net::Sink> inner_;
+    const std::shared_ptr<Tamper> tamper_;
+    std::span<std::byte> range_;
+  };
+
+  std::unique_ptr<net::Transport> inner_;
+  std::shared_ptr<Tamper> tamper_;
+};
+
+// A node that others know and hear nothing of while `silent`.
+class SilentTransport : public net::Transport {
+ public:
+  SilentTransport(std::unique_ptr<net::Transport> inner, const std::atomic<bool>& silent)
+      : inner_(std::move(inner)), silent_(silent) {}
+  std::string address() const override { return inner_->address(); }
+  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+    inner_->set_peer(peer, instance, address);
+  }
+  bool send(net::NodeId to, std::vector<std::byte> message) override {
+    return silent_ || inner_->send(to, std::move(message));
+  }
+  void fetch(net::NodeId from, net::PieceName piece, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) override {
+    inner_->fetch(from, std::move(piece), std::move(sink), timeout_ms);
+  }
+  std::string description() const override { return inner_->description(); }
+
+  static MakeTransport over_ucx(const std::atomic<bool>& silent) {
+    return [&silent](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+      const auto serve = handlers.serve;
+      handlers.serve = [&silent, serve](net::NodeId to, const net::PieceName& piece) {
+        return silent ? std::nullopt : serve(to, piece);
+      };
+      return std::make_unique<SilentTransport>(net::Transport::create(options, std::move(handlers)), silent);
+    };
+  }
+
+ private:
+  const std::unique_ptr<net::Transport> inner_;
+  const std::atomic<bool>& silent_;
+};
+
+}  // namespace ckpt::agent::testing

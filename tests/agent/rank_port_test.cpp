@@ -1,0 +1,198 @@
+#include "agent/rank_port.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using testing::make_piece;
+
+// The trainer's side of the control page is played by hand, store by store.
+class RankPortTest : public ::testing::Test {
+ protected:
+  RankPortTest() {
+    segments_.recover({}, notices_);
+    for (const char* shard : {"rank0", "rank0.private"}) {
+      bool done = false;
+      segments_.ensure({{{0, shard}, {10'000, 500}}}, 0, [&](const std::optional<Failure>&) { done = true; });
+      while (!done) (*queue_.take(Deadline::in_ms(30'000)))();
+    }
+    open(std::nullopt);
+  }
+
+  void open(std::optional<arena::Grant> outstanding) {
+    port_.reset();
+    if (!control_) control_.emplace(arena::Control::create(arena_.directory(), 0));
+    port_ = std::make_unique<RankPort>(hello_, arena::Control::attach(arena_.directory(), 0), outstanding,
+                                       [this] { looks_.put(1); });
+    looks_.take();  // each port begins with a look
+    port_->looked();
+  }
+
+  void fill(std::uint8_t main_slot, std::uint8_t private_slot, Version version) {
+    write_piece(segments_.find({0, "rank0"})->writable_slot(main_slot), make_piece("rank0", version, 10'000));
+    write_piece(segments_.find({0, "rank0.private"})->writable_slot(private_slot),
+                make_piece("rank0.private", version, 100));
+  }
+  void capture(std::int64_t iteration) {
+    const auto grant = control_->grant();
+    control_->capturing({1, iteration});
+    control_->attempted(iteration);
+    fill(grant.main_slot, grant.private_slot, {1, iteration});
+    control_->used_grant(grant.sequence);
+    control_->capturing({});
+  }
+
+  testing::ArenaDirectory directory_;
+  arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
+  PieceIndex index_;
+  CoreQueue queue_{100};
+  std::vector<std::string> notices_;
+  Segments segments_{arena_, {0, 3, 2}, index_, queue_, [](const SegmentKey&) { return false; }};
+  const protocol::TrainerHello hello_{0, 77, 0, 2, "rank0", "rank0.private"};
+  testing::Mailbox<int> looks_;
+  std::optional<arena::Control> control_;
+  std::unique_ptr<RankPort> port_;
+};
+
+TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
+  port_->grant(2, 1);
+  EXPECT_EQ(control_->grant().main_slot, 2);
+  capture(5);
+  auto seen = port_->look(segments_);
+  ASSERT_TRUE(seen.captured);
+  EXPECT_EQ(seen.captured->main, piece_info(make_piece("rank0", {1, 5}, 10'000).manifest));
+  EXPECT_EQ(seen.captured->private_, piece_info(make_piece("rank0.private", {1, 5}, 100).manifest));
+  EXPECT_EQ(seen.used.main_slot, 2);
+  EXPECT_EQ(seen.progress->attempted, 5);
+  EXPECT_EQ(seen.progress->capturing, -1);
+  EXPECT_FALSE(seen.skipped);
+  EXPECT_FALSE(port_->outstanding());
+  seen = port_->look(segments_);
+  EXPECT_FALSE(seen.captured);
+  EXPECT_FALSE(seen.progress);
+}
+
+// A skip costs the whole job an iteration: one must never be seen where a capture has begun or ended.
+TEST_F(RankPortTest, AfterNoneOfTheTrainersStoresIsACaptureTakenForASkip) {
+  port_->grant(0, 0);
+  const auto grant = control_->grant();
+  const std::vector<std::function<void()>> stores = {
+      [&] { control_->capturing({1, 5}); },          [&] { control_->attempted(5); },  [&] { fill(0, 0, {1, 5}); },
+      [&] { control_->used_grant(grant.sequence); }, [&] { control_->capturing({}); },
+  };
+  bool captured = false;
+  for (const auto& store : stores) {
+    store();
+    const auto seen = port_->look(segments_);
+    EXPECT_FALSE(seen.skipped);
+    EXPECT_TRUE(seen.complaint.empty());
+    captured = captured || seen.captured;
+    if (seen.progress && seen.progress->attempted == 5) {
+      EXPECT_TRUE(captured || seen.progress->capturing == 5);
+    }
+  }
+  EXPECT_TRUE(captured);
+}
+
+TEST_F(RankPortTest, ASkippedIterationIsProgressWithoutCapture) {
+  control_->attempted(3);
+  const auto seen = port_->look(segments_);
+  EXPECT_FALSE(seen.captured);
+  EXPECT_EQ(seen.progress->attempted, 3);
+  EXPECT_TRUE(seen.skipped);
+}
+
+TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
+  const Version version{1, 5};
+  const std::vector<std::function<void()>> lies = {
+      [] {},  // nothing was written
+      [&] {
+        write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", version, 100));
+      },
+      [&] {  // two versions
+        fill(1, 1, version);
+        write_piece(segments_.find({0, "rank0.private"})->writable_slot(1), make_piece("rank0.private", {1, 6}, 100));
+      },
+      [&] {  // of another world size
+        fill(1, 1, version);
+        write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", version, 100, 9));
+      },
+  };
+  port_->grant(1, 1);
+  for (const auto& lie : lies) {
+    const auto grant = control_->grant();
+    lie();
+    control_->used_grant(grant.sequence);
+    const auto seen = port_->look(segments_);
+    EXPECT_FALSE(seen.captured);
+    EXPECT_FALSE(seen.complaint.empty());
+    EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
+    EXPECT_EQ(control_->grant().main_slot, 1);
+  }
+  capture(7);
+  EXPECT_TRUE(port_->look(segments_).captured);
+}
+
+TEST_F(RankPortTest, AGrantThatWasNeverGivenIsNotUsed) {
+  fill(0, 0, {1, 5});
+  control_->used_grant(99);
+  auto seen = port_->look(segments_);
+  EXPECT_FALSE(seen.captured);
+  EXPECT_FALSE(seen.complaint.empty());
+  port_->grant(0, 0);
+  seen = port_->look(segments_);
+  EXPECT_FALSE(seen.captured);
+}
+
+TEST_F(RankPortTest, AnOlderVersionThanTheLastIsNoCapture) {
+  port_->grant(0, 0);
+  capture(5);
+  ASSERT_TRUE(port_->look(segments_).captured);
+  port_->grant(1, 1);
+  capture(4);
+  EXPECT_FALSE(port_->look(segments_).captured);
+}
+
+TEST_F(RankPortTest, ARestartedAgentTakesTheGrantUpWhereItWas) {
+  port_->grant(2, 1);
+  const auto grant = control_->grant();
+  control_->capturing({1, 5});
+  control_->attempted(5);
+  open(grant);
+  EXPECT_EQ(port_->look(segments_).progress->capturing, 5);
+  fill(2, 1, {1, 5});
+  control_->used_grant(grant.sequence);
+  control_->capturing({});
+  const auto seen = port_->look(segments_);
+  ASSERT_TRUE(seen.captured);
+  EXPECT_EQ(seen.used.main_slot, 2);
+  port_->grant(0, 0);
+  EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
+}
+
+TEST_F(RankPortTest, TheBellWakesTheAgentAndLooksDoNotPileUp) {
+  control_->attempted(1);
+  control_->ring_agent();
+  looks_.take();
+  for (int i = 0; i < 1000; ++i) control_->ring_agent();
+  EXPECT_TRUE(looks_.empty()) << "one at a time";
+  port_->looked();
+  looks_.take();
+  port_->looked();
+}
+
+TEST_F(RankPortTest, WordsReachTheTrainer) {
+  port_->commit({1, 4});
+  port_->resume_at(9);
+  EXPECT_EQ(control_->committed(), Version(1, 4));
+  EXPECT_EQ(control_->resume_at(), 9);
+  EXPECT_EQ(control_->fenced(), 0u);
+  port_->fence(0);
+  EXPECT_NE(control_->fenced(), 0u) << "a refusal without a newer life stops the trainer, too";
+}
+
+}  // namespace
+}  // namespace ckpt::agent
