@@ -2,9 +2,9 @@
 //
 // One thread, owned by the transport, drives the UCX worker; every callback below runs on it and must not block, take
 // long or call back into the transport except through the functions marked [any thread]. Everything is best effort
-// with a deadline: a message may be lost (the protocol repeats its state), a fetch ends in exactly one of FetchEnd.
-// Peers are proven: a connection starts with a hello that carries the job's and both nodes' identities, and whoever
-// answers as somebody else is dropped (a released port may belong to a stranger).
+// with a deadline: a message may be lost or overtake another (the protocol repeats its state), a fetch ends in exactly
+// one of FetchEnd. Peers are proven: a connection starts with a hello that carries the job's and both nodes'
+// identities, and whoever answers as somebody else is dropped (a released port may belong to a stranger).
 #pragma once
 
 #include <cstddef>
@@ -50,13 +50,13 @@ class Sink {
 };
 
 struct TransportOptions {
-  std::string job;                     // both sides must agree
-  NodeId node = 0;                     // this node
-  std::uint64_t node_instance = 0;     // this life of the node's arena: tells a replacement from the node it replaces
-  std::string transports = "tcp";      // UCX_TLS value: "tcp", "shm" (posix,sysv,cma with self), "all"
-  std::string interface;               // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
-  std::size_t chunk_bytes = 4u << 20;  // size of one transfer
-  std::size_t chunks_in_flight = 4;    // per fetch
+  std::string job;                  // both sides must agree
+  NodeId node = 0;                  // this node
+  std::uint64_t node_instance = 0;  // this life of the node's arena: tells a replacement from the node it replaces
+  std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
+  std::string interface;           // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
+  std::size_t chunk_bytes = 4u << 20;        // size of one transfer
+  std::size_t chunks_in_flight = 4;          // per fetch
   std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
   std::size_t queue_limit = 4096;           // requests waiting for the transport's thread; beyond: send() returns false
   std::int64_t progress_timeout_ms = 3000;  // a fetch or send without any progress for so long has failed
@@ -89,7 +89,8 @@ class Transport {
   // [any thread] Queues a message; false when the queue is full or the peer unknown.
   virtual bool send(NodeId to, std::vector<std::byte> message) = 0;
 
-  // [any thread] Fetches a piece into `sink`. At most `timeout_ms` in all.
+  // [any thread] Fetches a piece into `sink`. At most `timeout_ms` in all; receives that are under way then get another
+  // quarter of a second before the connection, with all that runs over it, is closed to end them.
   virtual void fetch(NodeId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) = 0;
 
   // [any thread] What was chosen, for people: "tcp over lo".

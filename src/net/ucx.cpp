@@ -33,13 +33,20 @@ const char* option_for_late_readers() {
   return major == 1 && minor < 14 ? "MEMORY_INVALIDATE" : "CMA_MEMORY_INVALIDATE";
 }
 
+// Over sockets the sender writes where the receiver said: no copy in between, and closing the endpoint closes the
+// socket. Elsewhere the receiver reads: a process that was stopped in the middle must not be able to write when it
+// wakes.
+const char* rendezvous_scheme(const TransportOptions& options) {
+  return options.transports == "tcp" ? "put_zcopy" : "get_zcopy";
+}
+
 void configure(ucp_config_t* config, const TransportOptions& options) {
   const auto set = [config](const char* name, const std::string& value) {
     check(ucp_config_modify(config, name, value.c_str()), "UCX does not take " + std::string(name) + "=" + value);
   };
   set("TLS", tls_of(options));
   if (!options.interface.empty()) set("NET_DEVICES", options.interface);
-  set("RNDV_SCHEME", "get_zcopy");
+  set("RNDV_SCHEME", rendezvous_scheme(options));
   set("KEEPALIVE_INTERVAL", "1s");
   if (reads_memory_of_processes(options)) set(option_for_late_readers(), "y");
 }

@@ -2,9 +2,9 @@
 //
 // Connections are made between socket addresses rather than between worker addresses: both sides then hold an endpoint
 // of their own with a defined end, a stranger can be turned away before anything is exchanged, and the death of a peer
-// shows at once on every transport. Endpoints run in peer-failure mode. Rendezvous data is pulled by its receiver
-// (remote read) or arrives as active messages; never pushed (remote write), so that once a receive is over no peer,
-// however late, can touch its memory.
+// shows at once on every transport. Endpoints run in peer-failure mode. Once the receives of a closed endpoint have
+// called back nobody can touch their memory, however late he wakes: UCX calls back only after the sockets and queues of
+// the endpoint are gone, and between processes of one machine data is pulled by its receiver, never pushed.
 //
 // Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
 #pragma once
