@@ -1,6 +1,7 @@
 #include "placement/arrange.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <tuple>
@@ -77,18 +78,37 @@ Nodes take_spread(const Domains& domains, Nodes& ordered, std::size_t count) {
   return taken;
 }
 
-// The two overlapping sets. The overlap is with everybody, so it gets the first set's nodes that share the least with
-// those that are in the second set alone.
+// The two overlapping sets. Who is in only one of them is apart from those in only the other: the nodes that share the
+// most are put there, opposite each other; the others, in the middle, are with everybody.
 Nodes pair_order(const Domains& domains, Nodes& ordered, const Cell& cell) {
-  const std::uint32_t only_one = cell.size - cell.window;
-  Nodes first = take_spread(domains, ordered, cell.window);
-  const Nodes second = take_spread(domains, ordered, only_one);
-  const auto shares = [&](std::uint32_t node) {
-    return std::any_of(second.begin(), second.end(),
-                       [&](std::uint32_t other) { return domains.shared(node, other) != no_domain; });
+  const std::uint32_t side = cell.size - cell.window;
+  Nodes nodes = take_spread(domains, ordered, cell.window);
+  const Nodes more = take_spread(domains, ordered, side);
+  nodes.insert(nodes.end(), more.begin(), more.end());
+
+  std::vector<std::tuple<std::size_t, std::uint32_t, std::uint32_t>> opposites;  // shared levels, two nodes
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      opposites.emplace_back(domains.shared_levels(nodes[i], nodes[j]), nodes[i], nodes[j]);
+    }
+  }
+  std::stable_sort(opposites.begin(), opposites.end(),
+                   [](const auto& x, const auto& y) { return std::get<0>(x) > std::get<0>(y); });
+  Nodes first;
+  Nodes last;
+  const auto is_placed = [&](std::uint32_t node) {
+    return std::find(first.begin(), first.end(), node) != first.end() ||
+           std::find(last.begin(), last.end(), node) != last.end();
   };
-  std::stable_partition(first.begin(), first.end(), shares);
-  first.insert(first.end(), second.begin(), second.end());
+  for (const auto& [levels, a, b] : opposites) {
+    if (first.size() == side) break;
+    if (is_placed(a) || is_placed(b)) continue;
+    first.push_back(a);
+    last.push_back(b);
+  }
+  std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(first),
+               [&](std::uint32_t node) { return !is_placed(node); });
+  first.insert(first.end(), last.begin(), last.end());
   return first;
 }
 
@@ -118,23 +138,138 @@ Nodes arrange_within_cells(const Pattern& pattern, const Domains& domains) {
   return order;
 }
 
-}  // namespace
-
-std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains) {
+Nodes arrange_in_cells_or_groups(const Pattern& pattern, const Domains& domains) {
   if (is_sharded(pattern.strategy()) || pattern.strategy() == Strategy::ring) {
     return arrange_within_cells(pattern, domains);
   }
   Nodes left = domains.ordered(numbers(pattern.nodes()));
   const Cell& last = pattern.cells().back();
-  const bool has_large_cell = last.size > pattern.copies();
   Nodes large;
-  if (has_large_cell) {
+  if (last.size > pattern.copies()) {
     large = last.shape == Shape::pair ? pair_order(domains, left, last) : take_spread(domains, left, last.size);
   }
   Nodes order;
   order.reserve(pattern.nodes());
   if (!left.empty()) deal_groups(left, static_cast<std::uint32_t>(left.size()) / pattern.copies(), order);
   order.insert(order.end(), large.begin(), large.end());
+  return order;
+}
+
+// Exchanges nodes while that separates more. What is constructed above is as good as can be for one level of domains
+// and nearly so for several; this settles the rest. Only pairs whose domain is small enough to be spread are tried:
+// there are few, so the time stays far below that of the construction for large numbers of nodes.
+class Repair {
+ public:
+  Repair(const Pattern& pattern, const Domains& domains, Nodes& order)
+      : pattern_(pattern), domains_(domains), order_(order), neighbours_(pattern.nodes()), position_(pattern.nodes()) {
+    for (std::uint32_t position = 0; position < pattern.nodes(); ++position) {
+      position_[order[position]] = position;
+      for (const auto holder : pattern.holders(position)) {
+        if (holder == position) continue;
+        neighbours_[position].push_back(holder);
+        neighbours_[holder].push_back(position);
+      }
+    }
+    find_spreadable();
+    for (auto& list : neighbours_) {
+      std::sort(list.begin(), list.end());
+      list.erase(std::unique(list.begin(), list.end()), list.end());
+    }
+  }
+
+  // Whether anything changed.
+  bool settle(const std::vector<Unseparated>& pairs) {
+    bool changed = false;
+    for (const auto& pair : pairs) {
+      if (!can_be_spread_[pair.domain] || !are_neighbours(pair.a, pair.b)) continue;  // by now
+      changed = exchange(position_[pair.a]) || exchange(position_[pair.b]) || changed;
+    }
+    return changed;
+  }
+
+ private:
+  void find_spreadable() {
+    std::vector<std::uint32_t> sizes(domains_.count(), 0);
+    for (const auto node : order_) {
+      for (const auto domain : domains_.path(node)) ++sizes[domain];
+    }
+    // In a pair of overlapping sets, a domain finds room for one node more. Where nodes stay in their cells, room is
+    // there or not for each cell; all are tried, which takes no time among so few.
+    const std::uint32_t extra = pattern_.strategy() == Strategy::cover ? 1 : 0;
+    const std::uint32_t room =
+        is_sharded(pattern_.strategy()) ? pattern_.nodes() : pattern_.nodes() / pattern_.copies() + extra;
+    for (const auto size : sizes) can_be_spread_.push_back(size <= room);
+  }
+
+  bool are_neighbours(std::uint32_t a, std::uint32_t b) const {
+    const auto& list = neighbours_[position_[a]];
+    return std::binary_search(list.begin(), list.end(), position_[b]);
+  }
+
+  // The positions that a node may exchange its own with.
+  std::pair<std::uint32_t, std::uint32_t> range_of(std::uint32_t position) const {
+    if (!is_sharded(pattern_.strategy())) return {0, pattern_.nodes()};
+    const auto place = pattern_.place_of(position);
+    return {place.first, place.first + place.kind->size};
+  }
+
+  // What it costs that two nodes hold copies of one part: every domain they share, and much more if there is room to
+  // spread its nodes.
+  std::size_t cost_of(std::uint32_t a, std::uint32_t b) const {
+    std::size_t cost = 0;
+    for (const auto domain : domains_.path(a).first(domains_.shared_levels(a, b))) {
+      cost += can_be_spread_[domain] ? 1000 : 1;
+    }
+    return cost;
+  }
+
+  // Of all that `node` shares with neighbours, if it stood at `position` and `other_node` at `other`.
+  std::size_t cost(std::uint32_t node, std::uint32_t position, std::uint32_t other_node, std::uint32_t other) const {
+    std::size_t sum = 0;
+    for (const auto at : neighbours_[position]) sum += cost_of(node, at == other ? other_node : order_[at]);
+    return sum;
+  }
+
+  // The exchange that gains most, if one gains.
+  bool exchange(std::uint32_t position) {
+    const std::uint32_t node = order_[position];
+    const std::size_t now = cost(node, position, node, position);
+    std::size_t best_gain = 0;
+    std::uint32_t best = position;
+    const auto [first, last] = range_of(position);
+    for (std::uint32_t other = first; other < last; ++other) {
+      const std::uint32_t other_node = order_[other];
+      const std::size_t before = now + cost(other_node, other, other_node, other);
+      const std::size_t after = cost(node, other, other_node, position) + cost(other_node, position, node, other);
+      if (before > after && before - after > best_gain) {
+        best_gain = before - after;
+        best = other;
+      }
+    }
+    if (best == position) return false;
+    std::swap(order_[position], order_[best]);
+    position_[order_[position]] = position;
+    position_[order_[best]] = best;
+    return true;
+  }
+
+  const Pattern& pattern_;
+  const Domains& domains_;
+  Nodes& order_;
+  std::vector<Nodes> neighbours_;    // by position, sorted: the positions that hold a part together with it
+  Nodes position_;                   // of each node
+  std::vector<bool> can_be_spread_;  // of each domain
+};
+
+}  // namespace
+
+std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains) {
+  Nodes order = arrange_in_cells_or_groups(pattern, domains);
+  auto pairs = unseparated(pattern, order, domains);
+  if (pairs.empty()) return order;
+  Repair repair(pattern, domains, order);
+  constexpr int enough_passes = 4;
+  for (int pass = 0; pass < enough_passes && repair.settle(pairs); ++pass) pairs = unseparated(pattern, order, domains);
   return order;
 }
 

@@ -12,8 +12,9 @@ namespace ckpt::placement {
 
 // order[position] = node. Without domains a node stands at the position of its number. With them, holders of one part
 // share no domain while that is possible; where a domain is too large for that, its nodes are spread as evenly as can
-// be, and smaller domains within it are still kept apart. Nodes that hold the same shard stay in their cell: sharded
-// patterns only choose who is whose neighbour. O(N log N).
+// be, and smaller domains within it are still kept apart (but for `cover`, where such a domain may find its only room
+// in the overlapping sets and be left unseparated). Nodes that hold the same shard stay in their cell: sharded patterns
+// only choose who is whose neighbour. O(N log N).
 std::vector<std::uint32_t> arrange(const Pattern& pattern, const Domains& domains);
 
 // Two nodes that hold copies of one part and are in one domain, the innermost such.

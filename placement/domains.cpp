@@ -109,12 +109,17 @@ void Domains::set_paths(const std::vector<std::uint32_t>& innermost, const std::
   }
 }
 
-std::uint32_t Domains::shared(std::uint32_t a, std::uint32_t b) const {
+std::size_t Domains::shared_levels(std::uint32_t a, std::uint32_t b) const {
   const auto path_a = path(a);
   const auto path_b = path(b);
-  std::uint32_t found = no_domain;
-  for (std::size_t i = 0; i < std::min(path_a.size(), path_b.size()) && path_a[i] == path_b[i]; ++i) found = path_a[i];
-  return found;
+  std::size_t levels = 0;
+  while (levels < path_a.size() && levels < path_b.size() && path_a[levels] == path_b[levels]) ++levels;
+  return levels;
+}
+
+std::uint32_t Domains::shared(std::uint32_t a, std::uint32_t b) const {
+  const std::size_t levels = shared_levels(a, b);
+  return levels == 0 ? no_domain : path(a)[levels - 1];
 }
 
 std::vector<std::uint32_t> Domains::ordered(std::span<const std::uint32_t> nodes) const {

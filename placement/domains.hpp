@@ -30,7 +30,8 @@ class Domains {
   std::span<const std::uint32_t> path(std::uint32_t node) const {
     return {path_.data() + starts_[node], starts_[node + 1] - starts_[node]};
   }
-  // The innermost domain both nodes are in, or no_domain.
+  // How many domains hold both nodes, and the innermost of them, or no_domain.
+  std::size_t shared_levels(std::uint32_t a, std::uint32_t b) const;
   std::uint32_t shared(std::uint32_t a, std::uint32_t b) const;
 
   // The nodes, with those of every domain next to each other and larger domains first at every level. O(N log N) for
