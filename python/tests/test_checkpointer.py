@@ -54,6 +54,8 @@ def test_every_version_restores_its_own_bytes_and_training_goes_on_exactly(job, 
             assert result.found == (life > 0)
             if result.found:
                 assert same(loop.state(), states[reached - 1]) == []
+                stored = checkpointer.engine.stored_layout()["main"]
+                assert "model.embedding.weight" in stored and "model.head.weight" not in stored
                 assert loop.net.head.weight is loop.net.embedding.weight
             ticket = None
             for k in range(reached, reached + length):
@@ -70,9 +72,10 @@ def test_every_version_restores_its_own_bytes_and_training_goes_on_exactly(job, 
 
 
 def test_batchnorm_statistics_are_those_of_the_snapshot_while_the_copy_still_runs(job):
-    """The next forward pass changes them at once; the main shard is made large, so that its copy takes a while."""
+    """The next forward pass changes them at once. The copy is made slow by a large tensor of the most strictly aligned
+    type, which comes first in the layout: what is copied while training goes on, is copied late."""
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
-    ballast = torch.randn(48 << 20)
+    ballast = torch.randn(32 << 20, dtype=torch.float64)
     with Checkpointer(net, tensors={"ballast": ballast}, rng=False, **job) as checkpointer:
         checkpointer.restore()
         expected = {}
@@ -138,6 +141,23 @@ def test_a_tensor_comes_back_into_another_memory_order(job):
         with Checkpointer(tensors={"x": target}, rng=False, **job) as checkpointer:
             assert checkpointer.restore().iteration == 0
         assert torch.equal(target, original)
+
+
+def test_parameters_that_share_memory_are_captured_once(job):
+    def make() -> nn.ModuleDict:
+        net = nn.ModuleDict({"a": nn.Linear(4, 4, bias=False), "b": nn.Linear(4, 4, bias=False)})
+        net["b"].weight.data = net["a"].weight.data
+        return net
+
+    net = make()
+    with Checkpointer(net, **job) as checkpointer:
+        checkpointer.restore()
+        capture(checkpointer, 0)
+    fresh = make()
+    with Checkpointer(fresh, **job) as checkpointer:
+        assert list(checkpointer.engine.stored_layout()["main"]) == ["model.a.weight"]
+        checkpointer.restore()
+    assert torch.equal(fresh["b"].weight, net["a"].weight)
 
 
 def test_a_scalar_and_a_list_in_optimizer_state_come_back(job):
@@ -264,9 +284,11 @@ def test_update_is_before_update_and_snapshot_in_one_and_captures_nothing_when_i
         checkpointer.restore()
         with checkpointer.update(0), torch.no_grad():
             net.weight.fill_(7)
+        assert checkpointer.ticket.taken and checkpointer.ticket.stage is Stage.CAPTURING
         with pytest.raises(ZeroDivisionError), checkpointer.update(1), torch.no_grad():
             net.weight.fill_(1 / 0)
         assert checkpointer.stats().snapshots == 1
+        assert checkpointer.ticket.wait(Stage.COMMITTED, COMMIT_MS), checkpointer.ticket.message
     fresh = nn.Linear(4, 4)
     with Checkpointer(fresh, **job) as checkpointer:
         assert checkpointer.restore().iteration == 0

@@ -69,6 +69,7 @@ class Checkpointer:
         self._staged: list[Shown] = []
         self._identities: tuple | None = None
         self._capturing = False  # between snapshot() and before_update()
+        self.ticket: Ticket | None = None  # of the last snapshot()
         self._blob = bytearray()
         self._hooks: list[Any] = []
         first = self._encode()  # what cannot be represented is refused now
@@ -119,15 +120,16 @@ class Checkpointer:
             self._refresh()
         except Error as error:
             self.engine._report(error.status, str(error))
-            return Ticket(self.engine, iteration, error.status, str(error))
-        ticket = self.engine.snapshot(iteration)
-        self._capturing = ticket.taken
-        return ticket
+            self.ticket = Ticket(self.engine, iteration, error.status, str(error))
+            return self.ticket
+        self.ticket = self.engine.snapshot(iteration)
+        self._capturing = self.ticket.taken
+        return self.ticket
 
     @contextlib.contextmanager
     def update(self, iteration: int) -> Iterator[None]:
-        """Around the updates of an iteration: before_update() at its begin, snapshot(iteration) at its end. Nothing is
-        captured when the block raises."""
+        """Around the updates of an iteration: before_update() at its begin, snapshot(iteration) at its end; its ticket is
+        then in `ticket`. Nothing is captured when the block raises."""
         self.before_update()
         yield
         self.snapshot(iteration)
