@@ -128,8 +128,8 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def update(self, iteration: int) -> Iterator[None]:
-        """Around the updates of an iteration: before_update() at its begin, snapshot(iteration) at its end; its ticket is
-        then in `ticket`. Nothing is captured when the block raises."""
+        """Around the updates of an iteration: before_update() at its begin, snapshot(iteration) at its end, whose
+        ticket is then in `ticket`. Nothing is captured when the block raises."""
         self.before_update()
         yield
         self.snapshot(iteration)
