@@ -18,7 +18,6 @@ using ::testing::Each;
 using testing::eventually;
 using ::testing::HasSubstr;
 using testing::on_all;
-using testing::SilentTransport;
 using testing::TamperingTransport;
 using testing::Trainer;
 
@@ -226,7 +225,7 @@ TEST(Agent, WorldSizesThatDisagreeAreRefusedWithBoth) {
   // The first to come is right, the other one learns of both.
   const std::size_t refused = statuses[0] == CKPT_ERR_MISMATCH ? 0 : 1;
   EXPECT_EQ(statuses[refused], CKPT_ERR_MISMATCH);
-  EXPECT_THAT(trainers[refused]->error(), AllOf(HasSubstr("2 ranks"), HasSubstr("3"), HasSubstr("world_size")));
+  EXPECT_THAT(trainers[refused]->error(), AllOf(HasSubstr("2"), HasSubstr("3"), HasSubstr("world_size")));
 }
 
 TEST(Agent, WhatComesDamagedIsFetchedAgain) {
@@ -299,7 +298,7 @@ TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
   Cluster cluster(2);
   std::atomic<bool> silent = false;
   cluster.start("a");
-  cluster.start("b", {}, SilentTransport::over_ucx(silent));
+  cluster.start("b", {}, testing::silenced_by(silent));
   auto trainers = start_trainers(cluster, {"a", "b"});
   expect_restored(trainers, -1);
   const auto committed = commit_one(trainers, 0);

@@ -18,8 +18,6 @@
 
 namespace ckpt::agent::testing {
 
-using MakeTransport = decltype(AgentSetup::make_transport);
-
 inline void replace(OptionPairs& pairs, const OptionPairs& by) {
   for (const auto& option : by) {
     std::erase_if(pairs, [&](const auto& pair) { return pair.first == option.first; });
@@ -46,12 +44,13 @@ class Cluster {
   const std::string& path() const { return directory_.path(); }
   std::uint32_t world_size() const { return world_size_; }
 
-  // `more` overrides options; `transport` stands in for UCX's.
-  void start(const std::string& node, const OptionPairs& more = {}, MakeTransport transport = {}) {
+  // `more` overrides options; `change` puts something in the way of store or transport.
+  using Change = std::function<void(AgentSetup&)>;
+  void start(const std::string& node, const OptionPairs& more = {}, const Change& change = {}) {
     OptionPairs pairs = options(node);
     replace(pairs, more);
     AgentSetup setup = standard_setup(parse_options(Reader::agent, pairs, nullptr), silent_log());
-    if (transport) setup.make_transport = std::move(transport);
+    if (change) change(setup);
     agents_[node] = std::make_unique<Agent>(std::move(setup));
   }
   void stop(const std::string& node) { agents_.erase(node); }
@@ -195,9 +194,11 @@ class TamperingTransport : public net::Transport {
   }
   std::string description() const override { return inner_->description(); }
 
-  static MakeTransport over_ucx(Tamper tamper) {
-    return [tamper = std::move(tamper)](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-      return std::make_unique<TamperingTransport>(net::Transport::create(options, std::move(handlers)), tamper);
+  static Cluster::Change over_ucx(Tamper tamper) {
+    return [tamper = std::move(tamper)](AgentSetup& setup) {
+      setup.make_transport = [tamper](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+        return std::make_unique<TamperingTransport>(net::Transport::create(options, std::move(handlers)), tamper);
+      };
     };
   }
 
@@ -229,7 +230,27 @@ class TamperingTransport : public net::Transport {
   std::shared_ptr<Tamper> tamper_;
 };
 
-// A node that others know and hear nothing of while `silent`.
+// Together they make a node of which nothing is seen or heard while `silent`, as of a frozen machine.
+class SilentStore : public coord::Store {
+ public:
+  SilentStore(std::unique_ptr<coord::Store> inner, const std::atomic<bool>& silent)
+      : inner_(std::move(inner)), silent_(silent) {}
+  std::optional<coord::Entry> get(const std::string& key) override { return inner().get(key); }
+  std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
+                                      std::uint64_t expected) override {
+    return inner().put_if(key, value, expected);
+  }
+  std::vector<coord::Entry> list(const std::string& prefix) override { return inner().list(prefix); }
+
+ private:
+  coord::Store& inner() {
+    if (silent_) throw Failure(CKPT_ERR_TIMEOUT, "the store does not answer");
+    return *inner_;
+  }
+  const std::unique_ptr<coord::Store> inner_;
+  const std::atomic<bool>& silent_;
+};
+
 class SilentTransport : public net::Transport {
  public:
   SilentTransport(std::unique_ptr<net::Transport> inner, const std::atomic<bool>& silent)
@@ -247,19 +268,29 @@ class SilentTransport : public net::Transport {
   }
   std::string description() const override { return inner_->description(); }
 
-  static MakeTransport over_ucx(const std::atomic<bool>& silent) {
-    return [&silent](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-      const auto serve = handlers.serve;
-      handlers.serve = [&silent, serve](net::NodeId to, const net::PieceName& piece) {
-        return silent ? std::nullopt : serve(to, piece);
-      };
-      return std::make_unique<SilentTransport>(net::Transport::create(options, std::move(handlers)), silent);
+  static std::unique_ptr<net::Transport> over_ucx(const net::TransportOptions& options,
+                                                  net::Transport::Handlers handlers, const std::atomic<bool>& silent) {
+    handlers.message = [&silent, message = handlers.message](net::NodeId from, std::span<const std::byte> bytes) {
+      if (!silent) message(from, bytes);
     };
+    handlers.serve = [&silent, serve = handlers.serve](net::NodeId to, const net::PieceName& piece) {
+      return silent ? std::nullopt : serve(to, piece);
+    };
+    return std::make_unique<SilentTransport>(net::Transport::create(options, std::move(handlers)), silent);
   }
 
  private:
   const std::unique_ptr<net::Transport> inner_;
   const std::atomic<bool>& silent_;
 };
+
+inline Cluster::Change silenced_by(const std::atomic<bool>& silent) {
+  return [&silent](AgentSetup& setup) {
+    setup.store = std::make_unique<SilentStore>(std::move(setup.store), silent);
+    setup.make_transport = [&silent](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+      return SilentTransport::over_ucx(options, std::move(handlers), silent);
+    };
+  };
+}
 
 }  // namespace ckpt::agent::testing
