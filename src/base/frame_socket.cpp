@@ -211,7 +211,7 @@ FrameListener::FrameListener(std::string path) : path_(std::move(path)), socket_
   const Address address(path_);
   // The mode is set before anyone can connect: connecting fails until listen().
   if (!address.directory || ::bind(socket_.get(), address.get(), sizeof(address.name)) != 0 ||
-      ::chmod(path_.c_str(), 0600) != 0 || ::listen(socket_.get(), 64) != 0)
+      ::chmod(path_.c_str(), 0600) != 0 || ::listen(socket_.get(), SOMAXCONN) != 0)
     throw_errno(CKPT_ERR_SYSTEM, "cannot listen at " + path_);
 }
 

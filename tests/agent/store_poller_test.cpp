@@ -1,0 +1,95 @@
+#include "agent/store_poller.hpp"
+
+#include <gtest/gtest.h>
+
+#include "../coord/memory_store.hpp"
+#include "agent/record_codec.hpp"
+#include "support.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+class FlakyStore : public test::MemoryStore {
+ public:
+  std::optional<coord::Entry> get(const std::string& key) override {
+    if (broken) throw Failure(CKPT_ERR_SYSTEM, "the store is broken");
+    return MemoryStore::get(key);
+  }
+  std::atomic<bool> broken{false};
+};
+
+class StorePollerTest : public ::testing::Test {
+ protected:
+  void start() {
+    poller_.emplace(store_,
+                    StorePoller::Handlers{[this](const protocol::RootRead& read) { roots_.put(read); },
+                                          [this](const protocol::LifeRead& read) { lives_.put(read); },
+                                          [this](const auto& nodes) { nodes_.put(nodes); }},
+                    silent_log());
+  }
+  // What is read from now on.
+  protocol::RootRead next_root_that(const std::function<bool(const protocol::RootRead&)>& fits) {
+    for (;;)
+      if (const auto read = roots_.take(); fits(read)) return read;
+  }
+
+  FlakyStore store_;
+  testing::Mailbox<protocol::RootRead> roots_;
+  testing::Mailbox<protocol::LifeRead> lives_;
+  testing::Mailbox<std::vector<coord::NodeEntry>> nodes_;
+  std::optional<StorePoller> poller_;
+};
+
+TEST_F(StorePollerTest, WhatIsNotThereIsTold) {
+  start();
+  EXPECT_EQ(roots_.take().revision, 0u);
+  EXPECT_EQ(lives_.take().revision, 0u);
+  EXPECT_TRUE(nodes_.take().empty());
+}
+
+TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
+  start();
+  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  const auto won = next_root_that([](const auto& read) { return read.revision == 1; });
+  EXPECT_EQ(won.record, (protocol::RootRecord{1, 5, 0}));
+  poller_->swap(protocol::SwapRoot{0, {2, 6, 0}});
+  const auto lost = roots_.take();
+  EXPECT_EQ(lost.record, (protocol::RootRecord{1, 5, 0}));
+  protocol::LifeRecord life;
+  life.incarnation = 3;
+  poller_->swap(protocol::SwapLife{0, life});
+  for (protocol::LifeRead read; read.revision == 0;) {
+    read = lives_.take();
+    EXPECT_TRUE(read.revision == 0 || read.record == life);
+  }
+}
+
+TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {
+  start();
+  roots_.take();
+  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 9}), 0));
+  EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 1; }).record.beat, 9u);
+  const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
+  coord::register_node(store_, node);
+  for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
+}
+
+TEST_F(StorePollerTest, AnOutageEndsByItself) {
+  start();
+  roots_.take();
+  store_.broken = true;
+  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  ASSERT_TRUE(testing::eventually([&] { return !roots_.empty() || store_.MemoryStore::get("root").has_value(); }));
+  store_.broken = false;
+  EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
+}
+
+TEST_F(StorePollerTest, ARecordThatMakesNoSenseIsAnOutage) {
+  ASSERT_TRUE(store_.put_if("root", "{\"epoch\": 1}", 0));
+  start();
+  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 9}), 1));
+  EXPECT_EQ(next_root_that([](const auto&) { return true; }).record.beat, 9u) << "the broken one is never told";
+}
+
+}  // namespace
+}  // namespace ckpt::agent

@@ -1,0 +1,232 @@
+// The trainers' socket against well-behaved, wrong and hostile clients; the core is played by a stub.
+#include "agent/trainer_server.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <random>
+
+#include "base/error.hpp"
+#include "support.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// Answers at once, or keeps the answer back.
+class StubRequests : public TrainerRequests {
+ public:
+  void hello(const protocol::TrainerHello& hello, std::int64_t, Respond respond) override {
+    hellos.put(hello);
+    respond({});
+  }
+  void exited(Asker asker) override { exits.put(asker); }
+  void restore(Asker, std::int64_t timeout_ms, Respond respond) override { restores.put({timeout_ms, respond}); }
+  void restored(Asker, Respond respond) override { respond({}); }
+  void corrupt(Asker, const CorruptRequest&, std::int64_t, Respond respond) override { respond({}); }
+  void reserve(Asker, const ReserveRequest& request, Respond respond) override {
+    reserves.put(request);
+    respond({CKPT_ERR_NO_SPACE, "too little", json::object(), {}});
+  }
+  void status(Respond respond) override { respond({CKPT_OK, "", {{"agent", 1}}, {}}); }
+  void stop(Respond respond) override { respond({}); }
+
+  testing::Mailbox<protocol::TrainerHello> hellos;
+  testing::Mailbox<Asker> exits;
+  testing::Mailbox<std::pair<std::int64_t, Respond>> restores;
+  testing::Mailbox<ReserveRequest> reserves;
+};
+
+class TrainerServerTest : public ::testing::Test {
+ protected:
+  TrainerServerTest() {
+    std::filesystem::create_directories(options_.node_dir());
+    server_.emplace(options_, requests_, silent_log());
+  }
+  FrameSocket connect() { return FrameSocket::connect(options_.node_dir() + "/agent.sock"); }
+  static json ask(FrameSocket& socket, const json& request) {
+    socket.send(request, {}, Deadline::in_ms(30'000));
+    return socket.receive(Deadline::in_ms(30'000)).body;
+  }
+  json hello(std::uint64_t instance = 7) const {
+    return {{"type", "hello"},
+            {"protocol", 1},
+            {"job", "job"},
+            {"rank", 3},
+            {"world_size", 4},
+            {"shard", "rank3"},
+            {"instance", instance},
+            {"private_shard", "rank3.private"},
+            {"pid", 1},
+            {"incarnation", 0},
+            {"options", {{"claim_timeout_ms", 100}}}};
+  }
+  void expect_alive() {
+    auto socket = connect();
+    EXPECT_EQ(ask(socket, {{"type", "status"}}).at("agent"), 1);
+  }
+
+  testing::ArenaDirectory directory_;
+  const Options options_ =
+      parse_options(Reader::agent, {{"job", "job"}, {"node", "a"}, {"arena_dir", directory_.path()}}, nullptr);
+  StubRequests requests_;
+  std::optional<TrainerServer> server_;
+};
+
+TEST_F(TrainerServerTest, ATrainerIsIntroducedAndServed) {
+  auto socket = connect();
+  EXPECT_EQ(ask(socket, hello()).at("status"), CKPT_OK);
+  const auto introduced = requests_.hellos.take();
+  EXPECT_EQ(introduced.rank, 3u);
+  EXPECT_EQ(introduced.instance, 7u);
+  EXPECT_EQ(introduced.private_shard, "rank3.private");
+  const auto answer = ask(socket, {{"type", "reserve"},
+                                   {"main_bytes", 1u << 30},
+                                   {"main_layout_bytes", 100},
+                                   {"private_bytes", 0},
+                                   {"private_layout_bytes", 2}});
+  EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_SPACE);
+  EXPECT_EQ(answer.at("message"), "too little");
+  EXPECT_EQ(requests_.reserves.take().main_bytes, 1u << 30);
+}
+
+TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
+  auto socket = connect();
+  ask(socket, hello());
+  socket.send({{"type", "restore"}, {"timeout_ms", 1234}}, {}, Deadline::in_ms(30'000));
+  auto [timeout_ms, respond] = requests_.restores.take();
+  EXPECT_EQ(timeout_ms, 1234);
+  expect_alive();
+  std::thread([&] { respond({CKPT_OK, "late", {{"found", false}}, {}}); }).join();
+  EXPECT_EQ(socket.receive(Deadline::in_ms(30'000)).body.at("message"), "late");
+}
+
+TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
+  Respond respond;
+  {
+    auto socket = connect();
+    ask(socket, hello());
+    socket.send({{"type", "restore"}, {"timeout_ms", 1}}, {}, Deadline::in_ms(30'000));
+    respond = requests_.restores.take().second;
+  }
+  EXPECT_EQ(requests_.exits.take().instance, 7u);
+  respond({});
+  expect_alive();
+  server_.reset();
+  respond({});  // later than the server itself
+}
+
+TEST_F(TrainerServerTest, AClosedEngineIsGoneAfterAWhileAndAtOnceWithBye) {
+  {
+    auto socket = connect(), other = connect();
+    ask(socket, hello(7));
+  }
+  EXPECT_EQ(requests_.exits.take().instance, 7u);
+  auto socket = connect();
+  ask(socket, hello(8));
+  EXPECT_EQ(ask(socket, {{"type", "bye"}}).at("status"), CKPT_OK);
+  EXPECT_EQ(requests_.exits.take().instance, 8u);
+}
+
+TEST_F(TrainerServerTest, ASecondTrainerOfALivingRankIsRefused) {
+  auto first = connect(), second = connect();
+  ask(first, hello(7));
+  const auto answer = ask(second, hello(8));
+  EXPECT_EQ(answer.at("status"), CKPT_ERR_CLAIMED);
+  EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr(std::to_string(::getpid())));
+  EXPECT_TRUE(requests_.exits.empty());
+}
+
+TEST_F(TrainerServerTest, WhoGoesOnMustBeWhoItWas) {
+  auto stranger = connect();
+  json again = hello(9);
+  again["incarnation"] = 2;
+  EXPECT_EQ(ask(stranger, again).at("status"), CKPT_ERR_SUPERSEDED);
+  auto socket = connect();
+  ask(socket, hello(7));
+  auto back = connect();
+  again["instance"] = 7;
+  EXPECT_EQ(ask(back, again).at("status"), CKPT_OK);
+}
+
+TEST_F(TrainerServerTest, WrongRequestsAreAnsweredWithASentence) {
+  std::vector<std::pair<json, std::string>> wrong = {
+      {{{"type", "restore"}, {"timeout_ms", 1}}, "begins with"},
+      {{{"type", 5}}, "type"},
+      {json::object(), "type"},
+      {{{"type", "hello"}}, "protocol"},
+  };
+  for (const auto& [key, value, named] :
+       std::vector<std::tuple<const char*, json, const char*>>{{"protocol", 2, "versions"},
+                                                               {"job", "other", "serves job job"},
+                                                               {"rank", 4, "world size"},
+                                                               {"rank", -1, "rank"},
+                                                               {"rank", "3", "rank"},
+                                                               {"world_size", 1e300, "world_size"},
+                                                               {"shard", "../x", "shard"},
+                                                               {"private_shard", "rank3", "different names"},
+                                                               {"incarnation", std::uint64_t{1} << 60, "incarnation"},
+                                                               {"instance", nullptr, "instance"}}) {
+    json request = hello();
+    request[key] = value;
+    wrong.emplace_back(request, named);
+  }
+  for (const auto& [request, named] : wrong) {
+    auto socket = connect();
+    const auto answer = ask(socket, request);
+    EXPECT_NE(answer.at("status"), CKPT_OK) << request;
+    EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr(named));
+  }
+  EXPECT_TRUE(requests_.hellos.empty());
+  expect_alive();
+}
+
+TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
+  std::mt19937_64 random(4);
+  const std::vector<json> requests = {hello(),
+                                      {{"type", "reserve"},
+                                       {"main_bytes", 1},
+                                       {"main_layout_bytes", 1},
+                                       {"private_bytes", 1},
+                                       {"private_layout_bytes", 1}},
+                                      {{"type", "corrupt"}, {"shard", "rank3"}, {"version", 1}, {"leaf", 0}},
+                                      {{"type", "restored"}}};
+  const std::vector<json> values = {nullptr,        -1,  UINT64_MAX, 1.5, "", std::string(1000, 'x'), json::array(),
+                                    json::object(), true};
+  for (int round = 0; round < 300; ++round) {
+    auto socket = connect();
+    for (json request : requests) {
+      auto at = request.begin();
+      std::advance(at, static_cast<std::ptrdiff_t>(random() % request.size()));
+      *at = values[random() % values.size()];
+      if (request.value("type", json()) == "status") continue;
+      EXPECT_TRUE(ask(socket, request).contains("status"));
+    }
+  }
+  expect_alive();
+}
+
+TEST_F(TrainerServerTest, BytesThatAreNoFramesEndTheConnectionAlone) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 100; ++round) {
+    auto socket = connect();
+    std::vector<std::byte> bytes(1 + random() % 100);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    if (round % 2 == 0 && bytes.size() > 4) bytes[1] = bytes[2] = bytes[3] = std::byte{0};  // a short frame
+    [[maybe_unused]] const auto sent = ::send(socket.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  expect_alive();
+}
+
+TEST_F(TrainerServerTest, ManyConnectionsThatSayNothingAreBorne) {
+  std::vector<FrameSocket> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(connect());
+  expect_alive();
+}
+
+}  // namespace
+}  // namespace ckpt::agent
