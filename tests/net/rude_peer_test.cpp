@@ -12,6 +12,29 @@
 namespace ckpt::net::testing {
 namespace {
 
+wire::Hello hello_of(NodeId from, std::uint64_t from_instance, NodeId to, std::uint64_t to_instance) {
+  wire::Hello hello;
+  hello.job_hash = wire::job_hash("test job");
+  hello.from_node = from;
+  hello.from_instance = from_instance;
+  hello.to_node = to;
+  hello.to_instance = to_instance;
+  return hello;
+}
+
+// `right` with each of its fields spoilt in turn.
+std::vector<wire::Hello> spoilt(const wire::Hello& right) {
+  std::vector<wire::Hello> result(7, right);
+  result[0].magic ^= 1;
+  result[1].version ^= 1;
+  result[2].job_hash ^= 1;
+  result[3].to_node ^= 1;
+  result[4].to_instance ^= 1;
+  result[5].from_node ^= 1;
+  result[6].from_instance ^= 1;
+  return result;
+}
+
 // One connection to `victim`, driven by hand.
 class RudePeer : private UcxEvents {
  public:
@@ -26,13 +49,8 @@ class RudePeer : private UcxEvents {
     link_->end_operations();
   }
 
-  void say_hello() {
-    wire::Hello hello;
-    hello.job_hash = wire::job_hash("test job");
-    hello.from_node = 9;
-    hello.from_instance = 900;
-    hello.to_node = 1;
-    hello.to_instance = 100;
+  // Returns when it was answered or the connection was closed.
+  void say_hello(const wire::Hello& hello = hello_of(9, 900, 1, 100)) {
     link_->send(wire::kind_hello, hello);
     progress_until([this] { return heard_[wire::kind_hello] > 0; });
   }
@@ -60,6 +78,42 @@ class RudePeer : private UcxEvents {
   std::shared_ptr<Link> link_;
 };
 
+// Answers every hello with the same one.
+class RudeHost : private UcxEvents {
+ public:
+  explicit RudeHost(const wire::Hello& answer) : answer_(answer), ucx_(loopback_options(9, 900), *this) {}
+  ~RudeHost() {
+    if (link_ == nullptr) return;
+    link_->retire();
+    link_->close();
+    for (int i = 0; i < 1000 && !link_->idle(); ++i) ucx_.progress();
+    link_->end_operations();
+  }
+  const std::string& address() const { return ucx_.address(); }
+  template <class Done>
+  void progress_until(Done done) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (!done() && std::chrono::steady_clock::now() < deadline) ucx_.progress();
+  }
+  int asked_for() const { return asked_for_; }
+
+ private:
+  void arrived(wire::Kind kind, ucp_ep_h, Arrival&) override {
+    if (kind == wire::kind_hello) link_->send(wire::kind_hello, answer_);
+    asked_for_ += kind == wire::kind_fetch_request;
+  }
+  void connection_requested(ucp_conn_request_h request) override {
+    link_ = std::make_shared<Link>(ucx_, false, failures_);
+    link_->open(request);
+  }
+
+  const wire::Hello answer_;
+  std::size_t failures_ = 0;
+  int asked_for_ = 0;
+  Ucx ucx_;
+  std::shared_ptr<Link> link_;
+};
+
 void expect_alive(Node& node) {
   Node friendly(loopback_options(2, 200));
   node.knows(friendly);
@@ -82,6 +136,41 @@ TEST(RudePeer, NothingIsHeardBeforeTheHello) {
   const auto heard = node.messages.wait_for(1);
   ASSERT_EQ(heard.size(), 1u);
   EXPECT_EQ(text_of(heard[0].second), "please");
+}
+
+TEST(RudePeer, AHelloThatIsWrongInAnyFieldIsRefused) {
+  Node node(loopback_options(1, 100));
+  node.transport->set_peer(9, 900, "127.0.0.1:1");
+  const auto right = hello_of(9, 900, 1, 100);
+  for (const auto& hello : spoilt(right)) {
+    if (hello.from_node != right.from_node) continue;  // a node that is not known yet may well come first
+    RudePeer rude(*node.transport);
+    rude.say_hello(hello);
+    EXPECT_EQ(rude.heard(wire::kind_hello), 0);
+    EXPECT_TRUE(rude.link().failed());
+  }
+  RudePeer polite(*node.transport);
+  polite.say_hello(right);
+  EXPECT_EQ(polite.heard(wire::kind_hello), 1);
+}
+
+TEST(RudePeer, AnAnswerThatIsWrongInAnyFieldIsRefused) {
+  const auto right = hello_of(9, 900, 1, 100);
+  for (const auto& answer : spoilt(right)) {
+    RudeHost host(answer);
+    Node node(loopback_options(1, 100));
+    node.transport->set_peer(9, 900, host.address());
+    const auto sink = node.fetch(9, {"piece", 1});
+    host.progress_until([&] { return sink->ends.count() > 0; });
+    EXPECT_EQ(sink->end(), FetchEnd::peer_failed);
+    EXPECT_EQ(host.asked_for(), 0);
+  }
+  RudeHost host(right);
+  Node node(loopback_options(1, 100));
+  node.transport->set_peer(9, 900, host.address());
+  const auto sink = node.fetch(9, {"piece", 1});
+  host.progress_until([&] { return host.asked_for() > 0; });
+  EXPECT_EQ(host.asked_for(), 1);
 }
 
 TEST(RudePeer, GarbageOfEveryKindIsDropped) {
