@@ -85,7 +85,7 @@ void AgentLink::lost(const Failure& failure) {
   connected_.store(false, std::memory_order_release);
 }
 
-Frame AgentLink::ask(const nlohmann::json& request, Deadline deadline) {
+Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!changed_.wait_until(lock, deadline.at(), [&] { return connection_.has_value(); }))
@@ -98,6 +98,7 @@ Frame AgentLink::ask(const nlohmann::json& request, Deadline deadline) {
       if (connection_->usable()) throw;
       lost(failure);
       if (failure.status() == CKPT_ERR_TIMEOUT) throw;
+      request = again;
     }
   }
 }

@@ -49,8 +49,9 @@ class AgentLink {
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
   Session session() const;
 
-  // Asks the agent; waits for a new one where it dies meanwhile. Throws Failure, also for an answer that is a refusal.
-  Frame ask(const nlohmann::json& request, Deadline deadline);
+  // Asks the agent; where it dies meanwhile, waits for a new one and asks that `again`, since it knows nothing of what
+  // went before. Throws Failure, also for an answer that is a refusal.
+  Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
 
   // Has the slots made and maps them; session() has them then. Throws Failure. Done again by itself for every new
   // agent.

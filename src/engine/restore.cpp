@@ -25,7 +25,8 @@ void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
   stored_.reset();
   while (!stored_) {
     request["timeout_ms"] = deadline.remaining_ms();
-    Frame answer = link_.ask(request, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+    const nlohmann::json again = {{"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}};
+    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
     try {
       stored_ = take_stored(std::move(answer));
     } catch (const CorruptPiece& corrupt) {
@@ -65,7 +66,8 @@ ckpt_restored Engine::restore(std::string& message) {
   while (const auto corrupt = load()) ask_for_stored(report_of(*corrupt), deadline);
   const double load_ms = milliseconds_between(load_begin, Clock::now());
   link_.joined(stored_->incarnation);
-  link_.ask({{"type", "restored"}}, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+  const nlohmann::json restored = {{"type", "restored"}};
+  link_.ask(restored, restored, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
 
   ckpt_restored result{};
   result.found = stored_->found;

@@ -1,7 +1,7 @@
 // Pieces with contents that follow from their version, for tests of the arena.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -45,7 +45,7 @@ inline Manifest piece_manifest(const std::string& shard, Version version, std::u
 inline void store_piece(WritableSlot slot, const std::string& shard, Version version, std::uint64_t bytes) {
   const auto data = piece_bytes(version, bytes);
   slot.begin();
-  std::memcpy(slot.data(), data.data(), data.size());
+  std::copy(data.begin(), data.end(), slot.data());
   slot.seal(piece_manifest(shard, version, bytes));
 }
 
@@ -54,7 +54,7 @@ inline bool piece_is_whole(const Slot& slot, const Manifest& manifest) {
   if (kernels::verify_leaves(slot.data(), manifest.length_bytes, 0, manifest.leaves.size(), manifest.leaves.data()))
     return false;
   const auto expected = piece_bytes(manifest.version, manifest.length_bytes);
-  return std::memcmp(slot.data(), expected.data(), expected.size()) == 0;
+  return std::equal(expected.begin(), expected.end(), slot.data());
 }
 
 }  // namespace ckpt::arena

@@ -1,0 +1,49 @@
+// The offsets that docs/arena.md gives.
+
+#include "arena/format.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+namespace ckpt::arena {
+namespace {
+
+static_assert(offsetof(NodeHeader, magic) == 0 && offsetof(NodeHeader, format) == 8 &&
+              offsetof(NodeHeader, reserved) == 12 && offsetof(NodeHeader, arena_id) == 16 &&
+              offsetof(NodeHeader, job) == 24 && offsetof(NodeHeader, node) == 280 &&
+              offsetof(NodeHeader, highest_commit) == 576 && offsetof(NodeHeader, newest_seen) == 584 &&
+              offsetof(NodeHeader, highest_epoch) == 592);
+static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format) == 8 &&
+              offsetof(RankControl, rank) == 12 && offsetof(RankControl, grant) == 64 &&
+              offsetof(RankControl, resume_at) == 72 && offsetof(RankControl, committed) == 80 &&
+              offsetof(RankControl, fenced) == 88 && offsetof(RankControl, writer_pid) == 96 &&
+              offsetof(RankControl, writer_start_ticks) == 104 && offsetof(RankControl, agent_bell) == 112 &&
+              offsetof(RankControl, used_grant) == 128 && offsetof(RankControl, attempted) == 136 &&
+              offsetof(RankControl, capturing) == 144 && offsetof(RankControl, trainer_bell) == 152);
+static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
+              offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
+              offsetof(SegmentHeader, slots) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&
+              offsetof(SegmentHeader, manifest_capacity_bytes) == 32 && offsetof(SegmentHeader, shard) == 40 &&
+              offsetof(SegmentHeader, ready) == 320);
+static_assert(offsetof(SlotHeader, seal) == 0 && offsetof(SlotHeader, version) == 8 &&
+              offsetof(SlotHeader, length_bytes) == 16 && offsetof(SlotHeader, root_digest) == 24 &&
+              offsetof(SlotHeader, layout_bytes) == 32 && offsetof(SlotHeader, layout_hash) == 40 &&
+              offsetof(SlotHeader, world_size) == 48 && offsetof(SlotHeader, dropped) == 64);
+
+std::string text_of(std::uint64_t magic) {
+  char text[sizeof(magic)];
+  std::memcpy(text, &magic, sizeof(magic));
+  return text;
+}
+
+TEST(Format, FilesBeginWithTheirNames) {
+  EXPECT_EQ(text_of(node_magic), "CKPTNE1");
+  EXPECT_EQ(text_of(control_magic), "CKPTNT1");
+  EXPECT_EQ(text_of(segment_magic), "CKPTNG1");
+}
+
+}  // namespace
+}  // namespace ckpt::arena
