@@ -6,6 +6,7 @@
 // because weights, momentum and random numbers come back at one version. Without options it is the only rank of the
 // job "cpp-trainer", and the engine starts the node's agent; `ckptctl stop job=cpp-trainer` ends that, and
 // `ckptctl gc job=cpp-trainer` frees the memory.
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <ckptengine/engine.hpp>
@@ -13,31 +14,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace {
 
 constexpr std::size_t features = 1 << 14;
-constexpr std::size_t seen_features = 64;  // of one example
+constexpr std::size_t features_per_example = 64;
+constexpr std::size_t batch = 2048;
+constexpr float learning_rate = 4;
 
-struct Model {
-  std::vector<float> weights = std::vector<float>(features);
-  std::vector<float> momentum = std::vector<float>(features);
-};
-
-struct Example {
-  std::array<std::size_t, seen_features> indices;
-  float label;
-};
-
-// A generator whose state is plain memory, so that it can be captured as it is.
+// SplitMix64: a generator whose state is plain memory, so that it can be captured as it is.
 struct Random {
   std::uint64_t state = 1;
-  using result_type = std::uint64_t;
-  static constexpr result_type min() { return 0; }
-  static constexpr result_type max() { return UINT64_MAX; }
-  result_type operator()() {
+  std::uint64_t next() {
     std::uint64_t z = (state += 0x9e3779b97f4a7c15);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
     z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
@@ -45,30 +36,38 @@ struct Random {
   }
 };
 
-Example draw(Random& random) {
-  Example example{};
-  std::size_t votes = 0;
-  for (std::size_t& index : example.indices) {
-    index = random() % features;
-    votes += index & 1;
+struct Model {
+  std::vector<float> weights = std::vector<float>(features);
+  std::vector<float> momentum = std::vector<float>(features);
+  std::vector<float> gradient = std::vector<float>(features);  // made anew in each iteration: not captured
+};
+
+// Mean loss and gradient of random examples, whose label says whether most of their features are odd. Changes nothing
+// that is captured while training goes on.
+double forward_backward(Model& model, Random& random) {
+  std::fill(model.gradient.begin(), model.gradient.end(), 0.0f);
+  double loss = 0;
+  for (std::size_t example = 0; example < batch; ++example) {
+    std::array<std::size_t, features_per_example> seen;
+    std::size_t odd = 0;
+    float sum = 0;
+    for (std::size_t& feature : seen) {
+      feature = random.next() % features;
+      odd += feature & 1;
+      sum += model.weights[feature];
+    }
+    const float label = odd > features_per_example / 2 ? 1.0f : 0.0f;
+    const float slope = 1 / (1 + std::exp(-sum)) - label;
+    loss += std::log1p(std::exp(label > 0 ? -sum : sum)) / batch;
+    for (const std::size_t feature : seen) model.gradient[feature] += slope / batch;
   }
-  example.label = votes > seen_features / 2 ? 1.0f : 0.0f;
-  return example;
+  return loss;
 }
 
-// Forward and backward: reads the weights, changes nothing that is captured but the random state.
-float forward_backward(const Model& model, const Example& example, float& slope) {
-  float sum = 0;
-  for (const std::size_t index : example.indices) sum += model.weights[index];
-  const float guess = 1 / (1 + std::exp(-sum));
-  slope = guess - example.label;
-  return -std::log(example.label > 0 ? guess : 1 - guess);
-}
-
-void update(Model& model, const Example& example, float slope) {
-  for (const std::size_t index : example.indices) {
-    model.momentum[index] = 0.9f * model.momentum[index] + slope;
-    model.weights[index] -= 0.1f * model.momentum[index];
+void update(Model& model) {
+  for (std::size_t i = 0; i < features; ++i) {
+    model.momentum[i] = 0.9f * model.momentum[i] + model.gradient[i];
+    model.weights[i] -= learning_rate * model.momentum[i];
   }
 }
 
@@ -100,18 +99,17 @@ void train(std::int64_t iterations, const ckpt::Options& options) {
   if (!start.message.empty()) std::printf("%s\n", start.message.c_str());
 
   for (std::int64_t k = start.next_iteration; k < iterations; ++k) {
-    const Example example = draw(random);
-    float slope = 0;
-    const float loss = forward_backward(model, example, slope);
+    const double loss = forward_backward(model, random);
     engine.before_update();  // weights and momentum change from here on
-    update(model, example, slope);
+    update(model);
     const ckpt::Ticket ticket = engine.snapshot(k);
-    if (!ticket && ticket.status() != CKPT_ERR_SKIPPED)
-      std::printf("iteration %lld: %s\n", static_cast<long long>(k), ticket.message().c_str());
-    if (k % 1000 == 0 || k + 1 == iterations) std::printf("iteration %lld loss %a\n", static_cast<long long>(k), loss);
+    if (!ticket && ticket.status() != CKPT_ERR_SKIPPED) std::printf("%s\n", ticket.message().c_str());
+    if (k % 100 == 0) std::printf("iteration %lld loss %a\n", static_cast<long long>(k), loss);
   }
+  engine.before_update();  // makes the last snapshot known
+
   const ckpt_stats_t stats = engine.stats();
-  std::printf("%llu snapshots taken, %llu skipped, newest commit %lld\n",
+  std::printf("%llu snapshots taken, %llu skipped, newest commit heard of: %lld\n",
               static_cast<unsigned long long>(stats.snapshots), static_cast<unsigned long long>(stats.skipped),
               static_cast<long long>(stats.committed_iteration));
 }
