@@ -42,7 +42,7 @@ def cpu_seconds(pids: list[int]) -> float:
 def measure(arguments: argparse.Namespace, folder: Path) -> tuple[Run, float]:
     """The run, and the CPU seconds of all agents during it."""
     programs = find_programs(Path(load_library(arguments.library).path))
-    options = {"transport": arguments.transport}
+    options = {"transport": arguments.transport, "interface": "lo"}
     with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:
         np.save(cluster.scratch / "text.npy", corpus.encode(corpus.read_text(None)))
         names = [f"node{i}" for i in range(arguments.nodes)]

@@ -67,7 +67,7 @@ def demo(arguments: argparse.Namespace) -> bool:
     killed_at = arguments.kill_at or chance.randint(arguments.iterations // 3, arguments.iterations * 2 // 3)
     victim = arguments.kill_node if arguments.kill_node is not None else chance.randrange(arguments.nodes)
 
-    options = {"transport": arguments.transport}
+    options = {"transport": arguments.transport, "interface": "lo"}
     with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options) as cluster:
         text = corpus.encode(corpus.read_text(arguments.text))
         np.save(cluster.scratch / "text.npy", text)
