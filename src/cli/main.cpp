@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "cli/commands.hpp"
+#include "cli/placement_command.hpp"
 
 namespace {
 
@@ -73,8 +74,11 @@ int main(int argc, char** argv) {
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
   gc->add_flag("--all", line.all, "Of every job that has no agent any more");
   add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits");
+  cli::PlacementOptions placement_options;
+  const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
   CLI11_PARSE(app, argc, argv);
   try {
+    if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
     const cli::Scope scope = scope_of(line);
     if (status->parsed()) return print(cli::status(scope), line.json);
     if (stop->parsed()) return print(cli::stop(scope), line.json);

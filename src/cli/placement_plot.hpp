@@ -1,0 +1,24 @@
+// Draws survival probabilities with gnuplot, as GEMINI does in its figure 9.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "placement/pattern.hpp"
+
+namespace ckpt::cli {
+
+struct SurvivalPlot {
+  std::uint32_t nodes = 0;
+  std::uint32_t copies = 0;
+  std::vector<placement::Strategy> strategies;
+};
+
+// What gnuplot is told. Left, survival against the number of lost nodes; right, against the number of nodes.
+std::string plot_script(const SurvivalPlot& plot, const std::string& path);
+
+// Writes `path`, a .png or .svg. Throws Failure when it is neither, when gnuplot is missing, fails or hangs.
+void draw(const SurvivalPlot& plot, const std::string& path);
+
+}  // namespace ckpt::cli

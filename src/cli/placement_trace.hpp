@@ -1,0 +1,26 @@
+// A fault trace replayed over strategies, side by side.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/commands.hpp"
+#include "placement/placement.hpp"
+#include "placement/trace.hpp"
+
+namespace ckpt::cli {
+
+struct TraceStudy {
+  placement::Request request;  // for each strategy in turn; with domains: of the placement's nodes
+  double repair_days = 0;      // infinite: a node's memory is lost until its fault ends
+  std::uint32_t numberings = 1;
+  std::uint32_t rack_nodes = 0;  // of synthetic racks; 0: none
+  std::uint64_t seed = 1;
+};
+
+// One row per strategy: at how many of the trace's moments memory would not have sufficed, in the mean over numberings
+// of its nodes.
+Result study_trace(const placement::Trace& trace, const TraceStudy& study,
+                   const std::vector<placement::Strategy>& strategies);
+
+}  // namespace ckpt::cli
