@@ -97,6 +97,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("missing_ranks", directive.missing_ranks);
   v.field("missing_nodes", directive.missing_nodes);
   v.field("copies_now", directive.copies_now);
+  v.field("stranded", directive.stranded);
   v.field("alarm", directive.alarm);
 }
 

@@ -99,6 +99,7 @@ struct Directive {
   std::vector<Rank> missing_ranks; // while undecided: have not called restore() yet
   std::vector<NodeId> missing_nodes;  // while undecided: members of the last life that do not answer
   std::uint32_t copies_now = 0;    // fewest copies of any shard at `committed`, as far as reports tell
+  std::string stranded;            // why the decided version cannot be brought home any more, "" while it can
   std::string alarm;               // silent corruption or the like, "" if none
   bool operator==(const Directive&) const = default;
 };

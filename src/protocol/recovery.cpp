@@ -94,6 +94,21 @@ bool agree(const Holders& holders) {
                      [&](const Holder& holder) { return *holder.piece == *holders.front().piece; });
 }
 
+std::set<std::string> without_source(const Inventory& inventory, Version version, const std::set<std::string>& shards) {
+  const auto pieces = inventory.find(version);
+  if (pieces == inventory.end()) return shards;
+  std::set<std::string> lacking;
+  for (const auto& shard : shards) {
+    if (!pieces->second.contains(shard)) lacking.insert(shard);
+  }
+  return lacking;
+}
+
+std::string explain_stranded(Version version, const std::set<std::string>& shards, const std::vector<NodeId>& missing) {
+  return describe(version) + " was to be restored, but no node that answers has shards " + join(shards) +
+         " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
+}
+
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   const Inventory inventory = take_inventory(question.reports);
   Version newest_commit = question.first_commit;

@@ -41,4 +41,10 @@ struct RecoveryAnswer {
 
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question);
 
+// Of these shards, the ones without a source at the version.
+std::set<std::string> without_source(const Inventory& inventory, Version version, const std::set<std::string>& shards);
+
+// For people: the version was decided, but the last source of some shards is gone before every rank had them.
+std::string explain_stranded(Version version, const std::set<std::string>& shards, const std::vector<NodeId>& missing);
+
 }  // namespace ckpt::protocol

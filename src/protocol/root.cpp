@@ -38,6 +38,8 @@ void Root::on(const LifeRead& read) {
     newest_abandoned_ = {};
     margin_ = 0;
     committed_ = {};
+    source_lost_at_.reset();
+    stranded_.clear();
     alarm_.clear();
   }
   if ((was_undecided || new_life) && life_->decision.verdict == Verdict::restore) {
@@ -84,6 +86,7 @@ void Root::settle(TimeMs now, Effects& effects) {
   settle_admissions(now, effects);
   settle_decision(now, effects);
   settle_placement();
+  settle_stranded(now);
   settle_commits(now, effects);
   send_directives(now, effects);
 }
@@ -266,6 +269,28 @@ void Root::settle_placement() {
   }
 }
 
+// The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
+// long as the decision itself would have waited for a node.
+void Root::settle_stranded(TimeMs now) {
+  std::set<std::string> lacking;
+  const bool waiting = std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) {
+    return entry.second.rank.waiting;
+  });
+  if (waiting && life_->decision.verdict == Verdict::restore) {
+    std::set<std::string> shards;
+    for (const auto& [shard, place] : shards_) shards.insert(shard);
+    lacking = without_source(inventory_, life_->decision.version, shards);
+  }
+  if (lacking.empty()) {
+    source_lost_at_.reset();
+    stranded_.clear();
+    return;
+  }
+  if (!source_lost_at_) source_lost_at_ = now;
+  if (now - *source_lost_at_ < config_.node_wait_ms) return;
+  stranded_ = explain_stranded(life_->decision.version, lacking, missing_members(now));
+}
+
 // ---- Commit ----
 
 bool Root::has(NodeId node, const std::string& shard, Version version) const {
@@ -390,6 +415,7 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.committed = committed_;
   directive.abandoned = abandoned_;
   directive.resume_at = resume_at_;
+  directive.stranded = stranded_;
   directive.alarm = alarm_;
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);

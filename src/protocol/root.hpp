@@ -64,6 +64,7 @@ class Root {
 
   void settle_decision(TimeMs now, Effects& effects);
   void settle_placement();
+  void settle_stranded(TimeMs now);
   void settle_commits(TimeMs now, Effects& effects);
   bool is_complete(const std::map<std::string, Holders>& pieces) const;
   bool never_complete(Version version) const;
@@ -88,6 +89,8 @@ class Root {
   std::optional<TimeMs> all_waiting_since_;
   std::map<std::string, ShardPlace> shards_;  // once the life is complete
   Inventory inventory_;                       // of the present reports; borrows from peers_
+  std::optional<TimeMs> source_lost_at_;      // of the decided version, while ranks wait for it
+  std::string stranded_;
   Version committed_;
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;

@@ -324,7 +324,11 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
     case Verdict::restore: {
       const SlotRef* main = slots_.find_whole(trainer.hello.main_shard, decision.version);
       const SlotRef* private_ = slots_.find_whole(trainer.hello.private_shard, decision.version);
-      if (main == nullptr || private_ == nullptr) return;  // on their way home
+      if (main == nullptr || private_ == nullptr) {
+        if (directive_.stranded.empty()) return;  // on their way home
+        effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
+        break;
+      }
       effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *main, *private_, tier_of(*main),
                                      tier_of(*private_)});
       break;

@@ -29,6 +29,8 @@ void Ending::after_step() {
   }
 }
 
+TimeMs Ending::calm_ms() const { return quiet_since_ < 0 ? 0 : world_.timeline.now() - quiet_since_; }
+
 Ending::Lack Ending::lack() const {
   if (world_.awaits_replacement()) return {"I6", "a machine is still to be replaced"};
   if (!world_.launcher.everyone_trains()) {

@@ -18,6 +18,7 @@ class Ending {
   void after_step();
   bool is_reached() const { return reached_; }
   TimeMs took_ms() const { return took_ms_; }  // from the last fault's end
+  TimeMs calm_ms() const;                      // since then, 0 before
 
  private:
   struct Lack {

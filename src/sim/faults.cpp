@@ -1,5 +1,7 @@
 #include "sim/faults.hpp"
 
+#include <optional>
+
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
@@ -30,15 +32,23 @@ bool is_possible(Fault fault, Phase phase) {
 }
 
 void Faults::start() {
-  for (int i = 0; i < world_.settings.faults; ++i) {
-    Plan plan;
-    do {
-      plan.fault = static_cast<Fault>(world_.random.below(fault_count));
-      plan.phase = static_cast<Phase>(world_.random.below(phase_count));
-    } while (!is_possible(plan.fault, plan.phase));
-    plan_.push_back(plan);
-  }
+  for (int i = 0; i < world_.settings.faults; ++i) plan_one();
   armed_at_ = world_.timeline.now() + world_.random.between(0, world_.settings.fault_gap_ms);
+}
+
+// Phases that hardly come by themselves are brought about by another fault just before.
+void Faults::plan_one() {
+  Plan plan;
+  do {
+    plan.fault = static_cast<Fault>(world_.random.below(fault_count));
+    plan.phase = static_cast<Phase>(world_.random.below(phase_count));
+  } while (!is_possible(plan.fault, plan.phase));
+  std::optional<Fault> prelude;
+  if (plan.phase == Phase::electing) prelude = Fault::root_crash;
+  if (plan.phase == Phase::reprotecting) prelude = Fault::node_loss;
+  if (plan.phase <= Phase::restoring) prelude = Fault::trainer_crash;
+  if (prelude && world_.random.chance(700)) plan_.push_back({*prelude, Phase::idle, false});
+  plan_.push_back(plan);
 }
 
 void Faults::after_step() {
@@ -55,7 +65,7 @@ void Faults::after_step() {
     return;
   }
   plan_.pop_front();
-  const bool at_once = world_.random.chance(250);
+  const bool at_once = !plan.is_last || world_.random.chance(250);
   armed_at_ = now + world_.random.between(0, at_once ? 50 : world_.settings.fault_gap_ms);
 }
 

@@ -72,9 +72,10 @@ class Faults {
   struct Plan {
     Fault fault = Fault::trainer_crash;
     Phase phase = Phase::idle;
+    bool is_last = true;  // else the next one follows at once
   };
 
-  void arm_next();
+  void plan_one();
   void count(Fault fault, Phases phases);
   bool strike(Fault fault);  // false: there is nothing to strike now
   void mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend);

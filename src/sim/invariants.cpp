@@ -159,6 +159,16 @@ void Invariants::restore_refused(const RestoreFailed& failed) {
   if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
 }
 
+// Its patience is at an end although nothing went wrong for as long. That is an answer only where another rank is amiss.
+void Invariants::restore_hangs(const Trainer& trainer) {
+  if (trainer.launch != world_.launcher.launch()) return;
+  for (Trainer* each : world_.launcher.trainers()) {
+    if (!each->has_asked() || each->is_fenced()) return;
+  }
+  throw Violation{"I6", text("restore of rank ", trainer.rank, " on node ", trainer.node,
+                             " neither ends nor fails, although every rank has asked for it")};
+}
+
 void Invariants::restored(const Trainer& trainer, const RestoreReady& ready, std::uint64_t main,
                           std::uint64_t private_digest) {
   ++tally_.restores;

@@ -59,6 +59,7 @@ class Invariants {
   void commit_told(const Machine& machine, Rank rank, Version version);
   void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
   void restore_refused(const protocol::RestoreFailed& failed);
+  void restore_hangs(const Trainer& trainer);
   void restored(const Trainer& trainer, const protocol::RestoreReady& ready, std::uint64_t main,
                 std::uint64_t private_digest);
   void root_written(NodeId by, const protocol::RootRead& now);

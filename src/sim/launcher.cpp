@@ -9,7 +9,7 @@ namespace ckpt::sim {
 namespace {
 constexpr TimeMs watch_ms = 1000;
 constexpr TimeMs hang_ms = 8000;  // without progress while training
-constexpr int losses_until_given_up = 3;
+constexpr int losses_until_given_up = 2;
 }  // namespace
 
 void Launcher::start() {

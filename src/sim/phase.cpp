@@ -34,11 +34,9 @@ Phases current_phases(World& world) {
                                     [](const Trainer* trainer) { return trainer->is_capturing(); }));
   set(Phase::committing, all_train && world.invariants.awaits_commit());
   set(Phase::electing, is_electing(world));
-  const Version kept = world.invariants.history().newest_committed();
   for (const auto& [id, transfer] : world.transfers.active()) {
-    const bool is_newer = transfer.order.piece.version > kept;
-    if (is_newer) set(Phase::replicating, true);
-    else if (all_train) set(Phase::reprotecting, true);
+    const bool is_own = transfer.order.piece.version.incarnation() == world.invariants.history().incarnation();
+    set(is_own ? Phase::replicating : Phase::reprotecting, true);
   }
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;

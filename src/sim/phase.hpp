@@ -16,9 +16,9 @@ enum class Phase : std::uint8_t {
   deciding,      // all have, and the life is undecided
   restoring,     // it is decided, and some rank does not train yet
   capturing,     // some rank writes its slots
-  replicating,   // pieces newer than the newest commit are on their way
+  replicating,   // pieces of a version that this life captured are on their way
   committing,    // a version is whole in all its places, and no trainer knows
-  reprotecting,  // pieces of the newest commit, or older, are on their way to new places
+  reprotecting,  // pieces of the version that this life restored are on their way, home or to new places
   electing,      // nobody who is able to is root
   idle,          // training, and none of the above
 };

@@ -46,7 +46,7 @@ Settings draw_settings(std::uint64_t seed) {
   settings.capture_ms = random.between(5, settings.iteration_ms);
   settings.transfer_ms = random.chance(200) ? random.between(200, 900) : random.between(5, 150);
   settings.loss_per_mille = random.chance(300) ? static_cast<unsigned>(random.between(1, 50)) : 0;
-  settings.faults = static_cast<int>(random.between(3, 9));
+  settings.faults = static_cast<int>(random.between(2, 6));
   settings.fault_gap_ms = random.chance(300) ? 500 : 4000;
   return settings;
 }

@@ -28,6 +28,11 @@ Control* Trainer::control() {
   return found == controls.end() || found->second.instance != instance ? nullptr : &found->second;
 }
 
+bool Trainer::is_fenced() {
+  const Control* words = control();
+  return words != nullptr && words->fenced;
+}
+
 void Trainer::later(TimeMs delay_ms, std::function<void()> action) {
   world_.timeline.after(delay_ms, [&world = world_, id = instance, action = std::move(action)] {
     Trainer* trainer = world.trainer(id);
@@ -63,7 +68,9 @@ void Trainer::corrupt_state() { main_ ^= 1; }
 void Trainer::start() {
   later(world_.random.between(0, 300), [this] { connect(); });
   later(restore_timeout_ms, [this] {
-    if (stage_ != Stage::training) quit("restore timed out");
+    if (stage_ == Stage::training) return;
+    if (world_.ending.calm_ms() >= restore_timeout_ms) world_.invariants.restore_hangs(*this);
+    quit("restore timed out");
   });
 }
 

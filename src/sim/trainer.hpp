@@ -37,6 +37,7 @@ class Trainer {
   bool is_alive() const { return alive_; }
   bool is_frozen() const { return frozen_; }
   bool is_capturing() const { return capture_ != 0; }
+  bool is_fenced();
   Stage stage() const { return stage_; }
   bool has_asked() const { return has_asked_; }
   // For hello: 0 until it has restored.
