@@ -1,0 +1,197 @@
+// ckptctl's commands against agents that run in processes of their own.
+#include "cli/commands.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "../agent/processes.hpp"
+#include "base/error.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+using agent::testing::Cluster;
+using agent::testing::Process;
+using agent::testing::start_agent;
+using agent::testing::TrainerProcess;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class CommandsTest : public ::testing::Test {
+ protected:
+  Scope scope(const std::string& job = "", const std::string& node = "") const {
+    return {cluster_.path() + "/arena", cluster_.path() + "/coordination", job, node};
+  }
+  void start(const std::string& node) { agents_.push_back(start_agent(cluster_, node)); }
+  template <class Command>
+  std::string failure_of(Command command) {
+    try {
+      return "no failure, but: " + command().text;
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+  }
+
+  struct Ran {
+    int status;
+    std::string out;
+  };
+  Ran run(const std::string& words) const {
+    const std::string line = std::string(CKPTCTL_PROGRAM) + " " + words + " --arena-dir " + scope().arena_dir +
+                             " --coordination " + scope().coordination + " 2>&1";
+    FILE* pipe = ::popen(line.c_str(), "r");
+    Ran ran{0, ""};
+    std::array<char, 4096> buffer{};
+    for (std::size_t got = 0; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;)
+      ran.out.append(buffer.data(), got);
+    ran.status = WEXITSTATUS(::pclose(pipe));
+    return ran;
+  }
+
+  Cluster cluster_{1};
+  std::vector<Process> agents_;
+};
+
+TEST_F(CommandsTest, StatusShowsEveryAgentAndWhatItHolds) {
+  start("a");
+  start("b");
+  TrainerProcess trainer(cluster_, "a", 0);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  const Result result = status(scope("test"));
+  EXPECT_TRUE(result.good);
+  ASSERT_EQ(result.json.at("agents").size(), 2u);
+  EXPECT_EQ(result.json.at("agents")[0].at("committed").at("iteration"), 0);
+  EXPECT_THAT(result.text, AllOf(HasSubstr("node a of job test"), HasSubstr("node b of job test"),
+                                 HasSubstr("committed: iteration 0 of life 1"), HasSubstr("rank0.private"),
+                                 HasSubstr(std::to_string(trainer.process().pid()))));
+  EXPECT_EQ(status(scope("test", "b")).json.at("agents").size(), 1u);
+}
+
+TEST_F(CommandsTest, StatusOfAJobThatIsNotHereNamesThoseThatAre) {
+  EXPECT_THAT(failure_of([&] { return status(scope("other")); }), HasSubstr("arena_dir"));
+  start("a");
+  EXPECT_THAT(failure_of([&] { return status(scope("other")); }), HasSubstr("the jobs there are: test"));
+}
+
+TEST_F(CommandsTest, AnAgentThatIsGoneIsTold) {
+  start("a");
+  agents_.clear();  // killed
+  const Result result = status(scope());
+  EXPECT_FALSE(result.good);
+  EXPECT_THAT(result.text, HasSubstr("not running"));
+  EXPECT_EQ(result.json.at("without_agent")[0].at("node"), "a");
+  EXPECT_THAT(failure_of([&] { return stop(scope("test")); }), HasSubstr("no running agent of job test"));
+}
+
+TEST_F(CommandsTest, StopEndsTheAgentsAndKeepsTheirMemory) {
+  start("a");
+  start("b");
+  const Result result = stop(scope("test"));
+  EXPECT_TRUE(result.good) << result.text;
+  EXPECT_EQ(result.json.at("stopped").size(), 2u);
+  for (Process& agent : agents_) {
+    const int status = agent.wait();
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+  EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
+}
+
+TEST_F(CommandsTest, GcRemovesADeadJobAndNothingElse) {
+  start("a");
+  const Result kept = gc(scope("test"), false);
+  EXPECT_FALSE(kept.good);
+  EXPECT_THAT(kept.text, HasSubstr("ckptctl stop"));
+  EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
+
+  agents_.clear();
+  std::filesystem::create_directories(scope().coordination + "/unrelated");
+  const Result removed = gc(scope("test"), false);
+  EXPECT_TRUE(removed.good) << removed.text;
+  EXPECT_FALSE(std::filesystem::exists(scope().arena_dir + "/test"));
+  EXPECT_FALSE(std::filesystem::exists(scope().coordination + "/test"));
+  EXPECT_TRUE(std::filesystem::exists(scope().coordination + "/unrelated"));
+  EXPECT_THAT(failure_of([&] { return gc(scope("test"), false); }), HasSubstr("no arena or record of job test"));
+}
+
+TEST_F(CommandsTest, GcKeepsAJobWhoseTrainerLives) {
+  start("a");
+  TrainerProcess trainer(cluster_, "a", 0);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
+  agents_.clear();
+  const Result result = gc(scope("test"), false);
+  EXPECT_FALSE(result.good);
+  EXPECT_THAT(result.text, HasSubstr("a trainer of rank 0"));
+}
+
+TEST_F(CommandsTest, GcKeepsAJobThatLivesOnOtherNodes) {
+  start("a");
+  Scope elsewhere = scope("test");
+  elsewhere.arena_dir += "-of-another-machine";
+  std::filesystem::create_directories(elsewhere.arena_dir);
+  // The only agent becomes root in a moment, and renews its record from then on.
+  ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_root") == true; }));
+  const Result result = gc(elsewhere, false);
+  EXPECT_FALSE(result.good);
+  EXPECT_THAT(result.text, HasSubstr("on other nodes"));
+}
+
+TEST_F(CommandsTest, GcOfEverythingSkipsWhatLives) {
+  start("a");
+  std::filesystem::create_directories(scope().arena_dir + "/dead/x");
+  std::ofstream(scope().arena_dir + "/dead/x/node") << "left by another version";
+  const Result result = gc(scope(), true);
+  EXPECT_TRUE(result.good);
+  EXPECT_EQ(result.json.at("removed").size(), 1u);
+  EXPECT_EQ(result.json.at("kept").size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(scope().arena_dir + "/dead"));
+  EXPECT_THAT(failure_of([&] { return gc(scope(), false); }), HasSubstr("--all"));
+}
+
+TEST_F(CommandsTest, AStoppedAgentIsNamedNotWaitedForForEver) {
+  start("a");
+  agents_[0].kill(SIGSTOP);
+  agents_[0].wait_until_stopped();
+  const Result result = doctor(scope());
+  EXPECT_FALSE(result.good);
+  EXPECT_THAT(result.text,
+              AllOf(HasSubstr("BAD"), HasSubstr(std::to_string(agents_[0].pid())), HasSubstr("does not answer")));
+}
+
+TEST_F(CommandsTest, DoctorSeesStaleArenasAndMemoryThatIsNone) {
+  start("a");
+  agents_.clear();
+  const Result result = doctor(scope());
+  EXPECT_THAT(result.text, AllOf(HasSubstr("arena test/a"), HasSubstr("ckptctl gc --job test")));
+  Scope on_disk = scope();
+  on_disk.arena_dir = "/usr/arenas";
+  EXPECT_FALSE(doctor(on_disk).good);
+}
+
+TEST_F(CommandsTest, TheProgramsExitStatusAndJsonTell) {
+  EXPECT_EQ(run("status").status, 1);
+  start("a");
+  const Ran status = run("status --json job=test");
+  EXPECT_EQ(status.status, 0);
+  EXPECT_EQ(nlohmann::json::parse(status.out).at("agents")[0].at("node"), "a");
+  EXPECT_EQ(run("gc --job test").status, 1);
+  const Ran wrong = run("status colour=red");
+  EXPECT_EQ(wrong.status, 1);
+  EXPECT_THAT(wrong.out, HasSubstr("colour"));
+  EXPECT_NE(run("dance").status, 0);
+  EXPECT_EQ(run("doctor --json").status, 0);
+  const Ran stopped = run("stop job=test");
+  EXPECT_EQ(stopped.status, 0);
+  EXPECT_THAT(stopped.out, HasSubstr("stopped the agent of node a"));
+  EXPECT_EQ(run("stop job=test").status, 1);
+  EXPECT_EQ(run("--help").status, 0);
+}
+
+}  // namespace
+}  // namespace ckpt::cli
