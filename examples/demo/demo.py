@@ -32,7 +32,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=4, metavar="N", help="machines (default 4, at least 2)")
     parser.add_argument("--ranks-per-node", type=int, default=1, metavar="N", help="trainers on each (default 1)")
     parser.add_argument("--iterations", type=int, default=50, metavar="N", help="of each run (default 50)")
-    parser.add_argument("--batch", type=int, default=8, metavar="N", help="texts per rank and iteration (default 8)")
+    parser.add_argument("--batch", type=int, default=12, metavar="N", help="texts per rank and iteration (default 12)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="what to train on (default: Python's library)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of model, data and dropout (default 1)")
     parser.add_argument("--kill-at", type=int, metavar="K", help="iteration in which a node dies (default: random)")
