@@ -2,6 +2,9 @@
 # shellcheck shell=bash
 presets="release debug asan tsan"
 
+# Clones of the project share what the compiler cache holds: paths below this folder count as relative.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+
 check_preset() {
   [[ " $presets " == *" $1 "* ]] || usage_error "there is no preset '$1' (presets: ${presets// /, })"
 }
