@@ -74,8 +74,17 @@ void check_answer(const nlohmann::json& answer) {
 
 AgentConnection AgentConnection::open(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
   AgentConnection connection(connect(options));
-  Frame answer = connection.ask(hello(options, instance, incarnation),
-                                Deadline::in_ms(options.claim_timeout_ms + answer_margin_ms));
+  const auto request = hello(options, instance, incarnation);
+  const Deadline deadline = Deadline::in_ms(options.claim_timeout_ms + answer_margin_ms);
+  Frame answer;
+  try {
+    answer = connection.ask(request, deadline);
+  } catch (const Failure& failure) {
+    // An agent that was just ending: the next one is found, or started, anew.
+    if (failure.status() != CKPT_ERR_NO_AGENT) throw;
+    connection = AgentConnection(connect(options));
+    answer = connection.ask(request, deadline);
+  }
   check_answer(answer.body);
   if (answer.fds.size() != 1)
     throw Failure(CKPT_ERR_INTERNAL,
@@ -87,10 +96,15 @@ AgentConnection AgentConnection::open(const Options& options, std::uint64_t inst
 
 Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
   usable_ = false;
-  socket_.send(request, {}, deadline);
-  Frame answer = socket_.receive(deadline);
-  usable_ = true;
-  return answer;
+  try {
+    socket_.send(request, {}, deadline);
+    Frame answer = socket_.receive(deadline);
+    usable_ = true;
+    return answer;
+  } catch (const Failure& failure) {
+    throw Failure(failure.status(),
+                  "the agent gave no answer to \"" + request.at("type").get<std::string>() + "\": " + failure.what());
+  }
 }
 
 bool AgentConnection::hung_up() const {
