@@ -52,6 +52,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("newest_seen", report.newest_seen);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
+  v.field("roll_call", report.roll_call);
 }
 
 void visit_fields(auto& v, Is<protocol::Decision> auto& decision) {
@@ -99,6 +100,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("copies_now", directive.copies_now);
   v.field("stranded", directive.stranded);
   v.field("alarm", directive.alarm);
+  v.field("roll_call", directive.roll_call);
 }
 
 void visit_fields(auto& v, Is<VerifyRequest> auto& request) {

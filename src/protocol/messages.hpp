@@ -39,6 +39,7 @@ struct Report {
   Version newest_seen;              // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;    // all whole pieces, each (shard, version) once
+  std::uint64_t roll_call = 0;      // newest one heard of the root of `epoch`: all of the above is from after it
   bool operator==(const Report&) const = default;
 };
 
@@ -101,6 +102,7 @@ struct Directive {
   std::uint32_t copies_now = 0;    // fewest copies of any shard at `committed`, as far as reports tell
   std::string stranded;            // why the decided version cannot be brought home any more, "" while it can
   std::string alarm;               // silent corruption or the like, "" if none
+  std::uint64_t roll_call = 0;     // of this epoch; a report answers it
   bool operator==(const Directive&) const = default;
 };
 

@@ -219,7 +219,11 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
     all_waiting_since_.reset();
     return;
   }
-  if (!all_waiting_since_) all_waiting_since_ = now;
+  if (!all_waiting_since_) {
+    all_waiting_since_ = now;
+    ++roll_call_;
+  }
+  if (!all_answered(now)) return;
 
   RecoveryQuestion question;
   question.reports = present_reports(now);
@@ -242,6 +246,14 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
     decided.members = life_->members;
   }
   swap_life(decided, now, effects);
+}
+
+// A node counts as present for a while after its death. So that the decision does not count on such a one, every node is
+// heard once more; a dead one drops out in time.
+bool Root::all_answered(TimeMs now) const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    return !is_present(entry.second, now) || entry.second.report.roll_call == roll_call_;
+  });
 }
 
 // ---- Placement ----
@@ -417,6 +429,7 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.resume_at = resume_at_;
   directive.stranded = stranded_;
   directive.alarm = alarm_;
+  directive.roll_call = roll_call_;
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);
     if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {

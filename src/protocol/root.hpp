@@ -63,6 +63,7 @@ class Root {
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
   void settle_decision(TimeMs now, Effects& effects);
+  bool all_answered(TimeMs now) const;
   void settle_placement();
   void settle_stranded(TimeMs now);
   void settle_commits(TimeMs now, Effects& effects);
@@ -87,6 +88,7 @@ class Root {
   std::map<Rank, Binding> bindings_;          // of life_->incarnation
   std::set<std::uint64_t> superseded_;        // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
+  std::uint64_t roll_call_ = 0;               // made when all ranks wait
   std::map<std::string, ShardPlace> shards_;  // once the life is complete
   Inventory inventory_;                       // of the present reports; borrows from peers_
   std::optional<TimeMs> source_lost_at_;      // of the decided version, while ranks wait for it

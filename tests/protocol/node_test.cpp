@@ -202,6 +202,23 @@ TEST(Job, WaitsForMissingMembersOnlyWhenTheyCouldChangeTheChoice) {
   EXPECT_TRUE(cluster.ready.at(0).decision.status_unknown);
 }
 
+TEST(Job, ChoosesNothingThatOnlyADeadNodeHad) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(1);
+  cluster.fetching = false;
+  cluster.snapshot_all(2);  // each on its own node alone
+  cluster.lose(3);          // its last report is fresh
+  cluster.boot(4);
+  cluster.ready.clear();
+  cluster.fetching = true;
+  cluster.start_life([](Rank rank) { return rank == 3 ? 4u : rank; });
+  cluster.advance(10000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.version, Version(1, 1)) << rank;
+}
+
 TEST(Job, RefusesAnotherWorldSize) {
   Cluster cluster(2, 2);
   cluster.start_life(own_node);
