@@ -194,9 +194,11 @@ class Ours {
 int free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   auto address = *ckpt::net::parse_socket_address("127.0.0.1:0");
-  ::bind(fd, address.get(), address.size_bytes);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size_bytes);
+  auto* bound = reinterpret_cast<sockaddr*>(&address.storage);
+  const bool failed =
+      ::bind(fd, address.get(), address.size_bytes) != 0 || ::getsockname(fd, bound, &address.size_bytes) != 0;
   ::close(fd);
+  if (failed) throw std::runtime_error("no free port on 127.0.0.1");
   const std::string text = to_text(address);
   return std::stoi(text.substr(text.rfind(':') + 1));
 }

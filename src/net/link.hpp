@@ -49,8 +49,8 @@ class Link : public std::enable_shared_from_this<Link> {
   // `payload` stays valid until `done`; `keep` is held until then.
   template <class Header>
   void send(wire::Kind kind, const Header& header, std::span<const std::byte> payload = {},
-            std::shared_ptr<const void> keep = nullptr, Done done = nullptr) {
-    send_bytes(kind, wire::bytes_of(header), payload, std::move(keep), std::move(done));
+            const std::shared_ptr<const void>& keep = nullptr, const Done& done = nullptr) {
+    send_bytes(kind, wire::bytes_of(header), payload, keep, done);
   }
   void send_bytes(wire::Kind kind, std::span<const std::byte> header, std::span<const std::byte> payload,
                   std::shared_ptr<const void> keep, Done done);
