@@ -37,8 +37,8 @@ std::string terminal_for(const std::string& path) {
   const auto ends_with = [&](const std::string& end) {
     return path.size() > end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0;
   };
-  if (ends_with(".svg")) return "svg size 1100,440 background 'white' dynamic";
-  if (ends_with(".png")) return "png size 1100,440";
+  if (ends_with(".svg")) return "svg size 1100,440 dynamic background 'white'";
+  if (ends_with(".png")) return "pngcairo size 1100,440";
   throw Failure(CKPT_ERR_INVALID, "a plot is written as .png or .svg, and '" + path + "' is neither");
 }
 
@@ -84,7 +84,13 @@ std::string panel_against_lost(const SurvivalPlot& plot) {
       const double at_least = placement::paper_bound(pattern, lost);
       if (!std::isnan(at_least)) bound.points.emplace_back(lost, 100 * at_least);
     }
-    curves.push_back(std::move(exact));
+    const auto same =
+        std::find_if(curves.begin(), curves.end(), [&](const Curve& curve) { return curve.points == exact.points; });
+    if (same != curves.end()) {
+      same->title += " = " + exact.title;
+    } else {
+      curves.push_back(std::move(exact));
+    }
     const bool has_bound = pattern.strategy() == Strategy::group || pattern.strategy() == Strategy::ring;
     if (has_bound && bound.points.size() > plot.copies + 1) curves.push_back(std::move(bound));
   }
@@ -156,7 +162,7 @@ std::string plot_script(const SurvivalPlot& plot, const std::string& path) {
   std::ostringstream script;
   script << "set terminal " << terminal_for(path) << "\nset output " << quoted(path) << "\n"
          << "set ylabel 'recoverable from memory (%)'\nset yrange [0:103]\nset grid\n"
-         << "set multiplot layout 1,2\nset key bottom left\n"
+         << "set multiplot layout 1,2\nset key top right opaque\n"
          << panel_against_lost(plot) << "set key bottom right\n"
          << panel_against_nodes(plot) << "unset multiplot\n";
   return script.str();
