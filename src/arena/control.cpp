@@ -15,6 +15,8 @@ std::string control_path(const std::string& directory, std::uint32_t rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
 }
 
+[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is malformed"); }
+
 struct stat stat_of(int fd) {
   struct stat file {};
   if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a control page");
@@ -46,7 +48,6 @@ Control Control::create(const std::string& directory, std::uint32_t rank) {
 }
 
 Control Control::attach(UniqueFd fd, std::uint32_t rank) {
-  const auto refuse = [] [[noreturn]] { throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is malformed"); };
   const struct stat file = stat_of(fd.get());
   if (!S_ISREG(file.st_mode) || file.st_size != static_cast<off_t>(page_bytes) || file.st_blocks == 0) refuse();
   Mapping mapping(fd.get(), page_bytes, Mapping::Access::write, "a rank's control page");

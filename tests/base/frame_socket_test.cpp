@@ -18,7 +18,10 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-std::pair<FrameSocket, FrameSocket> socket_pair() {
+struct SocketPair {
+  FrameSocket left, right;
+};
+SocketPair socket_pair() {
   int ends[2];
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   return {FrameSocket(UniqueFd(ends[0])), FrameSocket(UniqueFd(ends[1]))};
@@ -48,7 +51,8 @@ ckpt_status status_of(const std::function<void()>& call) {
 const auto soon = [] { return Deadline::in_ms(10'000); };
 
 TEST(FrameSocket, BodiesAndDescriptorsArriveTogetherAndInOrder) {
-  auto [left, right] = socket_pair();
+  auto pair = socket_pair();
+  FrameSocket &left = pair.left, &right = pair.right;
   const UniqueFd one = file_with("one"), two = file_with("two");
   left.send({{"n", 1}}, {}, soon());
   left.send({{"n", 2}}, std::array{one.get(), two.get()}, soon());
@@ -65,7 +69,8 @@ TEST(FrameSocket, BodiesAndDescriptorsArriveTogetherAndInOrder) {
 }
 
 TEST(FrameSocket, FramesLargerThanTheSocketsBufferPassThroughAPollLoop) {
-  auto [left, right] = socket_pair();
+  auto pair = socket_pair();
+  FrameSocket &left = pair.left, &right = pair.right;
   const std::string text(8 << 20, 'x');
   ASSERT_TRUE(left.queue({{"text", text}}, {}));
   std::optional<Frame> frame;
@@ -79,7 +84,8 @@ TEST(FrameSocket, FramesLargerThanTheSocketsBufferPassThroughAPollLoop) {
 }
 
 TEST(FrameSocket, AClosedEndIsToldApartFromSilence) {
-  auto [left, right] = socket_pair();
+  auto pair = socket_pair();
+  FrameSocket &left = pair.left, &right = pair.right;
   EXPECT_EQ(status_of([&] { right.receive(Deadline::in_ms(1)); }), CKPT_ERR_TIMEOUT);
   EXPECT_FALSE(right.closed());
   left.send({{"last", true}}, {}, soon());
@@ -91,13 +97,15 @@ TEST(FrameSocket, AClosedEndIsToldApartFromSilence) {
 }
 
 TEST(FrameSocket, AnEndThatDoesNotReadMeetsTheDeadline) {
-  auto [left, right] = socket_pair();
+  auto pair = socket_pair();
+  FrameSocket& left = pair.left;
   const json large = {{"text", std::string(8 << 20, 'x')}};
   EXPECT_EQ(status_of([&] { left.send(large, {}, Deadline::in_ms(1)); }), CKPT_ERR_TIMEOUT);
 }
 
 TEST(FrameSocket, TheQueueIsBounded) {
-  auto [left, right] = socket_pair();
+  auto pair = socket_pair();
+  FrameSocket& left = pair.left;
   for (std::size_t i = 0; i < frames_queued_max; ++i) ASSERT_TRUE(left.queue({{"i", i}}, {}));
   EXPECT_FALSE(left.queue({{"i", -1}}, {}));
 }
