@@ -46,6 +46,7 @@ class Cluster:
             "node_wait_ms": 1000,
             "restore_timeout_ms": 10_000,
             "claim_timeout_ms": 500,
+            "interface": "lo",
         } | changes
 
     def engine(self, rank: int = 0, world_size: int = 1, **changes: object) -> Engine:
