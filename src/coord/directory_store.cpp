@@ -135,8 +135,8 @@ std::string DirectoryStore::path_of(const std::string& key) const {
   return directory_ + "/" + key;
 }
 
-UniqueFd DirectoryStore::lock(Deadline deadline) const {
-  const std::string path = directory_ + "/.lock";
+UniqueFd DirectoryStore::lock_file(const char* name, Deadline deadline) const {
+  const std::string path = directory_ + "/" + name;
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file) throw_errno(CKPT_ERR_SYSTEM, "cannot open the coordination lock " + path);
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -147,6 +147,13 @@ UniqueFd DirectoryStore::lock(Deadline deadline) const {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // flock has no timeout of its own
   }
   return file;
+}
+
+// Whoever waits for the lock holds the turn meanwhile, so that one who has just had the lock cannot take it again at
+// once, and again, while others only look every now and then.
+UniqueFd DirectoryStore::lock(Deadline deadline) const {
+  const UniqueFd turn = lock_file(".turn", deadline);
+  return lock_file(".lock", deadline);
 }
 
 std::optional<Entry> DirectoryStore::get(const std::string& key) { return read_record(key, path_of(key)); }

@@ -27,6 +27,7 @@ class DirectoryStore : public Store {
 
  private:
   std::string path_of(const std::string& key) const;
+  UniqueFd lock_file(const char* name, Deadline deadline) const;
   UniqueFd lock(Deadline deadline) const;
 
   std::string directory_;
