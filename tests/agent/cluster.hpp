@@ -37,7 +37,7 @@ class Cluster {
             {"interface", "lo"},
             {"heartbeat_ms", "50"},
             {"node_timeout_ms", "1500"},
-            {"lease_ms", "600"},
+            {"lease_ms", "1500"},
             {"node_wait_ms", "1000"}};
   }
   std::string node_dir(const std::string& node) const { return directory_.path() + "/arena/test/" + node; }
