@@ -27,11 +27,11 @@ SlotSizes slot_sizes(const RankState& state, const Options& options) {
 }  // namespace
 
 void Engine::check_order(std::int64_t iteration) const {
-  if (registry_.empty())
-    throw Failure(CKPT_ERR_INVALID, "snapshot() came before register_tensor(); register the state first");
   if (incarnation_.load(std::memory_order_relaxed) == 0)
     throw Failure(CKPT_ERR_INVALID,
                   "snapshot() came before restore(); call restore() once first, also for a fresh start");
+  if (registry_.empty())
+    throw Failure(CKPT_ERR_INVALID, "snapshot() came before register_tensor(); register the state first");
   if (iteration < 0 || iteration > Version::iteration_max)
     throw Failure(CKPT_ERR_INVALID, "iteration " + std::to_string(iteration) + " is out of range; use 0 to 2^40 - 1");
   if (iteration <= last_iteration_)
