@@ -5,7 +5,7 @@ must be true of the restore that follows. A fault leaves the trainers it does no
 import signal
 from dataclasses import dataclass, field
 
-from job import SUPERSEDED, Violation, WrongBytes, process_state
+from job import SUPERSEDED, LostWithinTolerance, Violation, WrongBytes, process_state
 
 KINDS = {}
 
@@ -20,11 +20,11 @@ class Aftermath:
     after_restore: object = None  # called once they have restored
 
 
-def kind(needs_commit=False, fits=lambda settings: True):
-    """needs_commit: memory gets lost, so it must be protected anew after the last fault."""
+def kind(loses_nodes=0, fits=lambda settings: True):
+    """loses_nodes: how many nodes' memory goes."""
 
     def add(function):
-        function.needs_commit = needs_commit
+        function.loses_nodes = loses_nodes
         function.fits = fits
         KINDS[function.__name__] = function
         return function
@@ -169,7 +169,7 @@ def all_agents_killed(job, rng):
 # ---- Nodes ----
 
 
-@kind(needs_commit=True, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
+@kind(loses_nodes=1, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
 def node_lost(job, rng):
     node = rng.choice(job.nodes)
     random_moment(job, rng)
@@ -177,7 +177,7 @@ def node_lost(job, rng):
     return Aftermath(1, node, from_peer=ranks_on(job, node))
 
 
-@kind(needs_commit=True, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
+@kind(loses_nodes=1, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
 def node_replaced(job, rng):
     """Lost, and another machine under another name takes its place."""
     node = rng.choice(job.nodes)
@@ -188,7 +188,7 @@ def node_replaced(job, rng):
     return Aftermath(1, node, from_peer=from_peer)
 
 
-@kind(needs_commit=True, fits=lambda settings: settings.copies > 1 and settings.nodes >= 2 * settings.copies)
+@kind(loses_nodes=2, fits=lambda settings: settings.copies > 1 and settings.nodes >= 2 * settings.copies)
 def two_nodes_lost(job, rng):
     """At once, and of different groups."""
     pairs = [(a, b) for a in job.nodes for b in job.nodes if a < b and job.survivable([a, b])]
@@ -199,7 +199,7 @@ def two_nodes_lost(job, rng):
     return Aftermath(2, " and ".join(pair), from_peer=set().union(*(ranks_on(job, node) for node in pair)))
 
 
-@kind(needs_commit=True, fits=lambda settings: settings.nodes > settings.copies)
+@kind(loses_nodes=2, fits=lambda settings: settings.nodes > settings.copies)
 def group_lost(job, rng):
     """All holders of one node's state at once: beyond the tolerance."""
     nodes = job.holders(rng.randrange(len(job.nodes)))
@@ -242,6 +242,12 @@ def agent_killed_in_restore(job, rng):
     return strike_in_restore(job, rng, lambda victim: job.kill_agent(victim.node))
 
 
+@kind(loses_nodes=1, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
+def node_lost_in_restore(job, rng):
+    """Perhaps just when something was chosen that is not protected as well as the last commit."""
+    return strike_in_restore(job, rng, lambda victim: job.lose_node(victim.node))
+
+
 def strike_in_restore(job, rng, strike):
     job.end_life(rng)
     job.start_life()
@@ -252,6 +258,8 @@ def strike_in_restore(job, rng, strike):
     strike(victim)
     job.pause(rng.uniform(0, 0.2))
     for trainer in job.trainers:
-        if trainer.restored and (trainer.restored["wrong"] or trainer.restored["iteration"] < job.floor):
-            raise WrongBytes(f"iteration {job.floor} was committed, rank {trainer.rank} restored {trainer.restored}")
+        if trainer.restored and trainer.restored["wrong"]:
+            raise WrongBytes(f"rank {trainer.rank} restored {trainer.restored}")
+        if trainer.restored and trainer.restored["iteration"] < job.floor:
+            raise LostWithinTolerance(f"{job.floor} was committed, rank {trainer.rank} restored {trainer.restored}")
     return Aftermath(1, f"rank {victim.rank} on {victim.node}")

@@ -25,6 +25,7 @@ OPTIONS = {
     "restore_timeout_ms": 20000,
     "claim_timeout_ms": CLAIM_TIMEOUT_MS,
     "close_timeout_ms": 2000,
+    "interface": "lo",
 }
 OK, NO_AGENT, SUPERSEDED, LOST = 0, 2, 4, 7  # ckpt_status
 TIER_PEER = 2
@@ -166,7 +167,8 @@ class Job:
         self.frozen = []  # stopped trainers of earlier lives
         self.events = queue.Queue()
         self.life = 0
-        self.floor = -1  # newest iteration that anybody was told is committed, or that was restored
+        self.floor = -1  # newest iteration that anybody was told is committed
+        self.restored = -1  # the iteration that this life began from
         for folder in (self.logs, self.coordination, self.arena):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -254,10 +256,10 @@ class Job:
             self.release()
 
     def train_until_commit(self):
-        """Trains until every rank was told of a commit that is newer than all it knew."""
-        before = [trainer.committed for trainer in self.trainers]
+        """Trains until every rank was told of the commit of something that it has not even tried yet."""
+        before = max(trainer.attempted for trainer in self.trainers)
         end = time.monotonic() + DEADLINE_S
-        while not all(t.committed > b for t, b in zip(self.trainers, before, strict=True)):
+        while not all(trainer.committed > before for trainer in self.trainers):
             if time.monotonic() > end:
                 raise Violation(f"no snapshot was committed within {DEADLINE_S:.0f} s of training")
             self.release()
@@ -311,12 +313,13 @@ class Job:
 
     def wipe(self):
         """Gives up all that is stored, as the error of a lost state advises."""
-        program = [build_file(self.settings.build, "ckptctl"), "gc", f"job={self.name}"]
-        program += [f"arena_dir={self.arena}", f"coordination={self.coordination}"]
-        done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
-        if done.returncode != 0:
-            raise Violation(f"ckptctl gc failed with status {done.returncode}: {done.stderr.strip()}")
-        self.floor = -1
+        where = [f"job={self.name}", f"arena_dir={self.arena}", f"coordination={self.coordination}"]
+        for command in ("stop", "gc"):
+            program = [build_file(self.settings.build, "ckptctl"), command, *where]
+            done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+            if done.returncode != 0:
+                raise Violation(f"ckptctl {command} ended with status {done.returncode}: {done.stderr.strip()}")
+        self.floor = self.restored = -1
 
     def close(self):
         """Ends and removes what this job started and made, whatever state it is in."""
