@@ -17,10 +17,14 @@ namespace {
 constexpr std::size_t offered_tasks_max = 4096;
 constexpr unsigned digest_threads = 2;
 
-std::uint64_t random_id() {
-  std::uint64_t id = 0;
-  if (::getrandom(&id, sizeof(id), 0) != sizeof(id)) throw_errno(CKPT_ERR_SYSTEM, "cannot get random bytes");
-  return id;
+// Larger than that of any agent before; two that start in the same millisecond differ all the same.
+std::uint64_t start_id() {
+  std::uint32_t random = 0;
+  if (::getrandom(&random, sizeof(random), 0) != sizeof(random))
+    throw_errno(CKPT_ERR_SYSTEM, "cannot get random bytes");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return static_cast<std::uint64_t>(now_ms) << 20 | (random & 0xfffff);
 }
 
 net::TransportOptions transport_options(const Options& options, std::uint32_t node, std::uint64_t arena_id) {
@@ -65,7 +69,7 @@ struct Agent::Parts {
   const Options& options = setup.options;
   UniqueFd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   arena::NodeArena arena;
-  const std::uint64_t agent_id = random_id();
+  const std::uint64_t agent_id = start_id();
   const std::uint32_t node_id;
   CoreQueue queue{offered_tasks_max};
   PieceIndex index;

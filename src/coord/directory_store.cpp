@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include "base/error.hpp"
@@ -98,10 +99,24 @@ void write_and_sync(const std::string& path, const std::string& text) {
   if (::fsync(file.get()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot sync the coordination record " + path);
 }
 
+// A record that is not in place yet; what is left of it at the end is removed.
+struct Draft {
+  explicit Draft(std::string draft_path) : path(std::move(draft_path)) {}
+  ~Draft() { ::unlink(path.c_str()); }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+  const std::string path;
+};
+
 void sync_directory(const fs::path& directory) {
   const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd || (::fsync(fd.get()) != 0 && errno != EINVAL))
     throw_errno(CKPT_ERR_SYSTEM, "cannot sync the coordination directory " + directory.string());
+}
+
+std::uint64_t random_number() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
 }
 
 void make_private_directory(const fs::path& directory) {
@@ -126,7 +141,7 @@ bool is_key(std::string_view key) {
 }
 
 DirectoryStore::DirectoryStore(std::string directory, std::int64_t timeout_ms)
-    : directory_(std::move(directory)), timeout_ms_(timeout_ms) {
+    : directory_(std::move(directory)), timeout_ms_(timeout_ms), writer_(random_number()) {
   make_private_directory(directory_);
 }
 
@@ -149,6 +164,11 @@ UniqueFd DirectoryStore::lock_file(const char* name, Deadline deadline) const {
   return file;
 }
 
+// Tells the drafts of all writers, on whatever machine, from each other.
+std::string DirectoryStore::drafts_suffix() {
+  return "." + std::to_string(writer_) + "." + std::to_string(drafts_.fetch_add(1)) + ".new";
+}
+
 // Whoever waits for the lock holds the turn meanwhile, so that one who has just had the lock cannot take it again at
 // once, and again, while others only look every now and then.
 UniqueFd DirectoryStore::lock(Deadline deadline) const {
@@ -163,16 +183,22 @@ std::optional<std::uint64_t> DirectoryStore::put_if(const std::string& key, cons
   const std::string path = path_of(key);
   if (value.size() > value_bytes_max) throw Failure(CKPT_ERR_INVALID, "the value of " + path + " is too long");
   const fs::path parent = fs::path(path).parent_path();
+  const auto is_due = [&] {
+    const auto current = read_record(key, path);
+    return (current ? current->revision : 0) == expected;
+  };
+  if (!is_due()) return std::nullopt;
   make_private_directory(parent);
-
-  const UniqueFd held = lock(Deadline::in_ms(timeout_ms_));
-  const auto current = read_record(key, path);
-  if ((current ? current->revision : 0) != expected) return std::nullopt;
-  // One temporary name is enough: the lock is held. What a dead writer left there is overwritten.
-  const std::string temporary = parent.string() + "/." + fs::path(path).filename().string() + ".new";
-  write_and_sync(temporary, encode(value, expected + 1));
-  if (::rename(temporary.c_str(), path.c_str()) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot put the coordination record " + path + " in place");
+  const Draft draft(parent.string() + "/." + fs::path(path).filename().string() + drafts_suffix());
+  write_and_sync(draft.path, encode(value, expected + 1));
+  {
+    // As short as it can be, with nothing in it that waits for a disk: a process that is stopped while it holds the
+    // lock keeps all others from writing.
+    const UniqueFd held = lock(Deadline::in_ms(timeout_ms_));
+    if (!is_due()) return std::nullopt;
+    if (::rename(draft.path.c_str(), path.c_str()) != 0)
+      throw_errno(CKPT_ERR_SYSTEM, "cannot put the coordination record " + path + " in place");
+  }
   sync_directory(parent);
   return expected + 1;
 }

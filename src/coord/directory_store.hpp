@@ -1,12 +1,14 @@
 // The store as a directory that all nodes mount: one file per key.
 //
-// A record is written to a temporary file, synced and renamed over the old one, under an exclusive lock of the file
-// `.lock`; readers need no lock. At whatever instant a writer dies, a reader finds the old record or the new one. The
+// A record is written to a temporary file, synced, and, under an exclusive lock of the file `.lock`, renamed over the
+// old one; readers need no lock. At whatever instant a writer dies, a reader finds the old record or the new one. The
 // record's first line holds its revision, length and digest, so that a damaged file is noticed:
 //   ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
 // Directories are 0700 and files 0600: who can read them can join the job.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "base/clock.hpp"
@@ -29,9 +31,12 @@ class DirectoryStore : public Store {
   std::string path_of(const std::string& key) const;
   UniqueFd lock_file(const char* name, Deadline deadline) const;
   UniqueFd lock(Deadline deadline) const;
+  std::string drafts_suffix();
 
   std::string directory_;
   std::int64_t timeout_ms_;
+  const std::uint64_t writer_;  // random
+  std::atomic<std::uint64_t> drafts_{0};
 };
 
 }  // namespace ckpt::coord

@@ -32,7 +32,7 @@ struct RankReport {
 struct Report {
   NodeId node = 0;
   std::uint64_t arena_id = 0;
-  std::uint64_t agent_id = 0;       // this life of the agent; `sequence` restarts with it
+  std::uint64_t agent_id = 0;       // this life of the agent, larger than that of earlier ones; `sequence` restarts
   std::uint64_t sequence = 0;       // of one agent life; an older report than the newest seen is ignored
   std::uint64_t epoch = 0;          // that the node obeys: the root counts reports of its own epoch only
   Version highest_commit;           // newest commit the node ever heard of

@@ -55,7 +55,7 @@ struct NodeStatus {
 
 class Node {
  public:
-  // `agent_id`: random, of this life of the agent.
+  // `agent_id`: of this life of the agent; that of a later one is larger.
   Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
   ~Node();
 

@@ -49,8 +49,12 @@ void Root::on(const LifeRead& read) {
 
 void Root::on(const Report& report, TimeMs now) {
   Peer& peer = peers_[report.node];
-  const bool same_agent = peer.report.agent_id == report.agent_id && peer.report.arena_id == report.arena_id;
-  if (same_agent && report.sequence <= peer.report.sequence) return;
+  const Report& known = peer.report;
+  // One of the node's former agent may arrive late; a clock that was set back must not silence the next agent for ever.
+  const bool is_silent = now - peer.heard_at > config_.node_timeout_ms;
+  const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
+                                                           : report.agent_id < known.agent_id && !is_silent;
+  if (overtaken) return;
   peer.report = report;
   peer.heard_at = now;
   peer.answer_due = true;
@@ -146,10 +150,15 @@ void Root::refresh_bindings() {
       return rank.rank == it->first && rank.instance == binding.rank.instance;
     });
     if (entry != report.ranks.end()) binding.rank = *entry;
-    const bool gone = entry == report.ranks.end() && report.epoch == epoch_;
+    const bool gone = report.epoch == epoch_ && (entry == report.ranks.end() || serves_older_life(*entry));
     // Before the decision a trainer that is gone makes room for the next one; after it the life keeps its shape.
     it = gone && undecided ? bindings_.erase(it) : std::next(it);
   }
+}
+
+// It was given an older life's version before it could be carried over into this one.
+bool Root::serves_older_life(const RankReport& rank) const {
+  return rank.incarnation != 0 && rank.incarnation < life_->incarnation && !rank.waiting;
 }
 
 void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effects& effects) {
@@ -181,7 +190,8 @@ bool Root::complete_life() const {
 
 std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) const {
   const auto bound = bindings_.find(rank.rank);
-  if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return std::nullopt;
+  const bool is_bound = bound != bindings_.end() && bound->second.rank.instance == rank.instance;
+  if (is_bound && !serves_older_life(rank)) return std::nullopt;
   const bool undecided = life_->decision.verdict == Verdict::undecided;
   const bool newcomer = rank.incarnation == 0;
   if (newcomer && undecided && life_->incarnation != 0 && rank.world_size != life_->world_size) {
@@ -432,10 +442,10 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.roll_call = roll_call_;
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);
-    if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
-      directive.admitted.push_back({rank.rank, rank.instance});
-    } else if (auto refusal = refusal_of(node, rank)) {
+    if (auto refusal = refusal_of(node, rank)) {
       directive.refused.push_back(std::move(*refusal));
+    } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
+      directive.admitted.push_back({rank.rank, rank.instance});
     }
   }
   if (life_->decision.verdict == Verdict::undecided) {

@@ -36,6 +36,7 @@ void Worker::on(const TrainerHello& hello) {
   }
   trainer.hello = hello;
   trainer.incarnation = hello.incarnation;
+  trainer.served_in = hello.incarnation;
   trainer.restored = hello.incarnation != 0;
   // In a new life of the rank whoever held the grant is proven dead; else its holder has come back.
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
@@ -76,7 +77,10 @@ void Worker::take_back_orphan(Rank rank) {
 }
 
 void Worker::on(const RestoreAsked& asked) {
-  if (const auto it = trainers_.find(asked.rank); it != trainers_.end()) it->second.asked = true;
+  const auto it = trainers_.find(asked.rank);
+  if (it == trainers_.end()) return;
+  it->second.asked = true;
+  it->second.served_in = 0;
 }
 
 void Worker::on(const RestoreDone& done) {
@@ -216,7 +220,8 @@ void Worker::settle_admissions(Effects& effects) {
   for (const Admission& admission : directive_.admitted) {
     const auto it = trainers_.find(admission.rank);
     if (it == trainers_.end() || it->second.hello.instance != admission.instance || it->second.refusal) continue;
-    it->second.incarnation = directive_.incarnation;
+    Trainer& trainer = it->second;
+    if (trainer.served_in == 0 || trainer.served_in == directive_.incarnation) trainer.incarnation = directive_.incarnation;
   }
   for (const Refusal& refusal : directive_.refused) {
     const auto it = trainers_.find(refusal.rank);
@@ -320,6 +325,7 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
     }
     case Verdict::fresh:
       effects.push_back(RestoreReady{rank, directive_.incarnation, decision, {}, {}, Tier::none, Tier::none});
+      trainer.served_in = directive_.incarnation;
       break;
     case Verdict::restore: {
       const SlotRef* main = slots_.find_whole(trainer.hello.main_shard, decision.version);
@@ -331,6 +337,7 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
       }
       effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *main, *private_, tier_of(*main),
                                      tier_of(*private_)});
+      trainer.served_in = directive_.incarnation;
       break;
     }
   }

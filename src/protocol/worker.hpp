@@ -48,6 +48,7 @@ class Worker {
   struct Trainer {
     TrainerHello hello;
     std::uint64_t incarnation = 0;  // admitted to, 0: none yet
+    std::uint64_t served_in = 0;    // life whose decision it was given: it takes part in no other
     bool asked = false;             // for a restore, unanswered
     bool restored = false;          // may snapshot
     std::optional<Refusal> refusal; // it takes no further part

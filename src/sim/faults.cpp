@@ -104,6 +104,7 @@ bool Faults::strike(Fault fault) {
     case Fault::agent_freeze: return freeze_agent();
     case Fault::node_loss: return lose_machines(1);
     case Fault::two_node_losses: return lose_machines(2);
+    case Fault::node_outdated: return outdate_machine();
     case Fault::torn_write: return tear_write();
     case Fault::bit_flip_stored: return flip_stored_bit();
     case Fault::bit_flip_wire: return flip_wire_bit();

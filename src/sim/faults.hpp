@@ -32,6 +32,7 @@ enum class Fault : std::uint8_t {
   root_crash,
   node_loss,             // agent, trainers and arena
   two_node_losses,
+  node_outdated,         // cut off for long while the job goes on without it; then it alone is left
   torn_write,            // the writer of a half-written slot dies
   bit_flip_stored,
   bit_flip_wire,
@@ -45,13 +46,13 @@ enum class Fault : std::uint8_t {
   store_answer_lost,
   clock_jump,
 };
-inline constexpr std::size_t fault_count = 24;
+inline constexpr std::size_t fault_count = 25;
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",   "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
     "silent corruption", "agent crash",      "agent crash midway",  "agent freeze",       "root crash",
-    "node loss",       "two node losses",    "torn write",          "bit flip stored",    "bit flip wire",
-    "memory full",     "partition",          "partition one way",   "messages lost",      "messages repeated",
-    "messages reordered", "store outage",    "store answer lost",   "clock jump"};
+    "node loss",       "two node losses",    "node outdated",       "torn write",         "bit flip stored",
+    "bit flip wire",   "memory full",        "partition",           "partition one way",  "messages lost",
+    "messages repeated", "messages reordered", "store outage",      "store answer lost",  "clock jump"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -83,6 +84,7 @@ class Faults {
   bool strike_trainer(Fault fault);
   bool strike_agent(Fault fault);
   bool lose_machines(std::size_t count);
+  bool outdate_machine();
   bool tear_write();
   bool flip_stored_bit();
   bool flip_wire_bit();

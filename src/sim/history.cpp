@@ -47,9 +47,10 @@ std::vector<Version> History::whole_versions() const {
   return versions;
 }
 
-std::size_t History::hosts(std::uint64_t incarnation) const {
+const std::set<NodeId>& History::hosts(std::uint64_t incarnation) const {
+  static const std::set<NodeId> none;
   const auto found = hosts_.find(incarnation);
-  return found == hosts_.end() ? 0 : found->second.size();
+  return found == hosts_.end() ? none : found->second;
 }
 
 void History::decided(std::uint64_t incarnation, const Decision& decision) {

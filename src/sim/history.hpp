@@ -40,9 +40,9 @@ class History {
   bool was_whole(Version version) const { return copies(version) > 0; }
   std::vector<Version> whole_versions() const;
 
-  // Ranks that took part in a life, by node.
+  // The nodes of a life's ranks.
   void hosted(std::uint64_t incarnation, NodeId node) { hosts_[incarnation].insert(node); }
-  std::size_t hosts(std::uint64_t incarnation) const;
+  const std::set<NodeId>& hosts(std::uint64_t incarnation) const;
 
   // Decisions, in the order in which they were written.
   void decided(std::uint64_t incarnation, const protocol::Decision& decision);

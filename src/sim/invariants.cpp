@@ -42,7 +42,7 @@ void Invariants::forget_everything() {
 }
 
 std::size_t Invariants::copies_wanted(std::uint64_t incarnation) const {
-  return std::min<std::size_t>(world_.settings.core.copies, std::max<std::size_t>(1, history_.hosts(incarnation)));
+  return std::min<std::size_t>(world_.settings.core.copies, std::max<std::size_t>(1, history_.hosts(incarnation).size()));
 }
 
 bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const {
@@ -172,7 +172,10 @@ void Invariants::restore_hangs(const Trainer& trainer) {
 void Invariants::restored(const Trainer& trainer, const RestoreReady& ready, std::uint64_t main,
                           std::uint64_t private_digest) {
   ++tally_.restores;
-  history_.hosted(ready.incarnation, trainer.node);
+  if (!history_.hosts(ready.incarnation).contains(trainer.node)) {
+    throw Violation{"I4", text("rank ", trainer.rank, " joins life ", ready.incarnation, " on node ", trainer.node,
+                               ", which is not one of its nodes")};
+  }
   if (ready.decision.verdict != Verdict::restore) return;
   if (ready.main_tier == Tier::peer || ready.private_tier == Tier::peer) ++tally_.from_peer;
   const Version version = ready.decision.version;
@@ -270,7 +273,7 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   if (decision.verdict == Verdict::mismatch) throw Violation{"I3", what + ", but the world never changed its size"};
 
   history_.decided(now.incarnation, decision);
-  for (const Trainer* trainer : world_.launcher.trainers()) history_.hosted(now.incarnation, trainer->node);
+  for (const Member& member : now.members) history_.hosted(now.incarnation, member.node);
   protect_restored();
   tally_.decided_fresh += decision.verdict == Verdict::fresh;
   tally_.decided_restore += gives_state;

@@ -90,6 +90,26 @@ bool Faults::lose_machines(std::size_t count) {
   return true;
 }
 
+bool Faults::outdate_machine() {
+  const auto trainers = world_.launcher.trainers();
+  if (trainers.empty() || world_.usable_machines().size() < 3) return false;
+  Machine& machine = world_.machines.at(world_.random.pick(trainers)->node);
+  const int cut = world_.network.cut({machine.id}, false);
+  world_.trouble_begins(machine);
+  machine.is_shunned = true;
+  for (Trainer* trainer : world_.trainers_on(machine.id)) trainer->die();
+  mend_after(9000, 20000, [this, &machine, cut] {
+    std::set<NodeId> others;
+    for (const Trainer* trainer : world_.launcher.trainers()) others.insert(trainer->node);
+    others.erase(machine.id);
+    for (const NodeId other : others) world_.lose_machine(world_.machines.at(other));
+    machine.is_shunned = false;
+    world_.network.mend(cut);
+    world_.trouble_ends(machine);
+  });
+  return true;
+}
+
 bool Faults::tear_write() {
   std::vector<Trainer*> capturing = world_.living_trainers();
   std::erase_if(capturing, [](const Trainer* trainer) { return !trainer->is_capturing(); });

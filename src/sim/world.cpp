@@ -83,7 +83,7 @@ Agent* World::agent(NodeId node, std::uint64_t id) {
 void World::start_agent(Machine& machine) {
   if (machine.agent || machine.is_lost) return;
   trace.line(timeline.now(), [&] { return text("node ", machine.id, " agent starts"); });
-  machine.agent = std::make_unique<Agent>(*this, machine, random.next());
+  machine.agent = std::make_unique<Agent>(*this, machine, ++agents_);
   machine.calm_since = timeline.now();
   machine.agent->start();
 }
@@ -129,7 +129,7 @@ void World::replace(NodeId id) {
 std::vector<NodeId> World::usable_machines() const {
   std::vector<NodeId> usable;
   for (const auto& [id, machine] : machines) {
-    if (!machine.is_lost) usable.push_back(id);
+    if (!machine.is_lost && !machine.is_shunned) usable.push_back(id);
   }
   return usable;
 }

@@ -32,6 +32,7 @@ struct Machine {
   Arena arena;
   std::unique_ptr<Agent> agent;
   bool is_lost = false;
+  bool is_shunned = false;  // the launcher starts nothing on it
   TimeMs clock_offset_ms = 0;
   TimeMs memory_full_until = 0;
   int troubles = 0;       // that last: cut off, frozen, in bad weather
@@ -61,7 +62,7 @@ class World {
   void start_agent(Machine& machine);             // no-op where one runs, or the machine is lost
   void crash_agent(Machine& machine);             // comes back some time later
   void lose_machine(Machine& machine);            // with everything on it; replaced some time later
-  std::vector<NodeId> usable_machines() const;
+  std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
   bool is_calm(const Machine& machine, TimeMs for_ms) const;
   void trouble_begins(Machine& machine) { ++machine.troubles; }
@@ -99,6 +100,7 @@ class World {
   std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Agent>> graveyard_;  // of this step: what runs may be a dead agent's function
   NodeId next_node_ = 0;
+  std::uint64_t agents_ = 0;
   int replacements_due_ = 0;
 };
 
