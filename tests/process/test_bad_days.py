@@ -139,7 +139,7 @@ def test_a_peer_that_never_answers_stalls_nobody(cluster):
     again = cluster.engine(0, 2, restore_timeout_ms=3000)
     again.register("state", bytearray(16))
     status, message = refused(again.restore)
-    assert status is Status.TIMEOUT and ("n1" in message or "ranks 1" in message), message
+    assert status is Status.TIMEOUT and "did not end in time" in message, message
     again.close()
 
     stop(signal.SIGCONT)

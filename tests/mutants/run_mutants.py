@@ -1,0 +1,121 @@
+"""Breaks the core on purpose and expects the simulator to notice.
+
+Each *.patch beside this file breaks one rule of src/protocol; its head says which, and which invariant must trip. Only
+the patched file is compiled again, then linked with the rest as built.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+COMPILE_TIMEOUT_S = 120
+RUN_TIMEOUT_S = 150
+VIOLATION = re.compile(r"^seed (\d+) at \d+ ms: (\S+): (.*)$", re.MULTILINE)
+
+
+@dataclass
+class Mutant:
+    name: str
+    patch: Path
+    rule: str
+    expected: str
+    source: str
+
+
+@dataclass
+class Verdict:
+    caught: bool
+    text: str
+
+
+def read_mutant(patch):
+    text = patch.read_text()
+    rule = re.search(r"^Rule: (.*)$", text, re.MULTILINE)
+    expected = re.search(r"^Expect: (I[1-6])$", text, re.MULTILINE)
+    sources = re.findall(r"^\+\+\+ b/(src/protocol/\S+\.cpp)$", text, re.MULTILINE)
+    if not rule or not expected or len(sources) != 1:
+        sys.exit(f"{patch}: needs 'Rule:', 'Expect: I1..I6' and a patch of one source of src/protocol")
+    return Mutant(patch.stem, patch, rule[1], expected[1], sources[0])
+
+
+def compile_command(commands, source):
+    for entry in commands:
+        if Path(entry["file"]).resolve() == source.resolve():
+            return shlex.split(entry["command"])
+    sys.exit(f"compile_commands.json does not name {source}")
+
+
+def build(mutant, arguments, commands):
+    """Returns the mutant's simulator, or a text that says why there is none."""
+    work = arguments.work / mutant.name
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "src").mkdir(parents=True)
+    shutil.copytree(arguments.source / "src/protocol", work / "src/protocol")
+    patched = subprocess.run(
+        ["patch", "--batch", "--no-backup-if-mismatch", "--fuzz=0", "-p1", "-i", str(mutant.patch)],
+        cwd=work, capture_output=True, text=True,
+    )
+    if patched.returncode != 0:
+        return f"the patch no longer applies: {patched.stdout.strip()}"
+    command = compile_command(commands, arguments.source / mutant.source)
+    flags = [word for word in command if re.match(r"-(O|g|f|m|D|std=)", word)]
+    compiler = next(word for word in command if re.search(r"(\+\+|g\+\+-\d+|clang\+\+-\d+)$", word))
+    includes = [f"-I{work}/src", f"-I{arguments.source}", f"-I{arguments.source}/src"]
+    program = work / "ckpt_sim"
+    linked = [str(path) for path in arguments.link]
+    compiled = subprocess.run(
+        [compiler, *flags, *includes, str(work / mutant.source), *linked, "-pthread", "-o", str(program)],
+        capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S,
+    )
+    if compiled.returncode != 0:
+        return f"it does not compile: {compiled.stderr.strip()[:500]}"
+    return program
+
+
+def judge(mutant, arguments, commands):
+    program = build(mutant, arguments, commands)
+    if isinstance(program, str):
+        return Verdict(False, program)
+    command = [str(program), "--seeds", str(arguments.seeds), "--violations", "10", "--jobs", "1"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    if "sim: seeds=" not in run.stdout:
+        return Verdict(False, f"the simulator itself failed, with status {run.returncode}: {run.stderr.strip()[-300:]}")
+    violations = VIOLATION.findall(run.stdout)
+    for seed, invariant, sentence in violations:
+        if invariant == mutant.expected:
+            return Verdict(True, f"seed {seed}: {sentence}")
+    others = ", ".join(sorted({invariant for _, invariant, _ in violations})) or "nothing"
+    return Verdict(False, f"{mutant.expected} did not trip in {arguments.seeds} seeds ({others} did): {mutant.rule}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, required=True, help="root of the source tree")
+    parser.add_argument("--commands", type=Path, required=True, help="compile_commands.json of the build")
+    parser.add_argument("--link", type=Path, nargs="+", required=True, help="objects and libraries, the simulator's first")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the mutants")
+    parser.add_argument("--seeds", type=int, default=400, help="how many seeds each mutant gets")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", default="", help="only mutants whose name contains this")
+    arguments = parser.parse_args()
+
+    mutants = [read_mutant(patch) for patch in sorted(Path(__file__).parent.glob("*.patch")) if arguments.only in patch.stem]
+    commands = json.loads(arguments.commands.read_text())
+    escaped = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for mutant, verdict in zip(mutants, pool.map(lambda each: judge(each, arguments, commands), mutants), strict=True):
+            print(f"{'caught ' if verdict.caught else 'ESCAPED'} {mutant.expected} {mutant.name}: {verdict.text}", flush=True)
+            escaped += not verdict.caught
+    print(f"mutants: caught={len(mutants) - escaped} escaped={escaped}")
+    return 1 if escaped or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
