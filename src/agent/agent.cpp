@@ -4,6 +4,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <chrono>
+
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
 #include "agent/trainer_server.hpp"
