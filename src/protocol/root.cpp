@@ -118,7 +118,10 @@ void Root::settle_admissions(TimeMs now, Effects& effects) {
   for (const auto& [node, peer] : peers_) {
     if (!is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
-      if (rank.incarnation == life_->incarnation && rank.incarnation != 0 && !superseded_.contains(rank.instance)) {
+      if (rank.incarnation != life_->incarnation || rank.incarnation == 0 || superseded_.contains(rank.instance)) continue;
+      if (is_misplaced(peer)) {
+        open_incarnation(rank, now, effects);
+      } else {
         bindings_.try_emplace(rank.rank, Binding{node, rank});
       }
     }
@@ -152,8 +155,17 @@ void Root::refresh_bindings() {
     if (entry != report.ranks.end()) binding.rank = *entry;
     const bool gone = report.epoch == epoch_ && (entry == report.ranks.end() || serves_older_life(*entry));
     // Before the decision a trainer that is gone makes room for the next one; after it the life keeps its shape.
-    it = gone && undecided ? bindings_.erase(it) : std::next(it);
+    const bool leaves = undecided ? gone : is_misplaced(peers_.at(binding.node));
+    it = leaves ? bindings_.erase(it) : std::next(it);
   }
+}
+
+// A decision may be written late, when a rank has moved since: its node is then none of the life's. It needs a life of
+// its own.
+bool Root::is_misplaced(const Peer& peer) const {
+  const Verdict verdict = life_->decision.verdict;
+  if (verdict != Verdict::fresh && verdict != Verdict::restore) return false;
+  return !contains(life_->members, Member{peer.report.node, peer.report.arena_id});
 }
 
 // It was given an older life's version before it could be carried over into this one.
@@ -174,7 +186,8 @@ void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effec
 }
 
 void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects) {
-  if (const auto bound = bindings_.find(newcomer.rank); bound != bindings_.end()) {
+  const auto bound = bindings_.find(newcomer.rank);
+  if (bound != bindings_.end() && bound->second.rank.instance != newcomer.instance) {
     superseded_.insert(bound->second.rank.instance);
   }
   LifeRecord next = *life_;

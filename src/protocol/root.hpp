@@ -61,6 +61,7 @@ class Root {
   void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
   bool complete_life() const;
   bool serves_older_life(const RankReport& rank) const;
+  bool is_misplaced(const Peer& peer) const;
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
   void settle_decision(TimeMs now, Effects& effects);

@@ -191,6 +191,12 @@ bool Worker::is_member(const Trainer& trainer) const {
   return !trainer.refusal && trainer.incarnation != 0 && trainer.incarnation == directive_.incarnation;
 }
 
+// By the very directive that brings the decision: the decision may be one in which the rank has no place any more.
+bool Worker::is_admitted(const Trainer& trainer) const {
+  const Admission admission{trainer.hello.rank, trainer.hello.instance};
+  return std::find(directive_.admitted.begin(), directive_.admitted.end(), admission) != directive_.admitted.end();
+}
+
 // ---- Settling ----
 
 void Worker::settle(TimeMs now, Effects& effects) {
@@ -313,7 +319,7 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
     trainer.asked = false;
     return;
   }
-  if (!is_member(trainer)) return;
+  if (!is_member(trainer) || !is_admitted(trainer)) return;
   switch (decision.verdict) {
     case Verdict::undecided:
       return;

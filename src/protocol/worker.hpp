@@ -76,6 +76,7 @@ class Worker {
   bool decided() const;
   bool keeps(Version version) const;
   bool is_member(const Trainer& trainer) const;
+  bool is_admitted(const Trainer& trainer) const;
   void take_back_grant(Trainer& trainer);
   void take_back_orphan(Rank rank);
   void persist_if_newer(Effects& effects);

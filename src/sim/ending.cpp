@@ -63,7 +63,7 @@ Ending::Lack Ending::redundancy_lack() const {
 
 // Each segment belongs to a rank that trains here, or holds something recent.
 Ending::Lack Ending::memory_lack() const {
-  const Version kept = world_.invariants.history().newest_protected();
+  const Version kept = world_.invariants.history().newest_committed();
   for (auto& [id, machine] : world_.machines) {
     for (const auto& [key, segment] : machine.arena.segments) {
       bool is_needed = false;

@@ -59,7 +59,6 @@ void History::decided(std::uint64_t incarnation, const Decision& decision) {
   // Whatever is newer is void from now on.
   committed_ = std::min(committed_, decision.version);
   reported_ = std::min(reported_, decision.version);
-  protected_ = std::min(protected_, decision.version);
 }
 
 const Decision* History::decision(std::uint64_t incarnation) const {
@@ -67,10 +66,17 @@ const Decision* History::decision(std::uint64_t incarnation) const {
   return found == decisions_.end() ? nullptr : &found->second;
 }
 
+// Follows the lives back from the newest one that began: each went on from the version that it restored.
 bool History::is_void(Version version) const {
-  for (auto it = decisions_.upper_bound(version.incarnation()); it != decisions_.end(); ++it) {
-    const Verdict verdict = it->second.verdict;
-    if (verdict == Verdict::fresh || (verdict == Verdict::restore && version > it->second.version)) return true;
+  auto life = decisions_.rbegin();
+  while (life != decisions_.rend()) {
+    const auto& [incarnation, decision] = *life;
+    const bool began = decision.verdict == Verdict::fresh || decision.verdict == Verdict::restore;
+    if (began && version.incarnation() >= incarnation) return false;
+    if (began && version > decision.version) return true;
+    if (began && version.incarnation() == decision.version.incarnation()) return false;
+    const std::uint64_t next = began ? decision.version.incarnation() : incarnation - 1;
+    life = std::find_if(life, decisions_.rend(), [&](const auto& entry) { return entry.first <= next; });
   }
   return false;
 }

@@ -47,18 +47,15 @@ class History {
   // Decisions, in the order in which they were written.
   void decided(std::uint64_t incarnation, const protocol::Decision& decision);
   const protocol::Decision* decision(std::uint64_t incarnation) const;
-  // A later life began from something older, or anew.
+  // Not among what led to the newest life: that one, or one before it, went on from something older, or anew. A voided
+  // version can come back, where a node returns that kept it: then what was done since is void.
   bool is_void(Version version) const;
 
   void committed(Version version);
   void reported(Version version);
-  // Kept by what follows: protected since it was committed, or restored and brought to its full number of copies.
-  void protected_now(Version version) { protected_ = std::max(protected_, version); }
-
   Version newest_committed() const { return committed_; }        // that is not void
   Version newest_committed_ever() const { return committed_ever_; }
   Version newest_reported() const { return reported_; }          // that is not void
-  Version newest_protected() const { return protected_; }        // that is not void
   std::uint64_t incarnation() const { return decisions_.empty() ? 0 : decisions_.rbegin()->first; }
 
  private:
@@ -71,7 +68,6 @@ class History {
   Version committed_;
   Version committed_ever_;
   Version reported_;
-  Version protected_;
 };
 
 }  // namespace ckpt::sim

@@ -68,18 +68,8 @@ bool Invariants::awaits_commit() const {
 void Invariants::counted(const Machine& machine, const PieceInfo& piece) {
   history_.gained(machine.id, piece);
   const std::uint64_t incarnation = history_.incarnation();
-  const Decision* decision = history_.decision(incarnation);
-  if (decision != nullptr && decision->version == piece.version) protect_restored();
   if (piece.version.incarnation() == incarnation && history_.copies(piece.version) >= copies_wanted(incarnation)) {
     newest_whole_ = std::max(newest_whole_, piece.version);
-  }
-}
-
-// What was restored is as good as committed once it has its copies again.
-void Invariants::protect_restored() {
-  const Decision* decision = history_.decision(history_.incarnation());
-  if (decision->verdict == Verdict::restore && is_whole(decision->version, copies_wanted(history_.incarnation()), 0)) {
-    history_.protected_now(decision->version);
   }
 }
 
@@ -103,7 +93,6 @@ void Invariants::committed(const Machine& machine, Version version) {
   }
   tally_.commits += !is_restored;
   history_.committed(version);
-  history_.protected_now(version);
 }
 
 void Invariants::directed(const Machine& root, const Directive& directive) {
@@ -243,9 +232,6 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   const bool flagged = decision.behind || decision.status_unknown;
   const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
 
-  if (gives_state && history_.is_void(version)) {
-    throw Violation{"I4", what + ", a version that an earlier life has voided"};
-  }
   if (gives_state && !history_.was_whole(version) && !history_.was_damaged(version)) {
     throw Violation{"I1", what + ", a version of which some shard was never whole"};
   }
@@ -254,7 +240,7 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   }
   if (root_knows && !gives_state) {
     for (const Version whole : history_.whole_versions()) {
-      if (history_.is_void(whole) || history_.ranks_disagree(whole) || !is_whole(whole, 1, known_after_ms)) continue;
+      if (history_.ranks_disagree(whole) || !is_whole(whole, 1, known_after_ms)) continue;
       throw Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
     }
   }
@@ -274,7 +260,6 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
 
   history_.decided(now.incarnation, decision);
   for (const Member& member : now.members) history_.hosted(now.incarnation, member.node);
-  protect_restored();
   tally_.decided_fresh += decision.verdict == Verdict::fresh;
   tally_.decided_restore += gives_state;
   tally_.decided_lost += decision.verdict == Verdict::lost;

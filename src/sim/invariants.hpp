@@ -86,7 +86,6 @@ class Invariants {
  private:
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, Version version);
-  void protect_restored();
   void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
   bool is_witnessed(const protocol::LifeRecord& before) const;
 

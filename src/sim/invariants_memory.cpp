@@ -73,7 +73,7 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
   }
   history_.dropped(machine.id, slot->header);
   if (history_.is_void(version)) return;
-  const Version kept = history_.newest_protected();
+  const Version kept = history_.newest_committed();
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->verdict == Verdict::restore && version == decision->version;
   if (version == kept || (is_restored && version > kept)) {
@@ -83,7 +83,7 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
   const bool can_complete = history_.was_whole(version) && !history_.was_damaged(version) &&
                             !history_.ranks_disagree(version);
   const bool is_passed_over = decision != nullptr && version < decision->version;
-  if (version > kept && version > history_.newest_committed() && can_complete && !is_passed_over) {
+  if (version > kept && can_complete && !is_passed_over) {
     throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,
                                ", which every rank has captured, before a newer one is committed")};
   }
