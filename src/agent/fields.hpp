@@ -125,6 +125,7 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("world_size", record.world_size);
   v.field("decision", record.decision);
   v.field("members", record.members);
+  v.field("members_life", record.members_life);
   v.field("first_commit", record.first_commit);
 }
 

@@ -121,6 +121,7 @@ void Ucx::listen(const TransportOptions& options) {
 }
 
 void Ucx::stop() {
+  const AsyncGate::Closed quiet(gate_);
   if (listener_ != nullptr) ucp_listener_destroy(std::exchange(listener_, nullptr));
   if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
   if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
@@ -148,8 +149,14 @@ ucp_ep_h Ucx::accept(ucp_conn_request_h request, const ucp_err_handler_t& handle
   parameters.conn_request = request;
   parameters.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   parameters.err_handler = handler;
+  const AsyncGate::Closed quiet(gate_);
   ucp_ep_h endpoint = nullptr;
   return ucp_ep_create(worker_, &parameters, &endpoint) == UCS_OK ? endpoint : nullptr;
+}
+
+void Ucx::reject(ucp_conn_request_h request) {
+  const AsyncGate::Closed quiet(gate_);
+  ucp_listener_reject(listener_, request);
 }
 
 void Ucx::close(ucp_ep_h endpoint) {

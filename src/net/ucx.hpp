@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "net/async_gate.hpp"
 #include "net/transport.hpp"
 #include "net/wire.hpp"
 
@@ -61,7 +62,7 @@ class Ucx {
   // An endpoint whose failure is reported to `handler`; null when UCX refuses.
   ucp_ep_h connect(const std::string& address, const ucp_err_handler_t& handler);
   ucp_ep_h accept(ucp_conn_request_h request, const ucp_err_handler_t& handler);
-  void reject(ucp_conn_request_h request) { ucp_listener_reject(listener_, request); }
+  void reject(ucp_conn_request_h request);
   // The handle is gone afterwards. Operations in flight call back, with an error, during later progress.
   void close(ucp_ep_h endpoint);
   int closes_in_flight() const { return closes_in_flight_; }
@@ -79,6 +80,7 @@ class Ucx {
 
   UcxEvents& events_;
   KindHandler handlers_[wire::kind_end] = {};
+  AsyncGate gate_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   ucp_listener_h listener_ = nullptr;

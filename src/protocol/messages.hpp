@@ -55,7 +55,7 @@ enum class Verdict : std::uint8_t {
 struct Decision {
   Verdict verdict = Verdict::undecided;
   Version version;              // with Verdict::restore
-  Version fallback;             // newest commit known to be there, not newer: kept until `version` has all its copies
+  Version fallback;             // newest known commit that is not newer: kept until `version` has all its copies
   bool behind = false;          // a newer commit is known of and lost
   bool status_unknown = false;  // nodes that did not answer may know of a newer commit
   std::string text;             // for people: why, with shards, versions and nodes
@@ -129,7 +129,8 @@ struct LifeRecord {
   std::uint64_t incarnation = 0;
   std::uint32_t world_size = 0;
   Decision decision;
-  std::vector<Member> members;  // nodes that may hold state: present at the last decision
+  std::vector<Member> members;  // nodes that may hold state: those of the newest life that began
+  std::uint64_t members_life = 0;  // that life
   Version first_commit;         // newest of each life's first commits: state existed, even when every node is gone
   bool operator==(const LifeRecord&) const = default;
 };

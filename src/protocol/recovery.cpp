@@ -45,12 +45,12 @@ Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& ques
   return {};
 }
 
-// The newest version up to `limit` that some node knows as committed and that can still be rebuilt.
-Version newest_commit_until(Version limit, const Inventory& inventory, const RecoveryQuestion& question) {
+// The newest version up to `limit` that some node knows as committed. Whether all of it is still there does not matter:
+// a node that does not answer may have the rest.
+Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
   Version newest;
   for (const Report* report : question.reports) {
-    const Version commit = report->highest_commit;
-    if (commit > newest && commit <= limit && unusable(inventory, commit, question).empty()) newest = commit;
+    if (report->highest_commit <= limit) newest = std::max(newest, report->highest_commit);
   }
   return newest;
 }
@@ -65,12 +65,39 @@ std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world
   return 0;
 }
 
-// Whether a present node took part in the last life with all it had: whatever was committed then left a trace on it.
-bool has_witness(const RecoveryQuestion& question) {
-  return std::any_of(question.reports.begin(), question.reports.end(), [&](const Report* report) {
-    const Member self{report->node, report->arena_id};
-    return std::find(question.members.begin(), question.members.end(), self) != question.members.end();
+// Took part in the last life and still has what it had then.
+bool is_witness(const Report& report, const RecoveryQuestion& question) {
+  const Member self{report.node, report.arena_id};
+  return std::find(question.members.begin(), question.members.end(), self) != question.members.end();
+}
+
+std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
+  std::vector<const Report*> found;
+  for (const Report* report : question.reports) {
+    if (is_witness(*report, question)) found.push_back(report);
+  }
+  return found;
+}
+
+// The newest version of any shard that the node has at `version`. A commit of the last life that is newer would have
+// left that shard there.
+bool holds_nothing_newer(const Report& report, Version version) {
+  return std::any_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& piece) {
+    return piece.version == version &&
+           std::none_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& other) {
+             return other.shard == piece.shard && other.version > version;
+           });
   });
+}
+
+// Whether the witnesses exclude that the last life committed anything newer.
+bool excludes_newer(const std::vector<const Report*>& witnesses, Version chosen, Version newest_seen,
+                    std::uint64_t last_life) {
+  if (witnesses.empty()) return false;
+  if (chosen >= newest_seen) return true;  // it would have been seen
+  return chosen.incarnation() == last_life &&
+         std::any_of(witnesses.begin(), witnesses.end(),
+                     [&](const Report* witness) { return holds_nothing_newer(*witness, chosen); });
 }
 
 std::string missing_text(const std::vector<NodeId>& missing) {
@@ -125,7 +152,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.verdict = Verdict::restore;
     decision.version = chosen;
     decision.behind = chosen < newest_commit;
-    decision.fallback = newest_commit_until(chosen, inventory, question);
+    decision.fallback = newest_commit_until(chosen, question);
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (no source for shards " +
                       join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) + ")";
@@ -144,15 +171,15 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.verdict = Verdict::fresh;
   }
 
-  const bool nothing_lost = decision.verdict == Verdict::restore && !decision.behind;
-  const bool fresh = decision.verdict == Verdict::fresh;
+  const bool nothing_lost = decision.verdict == Verdict::fresh || (chosen && !decision.behind);
   const bool all_here = question.missing.empty();
-  // Whatever was newer would have left a trace on a witness.
-  const bool nothing_newer = nothing_lost && chosen >= newest_seen && has_witness(question);
-  answer.final = nothing_newer || (all_here && (nothing_lost || fresh));
-  decision.status_unknown = !all_here && !nothing_newer;
+  const auto testifying = witnesses(question);
+  const bool nothing_newer = nothing_lost && excludes_newer(testifying, chosen, newest_seen, question.members_life);
+  answer.final = nothing_newer || (all_here && nothing_lost);
+  decision.status_unknown = !nothing_newer && testifying.size() < question.members.size();
   if (decision.status_unknown && decision.text.empty()) {
-    decision.text = "a newer commit cannot be excluded" + missing_text(question.missing);
+    decision.text = "a newer commit cannot be excluded, for not every node of the last life is left to tell" +
+                    missing_text(question.missing);
   }
   return answer;
 }

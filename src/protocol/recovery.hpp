@@ -31,6 +31,7 @@ struct RecoveryQuestion {
   std::uint32_t world_size = 0;
   std::vector<NodeId> missing;         // members of the last life that are not present
   std::vector<Member> members;         // of the last life
+  std::uint64_t members_life = 0;      // the last life
   Version first_commit;                // known from the store
 };
 

@@ -253,9 +253,11 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   question.world_size = life_->world_size;
   question.missing = missing_members(now);
   question.members = life_->members;
+  question.members_life = life_->members_life;
   question.first_commit = life_->first_commit;
   LifeRecord decided = *life_;
   decided.members.clear();
+  decided.members_life = decided.incarnation;
   for (const auto& [rank, binding] : bindings_) {
     question.shards.insert(binding.rank.main_shard);
     question.shards.insert(binding.rank.private_shard);
@@ -267,6 +269,7 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
   if (answer.decision.verdict == Verdict::lost || answer.decision.verdict == Verdict::mismatch) {
     decided.members = life_->members;
+    decided.members_life = life_->members_life;
   }
   swap_life(decided, now, effects);
 }

@@ -222,6 +222,24 @@ bool Invariants::is_witnessed(const LifeRecord& before) const {
   });
 }
 
+// The nodes that the last life named were all replaced some time ago.
+bool Invariants::is_unwitnessed(const LifeRecord& before) const {
+  return !before.members.empty() && std::all_of(before.members.begin(), before.members.end(), [&](const Member& member) {
+    const auto found = world_.machines.find(member.node);
+    return found != world_.machines.end() && found->second.arena.id != member.arena_id &&
+           world_.is_calm(found->second, known_after_ms);
+  });
+}
+
+// The newest commit that a node knows of which must have been asked.
+Version Invariants::newest_on_record() const {
+  Version newest;
+  for (const auto& [id, machine] : world_.machines) {
+    if (world_.is_calm(machine, known_after_ms)) newest = std::max(newest, machine.arena.highest_commit);
+  }
+  return newest;
+}
+
 void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeRecord& now) {
   const Decision& decision = now.decision;
   const Version version = decision.version;
@@ -246,6 +264,13 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   }
   if (decision.verdict != Verdict::lost && version < committed && !flagged) {
     throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};
+  }
+  if (root_knows && gives_state && !decision.behind && version < newest_on_record()) {
+    throw Violation{"I3", text(what, " although a node has it on record that ", describe(newest_on_record()),
+                               " was committed")};
+  }
+  if (gives_state && !flagged && is_unwitnessed(before)) {
+    throw Violation{"I3", text(what, " although no node of the last life is left to tell what it committed")};
   }
   if (decision.behind && history_.newest_committed_ever() <= version) {
     throw Violation{"I3", what + ", but nothing newer was ever committed"};

@@ -88,6 +88,8 @@ class Invariants {
   void committed(const Machine& machine, Version version);
   void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
   bool is_witnessed(const protocol::LifeRecord& before) const;
+  bool is_unwitnessed(const protocol::LifeRecord& before) const;
+  Version newest_on_record() const;
 
   World& world_;
   History history_;

@@ -15,6 +15,7 @@ protocol::LifeRecord some_life() {
   life.decision.status_unknown = true;
   life.decision.text = "nodes \"a\" and b\n are gone";
   life.members = {{0, 11}, {1, UINT64_MAX}};
+  life.members_life = 4;
   life.first_commit = {1, 0};
   return life;
 }
