@@ -1,0 +1,56 @@
+#include "persist/file_system.hpp"
+
+#include <cerrno>
+#include <system_error>
+
+#include "kernels/digest.hpp"
+#include "persist/local_file_system.hpp"
+
+namespace ckpt::persist {
+namespace {
+
+ckpt_status status_of(int error) {
+  switch (error) {
+    case ETIMEDOUT:
+      return CKPT_ERR_TIMEOUT;
+    case ENOSPC:
+    case EDQUOT:
+      return CKPT_ERR_NO_SPACE;
+    case ECANCELED:
+      return CKPT_ERR_DISCARDED;
+    default:
+      return CKPT_ERR_SYSTEM;
+  }
+}
+
+std::string text_of(int error) {
+  switch (error) {
+    case ETIMEDOUT:
+      return "the storage did not answer in time; look whether it hangs";
+    case ECANCELED:
+      return "it was called off";
+    case ENOSPC:
+      return "the storage is full; make room, or keep fewer steps";
+    default:
+      return std::generic_category().message(error);
+  }
+}
+
+}  // namespace
+
+StorageError::StorageError(int error, const std::string& doing)
+    : Failure(status_of(error), doing + ": " + text_of(error)), error_(error) {}
+
+std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options) {
+  if (options.queue_depth == 0 || options.block_bytes == 0 || options.block_bytes % kernels::leaf_size_bytes != 0)
+    throw Failure(CKPT_ERR_INVALID, "storage needs a queue depth of at least 1 and blocks of a multiple of 64 KiB");
+  if (location.starts_with('/')) {
+    auto root = location;
+    while (root.size() > 1 && root.back() == '/') root.pop_back();
+    return std::make_unique<LocalFileSystem>(root, options);
+  }
+  throw Failure(CKPT_ERR_INVALID,
+                "storage \"" + location + "\" is neither an absolute path nor nfs://server/export/path; correct it");
+}
+
+}  // namespace ckpt::persist

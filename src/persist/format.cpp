@@ -1,0 +1,245 @@
+#include "persist/format.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "arena/layout.hpp"
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::persist {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t size_max_bytes = std::uint64_t{1} << 53;
+constexpr std::size_t digits = 16;
+constexpr std::string_view seal_begin = "{\"xxh3\":\"";
+constexpr std::string_view seal_end = "\",\n";
+constexpr std::size_t seal_bytes = seal_begin.size() + digits + seal_end.size();
+
+[[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_CORRUPT, sentence); }
+
+std::string hex(std::uint64_t value) {
+  std::array<char, digits + 1> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+template <class T>
+std::optional<T> parse_number(std::string_view text, int base = 10) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::uint64_t digest_field(const json& object, const char* key) {
+  const auto text = object.at(key).get<std::string>();
+  const auto value = parse_number<std::uint64_t>(text, 16);
+  if (text.size() != digits || !value) refuse(std::string("\"") + key + "\" is not a digest");
+  return *value;
+}
+
+std::uint64_t size_field(const json& object, const char* key) {
+  const json& value = object.at(key);
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > size_max_bytes)
+    refuse(std::string("\"") + key + "\" is not a size");
+  return value.get<std::uint64_t>();
+}
+
+std::string name_field(const json& object, const char* key) {
+  auto text = object.at(key).get<std::string>();
+  if (!is_plain_name(text)) refuse(std::string("\"") + key + "\" is not a plain name");
+  return text;
+}
+
+std::string quoted(const std::string& text) { return json(text).dump(); }
+
+std::string shard_text(const ShardRecord& shard, std::uint64_t incarnation) {
+  const auto name = [&](std::string_view suffix) { return quoted(file_name(shard.shard, incarnation, suffix)); };
+  return "{\"shard\":" + quoted(shard.shard) + ",\"file\":" + name(data_suffix) +
+         ",\"file_bytes\":" + std::to_string(shard.file_bytes()) +
+         ",\"header_bytes\":" + std::to_string(shard.header_bytes) + ",\"header_xxh3\":\"" + hex(shard.header_digest) +
+         "\",\"data_bytes\":" + std::to_string(shard.data_bytes) + ",\"root_xxh3\":\"" + hex(shard.root_digest) +
+         "\",\"leaves\":" + name(leaves_suffix) + ",\"layout_bytes\":" + std::to_string(shard.layout_bytes) +
+         ",\"layout_xxh3\":\"" + hex(shard.layout_hash) + "\",\"written_by\":" + quoted(shard.written_by) + "}";
+}
+
+ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
+  ShardRecord shard;
+  shard.shard = name_field(object, "shard");
+  shard.header_bytes = size_field(object, "header_bytes");
+  shard.header_digest = digest_field(object, "header_xxh3");
+  shard.data_bytes = size_field(object, "data_bytes");
+  shard.root_digest = digest_field(object, "root_xxh3");
+  shard.layout_bytes = size_field(object, "layout_bytes");
+  shard.layout_hash = digest_field(object, "layout_xxh3");
+  shard.written_by = name_field(object, "written_by");
+  // Names follow from shard and incarnation; what the record says of them is for other readers, and never followed.
+  if (object.at("file") != file_name(shard.shard, incarnation, data_suffix) ||
+      object.at("leaves") != file_name(shard.shard, incarnation, leaves_suffix))
+    refuse("the files of shard " + shard.shard + " have names that are not theirs");
+  if (shard.header_bytes == 0 || shard.header_bytes % data_alignment_bytes != 0 ||
+      shard.header_bytes > header_max_bytes + 2 * data_alignment_bytes || shard.layout_bytes > shard.header_bytes ||
+      size_field(object, "file_bytes") != shard.file_bytes())
+    refuse("the sizes of shard " + shard.shard + " do not fit each other");
+  return shard;
+}
+
+StepRecord parse_record(const json& object) {
+  StepRecord record;
+  if (const auto format = object.at("format").get<std::int64_t>(); format != format_version)
+    refuse("it has format " + std::to_string(format) + ", and this program reads format " +
+           std::to_string(format_version));
+  const auto kind = object.at("kind").get<std::string>();
+  if (kind != "step" && kind != "shard") refuse("its kind is neither step nor shard");
+  record.kind = kind == "step" ? StepRecord::Kind::step : StepRecord::Kind::shard;
+  record.job = name_field(object, "job");
+  record.written_by = name_field(object, "written_by");
+  const auto incarnation = size_field(object, "incarnation"), iteration = size_field(object, "iteration");
+  const auto world_size = size_field(object, "world_size");
+  if (incarnation == 0 || incarnation > Version::incarnation_max || iteration > std::uint64_t{Version::iteration_max} ||
+      world_size == 0 || world_size > UINT32_MAX)
+    refuse("incarnation, iteration or world size is out of bounds");
+  record.version = Version(incarnation, static_cast<std::int64_t>(iteration));
+  record.world_size = static_cast<std::uint32_t>(world_size);
+  for (const json& shard : object.at("shards")) record.shards.push_back(parse_shard(shard, incarnation));
+  if (record.shards.empty() || (record.kind == StepRecord::Kind::shard && record.shards.size() != 1))
+    refuse("it does not name the right number of shards");
+  for (std::size_t i = 1; i < record.shards.size(); ++i)
+    if (record.shards[i - 1].shard >= record.shards[i].shard) refuse("its shards are not in order");
+  return record;
+}
+
+}  // namespace
+
+std::uint64_t digest_of(std::string_view bytes) { return kernels::leaf_digest(bytes.data(), bytes.size()); }
+
+std::uint64_t ShardRecord::leaves_bytes() const { return kernels::leaf_count(data_bytes) * sizeof(std::uint64_t); }
+
+const ShardRecord* StepRecord::find(std::string_view shard) const {
+  const auto found =
+      std::lower_bound(shards.begin(), shards.end(), shard,
+                       [](const ShardRecord& record, std::string_view name) { return record.shard < name; });
+  return found != shards.end() && found->shard == shard ? &*found : nullptr;
+}
+
+std::string encode(const StepRecord& record) {
+  std::string body = "\"format\":" + std::to_string(format_version) +
+                     ",\"kind\":" + (record.kind == StepRecord::Kind::step ? "\"step\"" : "\"shard\"") +
+                     ",\"job\":" + quoted(record.job) +
+                     ",\"incarnation\":" + std::to_string(record.version.incarnation()) +
+                     ",\"iteration\":" + std::to_string(record.version.iteration()) +
+                     ",\"world_size\":" + std::to_string(record.world_size) +
+                     ",\"written_by\":" + quoted(record.written_by) + ",\"shards\":[\n";
+  for (const ShardRecord& shard : record.shards) {
+    if (&shard != &record.shards.front()) body += ",\n";
+    body += shard_text(shard, record.version.incarnation());
+  }
+  body += "]}\n";
+  return std::string(seal_begin) + hex(digest_of(body)) + std::string(seal_end) + body;
+}
+
+StepRecord decode_record(std::string_view text, const std::string& label) {
+  if (text.size() < seal_bytes || !text.starts_with(seal_begin) ||
+      text.substr(seal_begin.size() + digits, seal_end.size()) != seal_end ||
+      parse_number<std::uint64_t>(text.substr(seal_begin.size(), digits), 16) != digest_of(text.substr(seal_bytes)))
+    refuse(label + " is damaged: its digest does not fit");
+  try {
+    return parse_record(json::parse(text));
+  } catch (const json::exception&) {
+    refuse(label + " is malformed: a field is missing or of the wrong type");
+  } catch (const Failure& failure) {
+    refuse(label + " is malformed: " + failure.what());
+  }
+}
+
+std::string step_name(std::int64_t iteration) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "step-%08lld", static_cast<long long>(iteration));
+  return text.data();
+}
+
+std::optional<std::int64_t> parse_step_name(std::string_view name) {
+  constexpr std::string_view prefix = "step-";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto iteration = parse_number<std::int64_t>(name.substr(prefix.size()));
+  if (!iteration || *iteration < 0 || *iteration > Version::iteration_max || step_name(*iteration) != name)
+    return std::nullopt;
+  return iteration;
+}
+
+std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix) {
+  return std::string(shard) + "." + std::to_string(incarnation) + std::string(suffix);
+}
+
+std::optional<std::uint64_t> incarnation_in(std::string_view name) {
+  const auto cut = [&](std::string_view suffix) {
+    if (!name.ends_with(suffix)) return false;
+    name.remove_suffix(suffix.size());
+    return true;
+  };
+  const auto last_part = [&] { return name.substr(std::min(name.rfind('.'), name.size() - 1) + 1); };
+  if (cut(part_suffix)) name.remove_suffix(std::min(last_part().size() + 1, name.size()));
+  if (!cut(data_suffix) && !cut(leaves_suffix) && !cut(record_suffix)) return std::nullopt;
+  if (name.find('.') == std::string_view::npos) return std::nullopt;
+  return parse_number<std::uint64_t>(last_part());
+}
+
+std::string encode_header(const arena::Manifest& manifest, const std::string& job) {
+  std::string layout = manifest.layout;
+  if (layout.empty()) {
+    const std::string length = std::to_string(manifest.length_bytes);
+    layout = "{" + quoted(std::string(opaque_tensor_name)) + ":{\"dtype\":\"U8\",\"shape\":[" + length +
+             "],\"data_offsets\":[0," + length + "]}}";
+  }
+  if (arena::parse_layout(layout).length_bytes != manifest.length_bytes)
+    refuse("the layout of shard " + manifest.shard + " does not fit its " + std::to_string(manifest.length_bytes) +
+           " bytes");
+  const std::string metadata = json{{"format", "pt"},
+                                    {"ckptengine.job", job},
+                                    {"ckptengine.shard", manifest.shard},
+                                    {"ckptengine.incarnation", std::to_string(manifest.version.incarnation())},
+                                    {"ckptengine.iteration", std::to_string(manifest.version.iteration())}}
+                                   .dump();
+  std::string text = "{\"__metadata__\":" + metadata + (layout == "{}" ? "}" : "," + layout.substr(1));
+  const std::size_t used = sizeof(std::uint64_t) + text.size();
+  text.append((data_alignment_bytes - used % data_alignment_bytes) % data_alignment_bytes, ' ');
+  if (text.size() > header_max_bytes)
+    throw Failure(CKPT_ERR_INVALID, "the names of the tensors in shard " + manifest.shard + " take " +
+                                        std::to_string(text.size()) + " bytes; safetensors has room for " +
+                                        std::to_string(header_max_bytes) + ", so shorten them or split the shard");
+  const std::uint64_t length = text.size();
+  std::string header(sizeof(length), '\0');
+  std::memcpy(header.data(), &length, sizeof(length));
+  return header + text;
+}
+
+std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label) {
+  std::uint64_t length = 0;
+  if (header.size() != record.header_bytes || digest_of(header) != record.header_digest)
+    refuse("the header of " + label + " is damaged: its digest does not fit");
+  std::memcpy(&length, header.data(), sizeof(length));
+  std::string_view text = header.substr(sizeof(length));
+  if (length != text.size()) refuse("the header of " + label + " has another length than its record says");
+  text = text.substr(0, text.find_last_not_of(' ') + 1);
+  // The layout's own text ends the header, but for its opening brace.
+  std::string layout;
+  if (record.layout_bytes > 2) {
+    if (text.size() < record.layout_bytes) refuse("the header of " + label + " is too short for its layout");
+    layout = "{" + std::string(text.substr(text.size() - (record.layout_bytes - 1)));
+  } else if (record.layout_bytes == 2) {
+    layout = "{}";
+  }
+  if (arena::layout_hash(layout) != record.layout_hash) refuse("the layout in " + label + " is damaged");
+  if (!layout.empty() && arena::parse_layout(layout).length_bytes != record.data_bytes)
+    refuse("the layout in " + label + " does not fit its data");
+  return layout;
+}
+
+}  // namespace ckpt::persist

@@ -1,0 +1,85 @@
+// The bytes on storage: names, records and headers. docs/format.md specifies them.
+//
+//   JOB/step-00000123/
+//     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
+//     SHARD.1.leaves        its leaf digests
+//     SHARD.1.json          its record, written when both are on the medium
+//     manifest.json         the step's record, written last: with it the step is whole, without it there is none
+//
+// Plain values and pure functions; thread-safe as such. What is decoded is not trusted.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arena/manifest.hpp"
+#include "protocol/version.hpp"
+
+namespace ckpt::persist {
+
+inline constexpr int format_version = 1;
+inline constexpr std::size_t data_alignment_bytes = 4096;
+inline constexpr std::size_t header_max_bytes = 100'000'000;  // what readers of safetensors take
+inline constexpr std::size_t record_max_bytes = std::size_t{1} << 28;
+// The tensor that stands for bytes without a layout: U8, as long as they are.
+inline constexpr std::string_view opaque_tensor_name = "ckptengine.opaque";
+
+struct ShardRecord {
+  std::string shard;
+  std::uint64_t header_bytes = 0;  // of the safetensors file, up to its data
+  std::uint64_t header_digest = 0;
+  std::uint64_t data_bytes = 0;
+  std::uint64_t root_digest = 0;
+  std::uint64_t layout_bytes = 0;
+  std::uint64_t layout_hash = 0;
+  std::string written_by;
+
+  std::uint64_t file_bytes() const { return header_bytes + data_bytes; }
+  std::uint64_t leaves_bytes() const;
+  bool operator==(const ShardRecord&) const = default;
+};
+
+// Of a step, or, with a single shard, of that shard.
+struct StepRecord {
+  enum class Kind { shard, step };
+
+  Kind kind = Kind::step;
+  std::string job;
+  Version version;
+  std::uint32_t world_size = 0;
+  std::string written_by;
+  std::vector<ShardRecord> shards;  // by name
+
+  const ShardRecord* find(std::string_view shard) const;
+  bool operator==(const StepRecord&) const = default;
+};
+
+std::string encode(const StepRecord& record);
+// Throws Failure (CKPT_ERR_CORRUPT) with `label`, what is wrong with it and nothing more to do.
+StepRecord decode_record(std::string_view text, const std::string& label);
+
+std::string step_name(std::int64_t iteration);
+std::optional<std::int64_t> parse_step_name(std::string_view name);
+
+inline constexpr std::string_view manifest_name = "manifest.json";
+inline constexpr std::string_view data_suffix = ".safetensors";
+inline constexpr std::string_view leaves_suffix = ".leaves";
+inline constexpr std::string_view record_suffix = ".json";
+inline constexpr std::string_view part_suffix = ".part";  // behind a random part: a file that is not whole yet
+
+std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix);
+// The incarnation in a file's name, whole or not; nothing where the name is none of ours.
+std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
+
+// The first bytes of a shard's file: length, JSON, blanks up to a multiple of data_alignment_bytes. Throws Failure
+// (CKPT_ERR_CORRUPT) where the manifest's layout does not describe its data.
+std::string encode_header(const arena::Manifest& manifest, const std::string& job);
+// The layout text in it. Throws Failure (CKPT_ERR_CORRUPT).
+std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label);
+
+std::uint64_t digest_of(std::string_view bytes);
+
+}  // namespace ckpt::persist

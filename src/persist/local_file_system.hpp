@@ -1,0 +1,57 @@
+// A mounted path as a FileSystem: io_uring where the kernel lets us, threads where it does not.
+#pragma once
+
+#include <deque>
+
+#include "persist/file_system.hpp"
+#include "persist/operation_queue.hpp"
+
+namespace ckpt::persist {
+
+class LocalFileSystem : public FileSystem {
+ public:
+  enum class Engine { automatic, threads };
+
+  // `root` is an absolute path.
+  LocalFileSystem(std::string root, const FileSystemOptions& options, Engine engine = Engine::automatic);
+  ~LocalFileSystem() override;
+
+  const FileSystemOptions& options() const override { return options_; }
+  std::string label(const std::string& path) const override { return path.empty() ? root_ : root_ + "/" + path; }
+  std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) override;
+  std::unique_ptr<File> open(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
+  void remove(const std::string& path) override;
+  void remove_directory(const std::string& path) override;
+  void make_directory(const std::string& path) override;
+  void sync_directory(const std::string& path) override;
+  std::vector<DirectoryEntry> list(const std::string& path) override;
+  std::optional<std::uint64_t> file_size(const std::string& path) override;
+  std::uint64_t free_bytes() override;
+
+ private:
+  friend class LocalFile;
+
+  std::string absolute(const std::string& path) const { return label(path); }
+  void make_absolute_directory(const std::string& path);
+  std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
+  std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);
+  std::shared_ptr<UniqueFd> directory_fd(const std::string& path);
+
+  // Sees an operation through to its end, whatever that is; throws where that takes too long.
+  OperationPtr attempt(Operation operation, const std::string& doing);
+  // The same, and throws where it failed.
+  OperationPtr run(Operation operation, const std::string& doing);
+  OperationPtr run(Operation::Kind kind, const std::string& path, const std::string& doing);
+  void submit(OperationPtr operation, const std::string& doing);
+  // Waits for operations of a queue to end until `arrived`.
+  void await(OperationQueue& queue, const std::function<bool()>& arrived, const std::string& doing);
+  OperationQueue& queue_of(Operation::Kind kind);
+
+  const std::string root_;
+  const FileSystemOptions options_;
+  std::unique_ptr<OperationQueue> transfers_;
+  std::unique_ptr<OperationQueue> helpers_;  // a thread for what io_uring does not have
+};
+
+}  // namespace ckpt::persist

@@ -1,0 +1,167 @@
+#include "persist/step_catalog.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "persist/shard_reader.hpp"
+#include "persist/transfer.hpp"
+
+namespace ckpt::persist {
+namespace {
+
+// True for the failures that say nothing about the step: then there is no listing either.
+bool is_about_storage(const StorageError& error) { return error.error() == ETIMEDOUT || error.error() == ECANCELED; }
+
+std::string check_file(FileSystem& files, const std::string& path, std::uint64_t expected_bytes) {
+  const auto size = files.file_size(path);
+  if (!size) return files.label(path) + " is missing";
+  if (*size != expected_bytes)
+    return files.label(path) + " is " + std::to_string(*size) + " bytes long and should be " +
+           std::to_string(expected_bytes);
+  return {};
+}
+
+std::string check_files(FileSystem& files, const std::string& directory, const StepRecord& record) {
+  for (const ShardRecord& shard : record.shards) {
+    const auto check = [&](std::string_view suffix, std::uint64_t expected_bytes) {
+      const std::string name = file_name(shard.shard, record.version.incarnation(), suffix);
+      return check_file(files, directory + "/" + name, expected_bytes);
+    };
+    if (auto problem = check(data_suffix, shard.file_bytes()); !problem.empty()) return problem;
+    if (auto problem = check(leaves_suffix, shard.leaves_bytes()); !problem.empty()) return problem;
+  }
+  return {};
+}
+
+void look_into(FileSystem& files, const std::string& job, Step& step) {
+  const std::string directory = job + "/" + step_name(step.iteration);
+  const std::string path = directory + "/" + std::string(manifest_name);
+  if (!files.file_size(path)) {
+    step.problem = files.label(directory) + " has no " + std::string(manifest_name) + ": it was never finished";
+    return;
+  }
+  StepRecord record = decode_record(read_whole(files, path, record_max_bytes), files.label(path));
+  if (record.kind != StepRecord::Kind::step || record.job != job || record.version.iteration() != step.iteration) {
+    step.problem = files.label(path) + " belongs to iteration " + std::to_string(record.version.iteration()) +
+                   " of job " + record.job;
+    return;
+  }
+  step.problem = check_files(files, directory, record);
+  step.record = std::move(record);
+}
+
+// The newest version that anything in the directory belongs to; nothing where something is not ours.
+std::optional<Version> newest_in(FileSystem& files, const std::string& directory, std::int64_t iteration) {
+  Version newest;
+  for (const DirectoryEntry& entry : files.list(directory)) {
+    if (entry.name.starts_with(manifest_name)) continue;
+    const auto incarnation = incarnation_in(entry.name);
+    if (entry.is_directory || !incarnation || *incarnation > Version::incarnation_max) return std::nullopt;
+    newest = std::max(newest, Version(*incarnation, iteration));
+  }
+  return newest;
+}
+
+bool may_go(FileSystem& files, const std::string& job, const Step& step, Version newest_usable) {
+  if (step.usable()) return true;  // one of too many
+  const auto newest = newest_in(files, job + "/" + step_name(step.iteration), step.iteration);
+  return newest && *newest < newest_usable;
+}
+
+}  // namespace
+
+std::vector<Step> list_steps(FileSystem& files, const std::string& job) {
+  std::vector<DirectoryEntry> entries;
+  try {
+    entries = files.list(job);
+  } catch (const StorageError& error) {
+    if (error.error() == ENOENT) return {};
+    throw;
+  }
+  std::vector<Step> steps;
+  for (const DirectoryEntry& entry : entries) {
+    const auto iteration = parse_step_name(entry.name);
+    if (!iteration) continue;
+    Step& step = steps.emplace_back();
+    step.iteration = *iteration;
+    try {
+      look_into(files, job, step);
+    } catch (const StorageError& error) {
+      if (is_about_storage(error)) throw;
+      step.problem = error.what();
+    } catch (const Failure& failure) {
+      step.problem = failure.what();
+    }
+  }
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return a.version() != b.version() ? a.version() > b.version() : a.iteration > b.iteration;
+  });
+  return steps;
+}
+
+std::string verify_step(FileSystem& files, const StepRecord& step) {
+  try {
+    for (const ShardRecord& shard : step.shards) ShardReader(files, step, shard.shard).verify();
+  } catch (const StorageError& error) {
+    if (is_about_storage(error)) throw;
+    return error.what();
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+Found find_whole_step(FileSystem& files, const std::string& job) {
+  Found found;
+  for (Step& step : list_steps(files, job)) {
+    std::string problem = step.problem;
+    if (step.usable() && !found.step) {
+      problem = verify_step(files, *step.record);
+      if (problem.empty()) found.step = std::move(step.record);
+    }
+    if (!problem.empty()) found.problems.push_back(std::move(problem));
+  }
+  return found;
+}
+
+void remove_step(FileSystem& files, const std::string& job, std::int64_t iteration) {
+  const std::string directory = job + "/" + step_name(iteration);
+  const auto entries = files.list(directory);
+  const bool has_manifest =
+      std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.name == manifest_name; });
+  if (has_manifest) {
+    files.remove(directory + "/" + std::string(manifest_name));
+    files.sync_directory(directory);
+  }
+  for (const DirectoryEntry& entry : entries)
+    if (entry.name != manifest_name) files.remove(directory + "/" + entry.name);
+  files.remove_directory(directory);
+  files.sync_directory(job);
+}
+
+Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention) {
+  Pruned pruned;
+  Version newest_usable;
+  std::uint32_t kept = 0;
+  for (const Step& step : list_steps(files, job)) {
+    if (step.usable()) {
+      newest_usable = std::max(newest_usable, step.version());
+      if (kept < std::max(retention.keep_last, 1u)) {
+        ++kept;
+        continue;
+      }
+      if (retention.keep_every > 0 && step.iteration % retention.keep_every == 0) continue;
+    }
+    try {
+      if (!newest_usable || !may_go(files, job, step, newest_usable)) continue;
+      remove_step(files, job, step.iteration);
+      pruned.removed.push_back(step.iteration);
+    } catch (const StorageError& error) {
+      if (is_about_storage(error)) throw;
+      pruned.problems.emplace_back(error.what());
+    }
+  }
+  return pruned;
+}
+
+}  // namespace ckpt::persist

@@ -1,0 +1,57 @@
+// The steps of a job on storage: which are there, whether each is whole, and which may go.
+//
+// Used by the thread that the file system belongs to. A step that somebody removes meanwhile counts as damaged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "persist/file_system.hpp"
+#include "persist/format.hpp"
+
+namespace ckpt::persist {
+
+struct Step {
+  std::int64_t iteration = 0;
+  std::optional<StepRecord> record;  // nothing: its manifest is missing or cannot be believed
+  std::string problem;               // why the step cannot be used, as a sentence; empty: it can
+  bool usable() const { return problem.empty(); }
+  Version version() const { return record ? record->version : Version(); }
+};
+
+// Newest first, those of unknown version last. Reads manifests and the sizes of what they name, not the data: a step
+// found usable may still turn out damaged where it is read. Nothing where the job was never here. Throws StorageError
+// where the storage does not let us look; a step that it keeps from us is one with a problem.
+std::vector<Step> list_steps(FileSystem& files, const std::string& job);
+
+// Reads the whole step. The problem as a sentence; empty: there is none.
+std::string verify_step(FileSystem& files, const StepRecord& step);
+
+// The newest step that is whole to the last byte, and what was wrong with those that are newer or cannot be placed.
+struct Found {
+  std::optional<StepRecord> step;
+  std::vector<std::string> problems;
+};
+Found find_whole_step(FileSystem& files, const std::string& job);
+
+struct Retention {
+  std::uint32_t keep_last = 2;  // usable steps, at least one
+  std::int64_t keep_every = 0;  // besides, every step whose iteration is a multiple; 0: none
+};
+
+struct Pruned {
+  std::vector<std::int64_t> removed;  // iterations
+  std::vector<std::string> problems;  // what could not be removed, and why
+};
+
+// Removes what need not be kept: usable steps beyond `retention`, and what is left of older ones that never became
+// whole or are damaged. The newest usable step, everything newer, and whatever this program does not understand stay.
+// At every instant a step is whole or does not count: its manifest goes first.
+Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention);
+
+// Removes one step, whatever its state.
+void remove_step(FileSystem& files, const std::string& job, std::int64_t iteration);
+
+}  // namespace ckpt::persist

@@ -1,0 +1,46 @@
+// Whole files, in blocks, with as many transfers in flight as the file system's options say.
+//
+// Used by the thread that the file system belongs to.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "persist/file_system.hpp"
+
+namespace ckpt::persist {
+
+// Memory that transfers past the page cache can use.
+std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes);
+
+struct Block {
+  std::uint64_t offset = 0;
+  const std::byte* data = nullptr;
+  std::size_t size_bytes = 0;
+  std::shared_ptr<const void> owner;
+};
+
+// Writes a new file under another name, syncs it and puts it in its place; it is durable after sync_directory(). `next`
+// gives the blocks, in any order, and returns false after the last; it may throw. Whatever fails, no file is put in
+// place; what was written is removed, unless the storage hangs.
+void write_whole(FileSystem& files, const std::string& path, std::uint64_t size_bytes,
+                 const std::function<bool(Block&)>& next);
+void write_whole(FileSystem& files, const std::string& path, const std::string& text);
+
+// The first `size_bytes` of a file, fewer where it is shorter. Throws Failure (CKPT_ERR_CORRUPT) where it is longer
+// than `max_bytes`.
+std::string read_whole(FileSystem& files, const std::string& path, std::size_t max_bytes);
+std::string read_begin(FileSystem& files, const std::string& path, std::size_t size_bytes);
+
+// Reads the blocks that `next` names, each at most block_bytes and beginning at a multiple of direct_alignment_bytes,
+// and hands them over in any order, in memory that is valid during the call. A file that ends early is
+// CKPT_ERR_CORRUPT.
+struct Extent {
+  std::uint64_t offset = 0;
+  std::size_t size_bytes = 0;
+};
+void read_blocks(FileSystem& files, const std::string& path, const std::function<bool(Extent&)>& next,
+                 const std::function<void(const Extent&, const std::byte*)>& take);
+
+}  // namespace ckpt::persist

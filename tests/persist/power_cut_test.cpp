@@ -1,0 +1,138 @@
+// The power goes before every single operation of a step's writing, pruning included, and whatever was not synced is
+// lost, kept or torn: the machine that comes back finds the step before or the new one, whole.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "memory_file_system.hpp"
+#include "support.hpp"
+
+namespace ckpt::persist::test {
+namespace {
+
+constexpr int some_cuts = 24;  // seeds of what survives, for each place of the cut
+
+// Writes step 1, then does `work` with a cut before every operation, and checks what each machine finds that comes
+// back.
+template <class Work, class Check>
+void cut_everywhere(Work work, Check check) {
+  for (std::size_t at = 0;; ++at) {
+    const auto disk = std::make_shared<Disk>();
+    MemoryFileSystem files(disk, {.queue_depth = 2, .block_bytes = 65536});
+    write_step(files, {1, 1});
+    disk->power_cut_before = disk->operations() + at;
+    bool cut = false;
+    try {
+      work(files);
+    } catch (const PowerCut&) {
+      cut = true;
+    }
+    for (int seed = 0; seed < some_cuts + 2; ++seed) {
+      const auto survives = seed == 0   ? Disk::Survives::nothing
+                            : seed == 1 ? Disk::Survives::everything
+                                        : Disk::Survives::some;
+      const auto later = disk->after_power_cut(survives, seed);
+      MemoryFileSystem found(later, {.queue_depth = 2, .block_bytes = 65536});
+      SCOPED_TRACE("cut before operation " + std::to_string(at) + ", seed " + std::to_string(seed));
+      check(found, *later, cut);
+    }
+    if (!cut) {
+      EXPECT_GT(at, 10u);
+      return;
+    }
+  }
+}
+
+TEST(PowerCut, LeavesTheOldStepOrTheNewOneWhole) {
+  std::size_t old_found = 0, new_found = 0;
+  cut_everywhere(
+      [](FileSystem& files) {
+        write_step(files, {1, 2});
+      },
+      [&](FileSystem& files, Disk&, bool cut) {
+        const Found found = find_whole_step(files, "job");
+        ASSERT_TRUE(found.step);
+        EXPECT_TRUE(holds_what_was_written(files, *found.step));
+        // What the listing takes for usable is not only the newest but truly whole.
+        for (const Step& step : list_steps(files, "job")) {
+          if (step.usable()) {
+            EXPECT_EQ(verify_step(files, *step.record), "");
+          }
+        }
+        if (!cut) {
+          EXPECT_EQ(found.step->version.iteration(), 2);
+        }
+        ++(found.step->version.iteration() == 2 ? new_found : old_found);
+      });
+  EXPECT_GT(old_found, 100u);
+  EXPECT_GT(new_found, some_cuts);
+}
+
+TEST(PowerCut, LeavesTheOldStepOrItsReplacementByAnotherLife) {
+  cut_everywhere(
+      [](FileSystem& files) {
+        write_step(files, {2, 1});
+      },
+      [&](FileSystem& files, Disk&, bool cut) {
+        const Found found = find_whole_step(files, "job");
+        ASSERT_TRUE(found.step);
+        EXPECT_TRUE(holds_what_was_written(files, *found.step));
+        if (!cut) {
+          EXPECT_EQ(found.step->version, Version(2, 1));
+        }
+      });
+}
+
+// Whoever is told that a shard is written may rely on it, and a record on the files that it describes.
+TEST(PowerCut, LeavesAShardsRecordOnlyWithItsFiles) {
+  const auto work = [](FileSystem& files) { writer_on(files).write(sample("rank0", {1, 2}).piece); };
+  cut_everywhere(work, [&](FileSystem&, Disk& disk, bool cut) {
+    const auto path = [](std::string_view suffix) { return "job/step-00000002/" + file_name("rank0", 1, suffix); };
+    EXPECT_TRUE(cut || disk.exists(path(record_suffix)));
+    if (!disk.exists(path(record_suffix))) return;
+    const auto record = decode_record(disk.bytes(path(record_suffix)), "the record").shards.front();
+    ASSERT_TRUE(disk.exists(path(data_suffix)) && disk.exists(path(leaves_suffix)));
+    EXPECT_EQ(disk.bytes(path(data_suffix)).size(), record.file_bytes());
+    EXPECT_EQ(digest_of(disk.bytes(path(data_suffix)).substr(0, record.header_bytes)), record.header_digest);
+    EXPECT_EQ(disk.bytes(path(leaves_suffix)).size(), record.leaves_bytes());
+  });
+}
+
+TEST(PowerCut, NeverTurnsAStepThatIsBeingRemovedIntoAHalfOne) {
+  const auto work = [](FileSystem& files) {
+    write_step(files, {1, 2});
+    write_step(files, {1, 3});
+    prune_steps(files, "job", {.keep_last = 1});
+  };
+  cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool cut) {
+    const Found found = find_whole_step(files, "job");
+    ASSERT_TRUE(found.step);
+    EXPECT_TRUE(holds_what_was_written(files, *found.step));
+    for (const Step& step : list_steps(files, "job")) {
+      EXPECT_EQ(step.usable(), disk.exists("job/" + step_name(step.iteration) + "/manifest.json")) << step.problem;
+      if (step.usable()) {
+        EXPECT_EQ(verify_step(files, *step.record), "");
+      }
+    }
+    if (cut) return;
+    EXPECT_EQ(found.step->version.iteration(), 3);
+    EXPECT_FALSE(disk.exists("job/step-00000001"));
+    EXPECT_FALSE(disk.exists("job/step-00000002"));
+  });
+}
+
+// What is left of a removal that the power cut short is gone after the next.
+TEST(PowerCut, DuringARemovalIsMadeGoodByTheNextOne) {
+  const auto work = [](FileSystem& files) {
+    write_step(files, {1, 2});
+    prune_steps(files, "job", {.keep_last = 1});
+  };
+  cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool) {
+    write_step(files, {1, 4});
+    prune_steps(files, "job", {.keep_last = 1});
+    EXPECT_EQ(list_steps(files, "job").size(), 1u);
+    EXPECT_FALSE(disk.exists("job/step-00000001"));
+  });
+}
+
+}  // namespace
+}  // namespace ckpt::persist::test
