@@ -52,6 +52,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("newest_seen", report.newest_seen);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
+  v.field("directive", report.directive);
   v.field("roll_call", report.roll_call);
 }
 

@@ -21,10 +21,10 @@ void Election::on_higher_epoch(std::uint64_t epoch) {
   if (my_epoch_ != 0 && epoch > my_epoch_) my_epoch_ = 0;
 }
 
-void Election::on_tick(TimeMs now, Effects& effects) {
+void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   if (!revision_) return;  // nothing is known of the store yet
   if (is_root()) {
-    if (now - last_swap_ < config_.lease_ms / 4) return;
+    if (!obeyed || now - last_swap_ < config_.lease_ms / 4) return;
     swap({my_epoch_, config_.node, record_.beat + 1}, now, effects);
   } else if (lease_expired(now) && (last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2)) {
     attempted_epoch_ = highest_epoch_ + 1;

@@ -16,7 +16,8 @@ class Election {
 
   void on_read(const RootRead& read, TimeMs now);
   void on_higher_epoch(std::uint64_t epoch);  // learned from a message
-  void on_tick(TimeMs now, Effects& effects);
+  // `obeyed`: as root, by any other node; else the lease is left to expire.
+  void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
   bool is_root() const { return my_epoch_ != 0; }
   std::uint64_t epoch() const { return is_root() ? my_epoch_ : record_.epoch; }

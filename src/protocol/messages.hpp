@@ -35,6 +35,7 @@ struct Report {
   std::uint64_t agent_id = 0;       // this life of the agent, larger than that of earlier ones; `sequence` restarts
   std::uint64_t sequence = 0;       // of one agent life; an older report than the newest seen is ignored
   std::uint64_t epoch = 0;          // that the node obeys: the root counts reports of its own epoch only
+  std::uint64_t directive = 0;      // newest one of that epoch that the node has
   Version highest_commit;           // newest commit the node ever heard of
   Version newest_seen;              // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
@@ -108,7 +109,7 @@ struct Directive {
 
 using Message = std::variant<Report, Directive>;
 
-// Store key "root": who is root. Renewed (beat) every lease_ms / 4.
+// Store key "root": who is root. Renewed (beat) every lease_ms / 4, while any other node obeys.
 struct RootRecord {
   std::uint64_t epoch = 0;
   NodeId node = no_node;

@@ -83,7 +83,7 @@ void Node::Parts::receive(const Directive& directive) {
 }
 
 void Node::Parts::settle(Effects& effects) {
-  election.on_tick(now, effects);
+  election.on_tick(now, root && root->is_obeyed(now), effects);
   settle_role();
   worker.settle(now, effects);
   send_report(effects);
@@ -98,7 +98,7 @@ void Node::Parts::settle_role() {
   if (!election.is_root()) {
     root.reset();
   } else if (!root || root->epoch() != election.epoch()) {
-    root.emplace(config, election.epoch());
+    root.emplace(config, election.epoch(), now);
     if (life) root->on(*life);
   }
 }

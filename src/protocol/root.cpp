@@ -58,6 +58,18 @@ void Root::on(const Report& report, TimeMs now) {
   peer.report = report;
   peer.heard_at = now;
   peer.answer_due = true;
+  if (report.epoch == epoch_ && report.directive > peer.obeyed) {
+    peer.obeyed = report.directive;
+    peer.obeyed_at = now;
+  }
+}
+
+bool Root::is_obeyed(TimeMs now) const {
+  return now - elected_at_ <= 2 * config_.lease_ms ||
+         std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+           const auto& [node, peer] = entry;
+           return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= config_.node_timeout_ms;
+         });
 }
 
 bool Root::is_present(const Peer& peer, TimeMs now) const {

@@ -19,7 +19,7 @@ namespace ckpt::protocol {
 
 class Root {
  public:
-  Root(const Config& config, std::uint64_t epoch) : config_(config), epoch_(epoch) {}
+  Root(const Config& config, std::uint64_t epoch, TimeMs now) : config_(config), epoch_(epoch), elected_at_(now) {}
 
   void on(const LifeRead& read);
   void on(const Report& report, TimeMs now);
@@ -30,10 +30,16 @@ class Root {
   std::uint64_t epoch() const { return epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
+  // Some other node hears this root and is heard by it, or has yet to get to know it. A root for which that is not so may
+  // be cut off from all others, whatever it can write into the store, and leaves its place to whoever wants it.
+  bool is_obeyed(TimeMs now) const;
+
  private:
   struct Peer {
     Report report;
     TimeMs heard_at = 0;
+    std::uint64_t obeyed = 0;  // newest directive that it says it has
+    TimeMs obeyed_at = 0;      // when it first said so
     bool answer_due = false;   // a report came: repeat the directive even if nothing changed
     Directive last_directive;
   };
@@ -81,6 +87,7 @@ class Root {
 
   const Config config_;
   const std::uint64_t epoch_;
+  const TimeMs elected_at_;
   std::optional<LifeRecord> life_;
   std::uint64_t life_revision_ = 0;
   bool swap_pending_ = false;

@@ -406,9 +406,11 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.ranks = rank_reports();
   report.pieces = slots_.whole_pieces();
   report.roll_call = directive_.epoch == epoch_ ? directive_.roll_call : 0;
-  report.sequence = report_sequence_;  // as the last one, for the comparison
+  report.directive = last_report_.directive;  // as in the last one, for the comparison
+  report.sequence = report_sequence_;
   const bool due = report_sequence_ == 0 || now - last_report_at_ >= config_.report_ms;
   if (!due && report == last_report_) return std::nullopt;
+  report.directive = directive_.epoch == epoch_ ? directive_.sequence : 0;
   report.sequence = ++report_sequence_;
   last_report_ = report;
   last_report_at_ = now;

@@ -184,7 +184,30 @@ TEST(Job, ACommitSurvivesTheRoot) {
   EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 9));
 }
 
-TEST(Job, WaitsForMissingMembersOnlyWhenTheyCouldChangeTheChoice) {
+TEST(Job, ARootThatReachesOnlyTheStoreIsReplaced) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  const NodeId former = *cluster.root();
+  for (NodeId node = 0; node < 4; ++node) {
+    if (node != former) cluster.cut.insert({former, node});  // it hears them, they do not hear it
+  }
+  cluster.advance(20000);
+  ASSERT_TRUE(cluster.root());
+  EXPECT_NE(*cluster.root(), former);
+}
+
+TEST(Job, ARootStaysThatIsAloneInTheWorld) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  const NodeId root = *cluster.root();
+  const std::uint64_t epoch = cluster.status(root).epoch;
+  cluster.lose(1 - root);
+  cluster.advance(20000);
+  EXPECT_TRUE(cluster.status(root).is_root);
+  EXPECT_EQ(cluster.status(root).epoch, epoch);
+}
+
+TEST(Job, DoesNotWaitForANodeWithWhichNothingNewerWasCommitted) {
   Cluster cluster(4, 4);
   cluster.start_life(own_node);
   cluster.begin_training();
@@ -195,11 +218,25 @@ TEST(Job, WaitsForMissingMembersOnlyWhenTheyCouldChangeTheChoice) {
   cluster.ready.clear();
   cluster.advance(4000);
   cluster.start_life([](Rank rank) { return rank == 3 ? 4u : rank; });
-  EXPECT_TRUE(cluster.ready.empty());
-  cluster.advance(6000);
   ASSERT_EQ(cluster.ready.size(), 4u);
   EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 1));
-  EXPECT_TRUE(cluster.ready.at(0).decision.status_unknown);
+  EXPECT_FALSE(cluster.ready.at(0).decision.status_unknown);
+}
+
+TEST(Job, WaitsForMissingMembersWhenTheyCouldChangeTheChoice) {
+  Cluster cluster(4, 4);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(1);
+  for (const NodeId node : {2u, 3u}) cluster.lose(node);  // a whole group
+  for (const NodeId node : {4u, 5u}) cluster.boot(node);
+  cluster.advance(4000);
+  cluster.ready.clear();
+  cluster.start_life([](Rank rank) { return rank < 2 ? rank : rank + 2; });
+  EXPECT_TRUE(cluster.failed.empty());
+  cluster.advance(6000);
+  EXPECT_TRUE(cluster.ready.empty());
+  EXPECT_EQ(cluster.failed.size(), 4u);
 }
 
 TEST(Job, ChoosesNothingThatOnlyADeadNodeHad) {

@@ -1,0 +1,156 @@
+#include "protocol/recovery.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A life of three nodes with one rank each. Shard `r` lies on node r and on the next one.
+class Recovery : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t life = 2;
+
+  Recovery() {
+    for (NodeId node = 0; node < 3; ++node) {
+      reports[node].node = node;
+      reports[node].arena_id = arena_of(node);
+      question.members.push_back({node, arena_of(node)});
+      question.shards.insert({main_shard(node), private_shard(node)});
+    }
+    question.members_life = life;
+    question.world_size = 3;
+  }
+
+  static std::uint64_t arena_of(NodeId node) { return 100 + node; }
+
+  void store(NodeId node, Rank rank, std::int64_t iteration) {
+    const Version version(life, iteration);
+    for (const auto& shard : {main_shard(rank), private_shard(rank)}) {
+      reports[node].pieces.push_back(piece_of(shard, version, 3));
+    }
+    reports[node].newest_seen = std::max(reports[node].newest_seen, version);
+  }
+  void store_everywhere(std::int64_t iteration) {
+    for (Rank rank = 0; rank < 3; ++rank) {
+      store(rank, rank, iteration);
+      store((rank + 1) % 3, rank, iteration);
+    }
+  }
+  RecoveryAnswer ask(const std::vector<NodeId>& present) {
+    question.reports.clear();
+    question.missing.clear();
+    for (NodeId node = 0; node < 3; ++node) {
+      if (std::find(present.begin(), present.end(), node) != present.end()) question.reports.push_back(&reports[node]);
+      else question.missing.push_back(node);
+    }
+    return plan_recovery(question);
+  }
+
+  std::map<NodeId, Report> reports;
+  RecoveryQuestion question;
+};
+
+TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
+  EXPECT_TRUE(answer.final);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+TEST_F(Recovery, TakesTheNewestVersionOfWhichEveryShardIsThere) {
+  store_everywhere(4);
+  store(0, 0, 5);
+  store(1, 1, 5);  // shard 2 was never captured at 5
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::restore);
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_FALSE(answer.decision.behind);
+}
+
+TEST_F(Recovery, DoesNotWaitForANodeThatCannotKnowOfANewerCommit) {
+  store_everywhere(4);
+  const RecoveryAnswer answer = ask({0, 1});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_TRUE(answer.final);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+TEST_F(Recovery, OneHolderWithoutItProvesThatANewerVersionWasNotCommitted) {
+  store_everywhere(4);
+  store(0, 0, 5);  // node 1 should hold shard 0 too, and has it at 4 only
+  const RecoveryAnswer answer = ask({0, 1});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_TRUE(answer.final);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+TEST_F(Recovery, ANewerVersionThatEveryHolderLeftHasMayHaveBeenCommitted) {
+  for (const NodeId node : {0u, 1u}) {
+    for (const Rank rank : {0u, 1u}) {
+      store(node, rank, 4);
+      store(node, rank, 5);
+    }
+  }
+  store(2, 2, 4);
+  reports[2].arena_id += 50;  // what it has came from elsewhere: it was not a member
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_TRUE(answer.decision.status_unknown);
+  EXPECT_FALSE(answer.decision.text.empty());
+}
+
+TEST_F(Recovery, SaysBehindWhenAKnownCommitIsLost) {
+  store_everywhere(4);
+  reports[1].highest_commit = Version(life, 7);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_TRUE(answer.decision.behind);
+  EXPECT_THAT(answer.decision.text, HasSubstr("iteration 7"));
+}
+
+TEST_F(Recovery, SaysBehindWhenOnlyTheStoreKnowsOfTheCommit) {
+  store_everywhere(4);
+  question.first_commit = Version(life + 1, 1);
+  EXPECT_TRUE(ask({0, 1, 2}).decision.behind);
+}
+
+TEST_F(Recovery, AReplacedNodeIsNoWitness) {
+  store_everywhere(4);
+  for (NodeId node = 0; node < 3; ++node) reports[node].arena_id += 50;  // answer under the old names, know nothing
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::restore);
+  EXPECT_TRUE(answer.decision.status_unknown);
+  EXPECT_TRUE(answer.final) << "they are there: there is nobody to wait for";
+}
+
+TEST_F(Recovery, WaitsForTheNodesThatMightCompleteWhatIsLost) {
+  store(0, 0, 4);
+  reports[0].highest_commit = Version(life, 4);
+  const RecoveryAnswer answer = ask({0});
+  EXPECT_EQ(answer.decision.verdict, Verdict::lost);
+  EXPECT_FALSE(answer.final);
+  EXPECT_THAT(answer.decision.text, HasSubstr("nodes that do not answer: 1, 2"));
+}
+
+TEST_F(Recovery, KeepsTheLastCommitUntilANewerVersionIsSafe) {
+  store_everywhere(4);
+  store_everywhere(5);
+  reports[2].highest_commit = Version(life, 4);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 5));
+  EXPECT_EQ(answer.decision.fallback, Version(life, 4));
+}
+
+TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
+  store_everywhere(4);
+  question.world_size = 2;
+  EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::mismatch);
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
