@@ -41,7 +41,7 @@ std::optional<T> parse_number(std::string_view text, int base = 10) {
 std::uint64_t digest_field(const json& object, const char* key) {
   const auto text = object.at(key).get<std::string>();
   const auto value = parse_number<std::uint64_t>(text, 16);
-  if (text.size() != digits || !value) refuse(std::string("\"") + key + "\" is not a digest");
+  if (!value || text != hex(*value)) refuse(std::string("\"") + key + "\" is not a digest");
   return *value;
 }
 
@@ -148,7 +148,7 @@ std::string encode(const StepRecord& record) {
 StepRecord decode_record(std::string_view text, const std::string& label) {
   if (text.size() < seal_bytes || !text.starts_with(seal_begin) ||
       text.substr(seal_begin.size() + digits, seal_end.size()) != seal_end ||
-      parse_number<std::uint64_t>(text.substr(seal_begin.size(), digits), 16) != digest_of(text.substr(seal_bytes)))
+      text.substr(seal_begin.size(), digits) != hex(digest_of(text.substr(seal_bytes))))
     refuse(label + " is damaged: its digest does not fit");
   try {
     return parse_record(json::parse(text));

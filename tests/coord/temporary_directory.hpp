@@ -10,7 +10,9 @@ namespace ckpt::test {
 
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() : path_((std::filesystem::temp_directory_path() / "ckpt-test-XXXXXX").string()) {
+  // In `base`, or where temporary files go.
+  explicit TemporaryDirectory(const std::filesystem::path& base = {})
+      : path_(((base.empty() ? std::filesystem::temp_directory_path() : base) / "ckpt-test-XXXXXX").string()) {
     if (::mkdtemp(path_.data()) == nullptr) throw std::filesystem::filesystem_error("mkdtemp", path_, {});
   }
   ~TemporaryDirectory() {

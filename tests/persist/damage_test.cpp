@@ -1,0 +1,278 @@
+// Whatever is wrong with a step on storage, it is skipped with a sentence that says what and where, and the step before
+// it is found.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "memory_file_system.hpp"
+#include "support.hpp"
+
+namespace ckpt::persist::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string newest = "job/step-00000002/";
+
+class Damage : public testing::Test {
+ protected:
+  // A disk with two whole steps; cheap, so that each damage gets its own.
+  static std::shared_ptr<Disk> two_steps() {
+    static const std::shared_ptr<Disk> master = [] {
+      auto disk = std::make_shared<Disk>();
+      MemoryFileSystem files(disk, options());
+      write_step(files, {1, 1});
+      write_step(files, {1, 2});
+      return disk;
+    }();
+    return master->after_power_cut(Disk::Survives::everything);
+  }
+  static FileSystemOptions options() { return {.queue_depth = 4, .block_bytes = 65536}; }
+
+  // The sentence about the newest step, after checking that the one before was found.
+  static std::string sentence(const std::shared_ptr<Disk>& disk) {
+    MemoryFileSystem files(disk, options());
+    const Found found = find_whole_step(files, "job");
+    EXPECT_TRUE(found.step && found.step->version == Version(1, 1));
+    EXPECT_EQ(found.problems.size(), 1u);
+    return found.problems.empty() ? "none" : found.problems.front();
+  }
+
+  template <class Change>
+  static std::string after(Change change) {
+    const auto disk = two_steps();
+    change(*disk);
+    return sentence(disk);
+  }
+};
+
+TEST_F(Damage, AFlippedBitAnywhereIsFound) {
+  const auto files = two_steps()->files();
+  for (const std::string& path : files) {
+    if (!path.starts_with(newest) || path.ends_with(".json")) continue;
+    const std::size_t size = two_steps()->bytes(path).size();
+    const std::size_t stride = std::max<std::size_t>(1, size / 61);
+    for (std::size_t at = 0; at < size; at += stride) {
+      const std::string problem = after([&](Disk& disk) { disk.bytes(path)[at] ^= 4; });
+      EXPECT_THAT(problem, HasSubstr(path));
+      EXPECT_THAT(problem, HasSubstr("damaged"));
+    }
+    EXPECT_THAT(after([&](Disk& disk) { disk.bytes(path).back() ^= 1; }), HasSubstr("damaged"));
+  }
+}
+
+TEST_F(Damage, AFlippedBitAnywhereInAManifestIsFound) {
+  const std::size_t size = two_steps()->bytes(newest + "manifest.json").size();
+  for (std::size_t at = 0; at < size; ++at)
+    EXPECT_THAT(after([&](Disk& disk) { disk.bytes(newest + "manifest.json")[at] ^= 1 << at % 8; }),
+                HasSubstr("step-00000002/manifest.json is damaged"));
+}
+
+TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
+  const auto disk = two_steps();
+  std::string& bytes = disk->bytes(newest + "rank1.1.safetensors");
+  bytes[4096 + 65536 + 17] ^= 1;
+  EXPECT_EQ(sentence(disk), "mem:" + newest + "rank1.1.safetensors is damaged between bytes 69632 and " +
+                                std::to_string(std::min<std::size_t>(bytes.size(), 135168)) +
+                                ": leaf 1 does not fit its digest");
+}
+
+TEST_F(Damage, AFileCutShortOrGrownIsFound) {
+  for (const std::string& path : two_steps()->files()) {
+    if (!path.starts_with(newest) || path.ends_with("1.json")) continue;
+    const std::size_t size = two_steps()->bytes(path).size();
+    for (const std::size_t length : {std::size_t{0}, std::size_t{1}, size / 2, size - 1, size + 1, size + 4096}) {
+      const std::string problem = after([&](Disk& disk) { disk.bytes(path).resize(length, '\0'); });
+      EXPECT_THAT(problem, HasSubstr(path));
+    }
+  }
+}
+
+TEST_F(Damage, AMissingFileIsNamed) {
+  EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "rank0.1.safetensors"); }),
+              HasSubstr(newest + "rank0.1.safetensors is missing"));
+  EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "rank1.1.leaves"); }),
+              HasSubstr(newest + "rank1.1.leaves is missing"));
+  EXPECT_THAT(after([](Disk& disk) { disk.erase(newest + "manifest.json"); }),
+              HasSubstr("step-00000002 has no manifest.json: it was never finished"));
+}
+
+TEST_F(Damage, FilesThatChangedPlacesAreFound) {
+  EXPECT_THAT(after([](Disk& disk) {
+                std::swap(disk.bytes(newest + "rank0.1.safetensors"), disk.bytes(newest + "rank1.1.safetensors"));
+              }),
+              HasSubstr("rank0.1.safetensors is damaged"));
+  EXPECT_THAT(after([](Disk& disk) {
+                std::swap(disk.bytes(newest + "rank0.1.leaves"), disk.bytes(newest + "rank1.1.leaves"));
+              }),
+              HasSubstr("rank0.1.leaves is damaged"));
+  EXPECT_THAT(after([](Disk& disk) {
+                disk.bytes(newest + "rank0.1.safetensors") = disk.bytes("job/step-00000001/rank0.1.safetensors");
+              }),
+              HasSubstr("rank0.1.safetensors is damaged"));
+  EXPECT_THAT(
+      after([](Disk& disk) { disk.bytes(newest + "manifest.json") = disk.bytes("job/step-00000001/manifest.json"); }),
+      HasSubstr("belongs to iteration 1 of job job"));
+}
+
+// A manifest with a field changed and a digest that fits: written by somebody else, or by a later version.
+std::string resealed(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  char digits[17];
+  std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(digest_of(text.substr(28))));
+  return text.replace(9, 16, digits);
+}
+
+TEST_F(Damage, AManifestThatSaysSomethingImpossibleIsRefusedWithTheReason) {
+  const std::vector<std::array<std::string, 3>> cases = {
+      {"\"format\":1", "\"format\":2", "has format 2, and this program reads format 1"},
+      {"\"kind\":\"step\"", "\"kind\":\"soup\"", "kind is neither"},
+      {"\"kind\":\"step\"", "\"kind\":\"shard\"", "right number of shards"},
+      {"\"job\":\"job\"", "\"job\":\"jab\"", "belongs to iteration 2 of job jab"},
+      {"\"job\":\"job\"", "\"job\":\"../x\"", "\"job\" is not a plain name"},
+      {"\"iteration\":2", "\"iteration\":3", "belongs to iteration 3"},
+      {"\"iteration\":2", "\"iteration\":-2", "\"iteration\" is not a size"},
+      {"\"incarnation\":1", "\"incarnation\":0", "out of bounds"},
+      {"\"incarnation\":1", "\"incarnation\":2", "have names that are not theirs"},
+      {"\"world_size\":2", "\"world_size\":4294967296", "out of bounds"},
+      {"\"shard\":\"rank0\"", "\"shard\":\"../rank0\"", "\"shard\" is not a plain name"},
+      {"\"shard\":\"rank0\"", "\"shard\":\"/etc/passwd\"", "\"shard\" is not a plain name"},
+      {"\"shard\":\"rank0\"", "\"shard\":7", "a field is missing or of the wrong type"},
+      {"\"file\":\"rank0.1.safetensors\"", "\"file\":\"../../rank0.1.safetensors\"", "names that are not theirs"},
+      {"\"leaves\":\"rank0.1.leaves\"", "\"leaves\":\"/dev/zero\"", "names that are not theirs"},
+      {"\"shard\":\"rank0\",\"file\":\"rank0.1", "\"shard\":\"rank2\",\"file\":\"rank2.1", "names that are not theirs"},
+      {"\"header_bytes\":4096", "\"header_bytes\":4095", "do not fit"},
+      {"\"header_bytes\":4096", "\"header_bytes\":0", "do not fit"},
+      {"\"header_bytes\":4096", "\"header_bytes\":18446744073709551615", "\"header_bytes\" is not a size"},
+      {"\"data_bytes\":", "\"data_bytes\":1", "do not fit"},
+      {"\"data_bytes\":", "\"data_bytes\":-", "\"data_bytes\" is not a size"},
+      {"\"root_xxh3\":\"", "\"root_xxh3\":\"z", "\"root_xxh3\" is not a digest"},
+      {"\"written_by\"", "\"weitten_by\"", "a field is missing"},
+      {"\"shards\":[", "\"shards\":[[],", "a field is missing"},
+      {"]}\n", "", "a field is missing"},
+  };
+  for (const auto& [from, to, reason] : cases) {
+    const std::string problem = after([&, from = from, to = to](Disk& disk) {
+      std::string& text = disk.bytes(newest + "manifest.json");
+      text = resealed(text, from, to);
+    });
+    EXPECT_THAT(problem, HasSubstr(newest + "manifest.json"));
+    EXPECT_THAT(problem, HasSubstr(reason)) << to;
+  }
+}
+
+TEST_F(Damage, AFileThatCannotBeReadIsSkippedToo) {
+  for (const int error : {EIO, EACCES, ESTALE}) {
+    const auto disk = two_steps();
+    disk->fault = [&](std::size_t, const std::string& operation, const std::string& path) {
+      return operation != "list" && path.starts_with(newest + "rank1") ? error : 0;
+    };
+    EXPECT_THAT(sentence(disk), HasSubstr("step-00000002/rank1.1"));
+  }
+}
+
+// Nothing is said about the steps of a storage that does not answer.
+TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedStep) {
+  for (const char* operation : {"list", "stat", "open", "read"}) {
+    const auto disk = two_steps();
+    disk->fault = [&](std::size_t, const std::string& at, const std::string&) {
+      return at == operation ? ETIMEDOUT : 0;
+    };
+    MemoryFileSystem files(disk, options());
+    try {
+      find_whole_step(files, "job");
+      ADD_FAILURE() << operation;
+    } catch (const StorageError& error) {
+      EXPECT_EQ(error.status(), CKPT_ERR_TIMEOUT);
+    }
+  }
+}
+
+TEST_F(Damage, AJobThatWasNeverHereHasNoSteps) {
+  MemoryFileSystem files(two_steps(), options());
+  EXPECT_TRUE(list_steps(files, "other").empty());
+  EXPECT_FALSE(find_whole_step(files, "other").step);
+}
+
+TEST_F(Damage, ForeignThingsBesideTheStepsAreLeftAlone) {
+  const auto disk = two_steps();
+  disk->put("job/notes.txt", "x");
+  disk->put("job/step-1", "x");
+  disk->put("job/step-00000003x", "x");
+  MemoryFileSystem files(disk, options());
+  EXPECT_EQ(list_steps(files, "job").size(), 2u);
+  prune_steps(files, "job", {.keep_last = 1});
+  EXPECT_TRUE(disk->exists("job/notes.txt") && disk->exists("job/step-1"));
+}
+
+std::vector<std::int64_t> iterations(FileSystem& files) {
+  std::vector<std::int64_t> list;
+  for (const Step& step : list_steps(files, "job")) list.push_back(step.iteration);
+  return list;
+}
+
+TEST(StepCatalog, ListsNewestFirstByLifeThenIteration) {
+  MemoryFileSystem files(std::make_shared<Disk>());
+  for (const Version version : {Version(1, 30), Version(2, 10), Version(1, 7), Version(2, 20)})
+    write_step(files, version, 3);
+  EXPECT_THAT(iterations(files), ElementsAre(20, 10, 30, 7));
+}
+
+TEST(StepCatalog, KeepsTheLastAndEveryKth) {
+  MemoryFileSystem files(std::make_shared<Disk>());
+  for (std::int64_t k = 1; k <= 12; ++k) write_step(files, {1, k}, 3);
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 2, .keep_every = 5}).removed,
+              ElementsAre(9, 8, 7, 6, 4, 3, 2, 1));
+  EXPECT_THAT(iterations(files), ElementsAre(12, 11, 10, 5));
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 0}).removed, ElementsAre(11, 10, 5));
+}
+
+TEST(StepCatalog, NeitherDamagedNorUnfinishedStepsCountAmongThoseKept) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  for (std::int64_t k = 1; k <= 4; ++k) write_step(files, {1, k}, 3);
+  disk->bytes("job/step-00000004/rank0.1.safetensors") += "x";
+  disk->bytes("job/step-00000002/rank0.1.leaves") += "x";
+  writer_on(files).write(sample("rank0", {1, 5}).piece);  // under way
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, testing::UnorderedElementsAre(1, 2));
+  EXPECT_THAT(iterations(files), testing::UnorderedElementsAre(3, 4, 5));
+  EXPECT_EQ(find_whole_step(files, "job").step->version, Version(1, 3));
+}
+
+TEST(StepCatalog, WhatALifeLeftUnfinishedGoesWhenALaterOneHasAStep) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  writer_on(files).write(sample("rank0", {1, 50}).piece);
+  EXPECT_TRUE(prune_steps(files, "job", {}).removed.empty());
+  write_step(files, {2, 10}, 3);
+  EXPECT_THAT(prune_steps(files, "job", {}).removed, ElementsAre(50));
+  EXPECT_THAT(iterations(files), ElementsAre(10));
+}
+
+TEST(StepCatalog, AStepOfALaterFormatIsNeverRemoved) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  for (std::int64_t k = 1; k <= 3; ++k) write_step(files, {1, k}, 3);
+  disk->put("job/step-00000001/rank0.1.zstd", "x");  // a kind of file that we do not know
+  disk->erase("job/step-00000001/rank0.1.safetensors");
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, ElementsAre(2));
+}
+
+TEST(StepCatalog, WhatCannotBeRemovedIsTold) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  for (std::int64_t k = 1; k <= 3; ++k) write_step(files, {1, k}, 3);
+  disk->fault = [](std::size_t, const std::string& operation, const std::string& path) {
+    return operation == "remove" && path.starts_with("job/step-00000002") ? EACCES : 0;
+  };
+  const Pruned pruned = prune_steps(files, "job", {.keep_last = 1});
+  EXPECT_THAT(pruned.removed, ElementsAre(1));
+  EXPECT_THAT(pruned.problems, ElementsAre(HasSubstr("step-00000002/manifest.json: Permission denied")));
+}
+
+}  // namespace
+}  // namespace ckpt::persist::test

@@ -1,0 +1,206 @@
+#include "persist/local_file_system.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "support.hpp"
+#include "tests/coord/temporary_directory.hpp"
+
+namespace ckpt::persist::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using Engine = LocalFileSystem::Engine;
+
+struct Way {
+  Engine engine;
+  bool direct;
+  std::string base;  // where the directory is
+};
+
+std::string slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class LocalFiles : public testing::TestWithParam<Way> {
+ protected:
+  std::unique_ptr<LocalFileSystem> open(FileSystemOptions options = {.queue_depth = 4, .block_bytes = 65536}) const {
+    options.direct = GetParam().direct;
+    return std::make_unique<LocalFileSystem>(root_, options, GetParam().engine);
+  }
+
+  ckpt::test::TemporaryDirectory directory_{GetParam().base};
+  const std::string root_ = directory_.path() + "/not/yet/there";
+};
+
+TEST_P(LocalFiles, StepsOfAllSizesAreReadAsTheyWereWritten) {
+  const auto files = open();
+  for (const std::int64_t elements : {0, 1, 100, 4096, 60001, 300'000}) {
+    const StepRecord step = write_step(*files, {1, elements}, elements);
+    EXPECT_TRUE(holds_what_was_written(*files, step, elements)) << elements;
+  }
+  EXPECT_EQ(list_steps(*files, "job").size(), 6u);
+  EXPECT_TRUE(find_whole_step(*files, "job").problems.empty());
+  for (const auto& entry : fs::recursive_directory_iterator(root_)) EXPECT_NE(entry.path().extension(), ".part");
+}
+
+TEST_P(LocalFiles, MemoryThatLiesAskewIsWrittenAllTheSame) {
+  const auto files = open();
+  const auto data = kernels::random_bytes(5, 1'000'003);
+  const auto askew = make_aligned_buffer(data.size() + 3);
+  std::memcpy(askew.get() + 3, data.data(), data.size());
+  StepWriter writer = writer_on(*files);
+  writer.write({manifest_for("blob", {1, 1}, "", data), askew.get() + 3, askew});
+  EXPECT_EQ(read_all(*files, writer.commit({1, 1}, 2, {"blob"}), "blob"), data);
+}
+
+TEST_P(LocalFiles, AnyRangeOfAShardIsReadAlone) {
+  const auto files = open();
+  const StepRecord step = write_step(*files, {1, 1}, 20'000);
+  const auto whole = sample("rank0", {1, 1}, 20'000).bytes;
+  ShardReader reader(*files, step, "rank0");
+  const std::uint64_t leaf = kernels::leaf_size_bytes, end = whole.size();
+  for (const ByteRange range : {ByteRange{0, 0},
+                                {0, 1},
+                                {end - 1, 1},
+                                {end, 0},
+                                {1, end - 1},
+                                {leaf, leaf},
+                                {leaf - 1, 2},
+                                {leaf + 5, 3 * leaf},
+                                {2 * leaf, end - 2 * leaf}}) {
+    std::vector<std::byte> part(range.size_bytes + 2, std::byte{0xee});
+    reader.read(range, part.data() + 1);
+    EXPECT_TRUE(std::equal(part.begin() + 1, part.end() - 1, whole.begin() + range.offset_bytes));
+    EXPECT_EQ(part.front(), std::byte{0xee});
+    EXPECT_EQ(part.back(), std::byte{0xee});
+  }
+  for (const ByteRange range : {ByteRange{0, end + 1}, {end, 1}, {end + 1, 0}, {8, UINT64_MAX}})
+    EXPECT_THROW(reader.read(range, nullptr), Failure);
+}
+
+TEST_P(LocalFiles, FailuresNameTheOperationThePathAndTheReason) {
+  const auto files = open();
+  const auto sentence = [](auto call) -> std::string {
+    try {
+      call();
+    } catch (const StorageError& error) {
+      return error.what();
+    }
+    return "no failure";
+  };
+  files->make_directory("job");
+  EXPECT_EQ(sentence([&] { files->open("job/x"); }), "cannot open " + root_ + "/job/x: No such file or directory");
+  EXPECT_THAT(sentence([&] { files->list("job/x"); }), HasSubstr("cannot list " + root_ + "/job/x: No such file"));
+  EXPECT_THAT(sentence([&] { files->rename("a", "b"); }),
+              HasSubstr("cannot rename " + root_ + "/a to " + root_ + "/b"));
+  EXPECT_THAT(sentence([&] { files->remove("a"); }), HasSubstr("cannot remove " + root_ + "/a"));
+  EXPECT_THAT(sentence([&] { files->sync_directory("a"); }), HasSubstr("cannot open " + root_ + "/a"));
+  EXPECT_FALSE(files->file_size("job/x"));
+  files->create("job/x", 10);
+  EXPECT_THAT(sentence([&] { files->create("job/x", 0); }), HasSubstr("File exists"));
+  EXPECT_THAT(sentence([&] { files->remove_directory("job"); }), HasSubstr("Directory not empty"));
+  EXPECT_THAT(sentence([&] { files->make_directory("job/x/y"); }), HasSubstr("Not a directory"));
+  EXPECT_THAT(sentence([&] { files->create("job/huge", 1ull << 60); }), HasSubstr("cannot reserve"));
+  EXPECT_GT(files->free_bytes(), 0u);
+}
+
+TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {
+  const auto files = open();
+  files->make_directory("job");
+  files->make_directory("job/a");
+  files->create("job/b", 0);
+  std::map<std::string, bool> found;
+  for (const DirectoryEntry& entry : files->list("job")) found[entry.name] = entry.is_directory;
+  EXPECT_EQ(found, (std::map<std::string, bool>{{"a", true}, {"b", false}}));
+}
+
+// Opening a fifo to read waits for somebody who writes: a storage that hangs.
+TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
+  const auto files = open({.timeout_ms = 200, .queue_depth = 4, .block_bytes = 65536});
+  files->make_directory("");
+  ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
+  try {
+    files->open("hung");
+    FAIL() << "it opened";
+  } catch (const StorageError& error) {
+    EXPECT_EQ(error.status(), CKPT_ERR_TIMEOUT);
+    EXPECT_THAT(error.what(), HasSubstr("cannot open " + root_ + "/hung: the storage did not answer in time"));
+  }
+  files->make_directory("job");
+  EXPECT_EQ(files->list("").size(), 2u);
+  ::close(::open((root_ + "/hung").c_str(), O_RDWR));  // lets it end
+}
+
+TEST_P(LocalFiles, AStopEndsAWaitBeforeItsDeadline) {
+  std::stop_source stop;
+  const auto files = open({.timeout_ms = 60'000, .queue_depth = 4, .block_bytes = 65536, .stop = stop.get_token()});
+  files->make_directory("");
+  ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
+  std::thread stopper([&] { stop.request_stop(); });
+  try {
+    files->open("hung");
+    FAIL() << "it opened";
+  } catch (const StorageError& error) {
+    EXPECT_EQ(error.error(), ECANCELED);
+  }
+  stopper.join();
+  EXPECT_THROW(files->list(""), StorageError);
+  ::close(::open((root_ + "/hung").c_str(), O_RDWR));
+}
+
+// The tail of a file may pass through the page cache while its body does not; both are there for whoever opens it.
+TEST_P(LocalFiles, OtherProgramsSeeTheFileWhole) {
+  const auto files = open();
+  const Sample rank0 = sample("rank0", {1, 1}, 123'457);
+  const ShardRecord record = writer_on(*files).write(rank0.piece);
+  const std::string file = slurp(root_ + "/job/step-00000001/rank0.1.safetensors");
+  ASSERT_EQ(file.size(), record.file_bytes());
+  EXPECT_EQ(file.compare(record.header_bytes, std::string::npos, reinterpret_cast<const char*>(rank0.bytes.data()),
+                         rank0.bytes.size()),
+            0);
+}
+
+TEST_P(LocalFiles, ManyReadersReadAtOnce) {
+  const StepRecord step = write_step(*open(), {1, 1}, 50'000);
+  std::vector<std::thread> readers;
+  std::atomic<int> right{0};
+  for (int i = 0; i < 8; ++i)
+    readers.emplace_back([&] {
+      const auto files = open();
+      if (holds_what_was_written(*files, step, 50'000)) ++right;
+    });
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(right, 8);
+}
+
+std::string name_of(const testing::TestParamInfo<Way>& info) {
+  return std::string(info.param.engine == Engine::threads ? "Threads" : "Uring") +
+         (info.param.direct ? "Direct" : "Buffered") + (info.param.base == "/dev/shm" ? "Tmpfs" : "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, LocalFiles,
+                         testing::Values(Way{Engine::automatic, true, ""}, Way{Engine::automatic, false, ""},
+                                         Way{Engine::threads, true, ""}, Way{Engine::threads, false, ""},
+                                         Way{Engine::automatic, true, "/dev/shm"}),
+                         name_of);
+
+TEST(Locations, OnlyAbsolutePathsAndServersAreTaken) {
+  for (const std::string location : {"", "relative", "http://server/path", "./x"})
+    EXPECT_THROW(open_file_system(location, {}), Failure) << location;
+  EXPECT_EQ(open_file_system("/mnt/ckpt//", {})->label("job"), "/mnt/ckpt/job");
+  EXPECT_THROW(open_file_system("/mnt", {.queue_depth = 0}), Failure);
+  EXPECT_THROW(open_file_system("/mnt", {.block_bytes = 4096}), Failure);
+}
+
+}  // namespace
+}  // namespace ckpt::persist::test
