@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "agent/driver.hpp"
 
 namespace ckpt::agent {
@@ -61,7 +63,10 @@ std::string Driver::what_is_missing() const {
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
   if (!status.missing_ranks.empty())
     return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
-  if (status.decision.verdict == protocol::Verdict::undecided)
+  const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const protocol::RankReport& rank) {
+    return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
+  });
+  if (unheard || status.decision.verdict == protocol::Verdict::undecided)
     return "node " + name(status.root) + ", which leads the job, does not answer";
   return "the shards are still on their way from other nodes";
 }
