@@ -96,8 +96,10 @@ class Trainer {
     directory_ = ::mkdtemp(name.data());
     arena_ = std::make_unique<arena::NodeArena>(directory_, "bench", "node");
     control_ = std::make_shared<arena::Control>(arena::Control::create(directory_, 0));
-    slots_ = std::make_shared<engine::Slots>(
-        engine::Slots{segment("rank0", state().main), segment("rank0.private", state().private_)});
+    slots_ = std::make_shared<engine::Slots>();
+    slots_->push_back(segment("rank0", state().main));
+    slots_->push_back(segment("rank0.private", state().private_));
+    control_->share({});
     capture_.attach({control_, slots_});
   }
   ~Trainer() {
@@ -111,13 +113,13 @@ class Trainer {
   void capture() {
     const std::uint64_t sequence = ++iteration_;
     const auto slot = static_cast<std::uint8_t>(sequence % slots);
-    control_->grant({sequence, slot, slot});
+    control_->grant({sequence, {slot, slot}});
     capture_.begin(*capture_.unused_grant(), Version(1, static_cast<std::int64_t>(sequence)), state());
     if (!capture_.finish(Deadline::in_ms(60'000))) std::abort();
     newest_ = slot;
   }
   void restore() {
-    const auto slot = slots_->main.slot(newest_);
+    const auto slot = slots_->front().slot(newest_);
     const auto manifest = slot.read();
     if (!manifest || device_.load(plan(), {slot.data(), manifest->leaves.data()})) std::abort();
   }
@@ -133,7 +135,7 @@ class Trainer {
 
   std::vector<Memory> memory_;
   device::HostDevice device_;
-  engine::Registry registry_;
+  engine::Registry registry_{"rank0", "rank0.private"};
   engine::Capture capture_;
   std::string directory_;
   std::unique_ptr<arena::NodeArena> arena_;

@@ -20,6 +20,8 @@ protocol::Config core_config(const Options& options, NodeId node, std::uint64_t 
   config.node = node;
   config.arena_id = arena_id;
   config.copies = options.copies;
+  config.strategy = options.placement;
+  config.domain = options.domain;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;
   config.lease_ms = options.lease_ms;
@@ -36,7 +38,7 @@ protocol::TimeMs now_ms() {
 // What an earlier agent and living trainers left in the arena.
 struct Driver::Recovery {
   std::vector<protocol::Recovered::Granted> granted;
-  std::map<protocol::Rank, arena::Grant> grants;
+  std::map<protocol::Rank, OpenGrant> grants;
 };
 
 Driver::Recovery Driver::recover(const Parts& parts) {
@@ -48,9 +50,14 @@ Driver::Recovery Driver::recover(const Parts& parts) {
       const std::uint64_t used = control.used_grant();
       const arena::Grant grant = control.grant();
       if (grant.sequence == used) continue;
-      recovery.granted.push_back(
-          {trainer.rank, trainer.main_shard, trainer.private_shard, grant.main_slot, grant.private_slot});
-      recovery.grants[trainer.rank] = grant;
+      const protocol::Share share = control.share();
+      if (!protocol::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an impossible share");
+      auto shards = protocol::parts_of(trainer.main_shard, share);
+      shards.push_back(trainer.private_shard);
+      OpenGrant open{grant.sequence, {}};
+      for (std::size_t i = 0; i < shards.size(); ++i) open.slots.push_back({trainer.rank, shards[i], grant.slots[i]});
+      recovery.granted.push_back({trainer.rank, open.slots});
+      recovery.grants[trainer.rank] = std::move(open);
     } catch (const Failure& failure) {
       parts.log->warn("rank {}: {}", trainer.rank, failure.what());  // it will be told so when it comes back
     }
@@ -78,7 +85,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
              [this](protocol::Event event) { handle(std::move(event)); },
              [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
              [this] { return what_is_missing(); },
-             [this](std::uint64_t main, std::uint64_t private_) { return bytes_for_peers(main, private_); }},
+             [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
             std::move(recovery.grants)),
       core_(core_config(parts.options, node, parts.arena.arena_id()), agent_id, [&] {
         std::vector<std::string> notices;

@@ -95,7 +95,7 @@ class Driver : public TrainerRequests {
   void take_nodes(const std::vector<coord::NodeEntry>& nodes);
   std::string node_name(protocol::NodeId node) const;
   std::string what_is_missing() const;
-  std::uint64_t bytes_for_peers(std::uint64_t main_bytes, std::uint64_t private_bytes) const;
+  std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
   nlohmann::json status_json() const;
   nlohmann::json segments_json() const;
   nlohmann::json ranks_json(const protocol::NodeStatus& status) const;

@@ -48,6 +48,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("agent_id", report.agent_id);
   v.field("sequence", report.sequence);
   v.field("epoch", report.epoch);
+  v.field("domain", report.domain);
   v.field("highest_commit", report.highest_commit);
   v.field("newest_seen", report.newest_seen);
   v.field("ranks", report.ranks);
@@ -56,10 +57,22 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("roll_call", report.roll_call);
 }
 
+void visit_fields(auto& v, Is<protocol::Share> auto& share) {
+  v.field("first", share.first);
+  v.field("of", share.of);
+  v.field("stored", share.stored);
+}
+
+void visit_fields(auto& v, Is<protocol::Cut> auto& cut) {
+  v.field("shard", cut.shard);
+  v.field("of", cut.of);
+}
+
 void visit_fields(auto& v, Is<protocol::Decision> auto& decision) {
   v.field("verdict", decision.verdict);
   v.field("version", decision.version);
   v.field("fallback", decision.fallback);
+  v.field("cuts", decision.cuts);
   v.field("behind", decision.behind);
   v.field("status_unknown", decision.status_unknown);
   v.field("text", decision.text);
@@ -76,6 +89,7 @@ void visit_fields(auto& v, Is<protocol::Refusal> auto& refusal) {
 void visit_fields(auto& v, Is<protocol::Admission> auto& admission) {
   v.field("rank", admission.rank);
   v.field("instance", admission.instance);
+  v.field("share", admission.share);
 }
 
 void visit_fields(auto& v, Is<protocol::FetchOrder> auto& order) {

@@ -45,6 +45,11 @@ class Writer {
     put(static_cast<std::uint32_t>(list.size()));
     for (const T& item : list) field(name, item);
   }
+  template <class T>
+  void field(const char* name, const std::optional<T>& value) {
+    put(static_cast<std::uint8_t>(value.has_value()));
+    if (value) field(name, *value);
+  }
   void shard(const char* name, const std::string& shard) { field(name, shard); }
   void shards(const char* name, const std::vector<std::string>& list) { field(name, list); }
 
@@ -96,6 +101,20 @@ class Reader {
   void field(const char* name, std::vector<T>& list) {
     const std::size_t count = get<std::uint32_t>();
     for (std::size_t i = 0; good_ && i < count; ++i) field(name, list.emplace_back());
+  }
+  template <class T>
+  void field(const char* name, std::optional<T>& value) {
+    bool is_there = false;
+    field(name, is_there);
+    if (is_there) field(name, value.emplace());
+  }
+  void field(const char*, protocol::Share& share) {
+    visit_fields(*this, share);
+    good_ = good_ && is_valid(share);
+  }
+  void field(const char*, protocol::Cut& cut) {
+    visit_fields(*this, cut);
+    good_ = good_ && cut.of >= 1 && cut.of <= protocol::parts_max;
   }
   void shard(const char* name, std::string& shard) {
     field(name, shard);

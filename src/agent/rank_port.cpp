@@ -1,5 +1,6 @@
 #include "agent/rank_port.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/thread.hpp"
@@ -14,12 +15,12 @@ constexpr std::chrono::milliseconds pending_pause{1};
 
 }  // namespace
 
-RankPort::RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<arena::Grant> outstanding,
+RankPort::RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
                    std::function<void()> look)
     : hello_(std::move(hello)),
       control_(std::make_unique<arena::Control>(std::move(control))),
       sequence_(control_->grant().sequence),
-      outstanding_(outstanding),
+      outstanding_(std::move(outstanding)),
       look_(std::move(look)) {
   watcher_ = start_thread("ckptd-bell", [this] { watch(); });
 }
@@ -47,9 +48,12 @@ void RankPort::watch() {
   }
 }
 
-void RankPort::grant(std::uint8_t main_slot, std::uint8_t private_slot) {
-  outstanding_ = arena::Grant{++sequence_, main_slot, private_slot};
-  control_->grant(*outstanding_);
+void RankPort::grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots) {
+  outstanding_ = OpenGrant{++sequence_, slots};
+  arena::Grant grant{sequence_, {}};
+  for (std::size_t i = 0; i < std::min(slots.size(), grant.slots.size()); ++i) grant.slots[i] = slots[i].slot;
+  control_->share(share);
+  control_->grant(grant);
 }
 
 RankPort::Seen RankPort::look(const Segments& segments) {
@@ -64,12 +68,11 @@ RankPort::Seen RankPort::look(const Segments& segments) {
 
   if (outstanding_ && used == outstanding_->sequence) {
     if (take_captured(segments, seen)) {
-      last_captured_ = seen.captured->main.version;
-      seen.used = *outstanding_;
+      last_captured_ = seen.captured->pieces.front().version;
       outstanding_.reset();
     } else {
       seen.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture whose slots are not whole";
-      grant(outstanding_->main_slot, outstanding_->private_slot);
+      grant(control_->share(), std::vector(outstanding_->slots));
     }
   } else if (used > sequence_) {
     seen.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture that it was not granted";
@@ -84,21 +87,21 @@ RankPort::Seen RankPort::look(const Segments& segments) {
   return seen;
 }
 
+// All slots of the grant, whole and of one version, newer than the last.
 bool RankPort::take_captured(const Segments& segments, Seen& seen) const {
-  const auto main = segments.find({hello_.rank, hello_.main_shard});
-  const auto private_ = segments.find({hello_.rank, hello_.private_shard});
-  if (main == nullptr || private_ == nullptr || outstanding_->main_slot >= main->spec().slots ||
-      outstanding_->private_slot >= private_->spec().slots)
-    return false;
-  auto main_manifest = main->slot(outstanding_->main_slot).read();
-  auto private_manifest = private_->slot(outstanding_->private_slot).read();
-  if (!main_manifest || !private_manifest || main_manifest->version != private_manifest->version ||
-      main_manifest->version <= last_captured_ || main_manifest->world_size != hello_.world_size ||
-      private_manifest->world_size != hello_.world_size)
-    return false;
-  seen.captured = protocol::Captured{hello_.rank, piece_info(*main_manifest), piece_info(*private_manifest)};
-  seen.main = std::move(*main_manifest);
-  seen.private_ = std::move(*private_manifest);
+  protocol::Captured captured{hello_.rank, {}};
+  decltype(seen.pieces) pieces;
+  for (const protocol::SlotRef& ref : outstanding_->slots) {
+    const auto segment = segments.find({ref.rank, ref.shard});
+    if (segment == nullptr || ref.slot >= segment->spec().slots) return false;
+    auto manifest = segment->slot(ref.slot).read();
+    if (!manifest || manifest->version <= last_captured_ || manifest->world_size != hello_.world_size) return false;
+    captured.pieces.push_back(piece_info(*manifest));
+    if (captured.pieces.back().version != captured.pieces.front().version) return false;
+    pieces.emplace_back(ref, std::move(*manifest));
+  }
+  seen.captured = std::move(captured);
+  seen.pieces = std::move(pieces);
   return true;
 }
 

@@ -18,11 +18,17 @@
 
 namespace ckpt::agent {
 
+// Leave that a trainer has and may be using.
+struct OpenGrant {
+  std::uint64_t sequence = 0;
+  std::vector<protocol::SlotRef> slots;
+};
+
 class RankPort {
  public:
   // `outstanding`: the grant that a re-attached trainer may be using. `look`: called on the port's own thread when the
   // trainer rang; it must see to it that looked() is called in the end.
-  RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<arena::Grant> outstanding,
+  RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
   ~RankPort();  // joins the thread, which wakes at once
   RankPort(const RankPort&) = delete;
@@ -30,9 +36,9 @@ class RankPort {
 
   const protocol::TrainerHello& hello() const { return hello_; }
   const arena::Control& control() const { return *control_; }
-  const std::optional<arena::Grant>& outstanding() const { return outstanding_; }
+  const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  void grant(std::uint8_t main_slot, std::uint8_t private_slot);
+  void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
   void commit(Version version) { control_->committed(version); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   // Also for a trainer that is refused without a newer life: any number but 0 stops it.
@@ -40,8 +46,7 @@ class RankPort {
 
   struct Seen {
     std::optional<protocol::Captured> captured;
-    arena::Manifest main, private_;  // with captured
-    arena::Grant used;               // likewise
+    std::vector<std::pair<protocol::SlotRef, arena::Manifest>> pieces;  // with captured
     std::optional<protocol::Progress> progress;
     std::string complaint;  // what the trainer's words say that cannot be
     bool skipped = false;   // the last iteration offered was not taken
@@ -58,7 +63,7 @@ class RankPort {
   const protocol::TrainerHello hello_;
   const std::unique_ptr<arena::Control> control_;
   std::uint64_t sequence_ = 0;  // of the newest grant
-  std::optional<arena::Grant> outstanding_;
+  std::optional<OpenGrant> outstanding_;
   Version last_captured_;
   std::int64_t attempted_ = -1;
   std::int64_t capturing_ = -1;

@@ -75,6 +75,11 @@ class Reader {
       if (from.get<std::string>() == verdict_names[i]) return void(verdict = static_cast<Verdict>(i));
     throw OutOfRange();
   }
+  static void from_json(const json& from, protocol::Cut& cut) {
+    Reader inner(from);
+    visit_fields(inner, cut);
+    if (cut.of < 1 || cut.of > protocol::parts_max) throw OutOfRange();
+  }
   static void from_json(const json& from, Version& version) {
     std::uint64_t incarnation = 0, iteration = 0;
     from_json(from.at("incarnation"), incarnation);

@@ -61,8 +61,7 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
                                       std::vector<std::string>& notices) {
   std::set<SlotRef> granted_slots;
   for (const auto& grant : granted) {
-    granted_slots.insert({grant.rank, grant.main_shard, grant.main_slot});
-    granted_slots.insert({grant.rank, grant.private_shard, grant.private_slot});
+    granted_slots.insert(grant.slots.begin(), grant.slots.end());
   }
   auto found = arena_.attach_segments(notices);
   // Where an agent died while it enlarged a segment there are two; the older one is whole until it is removed.
@@ -85,7 +84,8 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
     }
   }
   std::copy_if(granted.begin(), granted.end(), std::back_inserter(recovered.granted), [&](const auto& grant) {
-    return segments_.contains({grant.rank, grant.main_shard}) && segments_.contains({grant.rank, grant.private_shard});
+    return std::all_of(grant.slots.begin(), grant.slots.end(),
+                       [&](const SlotRef& slot) { return segments_.contains({slot.rank, slot.shard}); });
   });
   const arena::NodeMemory memory = arena_.memory();
   recovered.highest_commit = memory.highest_commit;

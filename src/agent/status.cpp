@@ -71,14 +71,15 @@ std::string Driver::what_is_missing() const {
   return "the shards are still on their way from other nodes";
 }
 
-// Every rank's shards lie on copies - 1 further nodes, so about as many of others' come here.
-std::uint64_t Driver::bytes_for_peers(std::uint64_t main_bytes, std::uint64_t private_bytes) const {
+// What this node's ranks capture lies on copies - 1 further nodes, so about as much of others' comes here; but of parts
+// that several ranks capture nothing is sent.
+std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   if (nodes_.empty()) return 0;
   std::uint64_t held = 0;
   for (const auto& [key, segment] : segments_.all())
     if (key.rank == protocol::held_rank) held += segment->size_bytes();
   const std::uint64_t expected =
-      (parts_.options.copies - 1) * (main_bytes + private_bytes) * std::max<std::uint64_t>(desk_.trainers().size(), 1);
+      (parts_.options.copies - 1) * rank_bytes * std::max<std::uint64_t>(desk_.trainers().size(), 1);
   return expected > held ? expected - held : 0;
 }
 
@@ -108,8 +109,7 @@ json Driver::segments_json() const {
       const Pin piece = parts_.index.find(slot);
       const auto trainer = desk_.trainers().find(key.rank);
       const auto& grant = trainer != desk_.trainers().end() ? trainer->second.port->outstanding() : std::nullopt;
-      const bool is_main = grant && key.shard == trainer->second.port->hello().main_shard;
-      const bool granted = grant && (is_main ? grant->main_slot : grant->private_slot) == i;
+      const bool granted = grant && std::find(grant->slots.begin(), grant->slots.end(), slot) != grant->slots.end();
       const char* state = piece != nullptr             ? "whole"
                           : fetches_.writes_into(slot) ? "filling"
                           : granted                    ? "granted"

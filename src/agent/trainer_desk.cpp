@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace ckpt::agent {
 namespace {
 
@@ -30,7 +32,7 @@ std::string control_path(const std::string& directory, Rank rank) {
 
 }  // namespace
 
-TrainerDesk::TrainerDesk(Colleagues colleagues, std::map<Rank, arena::Grant> granted)
+TrainerDesk::TrainerDesk(Colleagues colleagues, std::map<Rank, OpenGrant> granted)
     : with_(std::move(colleagues)), granted_(std::move(granted)) {}
 
 RankPort* TrainerDesk::port_of(Rank rank) {
@@ -56,7 +58,7 @@ void TrainerDesk::hello(const protocol::TrainerHello& hello, std::int64_t pid, c
   RankPort* known = port_of({hello.rank, hello.instance});
   try {
     if (known == nullptr) {
-      std::optional<arena::Grant> outstanding;
+      std::optional<OpenGrant> outstanding;
       if (const auto granted = granted_.find(hello.rank); granted != granted_.end() && goes_on)
         outstanding = granted->second;
       granted_.erase(hello.rank);
@@ -109,35 +111,44 @@ void TrainerDesk::restored(Asker asker, const Respond& respond) {
 
 void TrainerDesk::corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
-  const auto served = served_.find(asker.rank);
-  if (served == served_.end() ||
-      (served->second.main_slot.shard != request.shard && served->second.private_slot.shard != request.shard))
+  const SlotRef* slot = served_slot(asker.rank, request.shard);
+  if (slot == nullptr)
     return respond(refusal(CKPT_ERR_INVALID, "this rank was given no shard " + request.shard + " to restore"));
   with_.chronicle.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
-  const protocol::RestoreReady& ready = served->second;
-  const SlotRef slot = ready.main_slot.shard == request.shard ? ready.main_slot : ready.private_slot;
   // Once the damaged piece is dropped, the core waits until another source has brought it home again.
-  with_.verify(slot, [this, asker, timeout_ms, respond] { restore(asker, timeout_ms, respond); });
+  with_.verify(*slot, [this, asker, timeout_ms, respond] { restore(asker, timeout_ms, respond); });
+}
+
+// Of what the rank was last given to restore from.
+const SlotRef* TrainerDesk::served_slot(Rank rank, const std::string& shard) const {
+  const auto served = served_.find(rank);
+  if (served == served_.end()) return nullptr;
+  const protocol::RestoreReady& ready = served->second;
+  if (ready.private_.slot.shard == shard) return &ready.private_.slot;
+  const auto part = std::find_if(ready.main.begin(), ready.main.end(),
+                                 [&](const protocol::Source& source) { return source.slot.shard == shard; });
+  return part == ready.main.end() ? nullptr : &part->slot;
 }
 
 void TrainerDesk::reserve(Asker asker, const ReserveRequest& request, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
-  const protocol::TrainerHello& hello = port_of(asker)->hello();
-  const SegmentKey main{hello.rank, hello.main_shard}, private_{hello.rank, hello.private_shard};
-  const SlotNeed main_need{request.main_bytes, request.main_layout_bytes};
-  const SlotNeed private_need{request.private_bytes, request.private_layout_bytes};
-  const std::uint64_t for_peers =
-      with_.bytes_for_peers(with_.segments.segment_bytes({protocol::held_rank, main.shard}, main_need),
-                            with_.segments.segment_bytes({protocol::held_rank, private_.shard}, private_need));
-  with_.segments.ensure({{main, main_need}, {private_, private_need}}, for_peers,
-                        [this, asker, main, private_, respond](const std::optional<Failure>& failure) {
+  std::vector<std::pair<SegmentKey, SlotNeed>> needs;
+  std::vector<std::string> shards;
+  std::uint64_t rank_bytes = 0;
+  for (const SlotRequest& slot : request.slots) {
+    shards.push_back(slot.shard);
+    needs.push_back({{asker.rank, slot.shard}, {slot.bytes, slot.layout_bytes}});
+    rank_bytes += with_.segments.segment_bytes({protocol::held_rank, slot.shard}, needs.back().second);
+  }
+  with_.segments.ensure(needs, with_.bytes_for_peers(rank_bytes),
+                        [this, asker, shards, respond](const std::optional<Failure>& failure) {
                           if (failure) return respond(refusal(failure->status(), failure->what()));
                           if (refuse_unknown(asker, respond)) return;
                           try {
                             Reply reply;
-                            for (const SegmentKey& key : {main, private_})
-                              reply.fds.push_back(duplicate(with_.segments.find(key)->fd()));
-                            with_.to_core(protocol::SegmentsReady{asker.rank});
+                            for (const std::string& shard : shards)
+                              reply.fds.push_back(duplicate(with_.segments.find({asker.rank, shard})->fd()));
+                            with_.to_core(protocol::SegmentsReady{asker.rank, shards});
                             respond(std::move(reply));
                           } catch (const Failure& no_descriptor) {
                             respond(refusal(no_descriptor.status(), no_descriptor.what()));
@@ -153,10 +164,8 @@ void TrainerDesk::look(Asker asker) {
   if (!seen.complaint.empty()) with_.chronicle.note(seen.complaint);
   if (seen.skipped) ++with_.chronicle.counters.skips;
   if (seen.captured) {
-    const SegmentKey main{asker.rank, port->hello().main_shard}, private_{asker.rank, port->hello().private_shard};
-    with_.index.add({main.rank, main.shard, seen.used.main_slot}, with_.segments.find(main), std::move(seen.main));
-    with_.index.add({private_.rank, private_.shard, seen.used.private_slot}, with_.segments.find(private_),
-                    std::move(seen.private_));
+    for (auto& [slot, manifest] : seen.pieces)
+      with_.index.add(slot, with_.segments.find({slot.rank, slot.shard}), std::move(manifest));
     with_.to_core(*seen.captured);
   }
   if (seen.progress) with_.to_core(*seen.progress);
@@ -165,7 +174,7 @@ void TrainerDesk::look(Asker asker) {
 // ---- Effects ----
 
 void TrainerDesk::carry_out(const protocol::Grant& grant) {
-  if (RankPort* port = port_of(grant.rank)) port->grant(grant.main_slot, grant.private_slot);
+  if (RankPort* port = port_of(grant.rank)) port->grant(grant.share, grant.slots);
 }
 
 void TrainerDesk::carry_out(const protocol::TellCommit& tell) {
@@ -210,20 +219,23 @@ Reply TrainerDesk::restore_reply(const protocol::RestoreReady& ready) {
                   {"behind", ready.decision.behind},
                   {"status_unknown", ready.decision.status_unknown},
                   {"incarnation", ready.incarnation},
+                  {"share", {{"first", ready.share.first}, {"of", ready.share.of}, {"stored", ready.share.stored}}},
                   {"iteration", -1}};
   if (ready.decision.verdict != protocol::Verdict::restore) return reply;
   reply.fields["iteration"] = ready.decision.version.iteration();
-  const auto add = [&](const char* name, const SlotRef& slot, protocol::Tier tier) {
-    const Pin piece = with_.index.find(slot);
+  const auto add = [&](const protocol::Source& source) {
+    const Pin piece = with_.index.find(source.slot);
     if (piece == nullptr) throw Failure(CKPT_ERR_INTERNAL, "a piece to restore is not where the core says it is");
-    reply.fields[name] = {{"fd", reply.fds.size()},
-                          {"slot", slot.slot},
-                          {"tier", static_cast<int>(tier)},
-                          {"bytes", piece->manifest().length_bytes}};
+    const json entry = {{"fd", reply.fds.size()},
+                        {"slot", source.slot.slot},
+                        {"tier", static_cast<int>(source.tier)},
+                        {"bytes", piece->manifest().length_bytes}};
     reply.fds.push_back(open_to_read(piece->segment().path()));
+    return entry;
   };
-  add("main", ready.main_slot, ready.main_tier);
-  add("private", ready.private_slot, ready.private_tier);
+  reply.fields["main"] = json::array();
+  for (const protocol::Source& part : ready.main) reply.fields["main"].push_back(add(part));
+  reply.fields["private"] = add(ready.private_);
   return reply;
 }
 

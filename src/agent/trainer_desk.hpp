@@ -32,10 +32,10 @@ class TrainerDesk {
     // Why a restore may take long, for people.
     std::function<std::string()> what_is_missing;
     // Bytes that copies of peers' shards will still need, once this rank's segments are of these sizes.
-    std::function<std::uint64_t(std::uint64_t main_bytes, std::uint64_t private_bytes)> bytes_for_peers;
+    std::function<std::uint64_t(std::uint64_t rank_bytes)> bytes_for_peers;
   };
   // `granted`: grants that living trainers may be using, by rank.
-  TrainerDesk(Colleagues colleagues, std::map<protocol::Rank, arena::Grant> granted);
+  TrainerDesk(Colleagues colleagues, std::map<protocol::Rank, OpenGrant> granted);
 
   // ---- Requests ----
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, const Respond& respond);
@@ -75,10 +75,11 @@ class TrainerDesk {
   void look(Asker asker);
   void await_restore(protocol::Rank rank, std::int64_t timeout_ms, const Respond& respond);
   std::optional<PendingRestore> take_pending(protocol::Rank rank);
+  const protocol::SlotRef* served_slot(protocol::Rank rank, const std::string& shard) const;
   Reply restore_reply(const protocol::RestoreReady& ready);
 
   const Colleagues with_;
-  std::map<protocol::Rank, arena::Grant> granted_;
+  std::map<protocol::Rank, OpenGrant> granted_;
   std::map<protocol::Rank, Trainer> trainers_;
   std::map<protocol::Rank, PendingRestore> restores_;
   std::map<protocol::Rank, protocol::RestoreReady> served_;  // what each rank was last given to restore from

@@ -29,11 +29,14 @@ struct Asker {
   std::uint64_t instance = 0;
 };
 
+// A segment for each of these, in this order: the parts of the rank's share, and its private shard.
+struct SlotRequest {
+  std::string shard;
+  std::uint64_t bytes = 0;
+  std::uint64_t layout_bytes = 0;
+};
 struct ReserveRequest {
-  std::uint64_t main_bytes = 0;
-  std::uint64_t main_layout_bytes = 0;
-  std::uint64_t private_bytes = 0;
-  std::uint64_t private_layout_bytes = 0;
+  std::vector<SlotRequest> slots;
 };
 
 struct CorruptRequest {

@@ -48,6 +48,18 @@ std::string shard_name(const json& request, const char* key) {
   return name;
 }
 
+// The segments' names are the asker's own parts and private shard, or nothing of it will ever be granted.
+ReserveRequest reserve_request(const json& request) {
+  constexpr std::uint64_t most = std::uint64_t{1} << 50;
+  const auto slots = request.find("slots");
+  if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > protocol::captures_max)
+    refuse("the request's field \"slots\" is missing or no list of 1 to " + std::to_string(protocol::captures_max));
+  ReserveRequest wanted;
+  for (const json& slot : *slots)
+    wanted.slots.push_back({shard_name(slot, "shard"), number(slot, "bytes", most), number(slot, "layout_bytes", most)});
+  return wanted;
+}
+
 std::int64_t timeout_ms(const json& request, const char* key) {
   return static_cast<std::int64_t>(number(request, key, timeout_max_ms));
 }
@@ -218,6 +230,10 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
     if (options->contains("copies") && (*options)["copies"] != options_.copies)
       log_->warn("rank {} asks for {} copies, but this agent was started with copies={}, which counts", hello.rank,
                  (*options)["copies"].dump(), options_.copies);
+    const auto placement = options_.placement ? std::string(placement::name(*options_.placement)) : "auto";
+    if (options->contains("placement") && (*options)["placement"] != placement)
+      log_->warn("rank {} asks for placement {}, but this agent was started with {}, which counts", hello.rank,
+                 (*options)["placement"].dump(), placement);
   }
   // The kernel's word for who is there, not the trainer's.
   Claimant claimant{hello.rank,       hello.instance,      hello.incarnation,
@@ -279,11 +295,7 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
     requests_.corrupt(asker, corrupt, bounded ? timeout_ms(request, "timeout_ms") : options_.restore_timeout_ms,
                       respond_to(connection));
   } else if (type == "reserve") {
-    constexpr std::uint64_t most = std::uint64_t{1} << 50;
-    requests_.reserve(asker,
-                      {number(request, "main_bytes", most), number(request, "main_layout_bytes", most),
-                       number(request, "private_bytes", most), number(request, "private_layout_bytes", most)},
-                      respond_to(connection));
+    requests_.reserve(asker, reserve_request(request), respond_to(connection));
   } else {
     refuse("there is no request \"" + type + "\"");
   }

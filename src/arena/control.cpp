@@ -25,6 +25,29 @@ struct stat stat_of(int fd) {
 
 }  // namespace
 
+std::uint64_t Grant::word() const {
+  std::uint64_t word = sequence << 16;
+  for (std::size_t i = 0; i < slots.size(); ++i) word |= std::uint64_t{slots[i]} << (4 * i);
+  return word;
+}
+
+Grant Grant::from_word(std::uint64_t word) {
+  Grant grant{word >> 16, {}};
+  for (std::size_t i = 0; i < grant.slots.size(); ++i) grant.slots[i] = static_cast<std::uint8_t>(word >> (4 * i) & 0xf);
+  return grant;
+}
+
+void Control::share(const protocol::Share& share) {
+  words_->share.store(std::uint64_t{share.first} << 32 | std::uint64_t{share.of} << 16 | share.stored,
+                      std::memory_order_release);
+}
+
+protocol::Share Control::share() const {
+  const std::uint64_t word = words_->share.load(std::memory_order_acquire);
+  return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word >> 16 & 0xffff),
+          static_cast<std::uint32_t>(word & 0xffff)};
+}
+
 Control::Control(UniqueFd fd, Mapping mapping)
     : fd_(std::move(fd)), mapping_(std::move(mapping)), words_(reinterpret_cast<RankControl*>(mapping_.data())) {}
 

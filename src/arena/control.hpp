@@ -4,6 +4,7 @@
 // setters. Nothing here blocks but wait_*().
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
+#include "protocol/parts.hpp"
 #include "protocol/version.hpp"
 
 namespace ckpt::arena {
@@ -21,16 +23,14 @@ struct WriterId {
   std::uint64_t start_ticks = 0;
 };
 
-// Leave to capture once, into these slots of the rank's main and private segment. Sequences count from 1.
+// Leave to capture once, into these slots of the rank's segments: of the parts of its share in order, then of its private
+// shard. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
-  std::uint8_t main_slot = 0;
-  std::uint8_t private_slot = 0;
+  std::array<std::uint8_t, protocol::captures_max> slots{};  // each below slots_max
 
-  std::uint64_t word() const { return sequence << 16 | std::uint64_t{main_slot} << 8 | private_slot; }
-  static Grant from_word(std::uint64_t word) {
-    return {word >> 16, static_cast<std::uint8_t>(word >> 8), static_cast<std::uint8_t>(word)};
-  }
+  std::uint64_t word() const;
+  static Grant from_word(std::uint64_t word);
 };
 
 class Control {
@@ -61,6 +61,8 @@ class Control {
     return {words_->writer_pid.load(std::memory_order_acquire),
             words_->writer_start_ticks.load(std::memory_order_acquire)};
   }
+  void share(const protocol::Share& share);  // silent; before the grants that it goes with
+  protocol::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
   Version committed() const { return Version::from_word(words_->committed.load(std::memory_order_acquire)); }

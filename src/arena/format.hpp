@@ -50,9 +50,10 @@ struct RankControl {
   std::uint32_t rank;
 
   // Written by the agent.
-  alignas(64) Word64 grant;      // sequence << 16 | main slot << 8 | private slot; sequence 0: none yet
+  alignas(64) Word64 grant;      // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
   SignedWord64 resume_at;        // snapshots of iterations below are skipped, on all ranks
   Word64 committed;              // newest committed version of this life
+  Word64 share;                  // of the main shard: first part << 32 | parts << 16 | parts stored; before any grant
   Word64 fenced;                 // the incarnation that superseded this trainer, or 0
   Word64 writer_pid;             // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
   Word64 writer_start_ticks;     //   since pids are reused: a restarted agent finds it again, dead or alive

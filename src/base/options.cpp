@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "protocol/parts.hpp"
 
 namespace ckpt {
 namespace {

@@ -6,10 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "placement/pattern.hpp"
 
 namespace ckpt {
 
@@ -27,6 +30,8 @@ struct Options {
   std::uint64_t arena_bytes;
   std::string coordination;
   std::uint32_t copies;
+  std::optional<placement::Strategy> placement;  // none: by what the ranks hold
+  std::string domain;
   std::uint64_t slot_bytes;
   std::uint32_t copy_threads;
   std::string transport;

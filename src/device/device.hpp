@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -23,6 +24,9 @@ class Plan {
   using Region = kernels::Target;  // of a tensor; null only where its size is 0
   explicit Plan(std::vector<Region> regions);
 
+  // Of `size_bytes` of the packed bytes from `first_byte` on.
+  Plan slice(std::uint64_t first_byte, std::uint64_t size_bytes) const;
+
   const std::vector<kernels::Source>& sources() const { return sources_; }
   const std::vector<kernels::Target>& targets() const { return targets_; }
   const std::vector<std::size_t>& offsets() const { return offsets_; }
@@ -34,6 +38,9 @@ class Plan {
   std::vector<kernels::Target> targets_;
   std::vector<std::size_t> offsets_;
 };
+
+// As many as start() takes.
+inline constexpr std::size_t plans_max = 8;
 
 // A piece in host memory, 64-byte aligned, and the digests of its leaves.
 struct Packed {
@@ -55,8 +62,12 @@ class Device {
   // Copies and digests before it returns (CUDA: before anything later on the caller's stream).
   virtual void capture(const Plan& plan, Packed to) = 0;
 
-  // Starts to copy and digest, and returns. One at a time.
-  virtual void start(const Plan& plan, Packed to) = 0;
+  // Starts to copy and digest up to plans_max pieces, and returns. One start() at a time.
+  struct Copy {
+    const Plan* plan = nullptr;
+    Packed to{};
+  };
+  virtual void start(std::span<const Copy> copies) = 0;
   // Waits until the started copy is whole; false when the deadline passed first. True when none was started.
   virtual bool finish(Deadline deadline) = 0;
   // Gives the started copy up. When it returns, nothing reads the tensors or writes the destination any more.

@@ -1,6 +1,8 @@
 // The device for tensors in host memory: copies and digests in one pass, on threads of its own.
 #pragma once
 
+#include <array>
+
 #include "device/copy_pool.hpp"
 #include "device/device.hpp"
 
@@ -13,15 +15,17 @@ class HostDevice : public Device {
 
   bool reaches(ckpt_memory memory) const override { return memory == CKPT_HOST; }
   void capture(const Plan& plan, Packed to) override;
-  void start(const Plan& plan, Packed to) override;
+  void start(std::span<const Copy> copies) override;
   bool finish(Deadline deadline) override { return pool_.wait(deadline); }
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from) override;
 
  private:
-  // The started copy: kept here so that the pool's function holds one pointer, and nothing is allocated for it.
-  const Plan* plan_ = nullptr;
-  Packed to_{};
+  void copy_leaves(std::size_t first, std::size_t last) const;
+
+  // The started copies: kept here so that the pool's function holds one pointer, and nothing is allocated for it.
+  std::array<Copy, plans_max> copies_{};
+  std::size_t copy_count_ = 0;
   CopyPool pool_;  // last: its threads end before what they use
 };
 

@@ -27,7 +27,10 @@ nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64
           {"instance", instance},
           {"pid", ::getpid()},
           {"incarnation", incarnation},
-          {"options", {{"copies", options.copies}, {"claim_timeout_ms", options.claim_timeout_ms}}}};
+          {"options",
+           {{"copies", options.copies},
+            {"placement", options.placement ? std::string(placement::name(*options.placement)) : "auto"},
+            {"claim_timeout_ms", options.claim_timeout_ms}}}};
 }
 
 std::optional<FrameSocket> try_connect(const std::string& path, std::string& why) {

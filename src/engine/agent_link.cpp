@@ -29,15 +29,17 @@ arena::Segment map_slots(UniqueFd fd) {
 }
 
 std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const SlotSizes& sizes) {
-  Frame answer = connection.ask({{"type", "reserve"},
-                                 {"main_bytes", sizes.main_bytes},
-                                 {"main_layout_bytes", sizes.main_layout_bytes},
-                                 {"private_bytes", sizes.private_bytes},
-                                 {"private_layout_bytes", sizes.private_layout_bytes}},
-                                Deadline::in_ms(reserve_timeout_ms));
+  auto wanted = nlohmann::json::array();
+  for (const SlotSize& size : sizes)
+    wanted.push_back({{"shard", size.shard}, {"bytes", size.bytes}, {"layout_bytes", size.layout_bytes}});
+  Frame answer =
+      connection.ask({{"type", "reserve"}, {"slots", std::move(wanted)}}, Deadline::in_ms(reserve_timeout_ms));
   check_answer(answer.body);
-  if (answer.fds.size() != 2) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve lacks the two segments");
-  return std::make_shared<Slots>(Slots{map_slots(std::move(answer.fds[0])), map_slots(std::move(answer.fds[1]))});
+  if (answer.fds.size() != sizes.size())
+    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve lacks segments; please report this");
+  auto slots = std::make_shared<Slots>();
+  for (UniqueFd& fd : answer.fds) slots->push_back(map_slots(std::move(fd)));
+  return slots;
 }
 
 }  // namespace

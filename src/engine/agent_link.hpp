@@ -22,13 +22,13 @@
 
 namespace ckpt::engine {
 
-// How large the slots of the two local segments must be.
-struct SlotSizes {
-  std::uint64_t main_bytes = 0;
-  std::uint64_t main_layout_bytes = 0;
-  std::uint64_t private_bytes = 0;
-  std::uint64_t private_layout_bytes = 0;
+// How large the slots of a local segment must be.
+struct SlotSize {
+  std::string shard;
+  std::uint64_t bytes = 0;
+  std::uint64_t layout_bytes = 0;
 };
+using SlotSizes = std::vector<SlotSize>;
 
 class AgentLink {
  public:

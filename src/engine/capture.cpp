@@ -6,11 +6,13 @@
 namespace ckpt::engine {
 namespace {
 
-std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const ShardState& shard) {
-  if (slot.fits(shard.length_bytes(), shard.layout_text.size())) return std::nullopt;
+std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const PieceState& piece) {
+  const ShardState& shard = *piece.shard;
+  if (slot.fits(piece.length_bytes(), shard.layout_text.size())) return std::nullopt;
+  const bool is_part = piece.length_bytes() != shard.length_bytes();
   return std::string("the ") + which + " shard has grown to " + size_text(shard.length_bytes()) + " in " +
          std::to_string(shard.layout.entries.size()) + " tensors, but its slots were made for " +
-         size_text(slot.data_capacity_bytes()) +
+         size_text(slot.data_capacity_bytes()) + (is_part ? " of its part" : "") +
          "; restart the job, with option slot_bytes set to the largest size the state will have";
 }
 
@@ -18,49 +20,60 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
 
 void Capture::attach(Session session) {
   session_ = std::move(session);
-  main_layouts_.fill(0);
-  private_layouts_.fill(0);
+  for (WrittenLayouts& written : written_layouts_) written.fill(0);
 }
 
 std::optional<arena::Grant> Capture::unused_grant() const {
   const arena::Grant grant = session_.control->grant();
   if (grant.sequence == session_.control->used_grant()) return std::nullopt;
-  if (grant.main_slot >= session_.slots->main.spec().slots ||
-      grant.private_slot >= session_.slots->private_.spec().slots)
-    throw Failure(CKPT_ERR_INTERNAL,
+  const Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    if (grant.slots[i] >= slots[i].spec().slots)
+      throw Failure(CKPT_ERR_INTERNAL,
                   "the agent granted a slot that does not exist; do engine and agent have the same version?");
   return grant;
 }
 
 std::optional<std::string> Capture::misfit(const RankState& state) const {
-  if (auto sentence = misfit_of("main", session_.slots->main.slot(0), state.main)) return sentence;
-  return misfit_of("private", session_.slots->private_.slot(0), state.private_);
+  const Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const char* which = i + 1 == slots.size() ? "private" : "main";
+    if (auto sentence = misfit_of(which, slots[i].slot(0), state.captured[i])) return sentence;
+  }
+  return std::nullopt;
 }
 
 void Capture::begin(const arena::Grant& grant, Version version, const RankState& state) {
-  auto main = session_.slots->main.writable_slot(grant.main_slot);
-  auto private_ = session_.slots->private_.writable_slot(grant.private_slot);
-  main.begin();
-  private_.begin();
+  Slots& slots = *session_.slots;
+  std::array<device::Device::Copy, protocol::captures_max> copies;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    auto slot = slots[i].writable_slot(grant.slots[i]);
+    slot.begin();
+    copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
+  }
   // In this order: an iteration that was attempted and is not being captured has been captured or will never be.
   session_.control->capturing(version);
   session_.control->attempted(version.iteration());
   active_ = {grant, version, &state};
-  device_.start(state.main.plan, {main.data(), main.digests()});
-  device_.capture(state.private_.plan, {private_.data(), private_.digests()});
+  const std::size_t parts = slots.size() - 1;  // and the private shard
+  device_.start(std::span(copies).first(parts));
+  device_.capture(*copies[parts].plan, copies[parts].to);
 }
 
 std::uint64_t Capture::length_bytes() const {
-  return active_->state->main.length_bytes() + active_->state->private_.length_bytes();
+  std::uint64_t bytes = 0;
+  for (const PieceState& piece : active_->state->captured) bytes += piece.length_bytes();
+  return bytes;
 }
 
-void Capture::publish(arena::WritableSlot slot, const ShardState& shard, std::uint64_t& written_layout) const {
-  if (written_layout != shard.layout_hash || !slot.holds_layout(shard.length_bytes(), shard.layout_hash)) {
-    slot.write_layout(shard.length_bytes(), shard.layout_text);
+void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const {
+  const ShardState& shard = *piece.shard;
+  if (written_layout != shard.layout_hash || !slot.holds_layout(piece.length_bytes(), shard.layout_hash)) {
+    slot.write_layout(piece.length_bytes(), shard.layout_text);
     written_layout = shard.layout_hash;
   }
   slot.seal({.version = active_->version.word(),
-             .length_bytes = shard.length_bytes(),
+             .length_bytes = piece.length_bytes(),
              .root_digest = 0,
              .layout_bytes = shard.layout_text.size(),
              .layout_hash = shard.layout_hash,
@@ -70,9 +83,11 @@ void Capture::publish(arena::WritableSlot slot, const ShardState& shard, std::ui
 bool Capture::finish(Deadline deadline) {
   if (!device_.finish(deadline)) return false;
   const arena::Grant grant = active_->grant;
-  publish(session_.slots->main.writable_slot(grant.main_slot), active_->state->main, main_layouts_[grant.main_slot]);
-  publish(session_.slots->private_.writable_slot(grant.private_slot), active_->state->private_,
-          private_layouts_[grant.private_slot]);
+  Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::uint8_t slot = grant.slots[i];
+    publish(slots[i].writable_slot(slot), active_->state->captured[i], written_layouts_[i][slot]);
+  }
   session_.control->used_grant(grant.sequence);
   session_.control->capturing(Version());
   session_.control->ring_agent();

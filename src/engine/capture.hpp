@@ -1,4 +1,4 @@
-// One rank's capture of one iteration into the two slots that the agent granted: begun in snapshot(), finished in
+// One rank's capture of one iteration into the slots that the agent granted: begun in snapshot(), finished in
 // before_update().
 //
 // Used by the training thread. No system calls but one futex wake in each, no locks, no allocation.
@@ -32,13 +32,13 @@ class Capture {
   // Whether the state fits the slots; a sentence if not.
   std::optional<std::string> misfit(const RankState& state) const;
 
-  // Copies the private shard and starts to copy the main one. `state` stays unchanged until the capture is over.
+  // Copies the private shard and starts to copy the main one's parts. `state` stays unchanged until the capture is over.
   void begin(const arena::Grant& grant, Version version, const RankState& state);
   bool active() const { return active_.has_value(); }
   Version version() const { return active_->version; }
   std::uint64_t length_bytes() const;
 
-  // Waits for the copy, seals both slots and tells the agent. False when the deadline passed first: still active.
+  // Waits for the copy, seals the slots and tells the agent. False when the deadline passed first: still active.
   bool finish(Deadline deadline);
   // Gives up what is active. The grant stays unused.
   void cancel();
@@ -52,13 +52,13 @@ class Capture {
   // Which layout text this engine wrote to each slot, so that it is written once and not every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
 
-  void publish(arena::WritableSlot slot, const ShardState& shard, std::uint64_t& written_layout) const;
+  void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;
 
   device::Device& device_;
   const std::uint32_t world_size_;
   Session session_;
   std::optional<Active> active_;
-  WrittenLayouts main_layouts_{}, private_layouts_{};
+  std::array<WrittenLayouts, protocol::captures_max> written_layouts_{};  // by segment
 };
 
 }  // namespace ckpt::engine

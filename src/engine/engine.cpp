@@ -7,6 +7,7 @@ namespace ckpt::engine {
 Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
     : options_(options),
       device_(std::move(device)),
+      registry_(options.shard, options.private_shard()),
       capture_(*device_, options.world_size),
       link_(options, [this](const arena::Control& control) { on_words(control); }) {}
 

@@ -93,6 +93,24 @@ void Registry::plan(ShardState& shard) const {
   shard.plan = device::Plan(std::move(regions));
 }
 
+void Registry::plan_captures() {
+  state_.captured.clear();
+  for (const std::string& name : protocol::parts_of(main_shard_, share_)) {
+    const auto range = range_of(protocol::parse_part(name), state_.main.length_bytes());
+    state_.captured.push_back({name, &state_.main, state_.main.plan.slice(range.first_byte, range.size_bytes)});
+  }
+  state_.captured.push_back({private_shard_, &state_.private_, state_.private_.plan});
+}
+
+void Registry::share(const protocol::Share& share) {
+  share_ = share;
+  memory_changed_ = true;
+}
+
+placement::ByteRange range_of(const protocol::Part& part, std::uint64_t shard_bytes) {
+  return placement::bytes_of({part.index, part.of}, shard_bytes, kernels::leaf_size_bytes);
+}
+
 const RankState& Registry::state() {
   if (layout_changed_) {
     lay_out(state_.main, CKPT_OVERLAPPED);
@@ -102,6 +120,7 @@ const RankState& Registry::state() {
   if (memory_changed_) {
     plan(state_.main);
     plan(state_.private_);
+    plan_captures();
     memory_changed_ = false;
   }
   return state_;

@@ -7,10 +7,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arena/layout.hpp"
 #include "ckptengine/ckptengine.h"
 #include "device/device.hpp"
+#include "placement/placement.hpp"
+#include "protocol/parts.hpp"
 
 namespace ckpt::engine {
 
@@ -24,13 +27,33 @@ struct ShardState {
   std::uint64_t length_bytes() const { return layout.length_bytes; }
 };
 
+// What lands in one slot: a part of the main shard, or the private shard.
+struct PieceState {
+  std::string name;  // of the part
+  const ShardState* shard = nullptr;
+  device::Plan plan{{}};
+
+  std::uint64_t length_bytes() const { return plan.length_bytes(); }
+};
+
 struct RankState {
   ShardState main;
   ShardState private_;
+  // The parts of this rank's share, in order, then the private shard.
+  std::vector<PieceState> captured;
 };
+
+// Bytes of one part. Cut at digest leaves, so that parts have the leaves of the whole.
+placement::ByteRange range_of(const protocol::Part& part, std::uint64_t shard_bytes);
 
 class Registry {
  public:
+  Registry(std::string main_shard, std::string private_shard)
+      : main_shard_(std::move(main_shard)), private_shard_(std::move(private_shard)) {}
+
+  // What this rank captures of the main shard: all of it until this is called.
+  void share(const protocol::Share& share);
+
   // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory is taken.
   void add(const ckpt_tensor& tensor, const device::Device& device);
   void move(const std::string& name, void* data);
@@ -51,7 +74,11 @@ class Registry {
   Tensors::iterator find(const std::string& name);
   void lay_out(ShardState& shard, ckpt_capture capture) const;
   void plan(ShardState& shard) const;
+  void plan_captures();
 
+  const std::string main_shard_;
+  const std::string private_shard_;
+  protocol::Share share_;
   Tensors tensors_;
   RankState state_;
   bool layout_changed_ = true;

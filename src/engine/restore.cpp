@@ -1,5 +1,7 @@
 // The engine's restore: takes part in the job's decision, and brings the decided version into the tensors.
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "engine/engine.hpp"
 
@@ -12,8 +14,9 @@ nlohmann::json report_of(const CorruptPiece& corrupt) {
   return {{"type", "corrupt"}, {"shard", corrupt.shard}, {"version", corrupt.version.word()}, {"leaf", corrupt.leaf}};
 }
 
-std::optional<CorruptPiece> load_shard(device::Device& device, const ShardState& shard, const StoredShard& stored) {
-  const auto leaf = device.load(shard.plan, {stored.slot.data(), stored.manifest.leaves.data()});
+std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored) {
+  const auto range = range_of(protocol::parse_part(stored.manifest.shard), shard.length_bytes());
+  const auto leaf = device.load(shard.plan.slice(range.first_byte, range.size_bytes), {stored.slot.data(), stored.manifest.leaves.data()});
   if (!leaf) return std::nullopt;
   return CorruptPiece{stored.manifest.shard, stored.manifest.version, *leaf};
 }
@@ -53,8 +56,9 @@ std::optional<CorruptPiece> Engine::load() {
   const RankState& state = registry_.state();
   check_matches(*stored_, state, options_.world_size);
   if (!stored_->found) return std::nullopt;
-  if (auto corrupt = load_shard(*device_, state.main, *stored_->main)) return corrupt;
-  return load_shard(*device_, state.private_, *stored_->private_);
+  for (const StoredPiece& part : stored_->main)
+    if (auto corrupt = load_piece(*device_, state.main, part)) return corrupt;
+  return load_piece(*device_, state.private_, *stored_->private_);
 }
 
 ckpt_restored Engine::restore(std::string& message) {
@@ -78,12 +82,14 @@ ckpt_restored Engine::restore(std::string& message) {
   result.next_iteration = result.iteration + 1;
   result.fetch_ms = stored_->fetch_ms;
   if (stored_->found) {
-    result.main_tier = stored_->main->tier;
+    result.main_tier = CKPT_TIER_NONE;
+    for (const StoredPiece& part : stored_->main) result.main_tier = std::max(result.main_tier, part.tier);
     result.private_tier = stored_->private_->tier;
-    result.bytes = stored_->main->layout.length_bytes + stored_->private_->layout.length_bytes;
+    result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
     result.load_ms = load_ms;
     tickets_.restored(result.iteration);
   }
+  registry_.share(stored_->share);
   message = std::move(stored_->message);
   last_iteration_ = result.iteration;
   incarnation_.store(result.incarnation);

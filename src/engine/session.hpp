@@ -3,16 +3,15 @@
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "arena/control.hpp"
 #include "arena/segment.hpp"
 
 namespace ckpt::engine {
 
-struct Slots {
-  arena::Segment main;
-  arena::Segment private_;
-};
+// A segment for each part of the rank's share, in order, and then one for its private shard.
+using Slots = std::vector<arena::Segment>;
 
 // Shared by the training thread, which captures, and the watcher, which listens to the control page. Immutable.
 struct Session {

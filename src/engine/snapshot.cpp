@@ -18,10 +18,16 @@ SlotSizes slot_sizes(const RankState& state, const Options& options) {
   const std::uint64_t main_bytes = std::max(state.main.length_bytes(), options.slot_bytes);
   // Where the state will grow, its layout will.
   const std::uint64_t growth = state.main.length_bytes() == 0 ? 1 : main_bytes / state.main.length_bytes();
-  return {.main_bytes = main_bytes,
-          .main_layout_bytes = std::min<std::uint64_t>(growth, 16) * with_headroom(state.main.layout_text.size()),
-          .private_bytes = with_headroom(state.private_.length_bytes()),
-          .private_layout_bytes = with_headroom(state.private_.layout_text.size())};
+  SlotSizes sizes;
+  for (const PieceState& piece : state.captured) {
+    const std::uint64_t layout_bytes = with_headroom(piece.shard->layout_text.size());
+    if (piece.shard == &state.private_)
+      sizes.push_back({piece.name, with_headroom(piece.length_bytes()), layout_bytes});
+    else
+      sizes.push_back({piece.name, range_of(protocol::parse_part(piece.name), main_bytes).size_bytes,
+                       std::min<std::uint64_t>(growth, 16) * layout_bytes});
+  }
+  return sizes;
 }
 
 }  // namespace

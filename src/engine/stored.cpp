@@ -7,7 +7,7 @@
 namespace ckpt::engine {
 namespace {
 
-StoredShard take_shard(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
+StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   const auto fd = json.at("fd").get<std::size_t>();
   const auto index = json.at("slot").get<std::uint32_t>();
   if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
@@ -18,18 +18,33 @@ StoredShard take_shard(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   auto manifest = slot.read();
   if (!manifest) throw CorruptPiece{segment.spec().shard, slot.version(), 0};
   auto layout = arena::parse_layout(manifest->layout);
-  if (layout.length_bytes != manifest->length_bytes) throw CorruptPiece{manifest->shard, manifest->version, 0};
+  if (range_of(protocol::parse_part(manifest->shard), layout.length_bytes).size_bytes != manifest->length_bytes)
+    throw CorruptPiece{manifest->shard, manifest->version, 0};
   const auto tier = json.at("tier").get<unsigned>();
   if (tier > CKPT_TIER_PERSISTENT) throw Failure(CKPT_ERR_INTERNAL, "the agent named an unknown tier");
   return {std::move(segment), slot, std::move(*manifest), std::move(layout), static_cast<ckpt_tier>(tier)};
 }
 
-void check_shard(const char* which, const StoredShard& stored, const ShardState& registered) {
+void check_shard(const char* which, const StoredPiece& stored, const ShardState& registered) {
   const auto difference = arena::first_difference(stored.layout, registered.layout);
   if (!difference) return;
   throw Failure(CKPT_ERR_MISMATCH,
                 std::string("the stored state has another layout: in the ") + which + " shard, " + *difference +
                     "; register the state as it was stored (ckpt_stored_layout tells), or give the job another name");
+}
+
+// All of the main shard, and all of one version.
+void check_parts(const Stored& stored) {
+  const Version version = stored.private_->manifest.version;
+  bool agree = version.iteration() == stored.iteration && !stored.main.empty();
+  for (std::size_t i = 0; i < stored.main.size(); ++i) {
+    const arena::Manifest& manifest = stored.main[i].manifest;
+    const protocol::Part part = protocol::parse_part(manifest.shard);
+    agree = agree && manifest.version == version && part.index == i && part.of == stored.main.size() &&
+            manifest.layout_hash == stored.main.front().manifest.layout_hash;
+  }
+  if (!agree)
+    throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces that do not belong together; please report this");
 }
 
 }  // namespace
@@ -46,13 +61,15 @@ Stored take_stored(Frame answer) {
     stored.fetch_ms = json.value("fetch_ms", 0.0);
     if (stored.incarnation == 0 || stored.incarnation > Version::incarnation_max)
       throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible incarnation");
+    const auto& share = json.at("share");
+    stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
+                    share.at("stored").get<std::uint32_t>()};
+    if (!protocol::is_valid(stored.share)) throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible share");
     if (!stored.found) return stored;
     stored.iteration = json.at("iteration").get<std::int64_t>();
-    stored.main = take_shard(json.at("main"), answer.fds);
-    stored.private_ = take_shard(json.at("private"), answer.fds);
-    if (stored.main->manifest.version != stored.private_->manifest.version ||
-        stored.main->manifest.version.iteration() != stored.iteration)
-      throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces of different versions; please report this");
+    for (const auto& part : json.at("main")) stored.main.push_back(take_piece(part, answer.fds));
+    stored.private_ = take_piece(json.at("private"), answer.fds);
+    check_parts(stored);
     return stored;
   } catch (const nlohmann::json::exception& error) {
     throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is malformed: ") + error.what());
@@ -61,11 +78,11 @@ Stored take_stored(Frame answer) {
 
 void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size) {
   if (!stored.found) return;
-  if (const std::uint32_t then = stored.main->manifest.world_size; then != world_size)
+  if (const std::uint32_t then = stored.main.front().manifest.world_size; then != world_size)
     throw Failure(CKPT_ERR_MISMATCH, "the stored state is of a job of " + std::to_string(then) +
                                          " ranks, but the option world_size is " + std::to_string(world_size) +
                                          "; start as many ranks, or give the job another name");
-  check_shard("main", *stored.main, state.main);
+  check_shard("main", stored.main.front(), state.main);
   check_shard("private", *stored.private_, state.private_);
 }
 
@@ -73,8 +90,8 @@ std::string stored_layout_json(const Stored& stored) {
   std::string json = "{\"found\":" + std::string(stored.found ? "true" : "false") +
                      ",\"iteration\":" + std::to_string(stored.iteration) +
                      ",\"incarnation\":" + std::to_string(stored.incarnation);
-  for (const auto& [name, shard] : {std::pair("main", &stored.main), std::pair("private", &stored.private_)})
-    json += ",\"" + std::string(name) + "\":" + (*shard ? (*shard)->manifest.layout : "{}");
+  json += ",\"main\":" + (stored.main.empty() ? "{}" : stored.main.front().manifest.layout);
+  json += ",\"private\":" + (stored.private_ ? stored.private_->manifest.layout : "{}");
   return json + "}";
 }
 

@@ -1,10 +1,11 @@
-// What the agent brought home for this rank: the decided version's two pieces, mapped read-only.
+// What the agent brought home for this rank: the decided version's pieces, mapped read-only.
 //
 // Used by the training thread.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arena/layout.hpp"
 #include "arena/segment.hpp"
@@ -13,7 +14,7 @@
 
 namespace ckpt::engine {
 
-struct StoredShard {
+struct StoredPiece {
   arena::Segment segment;
   arena::Slot slot;
   arena::Manifest manifest;
@@ -29,8 +30,9 @@ struct Stored {
   std::uint64_t incarnation = 0;
   std::int64_t iteration = -1;
   double fetch_ms = 0;
-  std::optional<StoredShard> main;  // both there when found
-  std::optional<StoredShard> private_;
+  protocol::Share share;  // that this rank captures from now on
+  std::vector<StoredPiece> main;  // when found: the shard's parts in order
+  std::optional<StoredPiece> private_;
 };
 
 // A piece that is not what the agent said; the agent can bring another.

@@ -38,12 +38,13 @@ struct TrainerExited { Rank rank = 0; std::uint64_t instance = 0; };  // proven:
 
 struct RestoreAsked { Rank rank = 0; };  // waits for RestoreReady or RestoreFailed
 struct RestoreDone { Rank rank = 0; };   // its tensors hold the restored version (or it starts fresh)
-struct SegmentsReady { Rank rank = 0; }; // both local segments of the rank exist, reserved and touched
+// Local segments of the rank exist, reserved and touched: for the parts of its share, in order, and its private shard.
+struct SegmentsReady { Rank rank = 0; std::vector<std::string> shards; };
 
 // What the rank's control words say. Posted after Captured when both changed.
 struct Progress { Rank rank = 0; std::int64_t attempted = -1; std::int64_t capturing = -1; };
 // The slots of the outstanding grant were sealed and are valid.
-struct Captured { Rank rank = 0; PieceInfo main; PieceInfo private_; };
+struct Captured { Rank rank = 0; std::vector<PieceInfo> pieces; };
 
 enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
 // The transfer is over: nothing touches the slot any more.
@@ -66,20 +67,21 @@ struct SwapLife { std::uint64_t expected_revision = 0; LifeRecord record; };
 struct Persist { Version highest_commit; Version newest_seen; std::uint64_t epoch = 0; };
 
 // To trainers, through their control words.
-struct Grant { Rank rank = 0; std::uint8_t main_slot = 0; std::uint8_t private_slot = 0; };
+struct Grant { Rank rank = 0; Share share; std::vector<SlotRef> slots; };  // one per segment, in their order
 struct TellCommit { Rank rank = 0; Version committed; };
 struct TellResume { Rank rank = 0; std::int64_t resume_at = 0; };
 struct Fence { Rank rank = 0; std::uint64_t instance = 0; std::uint64_t incarnation = 0; std::string text; };
 
-// The answer to RestoreAsked. Verdict restore: both pieces lie in the named slots, whole; verdict fresh: none.
+// A piece to restore from, whole.
+struct Source { SlotRef slot; Tier tier = Tier::none; };
+// The answer to RestoreAsked. Verdict restore: the main shard's parts in order, and the private shard; fresh: none.
 struct RestoreReady {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
   Decision decision;
-  SlotRef main_slot;
-  SlotRef private_slot;
-  Tier main_tier = Tier::none;
-  Tier private_tier = Tier::none;
+  Share share;  // that it captures from now on
+  std::vector<Source> main;
+  Source private_;
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
 struct RestoreFailed { Rank rank = 0; RestoreError error = RestoreError::lost; std::string text; };

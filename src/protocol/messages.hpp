@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -36,6 +37,7 @@ struct Report {
   std::uint64_t sequence = 0;       // of one agent life; an older report than the newest seen is ignored
   std::uint64_t epoch = 0;          // that the node obeys: the root counts reports of its own epoch only
   std::uint64_t directive = 0;      // newest one of that epoch that the node has
+  std::string domain;               // see Config
   Version highest_commit;           // newest commit the node ever heard of
   Version newest_seen;              // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
@@ -52,6 +54,13 @@ enum class Verdict : std::uint8_t {
   mismatch = 4,  // what is stored is of another world size
 };
 
+// A main shard that is stored in `of` parts.
+struct Cut {
+  std::string shard;
+  std::uint32_t of = 1;
+  bool operator==(const Cut&) const = default;
+};
+
 // The one decision of an incarnation, written once.
 struct Decision {
   Verdict verdict = Verdict::undecided;
@@ -59,6 +68,7 @@ struct Decision {
   Version fallback;             // newest known commit that is not newer: kept until `version` has all its copies
   bool behind = false;          // a newer commit is known of and lost
   bool status_unknown = false;  // nodes that did not answer may know of a newer commit
+  std::vector<Cut> cuts;        // main shards that `version` has in parts; all others it has whole
   std::string text;             // for people: why, with shards, versions and nodes
   bool operator==(const Decision&) const = default;
 };
@@ -75,6 +85,7 @@ struct Refusal {
 struct Admission {
   Rank rank = 0;
   std::uint64_t instance = 0;
+  std::optional<Share> share;  // once the root knows where all ranks are
   bool operator==(const Admission&) const = default;
 };
 

@@ -21,10 +21,7 @@ struct Recovered {
   // rank gets no other grant, until they are captured or the writer is proven dead.
   struct Granted {
     Rank rank = 0;
-    std::string main_shard;
-    std::string private_shard;
-    std::uint8_t main_slot = 0;
-    std::uint8_t private_slot = 0;
+    std::vector<SlotRef> slots;
   };
   std::vector<Slot> slots;      // of every segment, free ones included
   std::vector<Granted> granted;

@@ -23,9 +23,27 @@ std::string join(const List& items, std::size_t limit = 8) {
   return text;
 }
 
-bool usable(const std::map<std::string, Holders>& pieces, const std::string& shard, std::uint32_t world_size) {
-  const auto it = pieces.find(shard);
+bool usable(const std::map<std::string, Holders>& pieces, const std::string& part, std::uint32_t world_size) {
+  const auto it = pieces.find(part);
   return it != pieces.end() && agree(it->second) && it->second.front().piece->world_size == world_size;
+}
+
+// In how many parts the shard can be had, 0: not at all. Its parts' names follow its own.
+std::uint32_t usable_cut(const std::map<std::string, Holders>& pieces, const std::string& shard,
+                         std::uint32_t world_size) {
+  if (usable(pieces, shard, world_size)) return 1;
+  std::set<std::uint32_t> cuts;
+  for (auto it = pieces.lower_bound(shard + "."); it != pieces.end() && it->first.starts_with(shard + "."); ++it) {
+    const Part part = parse_part(it->first);
+    if (part.shard == shard && part.of > 1) cuts.insert(part.of);
+  }
+  for (const std::uint32_t of : cuts) {
+    const auto parts = parts_of(shard, of);
+    if (std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return usable(pieces, part, world_size); })) {
+      return of;
+    }
+  }
+  return 0;
 }
 
 std::set<std::string> unusable(const Inventory& inventory, Version version, const RecoveryQuestion& question) {
@@ -33,9 +51,18 @@ std::set<std::string> unusable(const Inventory& inventory, Version version, cons
   if (pieces == inventory.end()) return question.shards;
   std::set<std::string> shards;
   for (const auto& shard : question.shards) {
-    if (!usable(pieces->second, shard, question.world_size)) shards.insert(shard);
+    if (usable_cut(pieces->second, shard, question.world_size) == 0) shards.insert(shard);
   }
   return shards;
+}
+
+std::vector<Cut> cuts_of(const std::map<std::string, Holders>& pieces, const RecoveryQuestion& question) {
+  std::vector<Cut> cuts;
+  for (const auto& shard : question.shards) {
+    const std::uint32_t of = usable_cut(pieces, shard, question.world_size);
+    if (of > 1) cuts.push_back({shard, of});
+  }
+  return cuts;
 }
 
 Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& question) {
@@ -153,6 +180,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.version = chosen;
     decision.behind = chosen < newest_commit;
     decision.fallback = newest_commit_until(chosen, question);
+    decision.cuts = cuts_of(inventory.at(chosen), question);
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (no source for shards " +
                       join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) + ")";

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "placement/group.hpp"
-
 namespace ckpt::protocol {
 
 namespace {
@@ -31,7 +29,8 @@ void Root::on(const LifeRead& read) {
   life_revision_ = read.revision;
   if (new_life) {
     bindings_.clear();
-    shards_.clear();
+    arrangement_ = {};
+    restored_.clear();
     all_waiting_since_.reset();
     abandoned_.clear();
     resume_at_ = 0;
@@ -101,7 +100,7 @@ void Root::settle(TimeMs now, Effects& effects) {
   inventory_ = take_inventory(present_reports(now));
   settle_admissions(now, effects);
   settle_decision(now, effects);
-  settle_placement();
+  settle_placement(effects);
   settle_stranded(now);
   settle_commits(now, effects);
   send_directives(now, effects);
@@ -296,27 +295,23 @@ bool Root::all_answered(TimeMs now) const {
 
 // ---- Placement ----
 
-// Nodes in the order of their lowest rank; a shard that several ranks name is held where they are first of all, since
-// there it costs nothing.
-void Root::settle_placement() {
-  if (life_->decision.verdict == Verdict::undecided || !complete_life() || !shards_.empty()) return;
-  std::vector<NodeId> nodes;
+void Root::settle_placement(Effects& effects) {
+  const Verdict verdict = life_->decision.verdict;
+  const bool began = verdict == Verdict::restore || verdict == Verdict::fresh;
+  if (!began || !complete_life() || !arrangement_.places.empty()) return;
+  std::vector<Seat> seats;
   for (const auto& [rank, binding] : bindings_) {
-    add_once(nodes, binding.node);
-    for (const auto& shard : {binding.rank.main_shard, binding.rank.private_shard}) {
-      add_once(shards_[shard].owners, binding.node);
-    }
+    seats.push_back({rank, binding.node, peers_.at(binding.node).report.domain, binding.rank.main_shard,
+                     binding.rank.private_shard});
   }
-  const auto count = static_cast<std::uint32_t>(nodes.size());
-  const std::uint32_t copies = std::min(config_.copies, count);
-  for (auto& [shard, place] : shards_) {
-    const auto home = std::find(nodes.begin(), nodes.end(), place.owners.front()) - nodes.begin();
-    place.holders = place.owners;
-    for (const auto index : placement::group_holders(static_cast<std::uint32_t>(home), count, copies)) {
-      add_once(place.holders, nodes[index]);
-    }
-    place.holders.resize(copies);
-  }
+  arrangement_ = arrange(seats, config_.strategy, config_.copies);
+  restored_ = places_with(life_->decision.cuts, seats, arrangement_);
+  if (!arrangement_.notice.empty()) effects.push_back(Notice{arrangement_.notice});
+}
+
+// The version that the life began from may have been stored under another placement.
+const Places& Root::places_of(Version version) const {
+  return version == life_->decision.version ? restored_ : arrangement_.places;
 }
 
 // The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
@@ -328,7 +323,7 @@ void Root::settle_stranded(TimeMs now) {
   });
   if (waiting && life_->decision.verdict == Verdict::restore) {
     std::set<std::string> shards;
-    for (const auto& [shard, place] : shards_) shards.insert(shard);
+    for (const auto& [shard, place] : restored_) shards.insert(shard);
     lacking = without_source(inventory_, life_->decision.version, shards);
   }
   if (lacking.empty()) {
@@ -351,8 +346,8 @@ bool Root::has(NodeId node, const std::string& shard, Version version) const {
                                                         [&](const Holder& holder) { return holder.node == node; });
 }
 
-bool Root::is_complete(const std::map<std::string, Holders>& pieces) const {
-  return std::all_of(shards_.begin(), shards_.end(), [&](const auto& entry) {
+bool Root::is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const {
+  return std::all_of(places.begin(), places.end(), [&](const auto& entry) {
     const auto& [shard, place] = entry;
     const auto found = pieces.find(shard);
     if (found == pieces.end() || !agree(found->second)) return false;
@@ -368,7 +363,11 @@ bool Root::never_complete(Version version) const {
   for (const auto& [rank, binding] : bindings_) {
     const RankReport& report = binding.rank;
     if (report.attempted < version.iteration() || report.capturing == version.iteration()) continue;
-    if (!has(binding.node, report.main_shard, version) || !has(binding.node, report.private_shard, version)) return true;
+    if (!has(binding.node, report.private_shard, version)) return true;
+    const auto parts = parts_of(report.main_shard, arrangement_.shares.at(rank));
+    if (!std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return has(binding.node, part, version); })) {
+      return true;
+    }
   }
   return false;
 }
@@ -385,13 +384,13 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
 
   const Version restored = life_->decision.version;
   const auto its_pieces = inventory_.find(restored);
-  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second)) committed_ = restored;
+  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_)) committed_ = restored;
 
   abandoned_.clear();
   for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
     const auto& [version, pieces] = *it;
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (is_complete(pieces)) {
+    if (is_complete(pieces, arrangement_.places)) {
       committed_ = version;
       margin_ = 0;
       break;
@@ -431,9 +430,9 @@ void Root::name_next_iteration(Version abandoned) {
 
 std::uint32_t Root::copies_now() const {
   const auto pieces = inventory_.find(committed_);
-  if (!committed_ || pieces == inventory_.end() || shards_.empty()) return 0;
+  if (!committed_ || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
   std::size_t fewest = SIZE_MAX;
-  for (const auto& [shard, place] : shards_) {
+  for (const auto& [shard, place] : places_of(committed_)) {
     const auto holders = pieces->second.find(shard);
     fewest = std::min(fewest, holders == pieces->second.end() ? 0 : holders->second.size());
   }
@@ -473,7 +472,9 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
     if (auto refusal = refusal_of(node, rank)) {
       directive.refused.push_back(std::move(*refusal));
     } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
-      directive.admitted.push_back({rank.rank, rank.instance});
+      const auto share = arrangement_.shares.find(rank.rank);
+      directive.admitted.push_back({rank.rank, rank.instance, {}});
+      if (share != arrangement_.shares.end()) directive.admitted.back().share = share->second;
     }
   }
   if (life_->decision.verdict == Verdict::undecided) {
@@ -484,7 +485,7 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
     directive.missing_nodes = missing_members(now);
     return directive;
   }
-  for (const auto& [shard, place] : shards_) {
+  for (const auto& [shard, place] : arrangement_.places) {
     if (contains(place.holders, node)) directive.wanted.push_back(shard);
   }
   directive.copies_now = copies_now();
@@ -492,26 +493,29 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   // A node that replaced a member waits for the life in which it gets a rank.
   if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
   const Version base = std::max(committed_, life_->decision.version);
-  if (base) add_fetches(node, base, true, directive);
+  if (base) add_fetches(node, base, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
-    add_fetches(node, version, false, directive);
+    add_fetches(node, version, directive);
   }
   return directive;
 }
 
-// `home_too`: the owners fetch it as well, to restore from it; a version of this life they capture themselves.
-void Root::add_fetches(NodeId node, Version version, bool home_too, Directive& directive) const {
+// A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and has
+// lost it; one on its way there to those who do not capture it themselves.
+void Root::add_fetches(NodeId node, Version version, Directive& directive) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return;
-  for (const auto& [shard, place] : shards_) {
-    const bool owner = contains(place.owners, node);
-    const bool should_have = owner ? home_too : contains(place.holders, node);
+  const bool is_restored = version == life_->decision.version;
+  for (const auto& [shard, place] : places_of(version)) {
+    const bool has_it_soon = version > committed_ && contains(place.capturers, node);
+    const bool should_have = is_restored ? contains(place.holders, node) || contains(place.owners, node)
+                                         : contains(place.holders, node) && !has_it_soon;
     const auto holders = pieces->second.find(shard);
     if (!should_have || holders == pieces->second.end() || has(node, shard, version)) continue;
     FetchOrder order;
     order.piece = *holders->second.front().piece;
-    for (const NodeId preferred : place.owners) {
+    for (const NodeId preferred : place.capturers) {
       if (has(preferred, shard, version)) order.sources.push_back(preferred);
     }
     for (const Holder& holder : holders->second) add_once(order.sources, holder.node);

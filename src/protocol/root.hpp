@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/arrangement.hpp"
 #include "protocol/events.hpp"
 #include "protocol/recovery.hpp"
 
@@ -48,10 +49,6 @@ class Root {
     NodeId node = 0;
     RankReport rank;
   };
-  struct ShardPlace {
-    std::vector<NodeId> owners;   // nodes of the ranks that capture it, by rank
-    std::vector<NodeId> holders;  // nodes that must have it
-  };
 
   bool in_charge() const { return life_ && life_->epoch == epoch_; }
   bool is_present(const Peer& peer, TimeMs now) const;
@@ -72,15 +69,16 @@ class Root {
 
   void settle_decision(TimeMs now, Effects& effects);
   bool all_answered(TimeMs now) const;
-  void settle_placement();
+  void settle_placement(Effects& effects);
   void settle_stranded(TimeMs now);
   void settle_commits(TimeMs now, Effects& effects);
-  bool is_complete(const std::map<std::string, Holders>& pieces) const;
+  bool is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const;
   bool never_complete(Version version) const;
   void name_next_iteration(Version abandoned);
   void send_directives(TimeMs now, Effects& effects);
   Directive directive_for(const Peer& peer, TimeMs now) const;
-  void add_fetches(NodeId node, Version version, bool home_too, Directive& directive) const;
+  void add_fetches(NodeId node, Version version, Directive& directive) const;
+  const Places& places_of(Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
   std::vector<NodeId> missing_members(TimeMs now) const;
@@ -98,7 +96,8 @@ class Root {
   std::set<std::uint64_t> superseded_;        // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;               // made when all ranks wait
-  std::map<std::string, ShardPlace> shards_;  // once the life is complete
+  Arrangement arrangement_;                   // once the life is decided and complete
+  Places restored_;                           // where the decided version belongs
   Inventory inventory_;                       // of the present reports; borrows from peers_
   std::optional<TimeMs> source_lost_at_;      // of the decided version, while ranks wait for it
   std::string stranded_;

@@ -3,8 +3,11 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "placement/pattern.hpp"
+#include "protocol/parts.hpp"
 #include "protocol/version.hpp"
 
 namespace ckpt::protocol {
@@ -19,6 +22,8 @@ struct Config {
   NodeId node = 0;
   std::uint64_t arena_id = 0;  // of this node's arena; a fresh arena under an old node's id is told apart by it
   std::uint32_t copies = 2;    // m of GEMINI: copies of every shard, the rank's own included
+  std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
+  std::string domain;            // of this node: outermost first, with '/' between levels; "" where nothing is known
   std::uint8_t local_slots = 3;  // committed, replicating, capturing
   std::uint8_t held_slots = 2;   // committed, arriving
   TimeMs report_ms = 250;        // a report at least so often: the heartbeat

@@ -20,8 +20,7 @@ Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& re
     newest_seen_ = std::max(newest_seen_, piece.version);
   }
   for (const auto& granted : recovered.granted) {
-    slots_.grant({granted.rank, granted.main_shard, granted.main_slot});
-    slots_.grant({granted.rank, granted.private_shard, granted.private_slot});
+    for (const SlotRef& ref : granted.slots) slots_.grant(ref);
     orphaned_grants_[granted.rank] = granted;
   }
 }
@@ -41,10 +40,7 @@ void Worker::on(const TrainerHello& hello) {
   // In a new life of the rank whoever held the grant is proven dead; else its holder has come back.
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
-    const Recovered::Granted& granted = orphan->second;
-    trainer.granted = true;
-    trainer.main_slot = {hello.rank, granted.main_shard, granted.main_slot};
-    trainer.private_slot = {hello.rank, granted.private_shard, granted.private_slot};
+    trainer.granted = orphan->second.slots;
     orphaned_grants_.erase(orphan);
   }
   trainers_[hello.rank] = std::move(trainer);
@@ -61,18 +57,15 @@ void Worker::on(const TrainerExited& exited) {
 }
 
 void Worker::take_back_grant(Trainer& trainer) {
-  if (!trainer.granted) return;
-  slots_.take_back(trainer.main_slot);
-  slots_.take_back(trainer.private_slot);
-  trainer.granted = false;
+  for (const SlotRef& ref : trainer.granted) slots_.take_back(ref);
+  trainer.granted.clear();
 }
 
 // The grant of a writer that never came back, proven dead by now.
 void Worker::take_back_orphan(Rank rank) {
   const auto orphan = orphaned_grants_.find(rank);
   if (orphan == orphaned_grants_.end()) return;
-  slots_.take_back({rank, orphan->second.main_shard, orphan->second.main_slot});
-  slots_.take_back({rank, orphan->second.private_shard, orphan->second.private_slot});
+  for (const SlotRef& ref : orphan->second.slots) slots_.take_back(ref);
   orphaned_grants_.erase(orphan);
 }
 
@@ -90,9 +83,8 @@ void Worker::on(const RestoreDone& done) {
 void Worker::on(const SegmentsReady& ready) {
   const auto it = trainers_.find(ready.rank);
   if (it == trainers_.end()) return;
-  it->second.segments_ready = true;
-  slots_.add_segment(ready.rank, it->second.hello.main_shard, config_.local_slots);
-  slots_.add_segment(ready.rank, it->second.hello.private_shard, config_.local_slots);
+  it->second.segments = ready.shards;
+  for (const std::string& shard : ready.shards) slots_.add_segment(ready.rank, shard, config_.local_slots);
 }
 
 void Worker::on(const Progress& progress) {
@@ -104,14 +96,15 @@ void Worker::on(const Progress& progress) {
 
 void Worker::on(const Captured& captured) {
   const auto it = trainers_.find(captured.rank);
-  if (it == trainers_.end() || !it->second.granted) return;
+  if (it == trainers_.end() || it->second.granted.empty()) return;
   Trainer& trainer = it->second;
-  slots_.complete(trainer.main_slot, captured.main, 0);
-  slots_.complete(trainer.private_slot, captured.private_, 0);
-  trainer.granted = false;
+  if (captured.pieces.size() != trainer.granted.size()) return;  // not what it was granted
+  for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.complete(trainer.granted[i], captured.pieces[i], 0);
+  trainer.granted.clear();
   trainer.capturing = -1;
-  trainer.attempted = std::max(trainer.attempted, captured.main.version.iteration());
-  newest_seen_ = std::max(newest_seen_, captured.main.version);
+  const Version version = captured.pieces.front().version;
+  trainer.attempted = std::max(trainer.attempted, version.iteration());
+  newest_seen_ = std::max(newest_seen_, version);
 }
 
 std::vector<RankReport> Worker::rank_reports() const {
@@ -193,8 +186,9 @@ bool Worker::is_member(const Trainer& trainer) const {
 
 // By the very directive that brings the decision: the decision may be one in which the rank has no place any more.
 bool Worker::is_admitted(const Trainer& trainer) const {
-  const Admission admission{trainer.hello.rank, trainer.hello.instance};
-  return std::find(directive_.admitted.begin(), directive_.admitted.end(), admission) != directive_.admitted.end();
+  return std::any_of(directive_.admitted.begin(), directive_.admitted.end(), [&](const Admission& admission) {
+    return admission.rank == trainer.hello.rank && admission.instance == trainer.hello.instance;
+  });
 }
 
 // ---- Settling ----
@@ -227,7 +221,10 @@ void Worker::settle_admissions(Effects& effects) {
     const auto it = trainers_.find(admission.rank);
     if (it == trainers_.end() || it->second.hello.instance != admission.instance || it->second.refusal) continue;
     Trainer& trainer = it->second;
-    if (trainer.served_in == 0 || trainer.served_in == directive_.incarnation) trainer.incarnation = directive_.incarnation;
+    if (trainer.served_in != 0 && trainer.served_in != directive_.incarnation) continue;
+    if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
+    trainer.incarnation = directive_.incarnation;
+    if (admission.share) trainer.share = admission.share;
   }
   for (const Refusal& refusal : directive_.refused) {
     const auto it = trainers_.find(refusal.rank);
@@ -301,10 +298,39 @@ std::optional<SlotRef> Worker::destination(const std::string& shard) {
   return slots_.find_free(rank, shard);
 }
 
+// What the trainer captures in this life, in the order of its segments.
+std::vector<std::string> Worker::captures(const Trainer& trainer) {
+  std::vector<std::string> shards;
+  if (trainer.share) shards = parts_of(trainer.hello.main_shard, *trainer.share);
+  shards.push_back(trainer.hello.private_shard);
+  return shards;
+}
+
+// In how many parts the decided version has the main shard.
+std::uint32_t Worker::parts_stored(const std::string& main_shard) const {
+  for (const Cut& cut : directive_.decision.cuts) {
+    if (cut.shard == main_shard) return cut.of;
+  }
+  return 1;
+}
+
+// At the decided version; nothing unless all are here.
+std::optional<std::vector<Source>> Worker::find_sources(const std::vector<std::string>& shards) const {
+  std::vector<Source> sources;
+  for (const std::string& shard : shards) {
+    const SlotRef* ref = slots_.find_whole(shard, directive_.decision.version);
+    if (ref == nullptr) return std::nullopt;
+    sources.push_back({*ref, tier_of(*ref)});
+  }
+  return sources;
+}
+
 // The member on this node that captures the shard, or null.
 const Worker::Trainer* Worker::home_of(const std::string& shard) const {
   for (const auto& [rank, trainer] : trainers_) {
-    if (is_member(trainer) && (trainer.hello.main_shard == shard || trainer.hello.private_shard == shard)) return &trainer;
+    if (!is_member(trainer)) continue;
+    const auto captured = captures(trainer);
+    if (std::find(captured.begin(), captured.end(), shard) != captured.end()) return &trainer;
   }
   return nullptr;
 }
@@ -320,6 +346,7 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
     return;
   }
   if (!is_member(trainer) || !is_admitted(trainer)) return;
+  if (decided() && !trainer.share) return;
   switch (decision.verdict) {
     case Verdict::undecided:
       return;
@@ -330,19 +357,20 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
       break;
     }
     case Verdict::fresh:
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, {}, {}, Tier::none, Tier::none});
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, {}, {}});
       trainer.served_in = directive_.incarnation;
       break;
     case Verdict::restore: {
-      const SlotRef* main = slots_.find_whole(trainer.hello.main_shard, decision.version);
-      const SlotRef* private_ = slots_.find_whole(trainer.hello.private_shard, decision.version);
-      if (main == nullptr || private_ == nullptr) {
+      const std::string& main_shard = trainer.hello.main_shard;
+      const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
+      const auto private_ = find_sources({trainer.hello.private_shard});
+      if (!main || !private_) {
         if (directive_.stranded.empty()) return;  // on their way home
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
         break;
       }
-      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *main, *private_, tier_of(*main),
-                                     tier_of(*private_)});
+      effects.push_back(
+          RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front()});
       trainer.served_in = directive_.incarnation;
       break;
     }
@@ -355,16 +383,17 @@ Tier Worker::tier_of(const SlotRef& ref) const {
 }
 
 void Worker::settle_grant(Trainer& trainer, Effects& effects) {
-  if (trainer.granted || !trainer.restored || !trainer.segments_ready || !is_member(trainer) || !decided()) return;
-  const auto main = slots_.find_free(trainer.hello.rank, trainer.hello.main_shard);
-  const auto private_ = slots_.find_free(trainer.hello.rank, trainer.hello.private_shard);
-  if (!main || !private_) return;
-  slots_.grant(*main);
-  slots_.grant(*private_);
-  trainer.granted = true;
-  trainer.main_slot = *main;
-  trainer.private_slot = *private_;
-  effects.push_back(Grant{trainer.hello.rank, main->slot, private_->slot});
+  if (!trainer.granted.empty() || !trainer.restored || !is_member(trainer) || !decided() || !trainer.share) return;
+  if (trainer.segments != captures(trainer)) return;  // not ready yet
+  std::vector<SlotRef> slots;
+  for (const std::string& shard : trainer.segments) {
+    const auto slot = slots_.find_free(trainer.hello.rank, shard);
+    if (!slot) return;
+    slots.push_back(*slot);
+  }
+  for (const SlotRef& ref : slots) slots_.grant(ref);
+  trainer.granted = slots;
+  effects.push_back(Grant{trainer.hello.rank, *trainer.share, std::move(slots)});
 }
 
 void Worker::settle_words(Trainer& trainer, Effects& effects) {
@@ -385,9 +414,13 @@ void Worker::settle_segments(Effects& effects) {
   if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
   for (const auto& [rank, shard] : slots_.empty_segments()) {
     const auto& wanted = directive_.wanted;
-    const bool held_for_peers = rank == held_rank && home_of(shard) == nullptr &&
-                                std::find(wanted.begin(), wanted.end(), shard) != wanted.end();
-    if (held_for_peers || trainers_.contains(rank)) continue;
+    const Trainer* home = home_of(shard);
+    const bool held_for_peers =
+        rank == held_rank && home == nullptr && std::find(wanted.begin(), wanted.end(), shard) != wanted.end();
+    const auto trainer = trainers_.find(rank);
+    const bool captured_here =
+        trainer != trainers_.end() && (!is_member(trainer->second) || (home != nullptr && home->hello.rank == rank));
+    if (held_for_peers || captured_here) continue;
     slots_.remove_segment(rank, shard);
     effects.push_back(ReleaseSegment{rank, shard});
   }
@@ -401,6 +434,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.arena_id = config_.arena_id;
   report.agent_id = agent_id_;
   report.epoch = epoch_;
+  report.domain = config_.domain;
   report.highest_commit = highest_commit_;
   report.newest_seen = newest_seen_;
   report.ranks = rank_reports();

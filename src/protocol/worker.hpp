@@ -52,10 +52,9 @@ class Worker {
     bool asked = false;             // for a restore, unanswered
     bool restored = false;          // may snapshot
     std::optional<Refusal> refusal; // it takes no further part
-    bool segments_ready = false;
-    bool granted = false;
-    SlotRef main_slot;              // of the grant
-    SlotRef private_slot;
+    std::optional<Share> share;     // of the main shard, in this life
+    std::vector<std::string> segments;  // that are ready to be captured into
+    std::vector<SlotRef> granted;   // one per segment; empty: no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     Version told_commit;
@@ -91,8 +90,11 @@ class Worker {
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
   const Trainer* home_of(const std::string& shard) const;
+  static std::vector<std::string> captures(const Trainer& trainer);
+  std::optional<std::vector<Source>> find_sources(const std::vector<std::string>& shards) const;
   std::optional<NodeId> pick_source(const FetchOrder& order, TimeMs now) const;
   Tier tier_of(const SlotRef& ref) const;
+  std::uint32_t parts_stored(const std::string& main_shard) const;
 
   const Config config_;
   const std::uint64_t agent_id_;

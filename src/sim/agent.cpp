@@ -34,6 +34,7 @@ Config Agent::configure(const World& world, const Machine& machine) {
   Config config = world.settings.core;
   config.node = machine.id;
   config.arena_id = machine.arena.id;
+  if (world.settings.racks) config.domain = "row" + std::to_string(machine.id / 4) + "/rack" + std::to_string(machine.id / 2);
   return config;
 }
 
@@ -46,10 +47,8 @@ Recovered Agent::attach(Arena& arena) {
   std::set<SlotRef> granted;
   for (const auto& [rank, control] : arena.controls) {
     if (!control.grant_is_open()) continue;
-    recovered.granted.push_back(
-        {rank, control.main_shard, control.private_shard, control.main_slot, control.private_slot});
-    granted.insert({rank, control.main_shard, control.main_slot});
-    granted.insert({rank, control.private_shard, control.private_slot});
+    recovered.granted.push_back({rank, control.slots});
+    granted.insert(control.slots.begin(), control.slots.end());
   }
   arena.for_each([&](const SlotRef& ref, Slot& slot) {
     slot.counted = slot.findable() && !granted.contains(ref);
@@ -171,7 +170,7 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
   trainer->attached(id_);
   handle(TrainerHello{rank, instance, trainer->incarnation(), world_.settings.ranks, main_shard, private_shard});
   if (trainer->incarnation() == 0) return;
-  if (control.reserved) handle(SegmentsReady{rank});
+  if (!control.reserved.empty()) handle(SegmentsReady{rank, control.reserved});
   read_words(rank);
 }
 
@@ -227,11 +226,12 @@ void Agent::reserve(std::uint64_t instance) {
     Trainer* trainer = agent.world_.trainer(instance);
     if (trainer == nullptr || agent.session_of(instance) == nullptr) return;
     Control& control = agent.machine_.arena.controls[trainer->rank];
-    const auto slots = agent.world_.settings.core.local_slots;
-    agent.machine_.arena.make_segment(trainer->rank, control.main_shard, slots);
-    agent.machine_.arena.make_segment(trainer->rank, control.private_shard, slots);
-    control.reserved = true;
-    agent.handle(SegmentsReady{trainer->rank});
+    control.reserved = parts_of(control.main_shard, trainer->share());
+    control.reserved.push_back(control.private_shard);
+    for (const std::string& shard : control.reserved) {
+      agent.machine_.arena.make_segment(trainer->rank, shard, agent.world_.settings.core.local_slots);
+    }
+    agent.handle(SegmentsReady{trainer->rank, control.reserved});
   });
 }
 
@@ -243,17 +243,13 @@ void Agent::read_words(Rank rank) {
   if (control.instance != found->second.instance) return;
   if (open_grants_.contains(rank) && !control.grant_is_open()) {
     open_grants_.erase(rank);
-    Captured captured{rank, {}, {}};
-    if (Slot* slot = machine_.arena.find({rank, control.main_shard, control.main_slot})) {
-      captured.main = slot->header;
-      slot->counted = true;
+    Captured captured{rank, {}};
+    for (const SlotRef& ref : control.slots) {
+      Slot& slot = *machine_.arena.find(ref);
+      captured.pieces.push_back(slot.header);
+      slot.counted = true;
+      world_.invariants.counted(machine_, slot.header);
     }
-    if (Slot* slot = machine_.arena.find({rank, control.private_shard, control.private_slot})) {
-      captured.private_ = slot->header;
-      slot->counted = true;
-    }
-    world_.invariants.counted(machine_, captured.main);
-    world_.invariants.counted(machine_, captured.private_);
     handle(captured);
   }
   Session* session = session_of(control.instance);

@@ -31,13 +31,11 @@ void Agent::on(const Persist& persist) {
 
 void Agent::on(const Grant& grant) {
   Control& control = machine_.arena.controls[grant.rank];
-  for (const SlotRef& ref : {SlotRef{grant.rank, control.main_shard, grant.main_slot},
-                             SlotRef{grant.rank, control.private_shard, grant.private_slot}}) {
+  for (const SlotRef& ref : grant.slots) {
     world_.invariants.granting(machine_, ref, control.instance);
     machine_.arena.find(ref)->granted_to = control.instance;
   }
-  control.main_slot = grant.main_slot;
-  control.private_slot = grant.private_slot;
+  control.slots = grant.slots;
   ++control.grant;
   open_grants_.insert(grant.rank);
 }
@@ -61,7 +59,8 @@ void Agent::on(const RestoreReady& ready) {
   session.waits_for_restore = false;
   world_.invariants.restore_offered(machine_, session.instance, ready);
   if (ready.decision.verdict == Verdict::restore) {
-    session.reads = {ready.main_slot, ready.private_slot};
+    session.reads = {ready.private_.slot};
+    for (const Source& part : ready.main) session.reads.push_back(part.slot);
     for (const SlotRef& ref : session.reads) ++machine_.arena.find(ref)->readers;
   }
   world_.tell(session.instance, [ready](Trainer& trainer) { trainer.restore_ready(ready); });

@@ -140,8 +140,13 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
                                  ", which does not hold ", shard, " at ", describe(ready.decision.version))};
     }
   };
-  check(ready.main_slot, world_.settings.main_shard(ready.rank));
-  check(ready.private_slot, world_.settings.private_shard(ready.rank));
+  const auto parts = parts_of(world_.settings.main_shard(ready.rank), world_.settings.parts(ready.rank));
+  if (ready.main.size() != parts.size()) {
+    throw Violation{"I1", text("rank ", ready.rank, " on node ", machine.id, " is offered ", ready.main.size(), " of ",
+                               parts.size(), " parts")};
+  }
+  for (std::size_t i = 0; i < parts.size(); ++i) check(ready.main[i].slot, parts[i]);
+  check(ready.private_.slot, world_.settings.private_shard(ready.rank));
 }
 
 void Invariants::restore_refused(const RestoreFailed& failed) {
@@ -158,15 +163,16 @@ void Invariants::restore_hangs(const Trainer& trainer) {
                              " neither ends nor fails, although every rank has asked for it")};
 }
 
-void Invariants::restored(const Trainer& trainer, const RestoreReady& ready, std::uint64_t main,
-                          std::uint64_t private_digest) {
+void Invariants::restored(const Trainer& trainer, const RestoreReady& ready) {
   ++tally_.restores;
   if (!history_.hosts(ready.incarnation).contains(trainer.node)) {
     throw Violation{"I4", text("rank ", trainer.rank, " joins life ", ready.incarnation, " on node ", trainer.node,
                                ", which is not one of its nodes")};
   }
   if (ready.decision.verdict != Verdict::restore) return;
-  if (ready.main_tier == Tier::peer || ready.private_tier == Tier::peer) ++tally_.from_peer;
+  std::vector<Source> sources = ready.main;
+  sources.push_back(ready.private_);
+  tally_.from_peer += std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::peer; });
   const Version version = ready.decision.version;
   const auto check = [&](const std::string& shard, std::uint64_t digest) {
     const auto& digests = history_.digests(version, shard);
@@ -179,8 +185,11 @@ void Invariants::restored(const Trainer& trainer, const RestoreReady& ready, std
       throw Violation{"I1", text("rank ", trainer.rank, " restores other bytes of ", shard, " than a rank before it")};
     }
   };
-  check(world_.settings.main_shard(trainer.rank), main);
-  check(world_.settings.private_shard(trainer.rank), private_digest);
+  const Machine& machine = world_.machines.at(trainer.node);
+  for (const Source& source : sources) {
+    const Slot& slot = *machine.arena.find(source.slot);
+    check(slot.header.shard, slot.bytes);
+  }
 }
 
 // ---- The store ----

@@ -60,8 +60,7 @@ class Invariants {
   void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
   void restore_refused(const protocol::RestoreFailed& failed);
   void restore_hangs(const Trainer& trainer);
-  void restored(const Trainer& trainer, const protocol::RestoreReady& ready, std::uint64_t main,
-                std::uint64_t private_digest);
+  void restored(const Trainer& trainer, const protocol::RestoreReady& ready);
   void root_written(NodeId by, const protocol::RootRead& now);
   void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now);
 

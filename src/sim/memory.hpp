@@ -46,9 +46,8 @@ struct Control {
   std::string main_shard;
   std::string private_shard;
 
-  std::uint64_t grant = 0;  // sequence of the newest grant, 0: none yet
-  std::uint8_t main_slot = 0;
-  std::uint8_t private_slot = 0;
+  std::uint64_t grant = 0;      // sequence of the newest grant, 0: none yet
+  std::vector<SlotRef> slots;   // of the newest grant
   std::int64_t resume_at = 0;
   Version committed;
   bool fenced = false;
@@ -56,7 +55,7 @@ struct Control {
   std::uint64_t used_grant = 0;
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
-  bool reserved = false;  // the trainer has mapped its two segments
+  std::vector<std::string> reserved;  // the segments that the trainer has mapped
 
   bool grant_is_open() const { return grant != used_grant; }
 };

@@ -12,10 +12,25 @@ std::string Settings::main_shard(Rank rank) const {
 
 std::string Settings::private_shard(Rank rank) const { return "rank" + std::to_string(rank) + ".private"; }
 
+// As the core is to do it: by default what ranks share is cut into a part per rank, each captured by `copies` of them.
+std::uint32_t Settings::parts(Rank rank) const {
+  const bool may_cut = !core.strategy || placement::is_sharded(*core.strategy);
+  const Rank first = rank / sharers * sharers;
+  const std::uint32_t naming = std::min(sharers, ranks - first);
+  const std::uint32_t stored = core.strategy == placement::Strategy::sharded ? 1 : std::min(core.copies, naming);
+  return may_cut && stored < naming ? naming : 1;
+}
+
+std::uint64_t part_bytes(std::uint64_t main, std::uint32_t index, std::uint32_t of) {
+  return of == 1 ? main : main ^ mix(hash_of("part"), index);
+}
+
 std::vector<std::string> Settings::shards() const {
   std::vector<std::string> all;
   for (Rank rank = 0; rank < ranks; ++rank) {
-    if (rank % sharers == 0) all.push_back(main_shard(rank));
+    if (rank % sharers == 0) {
+      for (const std::string& part : protocol::parts_of(main_shard(rank), parts(rank))) all.push_back(part);
+    }
     all.push_back(private_shard(rank));
   }
   return all;
@@ -36,6 +51,9 @@ Settings draw_settings(std::uint64_t seed) {
 
   const std::uint64_t draw = random.below(10);
   settings.core.copies = draw == 0 ? 1 : draw < 8 ? 2 : 3;
+  if (random.chance(400)) settings.core.strategy = placement::all_strategies[random.below(6)];
+  if (settings.core.strategy == placement::Strategy::sharded) settings.core.copies = 1;
+  settings.racks = random.chance(300);
   settings.core.report_ms = 250;
   settings.core.node_timeout_ms = 2000;
   settings.core.lease_ms = 2000;

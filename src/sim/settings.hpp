@@ -19,6 +19,7 @@ struct Settings {
   Rank ranks = 3;              // 1 or 2 per node, or fewer than nodes: the rest are spares
   Rank sharers = 1;            // so many ranks name one main shard (data parallelism)
   protocol::Config core;       // as every node is configured, but for its name and arena
+  bool racks = false;          // two nodes each, as failure domains
   TimeMs iteration_ms = 200;
   TimeMs update_ms = 10;       // up to so long, from before_update() to snapshot()
   TimeMs capture_ms = 50;
@@ -28,9 +29,13 @@ struct Settings {
   TimeMs fault_gap_ms = 4000;  // up to so long between a fault and the next
 
   std::string main_shard(Rank rank) const;
+  std::uint32_t parts(Rank rank) const;     // in which its main shard is stored
   std::string private_shard(Rank rank) const;
-  std::vector<std::string> shards() const;  // of all ranks, each once
+  std::vector<std::string> shards() const;  // of all ranks, each once; by part where they are cut
 };
+
+// The bytes of a part of a main shard whose state is `main`, and back.
+std::uint64_t part_bytes(std::uint64_t main, std::uint32_t index, std::uint32_t of);
 
 Settings draw_settings(std::uint64_t seed);
 

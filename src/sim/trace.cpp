@@ -109,7 +109,7 @@ std::string describe(const Event& event) {
           [](const Progress& e) {
             return text("rank ", e.rank, " attempted ", e.attempted, " capturing ", e.capturing);
           },
-          [](const Captured& e) { return text("rank ", e.rank, " captured ", describe(e.main.version)); },
+          [](const Captured& e) { return text("rank ", e.rank, " captured ", describe(e.pieces.front().version)); },
           [](const FetchEnded& e) { return text("fetch ", e.fetch, " ", describe(e.result)); },
           [](const SlotReleased& e) { return text("released ", describe(e.slot)); },
           [](const PieceCorrupt& e) { return text("corrupt ", describe(e.slot)); },
@@ -128,14 +128,18 @@ std::string describe(const Effect& effect) {
                         e.epoch);
           },
           [](const Grant& e) {
-            return text("grant rank ", e.rank, " slots ", int{e.main_slot}, " ", int{e.private_slot});
+            std::string slots;
+            for (const SlotRef& ref : e.slots) slots += text(" ", describe(ref));
+            return text("grant rank ", e.rank, slots);
           },
           [](const TellCommit& e) { return text("tell rank ", e.rank, " commit ", describe(e.committed)); },
           [](const TellResume& e) { return text("tell rank ", e.rank, " resume at ", e.resume_at); },
           [](const Fence& e) { return text("fence rank ", e.rank, " instance ", e.instance % 10000, ": ", e.text); },
           [](const RestoreReady& e) {
-            return text("rank ", e.rank, " may restore ", describe(e.decision), " from ", describe(e.main_slot),
-                        " and ", describe(e.private_slot));
+            std::string slots;
+            for (const Source& part : e.main) slots += text(" ", describe(part.slot));
+            return text("rank ", e.rank, " may restore ", describe(e.decision), " from", slots, " and ",
+                        describe(e.private_.slot));
           },
           [](const RestoreFailed& e) { return text("restore of rank ", e.rank, " failed: ", e.text); },
           [](const StartFetch& e) {

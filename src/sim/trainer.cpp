@@ -125,13 +125,21 @@ void Trainer::restore_ready(const RestoreReady& ready) {
 void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
   std::vector<SlotRef> corrupt;
   if (ready.decision.verdict == Verdict::restore) {
-    const Slot& main = *machine().arena.find(ready.main_slot);
-    const Slot& private_slot = *machine().arena.find(ready.private_slot);
-    if (!main.intact()) corrupt.push_back(ready.main_slot);
-    if (!private_slot.intact()) corrupt.push_back(ready.private_slot);
+    const auto bytes_of = [&](const Source& source) {
+      const Slot& slot = *machine().arena.find(source.slot);
+      if (!slot.intact()) corrupt.push_back(source.slot);
+      return slot.bytes;
+    };
+    const auto of = static_cast<std::uint32_t>(ready.main.size());
+    std::vector<std::uint64_t> states;  // of the whole, as each part has it
+    for (std::uint32_t i = 0; i < of; ++i) states.push_back(part_bytes(bytes_of(ready.main[i]), i, of));
+    const std::uint64_t private_bytes = bytes_of(ready.private_);
     if (corrupt.empty()) {
-      main_ = main.bytes;
-      private_ = private_slot.bytes;
+      main_ = states.front();
+      for (const std::uint64_t state : states) {
+        if (state != states.front()) main_ = mix(main_, state);  // stems from ranks that differed
+      }
+      private_ = private_bytes;
       iteration_ = ready.decision.version.iteration();
     }
   }
@@ -141,7 +149,8 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
     stage_ = Stage::waiting;
     return;
   }
-  world_.invariants.restored(*this, ready, main_, private_);
+  world_.invariants.restored(*this, ready);
+  share_ = ready.share;
   stage_ = Stage::training;
   world_.launcher.restored(*this);
   compute();
@@ -168,7 +177,7 @@ void Trainer::update(std::int64_t k) {
     TimeMs left = 0;
     if (capture_ != 0 && !std::exchange(forgetful_, false)) {
       left = std::max<TimeMs>(0, capture_ends_at_ - world_.timeline.now());
-      later(left, [this, capture = capture_] { seal_main(capture); });
+      later(left, [this, capture = capture_] { seal_next(capture, 0); });
     }
     later(left + world_.random.between(2, world_.settings.update_ms), [this, k] { finish_update(k); });
   });
@@ -199,8 +208,8 @@ void Trainer::snapshot(std::int64_t k) {
   capture_ = 0;  // one that still runs was torn: its grant stays unused
   words->attempted = k;
   words->capturing = -1;
-  if (words->reserved && k >= words->resume_at && words->grant_is_open()) start_capture(*words, k);
-  if (!words->reserved && !reserving_ && agent_id_ != 0) {
+  if (!words->reserved.empty() && k >= words->resume_at && words->grant_is_open()) start_capture(*words, k);
+  if (words->reserved.empty() && !reserving_ && agent_id_ != 0) {
     reserving_ = true;
     world_.agent_on(node)->later(0, [id = instance](Agent& a) { a.reserve(id); });
   }
@@ -208,8 +217,7 @@ void Trainer::snapshot(std::int64_t k) {
 }
 
 void Trainer::start_capture(Control& words, std::int64_t k) {
-  for (const SlotRef& ref : {SlotRef{rank, words.main_shard, words.main_slot},
-                             SlotRef{rank, words.private_shard, words.private_slot}}) {
+  for (const SlotRef& ref : words.slots) {
     world_.invariants.capturing(machine(), ref, instance);
     Slot& slot = *machine().arena.find(ref);
     slot.sealed = false;
@@ -223,19 +231,20 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
   words.capturing = k;
 }
 
-// Sealing takes three stores; the trainer can die or freeze between any two.
-void Trainer::seal_main(std::uint64_t capture) {
+// Sealing takes a store for each slot and one more; the trainer can die or freeze between any two.
+void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   Control* words = control();
   if (capture != capture_ || words == nullptr) return;
-  seal(SlotRef{rank, words->main_shard, words->main_slot}, captured_main_);
-  later(world_.random.between(0, 1), [this, capture] { seal_private(capture); });
-}
-
-void Trainer::seal_private(std::uint64_t capture) {
-  Control* words = control();
-  if (capture != capture_ || words == nullptr) return;
-  seal(SlotRef{rank, words->private_shard, words->private_slot}, captured_private_);
-  later(0, [this, capture] { use_grant(capture); });
+  const SlotRef& ref = words->slots[slot];
+  const Part part = parse_part(ref.shard);
+  const bool is_private = ref.shard == words->private_shard;
+  seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of));
+  if (slot + 1 < words->slots.size()) {
+    // All of it within the time that before_update() takes.
+    later(slot == 0 ? world_.random.between(0, 1) : 0, [=, this] { seal_next(capture, slot + 1); });
+  } else {
+    later(0, [this, capture] { use_grant(capture); });
+  }
 }
 
 void Trainer::use_grant(std::uint64_t capture) {
@@ -244,8 +253,7 @@ void Trainer::use_grant(std::uint64_t capture) {
   capture_ = 0;
   words->used_grant = words->grant;
   words->capturing = -1;
-  for (const SlotRef& ref : {SlotRef{rank, words->main_shard, words->main_slot},
-                             SlotRef{rank, words->private_shard, words->private_slot}}) {
+  for (const SlotRef& ref : words->slots) {
     machine().arena.find(ref)->granted_to = 0;
   }
   ring();

@@ -43,6 +43,7 @@ class Trainer {
   // For hello: 0 until it has restored.
   std::uint64_t incarnation() const { return stage_ == Stage::training ? incarnation_ : 0; }
   std::int64_t iteration() const { return iteration_; }
+  const protocol::Share& share() const { return share_; }
 
   // The agent's answers.
   void attached(std::uint64_t agent_id);
@@ -62,8 +63,7 @@ class Trainer {
   void finish_update(std::int64_t k);
   void snapshot(std::int64_t k);
   void start_capture(Control& words, std::int64_t k);
-  void seal_main(std::uint64_t capture);
-  void seal_private(std::uint64_t capture);
+  void seal_next(std::uint64_t capture, std::size_t slot);
   void use_grant(std::uint64_t capture);
   void seal(const SlotRef& ref, std::uint64_t bytes);
   void quit(const char* why);
@@ -84,6 +84,7 @@ class Trainer {
   std::uint64_t main_ = 0;
   std::uint64_t private_ = 0;
   std::int64_t iteration_ = -1;
+  protocol::Share share_;
   bool reserving_ = false;
 
   std::uint64_t capture_ = 0;  // the running one, 0: none

@@ -22,7 +22,7 @@ class RankPortTest : public ::testing::Test {
     open(std::nullopt);
   }
 
-  void open(std::optional<arena::Grant> outstanding) {
+  void open(std::optional<OpenGrant> outstanding) {
     port_.reset();
     if (!control_) control_.emplace(arena::Control::create(arena_.directory(), 0));
     port_ = std::make_unique<RankPort>(hello_, arena::Control::attach(arena_.directory(), 0), outstanding,
@@ -31,6 +31,9 @@ class RankPortTest : public ::testing::Test {
     port_->looked();
   }
 
+  void grant(std::uint8_t main_slot, std::uint8_t private_slot) {
+    port_->grant({}, {{0, "rank0", main_slot}, {0, "rank0.private", private_slot}});
+  }
   void fill(std::uint8_t main_slot, std::uint8_t private_slot, Version version) {
     write_piece(segments_.find({0, "rank0"})->writable_slot(main_slot), make_piece("rank0", version, 10'000));
     write_piece(segments_.find({0, "rank0.private"})->writable_slot(private_slot),
@@ -40,7 +43,7 @@ class RankPortTest : public ::testing::Test {
     const auto grant = control_->grant();
     control_->capturing({1, iteration});
     control_->attempted(iteration);
-    fill(grant.main_slot, grant.private_slot, {1, iteration});
+    fill(grant.slots[0], grant.slots[1], {1, iteration});
     control_->used_grant(grant.sequence);
     control_->capturing({});
   }
@@ -58,14 +61,15 @@ class RankPortTest : public ::testing::Test {
 };
 
 TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
-  port_->grant(2, 1);
-  EXPECT_EQ(control_->grant().main_slot, 2);
+  grant(2, 1);
+  EXPECT_EQ(control_->grant().slots[0], 2);
   capture(5);
   auto seen = port_->look(segments_);
   ASSERT_TRUE(seen.captured);
-  EXPECT_EQ(seen.captured->main, piece_info(make_piece("rank0", {1, 5}, 10'000).manifest));
-  EXPECT_EQ(seen.captured->private_, piece_info(make_piece("rank0.private", {1, 5}, 100).manifest));
-  EXPECT_EQ(seen.used.main_slot, 2);
+  ASSERT_EQ(seen.captured->pieces.size(), 2u);
+  EXPECT_EQ(seen.captured->pieces[0], piece_info(make_piece("rank0", {1, 5}, 10'000).manifest));
+  EXPECT_EQ(seen.captured->pieces[1], piece_info(make_piece("rank0.private", {1, 5}, 100).manifest));
+  EXPECT_EQ(seen.pieces[0].first, (protocol::SlotRef{0, "rank0", 2}));
   EXPECT_EQ(seen.progress->attempted, 5);
   EXPECT_EQ(seen.progress->capturing, -1);
   EXPECT_FALSE(seen.skipped);
@@ -77,7 +81,7 @@ TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
 
 // A skip costs the whole job an iteration: one must never be seen where a capture has begun or ended.
 TEST_F(RankPortTest, AfterNoneOfTheTrainersStoresIsACaptureTakenForASkip) {
-  port_->grant(0, 0);
+  grant(0, 0);
   const auto grant = control_->grant();
   const std::vector<std::function<void()>> stores = {
       [&] { control_->capturing({1, 5}); },          [&] { control_->attempted(5); },  [&] { fill(0, 0, {1, 5}); },
@@ -121,7 +125,7 @@ TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
         write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", version, 100, 9));
       },
   };
-  port_->grant(1, 1);
+  grant(1, 1);
   for (const auto& lie : lies) {
     const auto grant = control_->grant();
     lie();
@@ -130,7 +134,7 @@ TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
     EXPECT_FALSE(seen.captured);
     EXPECT_FALSE(seen.complaint.empty());
     EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
-    EXPECT_EQ(control_->grant().main_slot, 1);
+    EXPECT_EQ(control_->grant().slots[0], 1);
   }
   capture(7);
   EXPECT_TRUE(port_->look(segments_).captured);
@@ -142,34 +146,34 @@ TEST_F(RankPortTest, AGrantThatWasNeverGivenIsNotUsed) {
   auto seen = port_->look(segments_);
   EXPECT_FALSE(seen.captured);
   EXPECT_FALSE(seen.complaint.empty());
-  port_->grant(0, 0);
+  grant(0, 0);
   seen = port_->look(segments_);
   EXPECT_FALSE(seen.captured);
 }
 
 TEST_F(RankPortTest, AnOlderVersionThanTheLastIsNoCapture) {
-  port_->grant(0, 0);
+  grant(0, 0);
   capture(5);
   ASSERT_TRUE(port_->look(segments_).captured);
-  port_->grant(1, 1);
+  grant(1, 1);
   capture(4);
   EXPECT_FALSE(port_->look(segments_).captured);
 }
 
 TEST_F(RankPortTest, ARestartedAgentTakesTheGrantUpWhereItWas) {
-  port_->grant(2, 1);
+  grant(2, 1);
   const auto grant = control_->grant();
   control_->capturing({1, 5});
   control_->attempted(5);
-  open(grant);
+  open(OpenGrant{grant.sequence, {{0, "rank0", 2}, {0, "rank0.private", 1}}});
   EXPECT_EQ(port_->look(segments_).progress->capturing, 5);
   fill(2, 1, {1, 5});
   control_->used_grant(grant.sequence);
   control_->capturing({});
   const auto seen = port_->look(segments_);
   ASSERT_TRUE(seen.captured);
-  EXPECT_EQ(seen.used.main_slot, 2);
-  port_->grant(0, 0);
+  EXPECT_EQ(seen.pieces[0].first.slot, 2);
+  this->grant(0, 0);
   EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
 }
 

@@ -196,7 +196,7 @@ TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgot
   put({0, "rank0", 1}, {1, 4}, mebi);
   put({0, "rank0", 2}, {1, 5}, mebi);
   put({0, "rank0.private", 0}, {1, 5}, 1000);
-  granted_ = {{0, "rank0", "rank0.private", 2, 0}};
+  granted_ = {{0, {{0, "rank0", 2}, {0, "rank0.private", 0}}}};
   restart();
   EXPECT_EQ(recovered_.granted.size(), 1u);
   EXPECT_NE(life_->index.find("rank0", {1, 4}), nullptr);

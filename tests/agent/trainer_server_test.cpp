@@ -84,14 +84,15 @@ TEST_F(TrainerServerTest, ATrainerIsIntroducedAndServed) {
   EXPECT_EQ(introduced.rank, 3u);
   EXPECT_EQ(introduced.instance, 7u);
   EXPECT_EQ(introduced.private_shard, "rank3.private");
-  const auto answer = ask(socket, {{"type", "reserve"},
-                                   {"main_bytes", 1u << 30},
-                                   {"main_layout_bytes", 100},
-                                   {"private_bytes", 0},
-                                   {"private_layout_bytes", 2}});
+  const json main = {{"shard", "rank3"}, {"bytes", 1u << 30}, {"layout_bytes", 100}};
+  const json private_ = {{"shard", "rank3.private"}, {"bytes", 0}, {"layout_bytes", 2}};
+  const auto answer = ask(socket, {{"type", "reserve"}, {"slots", {main, private_}}});
   EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_SPACE);
   EXPECT_EQ(answer.at("message"), "too little");
-  EXPECT_EQ(requests_.reserves.take().main_bytes, 1u << 30);
+  const auto request = requests_.reserves.take();
+  ASSERT_EQ(request.slots.size(), 2u);
+  EXPECT_EQ(request.slots[0].shard, "rank3");
+  EXPECT_EQ(request.slots[0].bytes, 1u << 30);
 }
 
 TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
@@ -189,10 +190,7 @@ TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
   std::mt19937_64 random(4);
   const std::vector<json> requests = {hello(),
                                       {{"type", "reserve"},
-                                       {"main_bytes", 1},
-                                       {"main_layout_bytes", 1},
-                                       {"private_bytes", 1},
-                                       {"private_layout_bytes", 1}},
+                                       {"slots", {{{"shard", "rank3"}, {"bytes", 1}, {"layout_bytes", 1}}}}},
                                       {{"type", "corrupt"}, {"shard", "rank3"}, {"version", 1}, {"leaf", 0}},
                                       {{"type", "restored"}}};
   const std::vector<json> values = {nullptr,        -1,  UINT64_MAX, 1.5, "", std::string(1000, 'x'), json::array(),

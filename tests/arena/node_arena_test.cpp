@@ -119,14 +119,15 @@ TEST(Control, WordsOfEachSideReachTheOther) {
   EXPECT_EQ(agent.attempted(), -1);
 
   const std::uint32_t seen = trainer.agent_bell();
-  agent.grant({9, 2, 1});
+  agent.share({5, 7, 3});
+  agent.grant({9, {2, 1, 0, 15}});
   agent.resume_at(17);
   agent.committed(Version(3, 16));
   agent.fence(4);
   EXPECT_EQ(trainer.agent_bell(), seen + 4);
   EXPECT_EQ(trainer.grant().sequence, 9u);
-  EXPECT_EQ(trainer.grant().main_slot, 2);
-  EXPECT_EQ(trainer.grant().private_slot, 1);
+  EXPECT_EQ(trainer.grant().slots, (std::array<std::uint8_t, 4>{2, 1, 0, 15}));
+  EXPECT_EQ(trainer.share(), (protocol::Share{5, 7, 3}));
   EXPECT_EQ(trainer.resume_at(), 17);
   EXPECT_EQ(trainer.committed(), Version(3, 16));
   EXPECT_EQ(trainer.fenced(), 4u);

@@ -42,6 +42,11 @@ class HostDeviceTest : public testing::TestWithParam<unsigned> {
     EXPECT_EQ(digests_, digests);
   }
 
+  void start(HostDevice& device, const Plan& plan) {
+    const Device::Copy copy{&plan, packed()};
+    device.start({&copy, 1});
+  }
+
   std::vector<std::vector<std::byte>> tensors_;
   Packing packed_;
   std::vector<std::uint64_t> digests_;
@@ -52,12 +57,23 @@ TEST_P(HostDeviceTest, CapturesByteForByteWithDigests) {
   const Plan plan = this->plan();
   for (int round = 0; round < 20; ++round) {
     tensors_[2][0] = static_cast<std::byte>(round);
-    device.start(plan, packed());
+    start(device, plan);
     ASSERT_TRUE(device.finish(Deadline::in_ms(30'000)));
     expect_captured();
   }
   tensors_[2][0] = std::byte{99};
   device.capture(plan, packed());
+  expect_captured();
+}
+
+TEST_P(HostDeviceTest, SlicesHoldTheBytesAndTheLeavesOfTheWhole) {
+  HostDevice device(GetParam());
+  const Plan plan = this->plan();
+  const std::size_t cut = 2 * kernels::leaf_size_bytes;
+  const Plan slices[] = {plan.slice(0, cut), plan.slice(cut, plan.length_bytes() - cut)};
+  const Device::Copy copies[] = {{&slices[0], packed()}, {&slices[1], {packed_.get() + cut, digests_.data() + 2}}};
+  device.start(copies);
+  ASSERT_TRUE(device.finish(Deadline::in_ms(30'000)));
   expect_captured();
 }
 
@@ -83,13 +99,13 @@ TEST_P(HostDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
   HostDevice device(GetParam());
   const Plan plan = this->plan();
   for (int round = 0; round < 50; ++round) {
-    device.start(plan, packed());
+    start(device, plan);
     device.cancel();
     std::memset(packed_.get(), 0, plan.length_bytes());
     std::vector<std::byte> zeros(plan.length_bytes());
     ASSERT_EQ(std::memcmp(packed_.get(), zeros.data(), zeros.size()), 0);
   }
-  device.start(plan, packed());
+  start(device, plan);
   ASSERT_TRUE(device.finish(Deadline::in_ms(30'000)));
   expect_captured();
 }
@@ -98,7 +114,7 @@ TEST_P(HostDeviceTest, NothingToCopyIsDoneAtOnce) {
   HostDevice device(GetParam());
   const Plan empty({});
   EXPECT_TRUE(device.finish(Deadline::in_ms(0)));
-  device.start(empty, packed());
+  start(device, empty);
   EXPECT_TRUE(device.finish(Deadline::in_ms(0)));
   device.cancel();
   EXPECT_FALSE(device.load(empty, {packed_.get(), digests_.data()}));

@@ -18,23 +18,23 @@ class LateDevice : public device::Device {
  public:
   bool reaches(ckpt_memory memory) const override { return host_.reaches(memory); }
   void capture(const device::Plan& plan, device::Packed to) override { host_.capture(plan, to); }
-  void start(const device::Plan& plan, device::Packed to) override {
-    plan_ = &plan;
-    to_ = to;
+  void start(std::span<const Copy> copies) override {
+    std::copy(copies.begin(), copies.end(), waiting_.begin());
+    count_ = copies.size();
   }
   bool finish(Deadline deadline) override {
-    if (plan_ != nullptr) host_.start(*std::exchange(plan_, nullptr), to_);
+    if (count_ != 0) host_.start(std::span(waiting_).first(std::exchange(count_, 0)));
     return host_.finish(deadline);
   }
-  void cancel() override { plan_ = nullptr; }
+  void cancel() override { count_ = 0; }
   std::optional<std::size_t> load(const device::Plan& plan, device::ConstPacked from) override {
     return host_.load(plan, from);
   }
 
  private:
   device::HostDevice host_{1};
-  const device::Plan* plan_ = nullptr;
-  device::Packed to_{};
+  std::array<Copy, device::plans_max> waiting_{};
+  std::size_t count_ = 0;
 };
 
 struct Caught {

@@ -84,6 +84,12 @@ class FakeAgent {
     return corrupt_reports_;
   }
 
+  // For the lives that begin from now on.
+  void share(const protocol::Share& share) {
+    const std::lock_guard lock(mutex_);
+    share_ = share;
+  }
+
  private:
   void serve() {
     std::list<FrameSocket> clients;
@@ -117,8 +123,8 @@ class FakeAgent {
       }
       fds = {control_->fd()};
     } else if (type == "reserve") {
-      reserve("rank0", request.at("main_bytes"), request.at("main_layout_bytes"), fds);
-      reserve("rank0.private", request.at("private_bytes"), request.at("private_layout_bytes"), fds);
+      for (const Json& slot : request.at("slots"))
+        reserve(slot.at("shard"), slot.at("bytes"), slot.at("layout_bytes"), fds);
       if (control_->grant().sequence == control_->used_grant()) grant();
     } else if (type == "restore") {
       answer = stored(fds);
@@ -157,23 +163,34 @@ class FakeAgent {
       place.segment->writable_slot(place.slot).drop(version);
   }
 
-  // The newest version that both shards have.
+  std::vector<std::string> shards() const {
+    auto all = protocol::parts_of("rank0", share_.of);
+    all.push_back("rank0.private");
+    return all;
+  }
+
+  // The newest version that all parts have.
   Json stored(std::vector<int>& fds) {
     Version newest;
+    const auto names = shards();
     for (auto& segment : segments_)
       for (std::uint32_t i = 0; i < segment.spec().slots; ++i) {
         const Version version = segment.slot(i).version();
-        if (version > newest && find("rank0", version).segment != nullptr &&
-            find("rank0.private", version).segment != nullptr)
+        if (version > newest && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+              return find(name, version).segment != nullptr;
+            }))
           newest = version;
       }
-    Json answer = {{"status", 0}, {"found", bool(newest)}, {"incarnation", incarnation_ + newest.incarnation()}};
+    Json answer = {{"status", 0}, {"found", bool(newest)}, {"incarnation", incarnation_ + newest.incarnation()},
+                   {"share", {{"first", share_.first}, {"of", share_.of}, {"stored", share_.stored}}}};
     if (!newest) return answer;
     answer["iteration"] = newest.iteration();
     answer["fetch_ms"] = 1.5;
-    for (const auto& [key, shard] : {std::pair("main", "rank0"), std::pair("private", "rank0.private")}) {
-      const Place place = find(shard, newest);
-      answer[key] = {{"fd", fds.size()}, {"slot", place.slot}, {"tier", 1}};
+    for (const std::string& name : names) {
+      const Place place = find(name, newest);
+      const Json entry = {{"fd", fds.size()}, {"slot", place.slot}, {"tier", 1}};
+      if (name == names.back()) answer["private"] = entry;
+      else answer["main"].push_back(entry);
       fds.push_back(place.segment->fd());
     }
     return answer;
@@ -187,6 +204,7 @@ class FakeAgent {
   std::optional<arena::Control> control_;
   std::atomic<int> hellos_{0};
   std::uint64_t incarnation_ = 0;
+  protocol::Share share_;
   Json last_hello_;
   std::map<std::string, Json> answers_;
   std::vector<Json> corrupt_reports_;

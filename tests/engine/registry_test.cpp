@@ -24,7 +24,7 @@ class RegistryTest : public testing::Test {
   }
   std::byte bytes_[24];
   device::HostDevice device_{1};
-  Registry registry_;
+  Registry registry_{"rank0", "rank0.private"};
 };
 
 TEST_F(RegistryTest, ANameIsTakenOnce) {

@@ -61,7 +61,9 @@ class InlineDevice : public device::Device {
   void capture(const device::Plan& plan, device::Packed to) override {
     kernels::gather_leaves(plan.sources(), plan.offsets(), to.data, 0, plan.leaves(), to.digests);
   }
-  void start(const device::Plan& plan, device::Packed to) override { capture(plan, to); }
+  void start(std::span<const Copy> copies) override {
+    for (const Copy& copy : copies) capture(*copy.plan, copy.to);
+  }
   bool finish(Deadline) override { return true; }
   void cancel() override {}
   std::optional<std::size_t> load(const device::Plan&, device::ConstPacked) override { return std::nullopt; }
@@ -90,13 +92,13 @@ void shipped(Capture& capture, Session&, const Grant& grant, Version version, co
 void without_unsealing(Capture& capture, Session& session, const Grant& grant, Version version,
                        const RankState& state) {
   InlineDevice device;
-  auto slot = session.slots->main.writable_slot(grant.main_slot);
+  auto slot = session.slots->front().writable_slot(grant.slots[0]);
   device.capture(state.main.plan, {slot.data(), slot.digests()});
   shipped(capture, session, grant, version, state);
 }
 
 void sealed_too_early(Capture& capture, Session& session, const Grant& grant, Version version, const RankState& state) {
-  auto slot = session.slots->main.writable_slot(grant.main_slot);
+  auto slot = session.slots->front().writable_slot(grant.slots[0]);
   slot.begin();
   slot.seal(arena::piece_manifest("rank0", version, main_bytes));
   shipped(capture, session, grant, version, state);
@@ -130,12 +132,15 @@ class Cycle {
     auto held = node.create_segment(spec(arena::SegmentKind::held, 2, "rank1", main_bytes), 1);
 
     Session session{std::make_shared<Control>(Control::attach(directory_, 0)), nullptr};
-    session.slots = std::make_shared<Slots>(Slots{Segment::attach(main.path(), Segment::Access::write),
-                                                  Segment::attach(private_.path(), Segment::Access::write)});
+    session.slots = std::make_shared<Slots>();
+    session.slots->push_back(Segment::attach(main.path(), Segment::Access::write));
+    session.slots->push_back(Segment::attach(private_.path(), Segment::Access::write));
     InlineDevice device;
     Capture capture(device, 4);
     capture.attach(session);
-    RankState state{std::move(main_state_.state), std::move(private_state_.state)};
+    RankState state{std::move(main_state_.state), std::move(private_state_.state), {}};
+    state.captured.push_back({"rank0", &state.main, state.main.plan});
+    state.captured.push_back({"rank0.private", &state.private_, state.private_.plan});
 
     for (int round = 0; round < rounds; ++round) {
       const auto slot = static_cast<std::uint8_t>(round % 3);
@@ -145,7 +150,8 @@ class Cycle {
         drop(round - 3, expected_.main, main.writable_slot(slot));
         drop(round - 3, expected_.private_, private_.writable_slot(slot));
       }
-      agent.grant({static_cast<std::uint64_t>(round + 1), slot, slot});
+      agent.share({});
+      agent.grant({static_cast<std::uint64_t>(round + 1), {slot, slot}});
 
       main_state_.bytes.assign(main_bytes_[round].begin(), main_bytes_[round].end());
       private_state_.bytes.assign(private_bytes_[round].begin(), private_bytes_[round].end());

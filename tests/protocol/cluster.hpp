@@ -30,12 +30,30 @@ class Cluster {
   }
 
   // Starts (or replaces) a node with an empty arena.
-  void boot(NodeId node) {
+  void boot(NodeId node) { boot(node, ++ids_, Recovered{}); }
+  // All agents end and start again; what was whole in the arenas still is.
+  void restart_agents() {
+    for (auto& [node, core] : nodes_) {
+      Recovered recovered;
+      for (const PieceInfo& piece : core->status().pieces) {
+        recovered.slots.push_back({*core->find(piece.shard, piece.version), piece, true});
+      }
+      recovered.highest_commit = core->status().highest_commit;
+      recovered.epoch = core->status().epoch;
+      core.reset();
+      boot(node, arenas_.at(node), recovered);
+    }
+    granted_.clear();
+  }
+  void boot(NodeId node, std::uint64_t arena_id, const Recovered& recovered) {
+    arenas_[node] = arena_id;
     Config config;
     config.node = node;
-    config.arena_id = ++ids_;
+    config.arena_id = arena_id;
     config.copies = copies_;
-    nodes_[node] = std::make_unique<Node>(config, ++ids_, Recovered{});
+    config.strategy = strategy;
+    config.domain = domains[node];
+    nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
     feed(node, RootRead{root_revision_, root_});
     feed(node, LifeRead{life_revision_, life_});
     drain();
@@ -45,7 +63,7 @@ class Cluster {
   void hello(NodeId node, Rank rank, std::uint64_t incarnation = 0) {
     instances_[rank] = ++ids_;
     homes_[rank] = node;
-    feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_shard(rank), private_shard(rank)});
+    feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank)});
     drain();
   }
   void ask_restore(Rank rank) {
@@ -60,22 +78,26 @@ class Cluster {
   void begin_training() {
     for (Rank rank = 0; rank < world_size_; ++rank) {
       feed(homes_.at(rank), RestoreDone{rank});
-      feed(homes_.at(rank), SegmentsReady{rank});
+      auto segments = parts_of(main_of(rank), shares_.at(rank));
+      segments.push_back(private_shard(rank));
+      feed(homes_.at(rank), SegmentsReady{rank, segments});
     }
     drain();
   }
   // A whole snapshot of one rank; false when it holds no grant (it then skips).
   bool snapshot(Rank rank, std::int64_t iteration) {
     const NodeId node = homes_.at(rank);
-    if (!granted_.contains(rank)) {
+    const auto grant = granted_.find(rank);
+    if (grant == granted_.end()) {
       feed(node, Progress{rank, iteration, -1});
       drain();
       return false;
     }
-    granted_.erase(rank);
     const Version version(incarnation(), iteration);
-    feed(node, Captured{rank, piece_of(main_shard(rank), version, world_size_),
-                        piece_of(private_shard(rank), version, world_size_)});
+    Captured captured{rank, {}};
+    for (const SlotRef& slot : grant->second) captured.pieces.push_back(piece_of(slot.shard, version, world_size_));
+    granted_.erase(grant);
+    feed(node, captured);
     feed(node, Progress{rank, iteration, -1});
     drain();
     return true;
@@ -119,7 +141,13 @@ class Cluster {
   std::vector<StartFetch> held_fetches;
   std::vector<SlotRef> held_releases;
   std::set<std::pair<NodeId, NodeId>> cut; // messages from, to that are lost
-  const std::set<Rank>& granted() const { return granted_; }
+  const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }
+  const Share& share(Rank rank) const { return shares_.at(rank); }
+
+  // Which main shard a rank names; of its own unless a test says otherwise.
+  std::function<std::string(Rank)> main_of = main_shard;
+  std::optional<placement::Strategy> strategy;  // of nodes that boot from now on
+  std::map<NodeId, std::string> domains;        // likewise
 
  private:
   void drain() {
@@ -163,8 +191,11 @@ class Cluster {
     if (releasing) feed(from, SlotReleased{drop.slot});
     else held_releases.push_back(drop.slot);
   }
-  void carry_out(NodeId, Grant& grant) { granted_.insert(grant.rank); }
-  void carry_out(NodeId, RestoreReady& answer) { ready[answer.rank] = answer; }
+  void carry_out(NodeId, Grant& grant) { granted_[grant.rank] = grant.slots; }
+  void carry_out(NodeId, RestoreReady& answer) {
+    ready[answer.rank] = answer;
+    shares_[answer.rank] = answer.share;
+  }
   void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
   void carry_out(NodeId, TellCommit& tell) { commits[tell.rank] = tell.committed; }
   void carry_out(NodeId, TellResume& tell) { resume_at[tell.rank] = tell.resume_at; }
@@ -178,9 +209,11 @@ class Cluster {
   std::uint64_t ids_ = 0;
   TimeMs now_ = 1000;
   std::map<NodeId, std::unique_ptr<Node>> nodes_;
+  std::map<NodeId, std::uint64_t> arenas_;
   std::map<Rank, std::uint64_t> instances_;
   std::map<Rank, NodeId> homes_;
-  std::set<Rank> granted_;
+  std::map<Rank, std::vector<SlotRef>> granted_;  // unused grants
+  std::map<Rank, Share> shares_;
   std::deque<std::pair<NodeId, Effect>> pending_;
   std::uint64_t root_revision_ = 0;
   RootRecord root_;

@@ -59,7 +59,8 @@ TEST(Job, RestoresALostNodesRankFromItsPeer) {
   for (const auto& [rank, ready] : cluster.ready) {
     EXPECT_EQ(ready.decision.verdict, Verdict::restore);
     EXPECT_EQ(ready.decision.version, Version(1, 5));
-    EXPECT_EQ(ready.main_tier, rank == 1 ? Tier::peer : Tier::local) << rank;
+    ASSERT_EQ(ready.main.size(), 1u);
+    EXPECT_EQ(ready.main[0].tier, rank == 1 ? Tier::peer : Tier::local) << rank;
     EXPECT_FALSE(ready.decision.behind);
   }
 }
@@ -280,12 +281,12 @@ TEST(Job, ReportsRanksOfOneShardThatDisagree) {
   cluster.advance(500);
   for (Rank rank = 0; rank < 2; ++rank) {
     cluster.feed(rank, RestoreDone{rank});
-    cluster.feed(rank, SegmentsReady{rank});
+    cluster.feed(rank, SegmentsReady{rank, {"shared", private_shard(rank)}});
   }
   for (Rank rank = 0; rank < 2; ++rank) {
     PieceInfo shared = piece_of("shared", Version(1, 0), 2);
     shared.root_digest += rank;
-    cluster.feed(rank, Captured{rank, shared, piece_of(private_shard(rank), Version(1, 0), 2)});
+    cluster.feed(rank, Captured{rank, {shared, piece_of(private_shard(rank), Version(1, 0), 2)}});
   }
   cluster.advance(500);
   EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 0 differs"));

@@ -1,0 +1,164 @@
+#include "protocol/arrangement.hpp"
+
+#include <algorithm>
+
+#include "placement/placement.hpp"
+
+namespace ckpt::protocol {
+
+namespace {
+
+using placement::Domains;
+using placement::Strategy;
+
+template <class Value>
+void add_once(std::vector<Value>& list, const Value& value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+}
+
+struct Nodes {
+  std::vector<NodeId> ids;           // in the order of their lowest rank: one that is replaced moves no other
+  std::map<NodeId, std::string> domains;
+};
+
+Nodes nodes_of(const std::vector<Seat>& seats) {
+  Nodes nodes;
+  for (const Seat& seat : seats) {
+    add_once(nodes.ids, seat.node);
+    nodes.domains[seat.node] = seat.domain;
+  }
+  return nodes;
+}
+
+// The tree of these nodes' domains, as placement/ reads it; none unless some node names its own.
+std::optional<Domains> domains_of(const std::vector<NodeId>& ids, const std::map<NodeId, std::string>& named) {
+  if (std::all_of(ids.begin(), ids.end(), [&](NodeId id) { return named.at(id).empty(); })) return std::nullopt;
+  std::map<std::string, std::string> parents;
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::string& path = named.at(ids[i]);
+    if (path.empty()) {
+      text += std::to_string(i) + " alone:" + std::to_string(i) + "\n";
+      continue;
+    }
+    text += std::to_string(i) + " in:" + path + "\n";
+    for (std::size_t slash = path.rfind('/'); slash != std::string::npos && slash != 0; slash = path.rfind('/', slash - 1)) {
+      const std::size_t next = path.find('/', slash + 1);
+      parents["in:" + path.substr(0, next)] = "in:" + path.substr(0, slash);
+    }
+  }
+  for (const auto& [child, parent] : parents) text += child + " " + parent + "\n";
+  return Domains::parse(text, static_cast<std::uint32_t>(ids.size()));
+}
+
+placement::Placement place(Strategy strategy, const std::vector<NodeId>& ids, std::uint32_t copies,
+                           const std::map<NodeId, std::string>& named) {
+  const auto domains = domains_of(ids, named);
+  return placement::place({.strategy = strategy,
+                           .nodes = static_cast<std::uint32_t>(ids.size()),
+                           .copies = std::min(copies, static_cast<std::uint32_t>(ids.size())),
+                           .domains = domains ? &*domains : nullptr});
+}
+
+// For every node, those that hold what it captures: itself first.
+std::map<NodeId, std::vector<NodeId>> partners_of(const Nodes& nodes, Strategy strategy, std::uint32_t copies,
+                                                  std::string& notice) {
+  const auto placed = place(strategy, nodes.ids, copies, nodes.domains);
+  std::map<NodeId, std::vector<NodeId>> partners;
+  for (std::uint32_t i = 0; i < nodes.ids.size(); ++i) {
+    for (const std::uint32_t holder : placed.holders(i)) partners[nodes.ids[i]].push_back(nodes.ids[holder]);
+  }
+  if (!placed.unseparated().empty()) {
+    notice = "copies of " + std::to_string(placed.unseparated().size()) +
+             " shards could not be kept in different failure domains; name more domains, or ask for fewer copies";
+  }
+  return partners;
+}
+
+// Ranks that share a shard, so that neighbours sit on different nodes, and in different domains, where that is possible.
+std::vector<const Seat*> ring_of(const std::vector<const Seat*>& sharers, std::uint32_t copies) {
+  std::vector<Seat> seats;
+  for (const Seat* seat : sharers) seats.push_back(*seat);
+  const Nodes nodes = nodes_of(seats);
+  const auto placed = place(Strategy::ring, nodes.ids, copies, nodes.domains);
+  std::map<NodeId, std::vector<const Seat*>> left;
+  for (const Seat* seat : sharers) left[seat->node].push_back(seat);
+  std::vector<const Seat*> ring;
+  for (std::size_t round = 0; ring.size() < sharers.size(); ++round) {
+    for (const std::uint32_t index : placed.order()) {
+      const auto& here = left.at(nodes.ids[index]);
+      if (round < here.size()) ring.push_back(here[round]);
+    }
+  }
+  return ring;
+}
+
+std::uint32_t parts_stored(std::optional<Strategy> strategy, std::uint32_t copies, std::size_t sharers) {
+  if (strategy == Strategy::sharded) return 1;
+  return static_cast<std::uint32_t>(std::min<std::size_t>({copies, sharers, parts_stored_max}));
+}
+
+}  // namespace
+
+Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> strategy, std::uint32_t copies) {
+  Arrangement arrangement;
+  const Nodes nodes = nodes_of(seats);
+  const bool shards_are_cut = !strategy || placement::is_sharded(*strategy);
+  const Strategy replicating = shards_are_cut ? Strategy::group : *strategy;
+  const auto partners = partners_of(nodes, replicating, copies, arrangement.notice);
+  const std::uint32_t wanted = std::min(copies, static_cast<std::uint32_t>(nodes.ids.size()));
+
+  // The nodes that capture it hold it, and where they are too few, the partners of the first one too.
+  const auto complete = [&](Place& place, std::uint32_t holders) {
+    place.holders = place.capturers;
+    for (const NodeId partner : partners.at(place.capturers.front())) add_once(place.holders, partner);
+    place.holders.resize(std::min<std::size_t>(holders, place.holders.size()));
+  };
+
+  std::map<std::string, std::vector<const Seat*>> sharers;
+  for (const Seat& seat : seats) {
+    sharers[seat.main_shard].push_back(&seat);
+    Place& own = arrangement.places[seat.private_shard];
+    own.owners = own.capturers = {seat.node};
+    complete(own, wanted);
+  }
+  for (const auto& [shard, naming] : sharers) {
+    const auto count = static_cast<std::uint32_t>(naming.size());
+    const std::uint32_t stored = parts_stored(strategy, copies, count);
+    const bool is_cut = shards_are_cut && stored < count && count <= parts_max;
+    const auto ring = is_cut ? ring_of(naming, stored) : naming;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const Share share = is_cut ? Share{i, count, stored} : Share{};
+      arrangement.shares[ring[i]->rank] = share;
+      for (const std::string& part : parts_of(shard, share)) add_once(arrangement.places[part].capturers, ring[i]->node);
+    }
+    for (const std::string& part : parts_of(shard, is_cut ? count : 1)) {
+      Place& place = arrangement.places[part];
+      for (const Seat* seat : naming) add_once(place.owners, seat->node);
+      complete(place, is_cut && strategy == Strategy::sharded ? 1 : wanted);
+    }
+  }
+  return arrangement;
+}
+
+Places places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats, const Arrangement& arrangement) {
+  Places places;
+  for (const Seat& seat : seats) {
+    places[seat.private_shard] = arrangement.places.at(seat.private_shard);
+    const auto cut = std::find_if(cuts.begin(), cuts.end(), [&](const Cut& each) { return each.shard == seat.main_shard; });
+    const std::uint32_t stored_in = cut == cuts.end() ? 1 : cut->of;
+    const bool as_now = stored_in == arrangement.shares.at(seat.rank).of;
+    for (const std::string& part : parts_of(seat.main_shard, stored_in)) {
+      Place& place = places[part];
+      if (as_now) {
+        place = arrangement.places.at(part);
+      } else {
+        add_once(place.owners, seat.node);
+        place.holders = place.owners;
+      }
+    }
+  }
+  return places;
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,46 @@
+// Who captures and who holds what in one life: placement/ applied to the ranks as they sit on the nodes. Pure.
+//
+// A main shard that one rank names goes to the nodes that the strategy gives it. One that several name is cut into a part
+// per rank, and each part is captured by as many of them as there shall be copies: nothing is sent (REFT, section 4.2).
+// So it is by default; with a replicating strategy asked for by name, every rank that names a shard captures all of it.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.hpp"
+
+namespace ckpt::protocol {
+
+// A rank of the life, and where it sits.
+struct Seat {
+  Rank rank = 0;
+  NodeId node = 0;
+  std::string domain;  // of the node
+  std::string main_shard;
+  std::string private_shard;
+};
+
+struct Place {
+  std::vector<NodeId> owners;     // whose ranks restore from it
+  std::vector<NodeId> capturers;  // whose ranks capture it
+  std::vector<NodeId> holders;    // that must have it for a commit
+};
+using Places = std::map<std::string, Place>;  // by part
+
+struct Arrangement {
+  Places places;
+  std::map<Rank, Share> shares;
+  std::string notice;  // for people: copies that could not be kept in different failure domains, "" if none
+};
+
+// `seats` by rank, without gaps.
+Arrangement arrange(const std::vector<Seat>& seats, std::optional<placement::Strategy> strategy, std::uint32_t copies);
+
+// Where a version belongs that was stored with these cuts. What is cut as in `arrangement` has its places there; else
+// those who restore from it keep all of it until the life has a commit of its own.
+Places places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats, const Arrangement& arrangement);
+
+}  // namespace ckpt::protocol
