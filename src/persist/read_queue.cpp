@@ -141,7 +141,8 @@ ReadQueue::~ReadQueue() {
 void ReadQueue::list(std::function<void(const ReadOutcome&, Listing)> done) {
   state_->put({{[done = std::move(done)](Source* source, const ReadOutcome& made) {
     Listing listing;
-    done(source == nullptr ? made : attempt([&] { listing = source->list(); }), std::move(listing));
+    const auto outcome = source == nullptr ? made : attempt([&] { listing = source->list(); });
+    done(outcome, std::move(listing));
   }}});
 }
 

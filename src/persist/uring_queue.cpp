@@ -25,6 +25,8 @@ bool has_all_operations(io_uring& ring) {
   return all;
 }
 
+constexpr auto call_off_time = std::chrono::milliseconds(50);
+
 // An operation under way, with the memory that the kernel writes to besides.
 struct InFlight {
   OperationPtr operation;
@@ -80,10 +82,12 @@ class UringQueue : public OperationQueue {
  public:
   explicit UringQueue(const io_uring& ring) : ring_(ring) {}
 
+  // What cannot be called off stays as it is for good: the kernel may still use what it points to.
   ~UringQueue() override {
+    call_off();
     for (auto& [address, in_flight] : in_flight_) {
       (void)address;
-      (void)in_flight.release();  // the kernel may still use what it points to
+      (void)in_flight.release();
     }
     io_uring_queue_exit(&ring_);
   }
@@ -135,9 +139,22 @@ class UringQueue : public OperationQueue {
     return kind != Operation::Kind::read && kind != Operation::Kind::write;
   }
 
+  void call_off() {
+    for (const auto& [address, in_flight] : in_flight_) {
+      (void)in_flight;
+      if (io_uring_sqe* entry = io_uring_get_sqe(&ring_)) {
+        io_uring_prep_cancel(entry, address, 0);
+        io_uring_sqe_set_data(entry, nullptr);
+      }
+    }
+    io_uring_submit(&ring_);
+    const auto until = Clock::now() + call_off_time;
+    while (!in_flight_.empty() && Clock::now() < until) (void)wait(until);
+  }
+
   OperationPtr end(InFlight* address, int result) {
     const auto found = in_flight_.find(address);
-    if (found == in_flight_.end()) return nullptr;  // liburing's own time-outs
+    if (found == in_flight_.end()) return nullptr;  // a cancellation's own
     OperationPtr operation = std::move(address->operation);
     set_result(*operation, result);
     operation->found_bytes = address->found.stx_size;

@@ -267,8 +267,14 @@ TEST_F(ReadingInTheBackground, ALargeReadIsSpreadOverThreadsAndReportedOnce) {
   writer.commit({1, 1}, 2, {"large"});
   ReadQueue queue(factory(), {.threads = 3});
   Answer<Listing> listed;
-  queue.list([&](const ReadOutcome&, Listing listing) { listed.give(std::move(listing)); });
-  EXPECT_EQ(listed.take().offers.front().version, Version(1, 1));
+  queue.list([&](const ReadOutcome& outcome, Listing found) {
+    EXPECT_TRUE(outcome.ok()) << outcome.sentence;
+    listed.give(std::move(found));
+  });
+  const Listing listing = listed.take();
+  EXPECT_THAT(listing.problems, testing::IsEmpty());
+  ASSERT_EQ(listing.offers.size(), 1u);
+  EXPECT_EQ(listing.offers.front().version, Version(1, 1));
   Answer<arena::Manifest> described;
   queue.manifest("large", {1, 1}, [&](const ReadOutcome&, arena::Manifest found) { described.give(std::move(found)); });
   EXPECT_EQ(described.take(), *large.piece.manifest);
