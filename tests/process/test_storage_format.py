@@ -80,7 +80,9 @@ def write_step(folder: Path, shards: dict[str, tuple[str, bytes]]) -> Path:
 def state() -> dict[str, torch.Tensor]:
     random = np.random.default_rng(5)
     tensors = {
-        f"{name}.{i}": random_tensor(dtype, shape, random) for dtype, name in NAMES.items() for i, shape in enumerate(SHAPES)
+        f"{name}.{i}": random_tensor(dtype, shape, random)
+        for dtype, name in NAMES.items()
+        for i, shape in enumerate(SHAPES)
     }
     tensors["größe \"quoted\"\\"] = torch.arange(5.0)
     tensors["big"] = torch.randn(300, 1000, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
