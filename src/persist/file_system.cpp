@@ -5,6 +5,7 @@
 
 #include "kernels/digest.hpp"
 #include "persist/local_file_system.hpp"
+#include "persist/nfs_file_system.hpp"
 
 namespace ckpt::persist {
 namespace {
@@ -29,6 +30,10 @@ std::string text_of(int error) {
       return "the storage did not answer in time; look whether it hangs";
     case ECANCELED:
       return "it was called off";
+    case ECONNRESET:
+      return "the connection to the server was lost";
+    case EHOSTUNREACH:
+      return "the server does not answer, or does not export this; look whether it runs";
     case ENOSPC:
       return "the storage is full; make room, or keep fewer steps";
     default:
@@ -49,6 +54,7 @@ std::unique_ptr<FileSystem> open_file_system(const std::string& location, const 
     while (root.size() > 1 && root.back() == '/') root.pop_back();
     return std::make_unique<LocalFileSystem>(root, options);
   }
+  if (location.starts_with("nfs://")) return std::make_unique<NfsFileSystem>(location, options);
   throw Failure(CKPT_ERR_INVALID,
                 "storage \"" + location + "\" is neither an absolute path nor nfs://server/export/path; correct it");
 }

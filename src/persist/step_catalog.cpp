@@ -10,7 +10,17 @@ namespace ckpt::persist {
 namespace {
 
 // True for the failures that say nothing about the step: then there is no listing either.
-bool is_about_storage(const StorageError& error) { return error.error() == ETIMEDOUT || error.error() == ECANCELED; }
+bool is_about_storage(const StorageError& error) {
+  switch (error.error()) {
+    case ETIMEDOUT:
+    case ECANCELED:
+    case ECONNRESET:
+    case EHOSTUNREACH:
+      return true;
+    default:
+      return false;
+  }
+}
 
 std::string check_file(FileSystem& files, const std::string& path, std::uint64_t expected_bytes) {
   const auto size = files.file_size(path);
