@@ -59,8 +59,14 @@ NfsConnection::NfsConnection(std::string url, const FileSystemOptions& options)
   if (!valid) throw Failure(CKPT_ERR_INVALID, "storage " + url_ + " is not nfs://server/export/path; correct it");
 }
 
-// Handles of lost connections that nobody could close since stay behind.
-NfsConnection::~NfsConnection() { lose(); }
+// Handles of lost connections are let go through one that never connects.
+NfsConnection::~NfsConnection() {
+  lose();
+  context_ = unclosed_.empty() ? nullptr : nfs_init_context();
+  if (context_ == nullptr) return;
+  for (nfsfh* handle : std::exchange(unclosed_, {})) close(handle);
+  lose();
+}
 
 void NfsConnection::on_end(int result, nfs_context* context, void* data, void* call_pointer) {
   auto& call = *static_cast<NfsCall*>(call_pointer);
