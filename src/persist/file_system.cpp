@@ -1,6 +1,8 @@
 #include "persist/file_system.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 #include "kernels/digest.hpp"
@@ -45,6 +47,12 @@ std::string text_of(int error) {
 
 StorageError::StorageError(int error, const std::string& doing)
     : Failure(status_of(error), doing + ": " + text_of(error)), error_(error) {}
+
+std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
+  constexpr auto alignment = std::align_val_t{direct_alignment_bytes};
+  return {static_cast<std::byte*>(::operator new(std::max<std::size_t>(size_bytes, 1), alignment)),
+          [](std::byte* data) { ::operator delete(data, alignment); }};
+}
 
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options) {
   if (options.queue_depth == 0 || options.block_bytes == 0 || options.block_bytes % kernels::leaf_size_bytes != 0)

@@ -25,6 +25,7 @@ bool has_all_operations(io_uring& ring) {
   return all;
 }
 
+constexpr std::size_t fixed_max_bytes = std::size_t{1} << 30;  // the kernel's limit
 constexpr auto call_off_time = std::chrono::milliseconds(50);
 
 // An operation under way, with the memory that the kernel writes to besides.
@@ -33,7 +34,19 @@ struct InFlight {
   struct statx found {};
 };
 
-void prepare(io_uring_sqe* entry, InFlight& in_flight) {
+// Memory that the kernel has pinned once and for all, as its buffer 0.
+struct FixedBuffer {
+  std::shared_ptr<std::byte> memory;
+  std::size_t size_bytes = 0;
+
+  bool holds(const Operation& operation) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.get()),
+               at = reinterpret_cast<std::uintptr_t>(operation.data);
+    return memory && at >= begin && at + operation.size_bytes <= begin + size_bytes;
+  }
+};
+
+void prepare(io_uring_sqe* entry, InFlight& in_flight, const FixedBuffer& fixed) {
   Operation& operation = *in_flight.operation;
   const int fd = operation.file ? operation.file->get() : -1;
   const char* path = operation.path.c_str();
@@ -44,7 +57,11 @@ void prepare(io_uring_sqe* entry, InFlight& in_flight) {
       io_uring_prep_openat(entry, AT_FDCWD, path, operation.flags, 0666);
       break;
     case Kind::read:
-      io_uring_prep_read(entry, fd, operation.data, size, operation.offset);
+      if (fixed.holds(operation)) {
+        io_uring_prep_read_fixed(entry, fd, operation.data, size, operation.offset, 0);
+      } else {
+        io_uring_prep_read(entry, fd, operation.data, size, operation.offset);
+      }
       break;
     case Kind::write:
       io_uring_prep_write(entry, fd, operation.data, size, operation.offset);
@@ -103,7 +120,7 @@ class UringQueue : public OperationQueue {
       refused_.push_back(std::move(in_flight->operation));
       return;
     }
-    prepare(entry, *in_flight);
+    prepare(entry, *in_flight, fixed_);
     // The storage's own work is done by kernel threads, so that handing over does not wait for it.
     if (needs_thread(in_flight->operation->kind)) entry->flags |= IOSQE_ASYNC;
     InFlight* const address = in_flight.get();
@@ -130,6 +147,22 @@ class UringQueue : public OperationQueue {
     const int result = completion->res;
     io_uring_cqe_seen(&ring_, completion);
     return end(address, result);
+  }
+
+  // The pinned buffer, grown where it must, as long as nobody uses it; otherwise any memory.
+  std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) override {
+    if (fixed_.memory.use_count() > 1 || size_bytes > fixed_max_bytes) return make_aligned_buffer(size_bytes);
+    if (fixed_.size_bytes < size_bytes) {
+      if (fixed_.memory) io_uring_unregister_buffers(&ring_);
+      fixed_ = {make_aligned_buffer(size_bytes), size_bytes};
+      const iovec area{fixed_.memory.get(), size_bytes};
+      // Refused where more memory must not be pinned.
+      if (io_uring_register_buffers(&ring_, &area, 1) != 0) {
+        fixed_ = {};
+        return make_aligned_buffer(size_bytes);
+      }
+    }
+    return fixed_.memory;
   }
 
   std::size_t unfinished() const override { return in_flight_.size() + refused_.size(); }
@@ -164,6 +197,7 @@ class UringQueue : public OperationQueue {
   }
 
   io_uring ring_;
+  FixedBuffer fixed_;
   std::unordered_map<InFlight*, std::unique_ptr<InFlight>> in_flight_;
   std::vector<OperationPtr> refused_;
 };
