@@ -160,7 +160,7 @@ class Restoring : public testing::Test {
   }
 
   // As an agent does it: the version and the bytes of both shards, and what was withdrawn on the way.
-  std::optional<Version> restore(std::vector<Source*> sources, std::vector<std::string>& problems) const {
+  std::optional<Version> restore(const std::vector<Source*>& sources, std::vector<std::string>& problems) const {
     std::vector<Listing> listings;
     for (Source* source : sources) listings.push_back(source->list());
     for (;;) {
