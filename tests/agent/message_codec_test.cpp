@@ -95,7 +95,8 @@ TEST(MessageCodec, NamesThatCouldNotBeShardsAreRefused) {
 
 TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
   auto bytes = encode(Report{});
-  const std::size_t behind = bytes.size() - sizeof(Report::roll_call);  // which follows the number of pieces
+  // What follows the number of pieces.
+  const std::size_t behind = bytes.size() - sizeof(Report::directive) - sizeof(Report::roll_call);
   for (std::size_t i = behind - 4; i < behind; ++i) bytes[i] = std::byte{0xff};
   EXPECT_EQ(decode(bytes), std::nullopt);
 }
