@@ -7,7 +7,9 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -90,7 +92,7 @@ struct ShardName {
   static std::string text(const std::string& from) { return from; }
 };
 
-struct Directory {
+struct AbsolutePath {
   static void parse(std::string& to, std::string_view text) {
     Text::parse(to, text);
     if (!text.starts_with('/')) throw BadValue{"must be an absolute path"};
@@ -152,11 +154,11 @@ const std::array keys = {
                                  "`auto`: start the node's agent where none runs; `attach`: it must be running."),
     entry<&Options::ckptd, Text>("ckptd", "", "beside the library, then `PATH`", engine, 0,
                                  "Path of the agent's program."),
-    entry<&Options::arena_dir, Directory>("arena_dir", "", "`/dev/shm/ckptengine-<uid>`", all, 0,
-                                          "Directory in a tmpfs under which checkpoints are held in memory."),
+    entry<&Options::arena_dir, AbsolutePath>("arena_dir", "", "`/dev/shm/ckptengine-<uid>`", all, 0,
+                                             "Directory in a tmpfs under which checkpoints are held in memory."),
     entry<&Options::arena_bytes, Bytes>("arena_bytes", "0", "", agent, 0,
                                         "Most memory the node's arena may take; 0: what the file system has."),
-    entry<&Options::coordination, Directory>(
+    entry<&Options::coordination, AbsolutePath>(
         "coordination", "", "`/tmp/ckptengine-<uid>`", agent | tool, 0,
         "Directory, the same on all nodes of the job, through which agents find each other."),
     entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
@@ -185,8 +187,8 @@ const std::array keys = {
         "How long a new trainer waits for an earlier one of its rank to be gone."),
     entry<&Options::close_timeout_ms, Milliseconds>("close_timeout_ms", "2000", "", engine, 0,
                                                     "How long closing the engine may wait for a capture to end."),
-    entry<&Options::log_file, Text>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
-                                    "Where the agent writes its log."),
+    entry<&Options::log_file, AbsolutePath>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
+                                            "Where the agent writes its log."),
     entry<&Options::config, Text>("config", "", "none", all, 0, "JSON file with options: one object, key to value."),
 };
 
@@ -250,7 +252,10 @@ void offer_environment(Settings& settings, const char* const* environment) {
 void offer_file(Settings& settings, const std::string& path) {
   std::ifstream file(path);
   if (!file) refuse("cannot read the file \"" + path + "\" that option \"config\" names; give a file that exists");
-  const auto json = nlohmann::json::parse(file, nullptr, false);
+  std::string text;
+  if (std::error_code error; !std::filesystem::is_directory(path, error))
+    text.assign(std::istreambuf_iterator(file), {});
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) refuse("config file " + path + " is not a JSON object of options; correct it");
   for (const auto& [name, value] : json.items()) {
     const std::string from = "key \"" + name + "\" in config file " + path;
