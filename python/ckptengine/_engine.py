@@ -111,7 +111,7 @@ class Engine:
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
         self._last_status = Status.OK
-        pairs = [(key.encode(), str(value).encode()) for key, value in options.items() if value is not None]
+        pairs = [(_c_text(key), _c_text(str(value))) for key, value in options.items() if value is not None]
         array = (_abi.COption * max(1, len(pairs)))(*pairs)
         handle = ctypes.c_void_p()
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
@@ -142,18 +142,18 @@ class Engine:
     ) -> None:
         """Registers contiguous memory in row-major order. `owner` is held as long as the memory is registered."""
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-        tensor = _abi.CTensor(name.encode(), address or None, dtype, extents, len(shape), memory, capture)
+        tensor = _abi.CTensor(_c_text(name), address or None, dtype, extents, len(shape), memory, capture)
         self._check(self._library.ckpt_register_tensor(self._open(), byref(tensor)))
         self._alive[name] = owner
 
     def move(self, name: str, address: int, *, owner: Any = None) -> None:
         """Tells that a registered tensor is now at `address`. Not between snapshot() and before_update()."""
-        self._check(self._library.ckpt_move_tensor(self._open(), name.encode(), address or None))
+        self._check(self._library.ckpt_move_tensor(self._open(), _c_text(name), address or None))
         self._alive[name] = owner
 
     def unregister(self, name: str) -> None:
         """Forgets a tensor. Not between snapshot() and before_update()."""
-        self._check(self._library.ckpt_unregister_tensor(self._open(), name.encode()))
+        self._check(self._library.ckpt_unregister_tensor(self._open(), _c_text(name)))
         self._alive.pop(name, None)
 
     @property
@@ -214,6 +214,11 @@ class Engine:
         self._report(status, message)
         return False
 
+    def discard(self) -> None:
+        """Gives up the capture that snapshot() began and before_update() has not ended, which is never made known: for
+        state that was changed too early. Without effect where none is pending."""
+        self._check(self._library.ckpt_discard(self._open()))
+
     def stage(self, iteration: int) -> Stage:
         """How far the snapshot of `iteration` has come."""
         stage = ctypes.c_int()
@@ -233,11 +238,6 @@ class Engine:
             handle, self._handle = self._handle, None
             self._library.ckpt_close(handle)
             self._alive.clear()
-
-    def abandon(self) -> None:
-        """Leaves the engine without finishing a pending capture, which is thereby never made known. For state that was
-        changed under the copy. The engine's memory is not freed before the process ends."""
-        self._handle = None
 
     def __enter__(self) -> Engine:
         return self
@@ -265,6 +265,17 @@ class Engine:
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
+
+
+def _c_text(text: str) -> bytes:
+    """UTF-8 for C, which would silently cut the text off at a null character."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise Error(Status.INVALID, f"{text!r} is no UTF-8 ({error.reason}); name it otherwise") from None
+    if 0 in data:
+        raise Error(Status.INVALID, f"{text!r} holds a null character; leave it out")
+    return data
 
 
 # Buffer formats (PEP 3118) whose size does not depend on the platform.

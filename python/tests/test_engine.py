@@ -95,6 +95,35 @@ def test_buffers_that_cannot_be_registered_are_named(job):
         assert "format" in status_of(engine.register, "dates", np.zeros(3, "V3"))[1]
 
 
+def test_a_name_that_c_would_cut_off_is_refused(job):
+    with Engine(**job) as engine:
+        engine.register("weight", bytearray(8))
+        for name in ("weight\0", "bias\0b", "\0", "\udcff"):
+            status, message = status_of(engine.register, name, bytearray(8))
+            assert status is Status.INVALID and ("null character" in message or "UTF-8" in message)
+        assert list(engine.registered) == ["weight"]
+    status, message = status_of(Engine, **(job | {"node": "n0\0n1"}))
+    assert status is Status.INVALID and "null character" in message
+
+
+def test_what_is_discarded_is_never_stored(job):
+    with Engine(**job) as engine:
+        state = bytearray(b"good")
+        engine.register("state", state)
+        engine.restore()
+        kept = engine.snapshot(0)
+        assert engine.before_update() and kept.wait(Stage.COMMITTED, 20_000)
+        assert engine.snapshot(1).taken
+        state[:] = b"torn"
+        engine.discard()
+        engine.discard()
+        assert engine.before_update() and engine.stats().discarded == 1
+    with Engine(**job) as engine:
+        state = bytearray(4)
+        engine.register("state", state)
+        assert engine.restore().iteration == 0 and state == b"good"
+
+
 def test_a_registered_bytearray_cannot_be_resized(job):
     buffer = bytearray(16)
     with Engine(**job) as engine:
