@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import os
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,8 @@ class Engine:
     `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(). What is not given
     is taken from the environment (CKPT_<KEY>), then from the file that the option `config` names.
 
+    Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
+
     One thread at a time (the training thread), except Ticket, stage() and stats(). Registered memory is kept alive
     until it is moved, unregistered or the engine is closed. Every method raises Error on failure, except snapshot().
     """
@@ -116,6 +119,7 @@ class Engine:
         handle = ctypes.c_void_p()
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
         self._handle = handle.value
+        self._finalizer = weakref.finalize(self, _let_go, self._library, self._handle, self._alive)
 
     # ---- registration ----
 
@@ -236,6 +240,7 @@ class Engine:
         """Ends the engine, waiting for a pending capture. The agent and all that was captured stay."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
+            self._finalizer.detach()
             self._library.ckpt_close(handle)
             self._alive.clear()
 
@@ -265,6 +270,14 @@ class Engine:
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
+
+
+def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:
+    """Of an engine that nobody closed before it was collected or the program ended. What was being captured may have
+    changed since, so it is given up. The registered memory, `alive`, outlives the engine that reads it."""
+    library.ckpt_discard(handle)
+    library.ckpt_close(handle)
+    alive.clear()
 
 
 def _c_text(text: str) -> bytes:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import array
+import gc
+import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -122,6 +126,43 @@ def test_what_is_discarded_is_never_stored(job):
         state = bytearray(4)
         engine.register("state", state)
         assert engine.restore().iteration == 0 and state == b"good"
+
+
+def test_an_engine_that_is_dropped_lets_go_of_its_rank_and_stores_nothing_half(job):
+    state = np.zeros(8 << 20, np.uint8)
+    engine = Engine(**job)
+    engine.register("state", state)
+    engine.restore()
+    kept = engine.snapshot(0)
+    assert engine.before_update() and kept.wait(Stage.COMMITTED, 20_000)
+    assert engine.snapshot(1).taken
+    state[:] = 1  # too early
+    del engine, kept
+    gc.collect()
+    with Engine(**job) as engine:
+        engine.register("state", state)
+        assert engine.restore().iteration == 0 and not state.any()
+
+
+ENDS_WITHOUT_CLOSING = """
+import json, sys
+from ckptengine import Engine, Stage
+engine = Engine(**json.loads(sys.argv[1]))
+engine.register("state", bytearray(b"good" * (4 << 20)))
+engine.restore()
+ticket = engine.snapshot(0)
+engine.before_update()
+assert ticket.wait(Stage.COMMITTED, 20_000)
+assert engine.snapshot(1).taken
+"""
+
+
+def test_a_program_that_ends_without_closing_ends_well(job):
+    command = [sys.executable, "-c", ENDS_WITHOUT_CLOSING, json.dumps(job, default=str)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Engine(**job) as engine:
+        assert engine.stored_layout()["iteration"] == 0
 
 
 def test_a_registered_bytearray_cannot_be_resized(job):
