@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 
 import pytest
 from ckptengine import Status
 from conftest import BUILD, refused
-from job import build_file
+from job import build_file, kill_process
 
 AT_ONCE_S = 2  # far below the time that an agent is given to get ready
 
@@ -80,3 +81,14 @@ def test_a_second_engine_of_a_rank_in_one_process_is_told_which_one_is_in_the_wa
     cluster.engine(copies=1)
     status, message = refused(cluster.engine, copies=1)
     assert status is Status.CLAIMED and "same process" in message
+
+
+def test_an_agent_that_is_stopped_by_a_signal_is_named(cluster):
+    with cluster.engine(copies=1):
+        (agent,) = cluster.agents()
+    kill_process(agent, signal.SIGSTOP)
+    status, message = refused(cluster.engine, copies=1)
+    assert status is Status.TIMEOUT and str(agent) in message and "stopped" in message
+    kill_process(agent, signal.SIGCONT)
+    with cluster.engine(copies=1) as engine:
+        assert not engine.restore().found
