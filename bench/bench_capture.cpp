@@ -21,9 +21,9 @@
 
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
+#include "bench/gpt2.hpp"
 #include "device/host_device.hpp"
 #include "engine/capture.hpp"
-#include "engine/registry.hpp"
 
 namespace {
 
@@ -32,66 +32,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t mebibyte = std::size_t{1} << 20;
 
-struct NamedTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-};
-
-std::size_t bytes_of(const NamedTensor& tensor) {
-  std::size_t bytes = sizeof(float);
-  for (const std::int64_t extent : tensor.shape) bytes *= static_cast<std::size_t>(extent);
-  return bytes;
-}
-
-// GPT-2 (124M), layer by layer, until at least `total_bytes`.
-std::vector<NamedTensor> gpt2(std::size_t total_bytes) {
-  constexpr std::int64_t width = 768;
-  std::vector<NamedTensor> tensors = {
-      {"wte.weight", {50257, width}}, {"wpe.weight", {1024, width}}, {"ln_f.weight", {width}}, {"ln_f.bias", {width}}};
-  std::size_t bytes = 0;
-  for (const NamedTensor& tensor : tensors) bytes += bytes_of(tensor);
-  for (int layer = 0; bytes < total_bytes; ++layer) {
-    const std::vector<NamedTensor> block = {{"ln_1.weight", {width}},
-                                            {"ln_1.bias", {width}},
-                                            {"attn.c_attn.weight", {width, 3 * width}},
-                                            {"attn.c_attn.bias", {3 * width}},
-                                            {"attn.c_proj.weight", {width, width}},
-                                            {"attn.c_proj.bias", {width}},
-                                            {"ln_2.weight", {width}},
-                                            {"ln_2.bias", {width}},
-                                            {"mlp.c_fc.weight", {width, 4 * width}},
-                                            {"mlp.c_fc.bias", {4 * width}},
-                                            {"mlp.c_proj.weight", {4 * width, width}},
-                                            {"mlp.c_proj.bias", {width}}};
-    for (const NamedTensor& tensor : block) {
-      tensors.push_back({"h." + std::to_string(layer) + "." + tensor.name, tensor.shape});
-      bytes += bytes_of(tensor);
-    }
-  }
-  return tensors;
-}
-
-struct Free {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<std::byte, Free>;
-
-Memory touched(std::size_t size_bytes) {
-  Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, (size_bytes + 63) / 64 * 64)));
-  for (std::size_t i = 0; i < size_bytes; ++i) memory.get()[i] = static_cast<std::byte>(i * 31 >> 5);
-  return memory;
-}
-
 // A trainer's side of the arena, with the agent's part played here.
 class Trainer {
  public:
-  Trainer(std::size_t total_bytes, unsigned threads) : device_(threads), capture_(device_, 1) {
-    for (const NamedTensor& tensor : gpt2(total_bytes)) {
-      memory_.push_back(touched(bytes_of(tensor)));
-      registry_.add({tensor.name.c_str(), memory_.back().get(), CKPT_F32, tensor.shape.data(),
-                     static_cast<std::int32_t>(tensor.shape.size()), CKPT_HOST, CKPT_OVERLAPPED},
-                    device_);
-    }
+  Trainer(std::size_t total_bytes, unsigned threads)
+      : device_(threads), state_(total_bytes, device_), capture_(device_, 1) {
     std::string name = "/dev/shm/ckptengine-bench-XXXXXX";
     directory_ = ::mkdtemp(name.data());
     arena_ = std::make_unique<arena::NodeArena>(directory_, "bench", "node");
@@ -107,8 +52,8 @@ class Trainer {
     std::filesystem::remove_all(directory_, ignored);
   }
 
-  const engine::RankState& state() { return registry_.state(); }
-  const device::Plan& plan() { return state().main.plan; }
+  const engine::RankState& state() { return state_.rank(); }
+  const device::Plan& plan() { return state_.plan(); }
 
   void capture() {
     const std::uint64_t sequence = ++iteration_;
@@ -133,9 +78,8 @@ class Trainer {
                                   2);
   }
 
-  std::vector<Memory> memory_;
   device::HostDevice device_;
-  engine::Registry registry_{"rank0", "rank0.private"};
+  bench::Gpt2State state_;
   engine::Capture capture_;
   std::string directory_;
   std::unique_ptr<arena::NodeArena> arena_;
@@ -149,7 +93,7 @@ class Trainer {
 class PlainCopy {
  public:
   PlainCopy(const device::Plan& plan, unsigned threads)
-      : plan_(plan), threads_(threads), pool_(threads), packed_(touched(plan.length_bytes())) {}
+      : plan_(plan), threads_(threads), pool_(threads), packed_(bench::touched(plan.length_bytes())) {}
 
   void run(bool to_tensors) {
     pool_.start(threads_, [&](std::size_t first, std::size_t last) {
@@ -172,7 +116,7 @@ class PlainCopy {
   const device::Plan& plan_;
   unsigned threads_;
   device::CopyPool pool_;
-  Memory packed_;
+  bench::Memory packed_;
 };
 
 template <class Work>

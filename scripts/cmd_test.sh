@@ -37,7 +37,7 @@ else
   to_run=(release asan tsan)
 fi
 
-ensure_packages build
+ensure_packages build test
 ensure_venv
 
 results=build/test-results

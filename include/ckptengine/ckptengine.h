@@ -34,7 +34,7 @@ typedef enum ckpt_status {
   CKPT_ERR_INVALID = 1,      /* a bad argument, option or call order; nothing changed */
   CKPT_ERR_NO_AGENT = 2,     /* no agent answers on this node, or it belongs to another job */
   CKPT_ERR_CLAIMED = 3,      /* another live process holds this rank */
-  CKPT_ERR_SUPERSEDED = 4,   /* this rank was restarted elsewhere; this process takes no further part */
+  CKPT_ERR_SUPERSEDED = 4,   /* a rank was restarted: the job has a new life, and this process is no part of it */
   CKPT_ERR_NO_SPACE = 5,     /* the arena does not fit memory, /dev/shm or the budget; or state outgrew its slot */
   CKPT_ERR_MISMATCH = 6,     /* world size or layout differs from what is stored (the first difference is named) */
   CKPT_ERR_LOST = 7,         /* beyond tolerance: state was committed and cannot be rebuilt from what is left */
@@ -188,6 +188,10 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration);
 /* Call before the next change of the registered CKPT_OVERLAPPED tensors: blocks until they are captured, and makes the
  * snapshot known to the agent. A forgotten call is noticed at the next snapshot, which discards the one before it. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine);
+
+/* Gives up the capture that ckpt_snapshot() began and ckpt_before_update() has not ended, which is never made known: for
+ * state that was changed too early. Without effect where none is pending. */
+CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 
 /* How far the snapshot of `iteration` has come. */
 CKPT_API ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);

@@ -184,6 +184,9 @@ class Engine {
     return status;
   }
 
+  // Gives up the capture that snapshot() began and before_update() has not ended: for state that was changed too early.
+  void discard() { detail::check(ckpt_discard(engine_)); }
+
   // Counters and last measurements.
   ckpt_stats_t stats() const {
     ckpt_stats_t stats{};

@@ -149,6 +149,7 @@ _CALLS: dict[str, list] = {
     "ckpt_restore": [c_void_p, POINTER(CRestored)],
     "ckpt_snapshot": [c_void_p, c_int64],
     "ckpt_before_update": [c_void_p],
+    "ckpt_discard": [c_void_p],
     "ckpt_ticket_state": [c_void_p, c_int64, POINTER(c_int)],
     "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],
     "ckpt_stats": [c_void_p, POINTER(CStats)],

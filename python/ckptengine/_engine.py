@@ -6,6 +6,7 @@ import ctypes
 import json
 import logging
 import os
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,8 @@ class Engine:
     `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(). What is not given
     is taken from the environment (CKPT_<KEY>), then from the file that the option `config` names.
 
+    Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
+
     One thread at a time (the training thread), except Ticket, stage() and stats(). Registered memory is kept alive
     until it is moved, unregistered or the engine is closed. Every method raises Error on failure, except snapshot().
     """
@@ -111,11 +114,12 @@ class Engine:
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
         self._last_status = Status.OK
-        pairs = [(key.encode(), str(value).encode()) for key, value in options.items() if value is not None]
+        pairs = [(_c_text(key), _c_text(str(value))) for key, value in options.items() if value is not None]
         array = (_abi.COption * max(1, len(pairs)))(*pairs)
         handle = ctypes.c_void_p()
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
         self._handle = handle.value
+        self._finalizer = weakref.finalize(self, _let_go, self._library, self._handle, self._alive)
 
     # ---- registration ----
 
@@ -142,18 +146,18 @@ class Engine:
     ) -> None:
         """Registers contiguous memory in row-major order. `owner` is held as long as the memory is registered."""
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-        tensor = _abi.CTensor(name.encode(), address or None, dtype, extents, len(shape), memory, capture)
+        tensor = _abi.CTensor(_c_text(name), address or None, dtype, extents, len(shape), memory, capture)
         self._check(self._library.ckpt_register_tensor(self._open(), byref(tensor)))
         self._alive[name] = owner
 
     def move(self, name: str, address: int, *, owner: Any = None) -> None:
         """Tells that a registered tensor is now at `address`. Not between snapshot() and before_update()."""
-        self._check(self._library.ckpt_move_tensor(self._open(), name.encode(), address or None))
+        self._check(self._library.ckpt_move_tensor(self._open(), _c_text(name), address or None))
         self._alive[name] = owner
 
     def unregister(self, name: str) -> None:
         """Forgets a tensor. Not between snapshot() and before_update()."""
-        self._check(self._library.ckpt_unregister_tensor(self._open(), name.encode()))
+        self._check(self._library.ckpt_unregister_tensor(self._open(), _c_text(name)))
         self._alive.pop(name, None)
 
     @property
@@ -214,6 +218,11 @@ class Engine:
         self._report(status, message)
         return False
 
+    def discard(self) -> None:
+        """Gives up the capture that snapshot() began and before_update() has not ended, which is never made known: for
+        state that was changed too early. Without effect where none is pending."""
+        self._check(self._library.ckpt_discard(self._open()))
+
     def stage(self, iteration: int) -> Stage:
         """How far the snapshot of `iteration` has come."""
         stage = ctypes.c_int()
@@ -231,13 +240,9 @@ class Engine:
         """Ends the engine, waiting for a pending capture. The agent and all that was captured stay."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
+            self._finalizer.detach()
             self._library.ckpt_close(handle)
             self._alive.clear()
-
-    def abandon(self) -> None:
-        """Leaves the engine without finishing a pending capture, which is thereby never made known. For state that was
-        changed under the copy. The engine's memory is not freed before the process ends."""
-        self._handle = None
 
     def __enter__(self) -> Engine:
         return self
@@ -265,6 +270,25 @@ class Engine:
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
+
+
+def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:
+    """Of an engine that nobody closed before it was collected or the program ended. What was being captured may have
+    changed since, so it is given up. The registered memory, `alive`, outlives the engine that reads it."""
+    library.ckpt_discard(handle)
+    library.ckpt_close(handle)
+    alive.clear()
+
+
+def _c_text(text: str) -> bytes:
+    """UTF-8 for C, which would silently cut the text off at a null character."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise Error(Status.INVALID, f"{text!r} is no UTF-8 ({error.reason}); name it otherwise") from None
+    if 0 in data:
+        raise Error(Status.INVALID, f"{text!r} holds a null character; leave it out")
+    return data
 
 
 # Buffer formats (PEP 3118) whose size does not depend on the platform.

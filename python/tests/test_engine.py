@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import array
+import gc
+import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +97,72 @@ def test_buffers_that_cannot_be_registered_are_named(job):
         assert "read-only" in status_of(engine.register, "constant", b"abc")[1]
         assert "not contiguous" in status_of(engine.register, "strided", np.zeros((4, 4))[:, ::2])[1]
         assert "format" in status_of(engine.register, "dates", np.zeros(3, "V3"))[1]
+
+
+def test_a_name_that_c_would_cut_off_is_refused(job):
+    with Engine(**job) as engine:
+        engine.register("weight", bytearray(8))
+        for name in ("weight\0", "bias\0b", "\0", "\udcff"):
+            status, message = status_of(engine.register, name, bytearray(8))
+            assert status is Status.INVALID and ("null character" in message or "UTF-8" in message)
+        assert list(engine.registered) == ["weight"]
+    status, message = status_of(Engine, **(job | {"node": "n0\0n1"}))
+    assert status is Status.INVALID and "null character" in message
+
+
+def test_what_is_discarded_is_never_stored(job):
+    with Engine(**job) as engine:
+        state = bytearray(b"good")
+        engine.register("state", state)
+        engine.restore()
+        kept = engine.snapshot(0)
+        assert engine.before_update() and kept.wait(Stage.COMMITTED, 20_000)
+        assert engine.snapshot(1).taken
+        state[:] = b"torn"
+        engine.discard()
+        engine.discard()
+        assert engine.before_update() and engine.stats().discarded == 1
+    with Engine(**job) as engine:
+        state = bytearray(4)
+        engine.register("state", state)
+        assert engine.restore().iteration == 0 and state == b"good"
+
+
+def test_an_engine_that_is_dropped_lets_go_of_its_rank_and_stores_nothing_half(job):
+    state = np.zeros(8 << 20, np.uint8)
+    engine = Engine(**job)
+    engine.register("state", state)
+    engine.restore()
+    kept = engine.snapshot(0)
+    assert engine.before_update() and kept.wait(Stage.COMMITTED, 20_000)
+    assert engine.snapshot(1).taken
+    state[:] = 1  # too early
+    del engine, kept
+    gc.collect()
+    with Engine(**job) as engine:
+        engine.register("state", state)
+        assert engine.restore().iteration == 0 and not state.any()
+
+
+ENDS_WITHOUT_CLOSING = """
+import json, sys
+from ckptengine import Engine, Stage
+engine = Engine(**json.loads(sys.argv[1]))
+engine.register("state", bytearray(b"good" * (4 << 20)))
+engine.restore()
+ticket = engine.snapshot(0)
+engine.before_update()
+assert ticket.wait(Stage.COMMITTED, 20_000)
+assert engine.snapshot(1).taken
+"""
+
+
+def test_a_program_that_ends_without_closing_ends_well(job):
+    command = [sys.executable, "-c", ENDS_WITHOUT_CLOSING, json.dumps(job, default=str)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with Engine(**job) as engine:
+        assert engine.stored_layout()["iteration"] == 0
 
 
 def test_a_registered_bytearray_cannot_be_resized(job):

@@ -94,8 +94,11 @@ Claims::Answer Claims::claim(Claimant& claimant) {
     const bool own_past = holder.process.pid() == claimant.process->pid() && !holder.connected;
     const bool closed = holder.closed_at && holder.closed_at->passed();
     if (!holder.process.exited() && !own_past && !closed) {
-      const std::string who = "rank " + std::to_string(claimant.rank) + " is held by the living process " +
-                              std::to_string(holder.process.pid());
+      const std::string rank = "rank " + std::to_string(claimant.rank);
+      if (holder.process.pid() == claimant.process->pid())
+        return {Verdict::wait, rank + " is held by another engine of this same process; close that first",
+                std::nullopt};
+      const std::string who = rank + " is held by the living process " + std::to_string(holder.process.pid());
       if (!holder.process.stopped()) return {Verdict::wait, who + "; end that process first", std::nullopt};
       holder.process.kill();
       return {Verdict::wait, who + ", which was stopped and has been killed, but has not ended yet; try again",
@@ -157,7 +160,8 @@ void Claims::record(const Claimant& claimant) const {
   {
     std::ofstream file(draft, std::ios::trunc);
     file << body.dump() << '\n';
-    if (!file.flush()) throw_errno(CKPT_ERR_SYSTEM, "cannot write " + draft);
+    if (!file.flush())
+      throw_errno(CKPT_ERR_NO_SPACE, "cannot write " + draft + "; make room in that file system or enlarge it");
   }
   if (::rename(draft.c_str(), path.c_str()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot put " + path + " in place");
 }

@@ -292,6 +292,11 @@ void Driver::status(Respond respond) {
 
 void Driver::stop(Respond respond) {
   parts_.queue.post([this, respond = std::move(respond)] {
+    try {
+      parts_.arena.mark_stopped();
+    } catch (const Failure& failure) {
+      chronicle_.note(failure.what());  // trainers will start another agent
+    }
     respond({});
     parts_.stop_agent("it was asked to");
   });

@@ -13,6 +13,7 @@
 #include <iostream>
 
 #include "agent/agent.hpp"
+#include "arena/node_arena.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
@@ -33,7 +34,8 @@ std::string footer() {
   return "Every option can be given as --option VALUE or option=VALUE, as environment variable CKPT_<OPTION>, or in a "
          "JSON file:\n\n" +
          options_help(Reader::agent) +
-         "\nExit status: 0 when it was asked to end, 1 on failure. SIGTERM ends it; what it holds stays in memory.";
+         "\nExit status: 0 when it was asked to end, 1 on failure, 2 where another agent serves the node. SIGTERM ends "
+         "it; what it holds stays in memory.";
 }
 
 // "--key value", "--key=value" and "key=value"; dashes in keys may stand for underscores.
@@ -72,15 +74,16 @@ int block_signals() {
 class Herald {
  public:
   explicit Herald(UniqueFd pipe = {}) : pipe_(std::move(pipe)) {}
-  void ready() { say("ready"); }
-  void failed(const std::string& sentence) {
+  void ready() { say("0"); }
+  void failed(int exit_status, const std::string& sentence) {
     if (pipe_)
-      say(sentence);
+      say(std::to_string(exit_status) + sentence);
     else
       std::cerr << "ckptd: " << sentence << '\n';
   }
 
  private:
+  // The exit status as one digit, and why.
   void say(const std::string& text) {
     if (pipe_) [[maybe_unused]]
       const auto written = ::write(pipe_.get(), text.data(), text.size());
@@ -93,6 +96,7 @@ int serve(const Options& options, Herald herald) {
   const UniqueFd signals(block_signals());
   agent::Log log;
   try {
+    arena::make_node_directory(options.node_dir());  // where the log is, too
     log = agent::open_log(options.log_file);
     agent::Agent agent(agent::standard_setup(options, log));
     herald.ready();
@@ -104,9 +108,11 @@ int serve(const Options& options, Herald herald) {
   } catch (const std::exception& failure) {
     // What another agent holds has its log, too: this one has no business in it.
     const auto* refused = dynamic_cast<const Failure*>(&failure);
-    if (log && (refused == nullptr || refused->status() != CKPT_ERR_CLAIMED)) log->error("{}", failure.what());
-    herald.failed(failure.what());
-    return 1;
+    const bool claimed = refused != nullptr && refused->status() == CKPT_ERR_CLAIMED;
+    if (log && !claimed) log->error("{}", failure.what());
+    const int exit_status = claimed ? agent_exists_status : 1;
+    herald.failed(exit_status, failure.what());
+    return exit_status;
   }
 }
 
@@ -126,9 +132,10 @@ int await_agent(UniqueFd pipe) {
     if (got <= 0) break;
     said.append(buffer, static_cast<std::size_t>(got));
   }
-  if (said == "ready") return 0;
-  std::cerr << "ckptd: " << (said.empty() ? "the agent ended before it was ready; see its log" : said) << '\n';
-  return 1;
+  if (said == "0") return 0;
+  std::cerr << "ckptd: " << (said.empty() ? "the agent ended before it was ready; see its log" : said.substr(1))
+            << '\n';
+  return said.empty() ? 1 : said.front() - '0';
 }
 
 int serve_detached(const Options& options) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agent/driver.hpp"
+#include "agent/store_poller.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -55,6 +56,7 @@ std::string Driver::node_name(NodeId node) const {
 }
 
 std::string Driver::what_is_missing() const {
+  if (const std::string trouble = store_->trouble(); !trouble.empty()) return trouble;
   const protocol::NodeStatus status = core_.status();
   const auto name = [this](NodeId node) { return node_name(node); };
   const auto number = [](protocol::Rank rank) { return std::to_string(rank); };
@@ -160,6 +162,7 @@ json Driver::status_json() const {
           {"copies", parts_.options.copies},
           {"copies_now", status.copies_now},
           {"alarm", status.alarm},
+          {"coordination_trouble", store_ != nullptr ? store_->trouble() : ""},
           {"ranks", ranks_json(status)},
           {"segments", segments_json()},
           {"arena",

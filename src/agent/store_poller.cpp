@@ -67,22 +67,46 @@ void StorePoller::run() {
       root_swap = std::exchange(root_swap_, std::nullopt);
       life_swap = std::exchange(life_swap_, std::nullopt);
     }
-    try {
-      if (root_swap) {
+    // One that failed is not answered, lest the core asks again at once; it does with the next poll.
+    if (root_swap)
+      attempt(writing, [&] {
         store_.put_if("root", to_text(root_swap->record), root_swap->expected_revision);
         read_root();
-      }
-      if (life_swap) {
+      });
+    if (life_swap)
+      attempt(writing, [&] {
         store_.put_if("life", to_text(life_swap->record), life_swap->expected_revision);
         read_life();
-      }
-      if (std::chrono::steady_clock::now() >= due) poll(polls++ % polls_per_nodes_poll == 0);
-      if (std::exchange(unreachable_, false)) log_->info("the coordination store answers again");
-    } catch (const Failure& failure) {
-      if (!std::exchange(unreachable_, true)) log_->error("{}; will try again and again", failure.what());
-    }
-    if (std::chrono::steady_clock::now() >= due) due = std::chrono::steady_clock::now() + poll_interval;
+      });
+    if (std::chrono::steady_clock::now() < due) continue;
+    attempt(reading, [&] { poll(polls++ % polls_per_nodes_poll == 0); });
+    due = std::chrono::steady_clock::now() + poll_interval;
   }
+}
+
+void StorePoller::attempt(Access access, const std::function<void()>& body) {
+  try {
+    body();
+    note(access, "");
+  } catch (const Failure& failure) {
+    note(access, failure.what());
+  }
+}
+
+void StorePoller::note(Access access, const std::string& trouble) {
+  std::string before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(troubles_[access], trouble);
+  }
+  if (before.empty() && !trouble.empty()) log_->error("{}; will try again and again", trouble);
+  if (!before.empty() && trouble.empty())
+    log_->info("the coordination store can be {} again", access == reading ? "read" : "written");
+}
+
+std::string StorePoller::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return troubles_[reading].empty() ? troubles_[writing] : troubles_[reading];
 }
 
 void StorePoller::poll(bool nodes_too) {
@@ -101,6 +125,11 @@ void StorePoller::read_life() {
   const auto entry = store_.get("life");
   handlers_.life(entry ? protocol::LifeRead{entry->revision, parsed(life_record(entry->value), "life")}
                        : protocol::LifeRead{});
+  if (!entry && life_seen_)
+    throw Failure(CKPT_ERR_CORRUPT,
+                  "the job's records have vanished from the coordination directory; stop the job's agents (ckptctl "
+                  "stop) and start it again, to make new ones");
+  life_seen_ = entry.has_value();
 }
 
 }  // namespace ckpt::agent

@@ -21,15 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void make_directories(const std::string& path) {
-  for (auto slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
-    if (::mkdir(path.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST)
-      throw_errno(CKPT_ERR_SYSTEM, "cannot make the directory " + path.substr(0, slash));
+void make_directory(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot make the directory " + path);
-  struct stat directory {};
-  if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
-    throw Failure(CKPT_ERR_INVALID, "the arena " + path + " belongs to another user; set arena_dir to one of your own");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot make the directory " + path + " for the arena (option arena_dir)");
 }
 
 // The number of a file "<prefix><n><suffix>".
@@ -83,6 +77,8 @@ void take_lock(int fd, const std::string& directory) {
                                       "; give this node another name (option node) or stop that agent (ckptctl stop)");
 }
 
+std::string stopped_mark(const std::string& directory) { return directory + "/stopped"; }
+
 std::string name_of(const char (&field)[name_bytes_max]) {
   return std::string(field, ::strnlen(field, name_bytes_max));
 }
@@ -99,16 +95,28 @@ void raise(Word64& word, std::uint64_t value) {
 
 }  // namespace
 
+void make_node_directory(const std::string& path) {
+  for (auto slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    make_directory(path.substr(0, slash));
+  make_directory(path);
+  struct stat directory {};
+  if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
+    throw Failure(CKPT_ERR_INVALID, "the arena " + path + " belongs to another user; set arena_dir to one of your own");
+}
+
 NodeArena::NodeArena(std::string directory, const std::string& job, const std::string& node)
     : directory_(std::move(directory)) {
-  make_directories(directory_);
+  make_node_directory(directory_);
   const std::string path = directory_ + "/node";
   lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock_) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
   take_lock(lock_.get(), directory_);
+  ::unlink(stopped_mark(directory_).c_str());
   if (const int error = ::posix_fallocate(lock_.get(), 0, page_bytes); error != 0) {
     errno = error;
-    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve one page for " + path);
+    throw_errno(CKPT_ERR_NO_SPACE, "the file system of " + directory_ +
+                                       " has not even room for the arena's first page; free some, enlarge it (mount -o "
+                                       "remount,size=...) or set the option arena_dir to another tmpfs");
   }
   mapping_ = Mapping(lock_.get(), page_bytes, Mapping::Access::write, path);
   if (header()->magic == 0) initialize(*header(), job, node);
@@ -119,6 +127,13 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
     throw Failure(CKPT_ERR_INVALID, "the arena " + directory_ + " belongs to node " + name_of(header()->node) +
                                         " of job " + name_of(header()->job) + "; use another arena_dir");
 }
+
+void NodeArena::mark_stopped() const {
+  const UniqueFd mark(::open(stopped_mark(directory_).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!mark) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + stopped_mark(directory_));
+}
+
+bool was_stopped(const std::string& directory) { return ::access(stopped_mark(directory).c_str(), F_OK) == 0; }
 
 NodeMemory NodeArena::memory() const { return memory_of(*header()); }
 

@@ -24,6 +24,10 @@ struct NodeMemory {
   std::uint64_t highest_epoch = 0;
 };
 
+// The arena's directory and those above it, where they are not there yet. Throws Failure for one that cannot be made or
+// belongs to another user.
+void make_node_directory(const std::string& path);
+
 class NodeArena {
  public:
   // Makes the directory, or re-attaches to what an earlier agent left in it. Throws Failure: CKPT_ERR_CLAIMED when
@@ -32,6 +36,9 @@ class NodeArena {
 
   const std::string& directory() const { return directory_; }
   std::uint64_t arena_id() const { return header()->arena_id; }
+
+  // The agent was told to end: trainers that run start no other by themselves. Ends with the next NodeArena here.
+  void mark_stopped() const;
 
   NodeMemory memory() const;
   // Words only ever grow; each is stored on its own.
@@ -56,6 +63,9 @@ class NodeArena {
   Mapping mapping_;
   std::atomic<std::uint64_t> next_segment_{0};
 };
+
+// Whether the arena's agent was told to end and none has been started since.
+bool was_stopped(const std::string& directory);
 
 // An arena seen from outside, for tools; nothing when there is none at `directory`.
 struct ArenaSummary {

@@ -7,7 +7,9 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -84,18 +86,50 @@ struct Name {
 
 struct ShardName {
   static void parse(std::string& to, std::string_view text) {
-    if (!is_plain_name(text) || text.ends_with(".private"))
-      throw BadValue{"must be 1 to 64 characters of A-Z a-z 0-9 . _ - that do not end in .private"};
+    // The parts of a shard are named after it (protocol/parts.hpp), and names end at 64 characters.
+    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || protocol::parse_part(text).of != 1)
+      throw BadValue{"must be 1 to 48 characters of A-Z a-z 0-9 . _ - that do not end in .private or like .0of2"};
     to = text;
   }
   static std::string text(const std::string& from) { return from; }
 };
 
-struct Directory {
+struct AbsolutePath {
   static void parse(std::string& to, std::string_view text) {
     Text::parse(to, text);
     if (!text.starts_with('/')) throw BadValue{"must be an absolute path"};
     while (to.size() > 1 && to.ends_with('/')) to.pop_back();
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+struct Placement {
+  static void parse(std::optional<placement::Strategy>& to, std::string_view text) {
+    to.reset();
+    if (text == "auto") return;
+    std::string names = "auto";
+    for (const auto strategy : placement::all_strategies) {
+      if (text == placement::name(strategy)) to = strategy;
+      names += ", " + std::string(placement::name(strategy));
+    }
+    if (!to) throw BadValue{"must be one of " + names};
+  }
+  static std::string text(std::optional<placement::Strategy> from) {
+    return from ? std::string(placement::name(*from)) : "auto";
+  }
+};
+
+// Levels from the outside in, "row2/rack7"; empty where nothing is known.
+struct Domain {
+  static void parse(std::string& to, std::string_view text) {
+    for (std::string_view rest = text; !rest.empty();) {
+      const auto slash = rest.find('/');
+      if (!is_plain_name(rest.substr(0, slash)) || slash == rest.size() - 1)
+        throw BadValue{"must be names of A-Z a-z 0-9 . _ - with / between them, as in row2/rack7"};
+      rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
+    }
+    if (text.size() > 256) throw BadValue{"must be at most 256 characters"};
+    to = text;
   }
   static std::string text(const std::string& from) { return from; }
 };
@@ -153,15 +187,21 @@ const std::array keys = {
                                  "`auto`: start the node's agent where none runs; `attach`: it must be running."),
     entry<&Options::ckptd, Text>("ckptd", "", "beside the library, then `PATH`", engine, 0,
                                  "Path of the agent's program."),
-    entry<&Options::arena_dir, Directory>("arena_dir", "", "`/dev/shm/ckptengine-<uid>`", all, 0,
-                                          "Directory in a tmpfs under which checkpoints are held in memory."),
+    entry<&Options::arena_dir, AbsolutePath>("arena_dir", "", "`/dev/shm/ckptengine-<uid>`", all, 0,
+                                             "Directory in a tmpfs under which checkpoints are held in memory."),
     entry<&Options::arena_bytes, Bytes>("arena_bytes", "0", "", agent, 0,
                                         "Most memory the node's arena may take; 0: what the file system has."),
-    entry<&Options::coordination, Directory>(
+    entry<&Options::coordination, AbsolutePath>(
         "coordination", "", "`/tmp/ckptengine-<uid>`", agent | tool, 0,
         "Directory, the same on all nodes of the job, through which agents find each other."),
     entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
                                           "On how many nodes each shard is held, the own one included."),
+    entry<&Options::placement, Placement>(
+        "placement", "auto", "", agent | engine, 0,
+        "Which nodes hold what: `auto` (groups; shards that several ranks name are cut among them), or `group`, `ring`, "
+        "`mixed`, `cover`, `sharded`, `sharded+copy`."),
+    entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
+                                    "Failure domain of this node, outermost level first, as in `row2/rack7`."),
     entry<&Options::slot_bytes, Bytes>(
         "slot_bytes", "0", "", engine, 0,
         "Least size of a slot of the main shard, for state that will grow; 0: as large as "
@@ -186,8 +226,8 @@ const std::array keys = {
         "How long a new trainer waits for an earlier one of its rank to be gone."),
     entry<&Options::close_timeout_ms, Milliseconds>("close_timeout_ms", "2000", "", engine, 0,
                                                     "How long closing the engine may wait for a capture to end."),
-    entry<&Options::log_file, Text>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
-                                    "Where the agent writes its log."),
+    entry<&Options::log_file, AbsolutePath>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
+                                            "Where the agent writes its log."),
     entry<&Options::config, Text>("config", "", "none", all, 0, "JSON file with options: one object, key to value."),
 };
 
@@ -251,7 +291,10 @@ void offer_environment(Settings& settings, const char* const* environment) {
 void offer_file(Settings& settings, const std::string& path) {
   std::ifstream file(path);
   if (!file) refuse("cannot read the file \"" + path + "\" that option \"config\" names; give a file that exists");
-  const auto json = nlohmann::json::parse(file, nullptr, false);
+  std::string text;
+  if (std::error_code error; !std::filesystem::is_directory(path, error))
+    text.assign(std::istreambuf_iterator(file), {});
+  const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) refuse("config file " + path + " is not a JSON object of options; correct it");
   for (const auto& [name, value] : json.items()) {
     const std::string from = "key \"" + name + "\" in config file " + path;

@@ -52,6 +52,9 @@ struct Options {
 
 using OptionPairs = std::vector<std::pair<std::string, std::string>>;
 
+// Exit status of ckptd where another agent serves the node already, or is about to.
+inline constexpr int agent_exists_status = 2;
+
 // Who reads an option; decides which keys must be given. All three accept every key, so that they can share sources.
 enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
 

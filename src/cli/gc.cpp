@@ -1,10 +1,12 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "agent/claims.hpp"
 #include "base/error.hpp"
@@ -42,19 +44,40 @@ std::string root_record(const std::string& directory) {
   }
 }
 
-// Why the job must not be touched, if it must not.
-std::string alive(const std::vector<Arena>& arenas, const std::string& records) {
+struct Job {
+  std::string name;
+  std::vector<Arena> arenas;
+  std::string records;  // their directory
+  std::string root;     // the record as it was first seen
+  std::string why;      // it must not be touched; "" if it may be
+};
+
+std::string alive_here(const std::vector<Arena>& arenas) {
   for (const Arena& arena : arenas) {
     if (arena.has_agent()) return "its agent on node " + arena.node + " is running; end it first (ckptctl stop)";
     for (const agent::LivingTrainer& trainer : agent::living_trainers(arena.directory))
       return "a trainer of rank " + std::to_string(trainer.rank) + " on node " + arena.node +
              " is running; end it first";
   }
-  const std::string before = root_record(records);
-  if (before.empty()) return "";
+  return "";
+}
+
+// Looks at the jobs that nothing here speaks for, all at once, for as long as a living root would need to show itself.
+std::vector<Job> look_at_jobs(const Scope& scope) {
+  std::vector<Job> jobs;
+  for (const std::string& name : jobs_in(scope)) {
+    Job job{name, find_arenas({scope.arena_dir, scope.coordination, name, ""}), scope.coordination + "/" + name, "",
+            ""};
+    job.why = alive_here(job.arenas);
+    if (job.why.empty()) job.root = root_record(job.records);
+    jobs.push_back(std::move(job));
+  }
+  if (std::all_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.root.empty(); })) return jobs;
   std::this_thread::sleep_for(watch_root);
-  if (root_record(records) == before) return "";
-  return "agents of it are running on other nodes; end them first (ckptctl stop, there)";
+  for (Job& job : jobs)
+    if (!job.root.empty() && root_record(job.records) != job.root)
+      job.why = "agents of it are running on other nodes; end them first (ckptctl stop, there)";
+  return jobs;
 }
 
 // Removes an arena under its lock, so that no agent attaches to half of it.
@@ -65,37 +88,41 @@ void remove_arena(const Arena& arena) {
   fs::remove_all(arena.directory);
 }
 
+// The bytes that were freed.
+std::uint64_t remove_job(const Scope& scope, const Job& job) {
+  std::uint64_t bytes = 0;
+  try {
+    for (const Arena& arena : job.arenas) {
+      const std::uint64_t arena_bytes = directory_bytes(arena.directory);
+      remove_arena(arena);
+      bytes += arena_bytes;
+    }
+    std::error_code not_empty;
+    fs::remove(scope.arena_dir + "/" + job.name, not_empty);
+    fs::remove_all(job.records);
+  } catch (const fs::filesystem_error& error) {
+    throw Failure(CKPT_ERR_SYSTEM, "cannot remove what job " + job.name + " left: " + error.what());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Result gc(const Scope& scope, bool all) {
   if (scope.job.empty() && !all) throw Failure(CKPT_ERR_INVALID, "name the job (--job) or say --all");
   Result result;
   result.json = {{"removed", nlohmann::json::array()}, {"kept", nlohmann::json::array()}};
-  for (const std::string& job : jobs_in({scope.arena_dir, scope.coordination, scope.job, ""})) {
-    const auto arenas = find_arenas({scope.arena_dir, scope.coordination, job, ""});
-    const std::string records = scope.coordination + "/" + job;
-    if (const std::string why = alive(arenas, records); !why.empty()) {
-      result.text += "job " + job + " is kept: " + why + "\n";
-      result.json["kept"].push_back({{"job", job}, {"why", why}});
+  for (const Job& job : look_at_jobs({scope.arena_dir, scope.coordination, scope.job, ""})) {
+    if (!job.why.empty()) {
+      result.text += "job " + job.name + " is kept: " + job.why + "\n";
+      result.json["kept"].push_back({{"job", job.name}, {"why", job.why}});
       result.good = all && result.good;
       continue;
     }
-    std::uint64_t bytes = 0;
-    try {
-      for (const Arena& arena : arenas) {
-        const std::uint64_t arena_bytes = directory_bytes(arena.directory);
-        remove_arena(arena);
-        bytes += arena_bytes;
-      }
-      std::error_code not_empty;
-      fs::remove(scope.arena_dir + "/" + job, not_empty);
-      fs::remove_all(records);
-    } catch (const fs::filesystem_error& error) {
-      throw Failure(CKPT_ERR_SYSTEM, std::string("cannot remove what job ") + job + " left: " + error.what());
-    }
+    const std::uint64_t bytes = remove_job(scope, job);
     result.text +=
-        "removed job " + job + ": " + std::to_string(arenas.size()) + " arenas, " + human_bytes(bytes) + "\n";
-    result.json["removed"].push_back({{"job", job}, {"arenas", arenas.size()}, {"bytes", bytes}});
+        "removed job " + job.name + ": " + std::to_string(job.arenas.size()) + " arenas, " + human_bytes(bytes) + "\n";
+    result.json["removed"].push_back({{"job", job.name}, {"arenas", job.arenas.size()}, {"bytes", bytes}});
   }
   if (result.text.empty()) {
     if (!all) throw Failure(CKPT_ERR_INVALID, nothing_found(scope, "arena or record"));

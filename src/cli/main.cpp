@@ -64,19 +64,28 @@ int print(const cli::Result& result, bool json) {
 int main(int argc, char** argv) {
   CLI::App app("ckptctl looks after the agents (ckptd) of this machine and the memory they hold.", "ckptctl");
   app.set_version_flag("--version", std::string(CKPT_VERSION));
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.footer(
       "Options may also come from the environment, as CKPT_JOB, CKPT_ARENA_DIR and so on.\n"
       "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.");
   CommandLine line;
   const CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
-  const CLI::App* stop = add_command(app, line, "stop", "End the agents; what they hold stays in memory");
+  const CLI::App* stop =
+      add_command(app, line, "stop", "End the agents; what they hold stays in memory, and trainers go on without");
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
   gc->add_flag("--all", line.all, "Of every job that has no agent any more");
   add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits");
   cli::PlacementOptions placement_options;
   const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  }
+  if (app.get_subcommands().empty()) {
+    std::cerr << app.help();
+    return 1;
+  }
   try {
     if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
     const cli::Scope scope = scope_of(line);

@@ -79,6 +79,8 @@ std::string agent_text(const json& agent) {
                      agent.at("epoch").dump() + "\n";
   text += "  " + decision_text(agent) + "  " + committed_text(agent);
   if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
+  if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())
+    text += "  COORDINATION FAILS: " + trouble + "\n";
   const json& arena = agent.at("arena");
   const auto budget = arena.at("budget_bytes").get<std::uint64_t>();
   text += "  arena: " + human_bytes(arena.at("bytes").get<std::uint64_t>()) +

@@ -120,10 +120,12 @@ std::uint64_t random_number() {
 }
 
 void make_private_directory(const fs::path& directory) {
-  if (directory.has_parent_path() && !fs::exists(directory.parent_path()))
+  std::error_code unknown;  // what cannot be looked at cannot be made either, and that says why
+  if (directory.has_parent_path() && !fs::exists(directory.parent_path(), unknown) && !unknown)
     make_private_directory(directory.parent_path());
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot make the coordination directory " + directory.string());
+    throw_errno(CKPT_ERR_SYSTEM,
+                "cannot make the coordination directory " + directory.string() + " (option coordination)");
 }
 
 }  // namespace

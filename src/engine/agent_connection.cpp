@@ -13,6 +13,7 @@ namespace ckpt::engine {
 namespace {
 
 constexpr std::int64_t start_timeout_ms = 15'000;
+constexpr std::int64_t ready_timeout_ms = 5'000;  // of an agent that another rank started at the same moment
 constexpr std::int64_t answer_margin_ms = 5'000;  // beyond what the agent was told to keep to
 constexpr std::chrono::milliseconds connect_pause{10};
 
@@ -49,16 +50,21 @@ FrameSocket connect(const Options& options) {
   if (options.agent == AgentMode::attach)
     throw Failure(CKPT_ERR_NO_AGENT, why + "; start ckptd on this node, or set the option agent to auto");
   const Deadline deadline = Deadline::in_ms(start_timeout_ms);
-  const std::string complaint = start_agent(options, deadline);
-  // It may be another rank's agent that has got the arena and is not ready yet: our own complained about that.
-  const Deadline patience = complaint.empty() ? deadline : Deadline::in_ms(std::min(deadline.remaining_ms(), 3000));
-  for (;;) {
+  try {
+    start_agent(options, deadline);
+  } catch (const Failure& failure) {
+    // Another rank may have had more luck meanwhile.
+    if (auto socket = try_connect(path, why)) return std::move(*socket);
+    throw Failure(failure.status(), "cannot start the agent of node " + options.node + ": " + failure.what());
+  }
+  // One that serves can be reached at once; another rank's, that has got the arena, may not be ready yet.
+  for (const Deadline patience = Deadline::in_ms(ready_timeout_ms);;) {
     if (auto socket = try_connect(path, why)) return std::move(*socket);
     if (patience.passed()) break;
     std::this_thread::sleep_for(connect_pause);
   }
-  throw Failure(CKPT_ERR_NO_AGENT,
-                "cannot start the agent of node " + options.node + ": " + (complaint.empty() ? why : complaint));
+  throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options.node + " runs, but cannot be reached: " + why +
+                                       "; see its log, " + options.log_file);
 }
 
 }  // namespace
@@ -105,8 +111,11 @@ Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
     usable_ = true;
     return answer;
   } catch (const Failure& failure) {
-    throw Failure(failure.status(),
-                  "the agent gave no answer to \"" + request.at("type").get<std::string>() + "\": " + failure.what());
+    const bool late = failure.status() == CKPT_ERR_TIMEOUT;
+    const std::string advice =
+        late ? "; is it (process " + std::to_string(socket_.peer().pid) + ") stopped? ckptctl doctor tells" : "";
+    throw Failure(failure.status(), "the agent gave no answer to \"" + request.at("type").get<std::string>() +
+                                        "\": " + failure.what() + advice);
   }
 }
 

@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/error.hpp"
@@ -88,37 +90,46 @@ pid_t spawn(const std::string& program, const std::vector<std::string>& words, i
                                      "; set the option ckptd to its path, or start the agent yourself");
 }
 
-// Waits for the process; one that is not through in time is killed. False then.
-bool wait_for_exit(pid_t pid, Deadline deadline) {
+// How the process ended, as waitpid() tells it. Nothing when it was not through in time: then it is killed.
+std::optional<int> wait_for_exit(pid_t pid, Deadline deadline) {
   const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd entry{process.get(), POLLIN, 0};
   int ready = 0;
   do ready = ::poll(&entry, 1, deadline.remaining_ms());
   while (ready < 0 && errno == EINTR);
   if (ready == 0) ::kill(pid, SIGKILL);
-  // ECHILD where the process ignores SIGCHLD: then the kernel has reaped it.
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  int status = 0;  // stays so where the caller ignores SIGCHLD and the kernel has reaped the process (ECHILD)
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return ready != 0;
+  return ready == 0 ? std::nullopt : std::optional(status);
 }
 
 std::string first_line(int fd) {
-  char text[1024];
+  char text[4096];
   ::fcntl(fd, F_SETFL, O_NONBLOCK);
   const ssize_t got = ::read(fd, text, sizeof(text));
   const std::string line(text, got > 0 ? static_cast<std::size_t>(got) : 0);
   return line.substr(0, line.find('\n'));
 }
 
+std::string how_it_ended(int status) {
+  if (WIFSIGNALED(status)) return "was killed by signal " + std::to_string(WTERMSIG(status));
+  return "ended with status " + std::to_string(WEXITSTATUS(status)) + " and gave no reason; is it ckptd?";
+}
+
 }  // namespace
 
-std::string start_agent(const Options& options, Deadline deadline) {
+void start_agent(const Options& options, Deadline deadline) {
   const std::string program = find_ckptd(options);
   Pipe errors;
   const pid_t pid = spawn(program, to_key_values(options, Reader::agent), errors.write.get());
   errors.write.reset();
-  if (!wait_for_exit(pid, deadline)) return program + " did not get ready in time";
-  return first_line(errors.read.get());
+  const auto status = wait_for_exit(pid, deadline);
+  if (!status)
+    throw Failure(CKPT_ERR_NO_AGENT, program + " did not get ready in time; see its log, " + options.log_file);
+  if (WIFEXITED(*status) && (WEXITSTATUS(*status) == 0 || WEXITSTATUS(*status) == agent_exists_status)) return;
+  const std::string complaint = first_line(errors.read.get());
+  throw Failure(CKPT_ERR_NO_AGENT, complaint.empty() ? program + " " + how_it_ended(*status) : complaint);
 }
 
 }  // namespace ckpt::engine

@@ -4,6 +4,7 @@
 #include <array>
 #include <random>
 
+#include "arena/node_arena.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
 
@@ -171,6 +172,10 @@ bool AgentLink::reconnect() {
     sizes = reserved_;
   }
   try {
+    if (arena::was_stopped(options_.node_dir()))
+      throw Failure(CKPT_ERR_NO_AGENT,
+                    "the agent of node " + options_.node +
+                        " was stopped on purpose (ckptctl stop); start ckptd on it to go on taking snapshots");
     auto connection = AgentConnection::open(options_, instance_, incarnation_.load(std::memory_order_acquire));
     auto slots = sizes ? reserve_on(connection, *sizes) : nullptr;
     install(std::move(connection), std::move(slots));

@@ -21,13 +21,20 @@ namespace {
 using ckpt::Failure;
 using ckpt::engine::Outcome;
 
-thread_local std::string last_error;  // NOLINT: the ABI's one piece of state
+// The ABI's one piece of state. An engine in static storage is closed when its thread's own objects are gone already.
+thread_local bool last_error_gone = false;  // NOLINT
+struct LastError {
+  std::string sentence;
+  ~LastError() { last_error_gone = true; }
+};
+thread_local LastError last_error;  // NOLINT
 
 ckpt_status fail(ckpt_status status, const char* sentence) noexcept {
+  if (last_error_gone) return status;
   try {
-    last_error = sentence;
+    last_error.sentence = sentence;
   } catch (...) {
-    last_error.clear();
+    last_error.sentence.clear();
   }
   return status;
 }
@@ -36,10 +43,9 @@ ckpt_status fail(ckpt_status status, const char* sentence) noexcept {
 template <class Body>
 ckpt_status guarded(Body body) noexcept {
   try {
-    last_error.clear();
+    fail(CKPT_OK, "");
     const Outcome outcome = body();
-    if (*outcome.text != '\0') last_error = outcome.text;
-    return outcome.status;
+    return *outcome.text == '\0' ? outcome.status : fail(outcome.status, outcome.text);
   } catch (const Failure& failure) {
     return fail(failure.status(), failure.what());
   } catch (const std::bad_alloc&) {
@@ -78,7 +84,7 @@ ckpt::OptionPairs pairs_of(const ckpt_option* options, std::size_t count) {
 
 }  // namespace
 
-const char* ckpt_last_error(void) { return last_error.c_str(); }
+const char* ckpt_last_error(void) { return last_error_gone ? "" : last_error.sentence.c_str(); }
 
 const char* ckpt_version(void) { return CKPT_VERSION; }
 
@@ -148,6 +154,13 @@ ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration) {
 
 ckpt_status ckpt_before_update(ckpt_engine* engine) {
   return on_engine(engine, [](auto& self) { return self.before_update(); });
+}
+
+ckpt_status ckpt_discard(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) -> Outcome {
+    self.discard();
+    return {};
+  });
 }
 
 ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {

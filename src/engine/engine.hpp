@@ -43,6 +43,7 @@ class Engine {
 
   Outcome snapshot(std::int64_t iteration);
   Outcome before_update();
+  void discard();
 
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;

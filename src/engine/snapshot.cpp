@@ -76,11 +76,16 @@ void Engine::follow_session() {
 // The one before was never finished: its tensors may have changed under the copy.
 Outcome Engine::discard_forgotten() {
   if (!capture_.active()) return {};
-  tickets_.discarded(capture_.version().iteration());
-  capture_.cancel();
+  discard();
   return {CKPT_OK,
           "the snapshot before this one was discarded, because before_update() was not called after it; call "
           "before_update() before each change of the registered tensors"};
+}
+
+void Engine::discard() {
+  if (!capture_.active()) return;
+  tickets_.discarded(capture_.version().iteration());
+  capture_.cancel();
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at) {
@@ -92,19 +97,19 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     throw Failure(CKPT_ERR_NO_AGENT,
                   "snapshot(" + std::to_string(iteration) + ") is not taken: " + link_.why_disconnected());
   if (const std::uint64_t incarnation = control.fenced(); incarnation != 0)
-    throw Failure(CKPT_ERR_SUPERSEDED, "rank " + std::to_string(options_.rank) + " was started again (incarnation " +
-                                           std::to_string(incarnation) +
-                                           "), and this process takes no further part; end it");
+    throw Failure(CKPT_ERR_SUPERSEDED, "a rank was started again, so that life " + std::to_string(incarnation) +
+                                           " of the job began, of which this process of rank " +
+                                           std::to_string(options_.rank) +
+                                           " is no part; end it and start the rank again, as all others");
   const RankState& state = registry_.state();
   if (!capture_.session().slots) reserve_slots(state);
   if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);
 
   const auto grant = capture_.unused_grant();
   if (!grant || iteration < capture_.session().control->resume_at())
-    return {
-        CKPT_ERR_SKIPPED,
-        "this iteration's snapshot is skipped on all ranks, because earlier ones are still being copied; training is "
-        "not affected"};
+    return {CKPT_ERR_SKIPPED,
+            "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
+            "training is not affected"};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state);
   return discarded;
@@ -140,8 +145,7 @@ Outcome Engine::before_update() {
   const std::int64_t iteration = capture_.version().iteration();
   const std::uint64_t bytes = capture_.length_bytes();
   if (!capture_.finish(Deadline::in_ms(capture_timeout_ms))) {
-    tickets_.discarded(iteration);
-    capture_.cancel();
+    discard();
     return {CKPT_ERR_DISCARDED,
             "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
   }

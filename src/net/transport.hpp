@@ -55,7 +55,7 @@ struct TransportOptions {
   std::uint64_t node_instance = 0;  // this life of the node's arena: tells a replacement from the node it replaces
   std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
   std::string interface;           // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
-  std::size_t chunk_bytes = 4u << 20;        // size of one transfer
+  std::size_t chunk_bytes = 2u << 20;        // size of one transfer: still in a cache when it is verified
   std::size_t chunks_in_flight = 4;          // per fetch
   std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
   std::size_t queue_limit = 4096;           // requests waiting for the transport's thread; beyond: send() returns false

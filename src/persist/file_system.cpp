@@ -1,10 +1,13 @@
 #include "persist/file_system.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 #include "kernels/digest.hpp"
 #include "persist/local_file_system.hpp"
+#include "persist/nfs_file_system.hpp"
 
 namespace ckpt::persist {
 namespace {
@@ -29,6 +32,10 @@ std::string text_of(int error) {
       return "the storage did not answer in time; look whether it hangs";
     case ECANCELED:
       return "it was called off";
+    case ECONNRESET:
+      return "the connection to the server was lost";
+    case EHOSTUNREACH:
+      return "the server does not answer, or does not export this; look whether it runs";
     case ENOSPC:
       return "the storage is full; make room, or keep fewer steps";
     default:
@@ -41,6 +48,12 @@ std::string text_of(int error) {
 StorageError::StorageError(int error, const std::string& doing)
     : Failure(status_of(error), doing + ": " + text_of(error)), error_(error) {}
 
+std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
+  constexpr auto alignment = std::align_val_t{direct_alignment_bytes};
+  return {static_cast<std::byte*>(::operator new(std::max<std::size_t>(size_bytes, 1), alignment)),
+          [](std::byte* data) { ::operator delete(data, alignment); }};
+}
+
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options) {
   if (options.queue_depth == 0 || options.block_bytes == 0 || options.block_bytes % kernels::leaf_size_bytes != 0)
     throw Failure(CKPT_ERR_INVALID, "storage needs a queue depth of at least 1 and blocks of a multiple of 64 KiB");
@@ -49,6 +62,7 @@ std::unique_ptr<FileSystem> open_file_system(const std::string& location, const 
     while (root.size() > 1 && root.back() == '/') root.pop_back();
     return std::make_unique<LocalFileSystem>(root, options);
   }
+  if (location.starts_with("nfs://")) return std::make_unique<NfsFileSystem>(location, options);
   throw Failure(CKPT_ERR_INVALID,
                 "storage \"" + location + "\" is neither an absolute path nor nfs://server/export/path; correct it");
 }

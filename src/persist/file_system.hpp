@@ -49,6 +49,9 @@ struct Completion {
   std::size_t size_bytes = 0;  // fewer than asked for: the file's end, or start the rest again
 };
 
+// Memory that transfers past the page cache can use.
+std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes);
+
 // An open file. Transfers are started and complete in any order; at most queue_depth are in flight.
 class File {
  public:
@@ -78,6 +81,9 @@ class FileSystem {
   virtual const FileSystemOptions& options() const = 0;
   // For messages: the root and the path.
   virtual std::string label(const std::string& path) const = 0;
+
+  // Aligned memory that transfers may be cheaper with than with other memory.
+  virtual std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) { return make_aligned_buffer(size_bytes); }
 
   // A new, empty file; EEXIST where there is one. `expected_bytes` are reserved where the file system can.
   virtual std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) = 0;

@@ -18,6 +18,9 @@ class LocalFileSystem : public FileSystem {
 
   const FileSystemOptions& options() const override { return options_; }
   std::string label(const std::string& path) const override { return path.empty() ? root_ : root_ + "/" + path; }
+  std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) override {
+    return transfers_->make_buffer(size_bytes);
+  }
   std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) override;
   std::unique_ptr<File> open(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;

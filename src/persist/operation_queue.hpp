@@ -65,6 +65,8 @@ class OperationQueue {
   virtual void submit(OperationPtr operation) = 0;
   // The next operation that has ended; null where none does until then.
   virtual OperationPtr wait(Clock::time_point until) = 0;
+  // Memory from which and to which transfers may be cheaper than elsewhere; it outlives the queue.
+  virtual std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) { return make_aligned_buffer(size_bytes); }
   // Submitted, and not yet handed out by wait().
   virtual std::size_t unfinished() const = 0;
 };

@@ -10,7 +10,17 @@ namespace ckpt::persist {
 namespace {
 
 // True for the failures that say nothing about the step: then there is no listing either.
-bool is_about_storage(const StorageError& error) { return error.error() == ETIMEDOUT || error.error() == ECANCELED; }
+bool is_about_storage(const StorageError& error) {
+  switch (error.error()) {
+    case ETIMEDOUT:
+    case ECANCELED:
+    case ECONNRESET:
+    case EHOSTUNREACH:
+      return true;
+    default:
+      return false;
+  }
+}
 
 std::string check_file(FileSystem& files, const std::string& path, std::uint64_t expected_bytes) {
   const auto size = files.file_size(path);
@@ -66,6 +76,23 @@ bool may_go(FileSystem& files, const std::string& job, const Step& step, Version
   if (step.usable()) return true;  // one of too many
   const auto newest = newest_in(files, job + "/" + step_name(step.iteration), step.iteration);
   return newest && *newest < newest_usable;
+}
+
+// Removes what a whole step does not need: what earlier lives left, and what never became a whole file.
+void sweep(FileSystem& files, const std::string& job, const Step& step) {
+  const std::string directory = job + "/" + step_name(step.iteration);
+  const std::uint64_t incarnation = step.version().incarnation();
+  for (const DirectoryEntry& entry : files.list(directory)) {
+    const auto of = incarnation_in(entry.name);
+    const bool is_part = entry.name.ends_with(part_suffix);
+    if (of && (*of < incarnation || (*of == incarnation && is_part))) files.remove(directory + "/" + entry.name);
+  }
+}
+
+// Whether `retention` keeps a usable step, when so many newer ones are kept.
+bool is_kept(const Step& step, const Retention& retention, std::uint32_t kept) {
+  return kept < std::max(retention.keep_last, 1u) ||
+         (retention.keep_every > 0 && step.iteration % retention.keep_every == 0);
 }
 
 }  // namespace
@@ -144,18 +171,15 @@ Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& r
   Version newest_usable;
   std::uint32_t kept = 0;
   for (const Step& step : list_steps(files, job)) {
-    if (step.usable()) {
-      newest_usable = std::max(newest_usable, step.version());
-      if (kept < std::max(retention.keep_last, 1u)) {
-        ++kept;
-        continue;
-      }
-      if (retention.keep_every > 0 && step.iteration % retention.keep_every == 0) continue;
-    }
     try {
-      if (!newest_usable || !may_go(files, job, step, newest_usable)) continue;
-      remove_step(files, job, step.iteration);
-      pruned.removed.push_back(step.iteration);
+      if (step.usable() && is_kept(step, retention, kept)) {
+        newest_usable = std::max(newest_usable, step.version());
+        ++kept;
+        sweep(files, job, step);
+      } else if (newest_usable && may_go(files, job, step, newest_usable)) {
+        remove_step(files, job, step.iteration);
+        pruned.removed.push_back(step.iteration);
+      }
     } catch (const StorageError& error) {
       if (is_about_storage(error)) throw;
       pruned.problems.emplace_back(error.what());

@@ -70,6 +70,70 @@ class Writes {
   std::vector<std::size_t> free_;
 };
 
+// Blocks that are being read, by tag, each with its place in one piece of memory.
+class Reads {
+ public:
+  Reads(FileSystem& files, File& file, std::string label) : files_(files), file_(file), label_(std::move(label)) {}
+
+  std::size_t depth() const { return std::max(files_.options().queue_depth, 1u); }
+
+  // As many as will ever be under way at once.
+  void begin(const std::vector<Extent>& extents) {
+    slots_.resize(extents.size());
+    memory_ = files_.make_buffer(extents.size() * files_.options().block_bytes);
+    for (std::size_t tag = 0; tag < extents.size(); ++tag) start(tag, extents[tag]);
+  }
+
+  // In the place of one that was read.
+  void start(std::size_t tag, const Extent& extent) {
+    slots_[tag] = {extent, 0};
+    ++in_flight_;
+    read_rest(tag);
+  }
+
+  bool empty() const { return in_flight_ == 0; }
+  const Extent& extent(std::size_t tag) const { return slots_[tag].extent; }
+  std::byte* memory(std::size_t tag) const { return memory_.get() + tag * files_.options().block_bytes; }
+
+  // Until a whole block is there; its tag.
+  std::size_t wait_for_one() {
+    for (;;) {
+      const Completion completion = file_.wait();
+      if (completion.error != 0) throw StorageError(completion.error, "cannot read " + label_);
+      Slot& slot = slots_[completion.tag];
+      slot.filled += completion.size_bytes;
+      if (slot.filled >= slot.extent.size_bytes) {
+        --in_flight_;
+        return completion.tag;
+      }
+      if (completion.size_bytes == 0)
+        throw Failure(CKPT_ERR_CORRUPT, label_ + " ends at byte " + std::to_string(slot.extent.offset + slot.filled));
+      read_rest(completion.tag);
+    }
+  }
+
+ private:
+  struct Slot {
+    Extent extent;
+    std::size_t filled = 0;
+  };
+
+  // Up to a multiple of the alignment: beyond what is wanted, which the block has room for.
+  void read_rest(std::size_t tag) {
+    const Slot& slot = slots_[tag];
+    const std::size_t end =
+        (slot.extent.size_bytes + direct_alignment_bytes - 1) / direct_alignment_bytes * direct_alignment_bytes;
+    file_.start_read(tag, slot.extent.offset + slot.filled, memory(tag) + slot.filled, end - slot.filled, memory_);
+  }
+
+  FileSystem& files_;
+  File& file_;
+  const std::string label_;
+  std::vector<Slot> slots_;
+  std::shared_ptr<std::byte> memory_;
+  std::size_t in_flight_ = 0;
+};
+
 void write_part(FileSystem& files, const std::string& part, std::uint64_t size_bytes,
                 const std::function<bool(Block&)>& next) {
   const std::string doing = "cannot write " + files.label(part);
@@ -92,12 +156,6 @@ bool hangs(const Failure& failure) {
 }
 
 }  // namespace
-
-std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
-  constexpr auto alignment = std::align_val_t{direct_alignment_bytes};
-  return {static_cast<std::byte*>(::operator new(std::max<std::size_t>(size_bytes, 1), alignment)),
-          [](std::byte* data) { ::operator delete(data, alignment); }};
-}
 
 void write_whole(FileSystem& files, const std::string& path, std::uint64_t size_bytes,
                  const std::function<bool(Block&)>& next) {
@@ -126,58 +184,16 @@ void write_whole(FileSystem& files, const std::string& path, const std::string& 
 
 void read_blocks(FileSystem& files, const std::string& path, const std::function<bool(Extent&)>& next,
                  const std::function<void(const Extent&, const std::byte*)>& take) {
-  struct Slot {
-    Extent extent;
-    std::size_t filled = 0;
-  };
-  const std::size_t depth = std::max(files.options().queue_depth, 1u);
-  const std::size_t block_bytes = files.options().block_bytes;
-  const std::string doing = "cannot read " + files.label(path);
   const auto file = files.open(path);
-  std::vector<Slot> slots;
-  std::shared_ptr<std::byte> buffers;
-  std::size_t in_flight = 0;
-  const auto memory = [&](std::size_t tag) { return buffers.get() + tag * block_bytes; };
-  const auto start = [&](std::size_t tag) {
-    const Slot& slot = slots[tag];
-    // Up to a multiple of the alignment: beyond what is wanted, which the block has room for.
-    const std::size_t end =
-        (slot.extent.size_bytes + direct_alignment_bytes - 1) / direct_alignment_bytes * direct_alignment_bytes;
-    file->start_read(tag, slot.extent.offset + slot.filled, memory(tag) + slot.filled, end - slot.filled, buffers);
-  };
-  bool more = true;
-  const auto start_next = [&](std::size_t tag) {
-    slots[tag] = {};
-    if (more) more = next(slots[tag].extent);
-    if (!more) return;
-    start(tag);
-    ++in_flight;
-  };
-  // Memory for as many blocks as there are, at most `depth`.
+  Reads reads(files, *file, files.label(path));
   std::vector<Extent> first;
-  for (Extent extent; first.size() < depth && (more = next(extent)); extent = {}) first.push_back(extent);
-  slots.resize(first.size());
-  buffers = make_aligned_buffer(first.size() * block_bytes);
-  for (std::size_t tag = 0; tag < first.size(); ++tag) {
-    slots[tag].extent = first[tag];
-    start(tag);
-    ++in_flight;
-  }
-  while (in_flight != 0) {
-    const Completion completion = file->wait();
-    if (completion.error != 0) throw StorageError(completion.error, doing);
-    Slot& slot = slots[completion.tag];
-    slot.filled += completion.size_bytes;
-    if (slot.filled < slot.extent.size_bytes) {
-      if (completion.size_bytes == 0)
-        throw Failure(CKPT_ERR_CORRUPT,
-                      files.label(path) + " ends at byte " + std::to_string(slot.extent.offset + slot.filled));
-      start(completion.tag);
-      continue;
-    }
-    take(slot.extent, memory(completion.tag));
-    --in_flight;
-    start_next(completion.tag);
+  for (Extent extent; first.size() < reads.depth() && next(extent); extent = {}) first.push_back(extent);
+  reads.begin(first);
+  while (!reads.empty()) {
+    const std::size_t tag = reads.wait_for_one();
+    take(reads.extent(tag), reads.memory(tag));
+    Extent extent;
+    if (next(extent)) reads.start(tag, extent);
   }
 }
 

@@ -11,9 +11,6 @@
 
 namespace ckpt::persist {
 
-// Memory that transfers past the page cache can use.
-std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes);
-
 struct Block {
   std::uint64_t offset = 0;
   const std::byte* data = nullptr;

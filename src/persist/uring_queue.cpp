@@ -25,13 +25,28 @@ bool has_all_operations(io_uring& ring) {
   return all;
 }
 
+constexpr std::size_t fixed_max_bytes = std::size_t{1} << 30;  // the kernel's limit
+constexpr auto call_off_time = std::chrono::milliseconds(50);
+
 // An operation under way, with the memory that the kernel writes to besides.
 struct InFlight {
   OperationPtr operation;
   struct statx found {};
 };
 
-void prepare(io_uring_sqe* entry, InFlight& in_flight) {
+// Memory that the kernel has pinned once and for all, as its buffer 0.
+struct FixedBuffer {
+  std::shared_ptr<std::byte> memory;
+  std::size_t size_bytes = 0;
+
+  bool holds(const Operation& operation) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory.get()),
+               at = reinterpret_cast<std::uintptr_t>(operation.data);
+    return memory && at >= begin && at + operation.size_bytes <= begin + size_bytes;
+  }
+};
+
+void prepare(io_uring_sqe* entry, InFlight& in_flight, const FixedBuffer& fixed) {
   Operation& operation = *in_flight.operation;
   const int fd = operation.file ? operation.file->get() : -1;
   const char* path = operation.path.c_str();
@@ -42,7 +57,11 @@ void prepare(io_uring_sqe* entry, InFlight& in_flight) {
       io_uring_prep_openat(entry, AT_FDCWD, path, operation.flags, 0666);
       break;
     case Kind::read:
-      io_uring_prep_read(entry, fd, operation.data, size, operation.offset);
+      if (fixed.holds(operation)) {
+        io_uring_prep_read_fixed(entry, fd, operation.data, size, operation.offset, 0);
+      } else {
+        io_uring_prep_read(entry, fd, operation.data, size, operation.offset);
+      }
       break;
     case Kind::write:
       io_uring_prep_write(entry, fd, operation.data, size, operation.offset);
@@ -80,10 +99,12 @@ class UringQueue : public OperationQueue {
  public:
   explicit UringQueue(const io_uring& ring) : ring_(ring) {}
 
+  // What cannot be called off stays as it is for good: the kernel may still use what it points to.
   ~UringQueue() override {
+    call_off();
     for (auto& [address, in_flight] : in_flight_) {
       (void)address;
-      (void)in_flight.release();  // the kernel may still use what it points to
+      (void)in_flight.release();
     }
     io_uring_queue_exit(&ring_);
   }
@@ -99,7 +120,7 @@ class UringQueue : public OperationQueue {
       refused_.push_back(std::move(in_flight->operation));
       return;
     }
-    prepare(entry, *in_flight);
+    prepare(entry, *in_flight, fixed_);
     // The storage's own work is done by kernel threads, so that handing over does not wait for it.
     if (needs_thread(in_flight->operation->kind)) entry->flags |= IOSQE_ASYNC;
     InFlight* const address = in_flight.get();
@@ -128,6 +149,22 @@ class UringQueue : public OperationQueue {
     return end(address, result);
   }
 
+  // The pinned buffer, grown where it must, as long as nobody uses it; otherwise any memory.
+  std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) override {
+    if (fixed_.memory.use_count() > 1 || size_bytes > fixed_max_bytes) return make_aligned_buffer(size_bytes);
+    if (fixed_.size_bytes < size_bytes) {
+      if (fixed_.memory) io_uring_unregister_buffers(&ring_);
+      fixed_ = {make_aligned_buffer(size_bytes), size_bytes};
+      const iovec area{fixed_.memory.get(), size_bytes};
+      // Refused where more memory must not be pinned.
+      if (io_uring_register_buffers(&ring_, &area, 1) != 0) {
+        fixed_ = {};
+        return make_aligned_buffer(size_bytes);
+      }
+    }
+    return fixed_.memory;
+  }
+
   std::size_t unfinished() const override { return in_flight_.size() + refused_.size(); }
 
  private:
@@ -135,9 +172,22 @@ class UringQueue : public OperationQueue {
     return kind != Operation::Kind::read && kind != Operation::Kind::write;
   }
 
+  void call_off() {
+    for (const auto& [address, in_flight] : in_flight_) {
+      (void)in_flight;
+      if (io_uring_sqe* entry = io_uring_get_sqe(&ring_)) {
+        io_uring_prep_cancel(entry, address, 0);
+        io_uring_sqe_set_data(entry, nullptr);
+      }
+    }
+    io_uring_submit(&ring_);
+    const auto until = Clock::now() + call_off_time;
+    while (!in_flight_.empty() && Clock::now() < until) (void)wait(until);
+  }
+
   OperationPtr end(InFlight* address, int result) {
     const auto found = in_flight_.find(address);
-    if (found == in_flight_.end()) return nullptr;  // liburing's own time-outs
+    if (found == in_flight_.end()) return nullptr;  // a cancellation's own
     OperationPtr operation = std::move(address->operation);
     set_result(*operation, result);
     operation->found_bytes = address->found.stx_size;
@@ -147,6 +197,7 @@ class UringQueue : public OperationQueue {
   }
 
   io_uring ring_;
+  FixedBuffer fixed_;
   std::unordered_map<InFlight*, std::unique_ptr<InFlight>> in_flight_;
   std::vector<OperationPtr> refused_;
 };

@@ -41,7 +41,8 @@ Directive some_directive() {
   directive.committed = {3, 101};
   directive.abandoned = {{3, 102}, {3, 104}};
   directive.resume_at = 105;
-  directive.admitted = {{0, 99}, {1, 98}};
+  directive.decision.cuts = {{"model", 8}};
+  directive.admitted = {{0, 99, {}}, {1, 98, protocol::Share{7, 8, 2}}};
   directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
   directive.fetches = {{some_piece(4), {0, 2, 5}}, {some_piece(5), {}}};
   directive.wanted = {"shard1", "shard2"};
@@ -95,9 +96,21 @@ TEST(MessageCodec, NamesThatCouldNotBeShardsAreRefused) {
 
 TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
   auto bytes = encode(Report{});
-  const std::size_t behind = bytes.size() - sizeof(Report::roll_call);  // which follows the number of pieces
+  // What follows the number of pieces.
+  const std::size_t behind = bytes.size() - sizeof(Report::directive) - sizeof(Report::roll_call);
   for (std::size_t i = behind - 4; i < behind; ++i) bytes[i] = std::byte{0xff};
   EXPECT_EQ(decode(bytes), std::nullopt);
+}
+
+TEST(MessageCodec, SharesThatCannotBeAreNoMessage) {
+  for (const protocol::Share share : {protocol::Share{0, 0, 0}, {2, 2, 1}, {0, 2, 3}, {0, 8, 4}, {0, 100'000, 1}}) {
+    Directive directive;
+    directive.admitted = {{0, 1, share}};
+    EXPECT_EQ(decode(encode(directive)), std::nullopt) << share.first << " " << share.of << " " << share.stored;
+  }
+  Directive directive;
+  directive.decision.cuts = {{"model", 0}};
+  EXPECT_EQ(decode(encode(directive)), std::nullopt);
 }
 
 TEST(MessageCodec, MutatedMessagesAreRefusedOrReadAsSomethingElseThatIsWhole) {

@@ -1,5 +1,6 @@
 #include "agent/store_poller.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "../coord/memory_store.hpp"
@@ -13,9 +14,15 @@ class FlakyStore : public test::MemoryStore {
  public:
   std::optional<coord::Entry> get(const std::string& key) override {
     if (broken) throw Failure(CKPT_ERR_SYSTEM, "the store is broken");
+    if (vanished) return std::nullopt;
     return MemoryStore::get(key);
   }
-  std::atomic<bool> broken{false};
+  std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
+                                      std::uint64_t expected) override {
+    if (read_only) throw Failure(CKPT_ERR_SYSTEM, "the store is read-only");
+    return MemoryStore::put_if(key, value, expected);
+  }
+  std::atomic<bool> broken{false}, vanished{false}, read_only{false};
 };
 
 class StorePollerTest : public ::testing::Test {
@@ -82,6 +89,36 @@ TEST_F(StorePollerTest, AnOutageEndsByItself) {
   ASSERT_TRUE(testing::eventually([&] { return !roots_.empty() || store_.MemoryStore::get("root").has_value(); }));
   store_.broken = false;
   EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
+}
+
+TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds) {
+  store_.read_only = true;
+  start();
+  roots_.take();
+  EXPECT_EQ(poller_->trouble(), "");
+  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
+  while (!roots_.empty()) roots_.take();
+  roots_.take();  // two polls that succeed
+  roots_.take();
+  EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("read-only"));
+  store_.read_only = false;
+  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
+}
+
+TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
+  protocol::LifeRecord life;
+  life.incarnation = 3;
+  ASSERT_TRUE(store_.put_if("life", to_text(life), 0));
+  start();
+  lives_.take();
+  EXPECT_EQ(poller_->trouble(), "");
+  store_.vanished = true;
+  ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
+  EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("vanished"));
+  store_.vanished = false;
+  EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
 TEST_F(StorePollerTest, ARecordThatMakesNoSenseIsAnOutage) {

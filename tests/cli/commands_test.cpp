@@ -19,6 +19,7 @@ using agent::testing::Process;
 using agent::testing::start_agent;
 using agent::testing::TrainerProcess;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 class CommandsTest : public ::testing::Test {
@@ -101,6 +102,14 @@ TEST_F(CommandsTest, StopEndsTheAgentsAndKeepsTheirMemory) {
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
   EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
+}
+
+TEST_F(CommandsTest, AWrongCommandLineIsNamedAndFailsWithStatusOne) {
+  for (const char* words : {"bananas", "status --bananas", "status bananas", "status colour=red"}) {
+    const Ran ran = run(words);
+    EXPECT_EQ(ran.status, 1) << words;
+    EXPECT_THAT(ran.out, AnyOf(HasSubstr("bananas"), HasSubstr("colour"))) << words;
+  }
 }
 
 TEST_F(CommandsTest, GcRemovesADeadJobAndNothingElse) {

@@ -112,4 +112,24 @@ TEST_F(CApi, SentencesBelongToTheirThread) {
   EXPECT_STRNE(ckpt_last_error(), "");
 }
 
+// As an engine in static storage is, whose destructor runs after those of its thread's own objects.
+struct UsedLast {
+  static inline ckpt_status status = CKPT_OK;
+  static inline std::string sentence = "x";
+  ~UsedLast() {
+    status = ckpt_snapshot(nullptr, 0);
+    sentence = ckpt_last_error();
+  }
+};
+
+TEST_F(CApi, CallsWorkWithoutASentenceWhenTheirThreadHasEnded) {
+  std::thread([] {
+    thread_local UsedLast used_last;
+    (void)&used_last;  // made first, so destroyed last
+    ckpt_snapshot(nullptr, 0);
+  }).join();
+  EXPECT_EQ(UsedLast::status, CKPT_ERR_INVALID);
+  EXPECT_EQ(UsedLast::sentence, "");
+}
+
 }  // namespace

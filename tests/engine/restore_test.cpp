@@ -46,6 +46,40 @@ class RestoreTest : public EngineTest {
   }
 };
 
+// A rank that captures its shard in parts, from the second one on, and restores it from the parts in order.
+TEST_F(RestoreTest, AShardThatIsCutComesBackBitForBit) {
+  agent_->share({1, 2, 2});
+  leave_something();
+  std::uint64_t bytes = 0;
+  for (const char* part : {"rank0.0of2", "rank0.1of2"}) {
+    const auto piece = agent_->piece(part, Version(1, 2));
+    ASSERT_TRUE(piece) << part;
+    EXPECT_EQ(piece->manifest.layout.find("layer") != std::string::npos, true) << "each knows the whole layout";
+    bytes += piece->manifest.length_bytes;
+  }
+  EXPECT_FALSE(agent_->piece("rank0", Version(1, 2)));
+  auto engine = host_engine();
+  auto tensors = every_dtype();
+  register_all(*engine, tensors);
+  const ckpt_restored result = restore(*engine);
+  EXPECT_EQ(result.iteration, 2);
+  expect_filled(tensors, 2);
+  EXPECT_GT(bytes, result.bytes / 2);
+}
+
+TEST_F(RestoreTest, ADamagedPartIsNamedAndAnotherVersionTaken) {
+  agent_->share({0, 2, 2});
+  leave_something();
+  agent_->damage("rank0.1of2", Version(1, 2), 3);
+  auto engine = host_engine();
+  auto tensors = every_dtype();
+  register_all(*engine, tensors);
+  EXPECT_EQ(restore(*engine).iteration, 1);
+  ASSERT_FALSE(agent_->corrupt_reports().empty());
+  EXPECT_EQ(agent_->corrupt_reports().front().at("shard"), "rank0.1of2");
+  expect_filled(tensors, 1);
+}
+
 TEST_F(RestoreTest, NothingStoredIsAFreshStart) {
   auto engine = host_engine();
   auto tensors = every_dtype();

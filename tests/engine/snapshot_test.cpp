@@ -138,9 +138,28 @@ TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
   agent_->control().fence(9);
   const Caught fenced = caught([&] { engine->snapshot(1); });
   EXPECT_EQ(fenced.status, CKPT_ERR_SUPERSEDED);
-  EXPECT_THAT(fenced.sentence, HasSubstr("incarnation 9"));
+  EXPECT_THAT(fenced.sentence, HasSubstr("life 9"));
   EXPECT_FALSE(agent_->piece("rank0", Version(1, 1)));
   EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_ERR_SUPERSEDED);
+}
+
+TEST_F(SnapshotTest, WhatIsDiscardedIsNeverMadeKnown) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  engine->discard();  // nothing is pending
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  engine->discard();
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(engine->stats().discarded, 1u);
+  engine->unregister_tensor("weight");  // no capture is under way
+  ASSERT_EQ(engine->snapshot(1).status, CKPT_OK) << "the grant was not used";
+  engine->discard();
+  engine.reset();
+  EXPECT_FALSE(agent_->piece("rank0", Version(1, 0)));
+  EXPECT_FALSE(agent_->piece("rank0", Version(1, 1)));
 }
 
 TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {

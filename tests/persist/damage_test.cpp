@@ -262,6 +262,23 @@ TEST(StepCatalog, AStepOfALaterFormatIsNeverRemoved) {
   EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, ElementsAre(2));
 }
 
+TEST(StepCatalog, InAStepThatIsKeptOnlyWhatItNeedsStays) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  write_step(files, {1, 5}, 3);
+  write_step(files, {2, 5}, 3);
+  const std::string step = "job/step-00000005/";
+  disk->put(step + "rank0.2.safetensors.0123456789abcdef.part", "left by a broken write");
+  disk->put(step + "rank0.3.safetensors.0123456789abcdef.part", "a later life is writing");
+  disk->put(step + "notes.txt", "somebody else's");
+  prune_steps(files, "job", {});
+  EXPECT_THAT(disk->files(),
+              testing::UnorderedElementsAre(step + "manifest.json", step + "notes.txt", step + "rank0.2.json",
+                                            step + "rank0.2.leaves", step + "rank0.2.safetensors",
+                                            step + "rank0.3.safetensors.0123456789abcdef.part", step + "rank1.2.json",
+                                            step + "rank1.2.leaves", step + "rank1.2.safetensors"));
+}
+
 TEST(StepCatalog, WhatCannotBeRemovedIsTold) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);

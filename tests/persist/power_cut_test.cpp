@@ -9,7 +9,7 @@
 namespace ckpt::persist::test {
 namespace {
 
-constexpr int some_cuts = 24;  // seeds of what survives, for each place of the cut
+constexpr int some_cuts = 12;  // seeds of what survives, for each place of the cut
 
 // Writes step 1, then does `work` with a cut before every operation, and checks what each machine finds that comes
 // back.

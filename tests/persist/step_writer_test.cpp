@@ -175,7 +175,7 @@ TEST_F(StepWriting, WhicheverOperationFailsTheStepBeforeStaysAndARepetitionSucce
 TEST_F(StepWriting, AFullDiskIsToldAndLeavesNoHalfFiles) {
   write_step(files_, {1, 1});
   const auto before = disk_->files();
-  disk_->capacity_bytes = 300'000;
+  disk_->capacity_bytes = 200'000;
   EXPECT_THAT(refusal(CKPT_ERR_NO_SPACE, [&] { write_step(files_, {1, 2}); }), HasSubstr("the storage is full"));
   EXPECT_EQ(disk_->files(), before);
 }

@@ -56,7 +56,7 @@ inline Sample sample(const std::string& shard, Version version, const arena::Lay
   made.piece = {manifest_for(shard, version, arena::layout_text(layout), made.bytes), memory.get(), memory};
   return made;
 }
-inline Sample sample(const std::string& shard, Version version, std::int64_t elements = 5000) {
+inline Sample sample(const std::string& shard, Version version, std::int64_t elements = 3200) {
   return sample(shard, version, mixed_layout(elements));
 }
 
@@ -69,7 +69,7 @@ inline StepWriter writer_on(FileSystem& files, const std::string& job = "job") {
 }
 
 // A whole step of two shards.
-inline StepRecord write_step(FileSystem& files, Version version, std::int64_t elements = 5000) {
+inline StepRecord write_step(FileSystem& files, Version version, std::int64_t elements = 3200) {
   StepWriter writer = writer_on(files);
   for (const std::string& shard : two_shards) writer.write(sample(shard, version, elements).piece);
   return writer.commit(version, 2, two_shards);
@@ -83,7 +83,7 @@ inline std::vector<std::byte> read_all(FileSystem& files, const StepRecord& step
 }
 
 // Whether both shards hold what write_step() wrote; throws where they do not even pass their digests.
-inline bool holds_what_was_written(FileSystem& files, const StepRecord& step, std::int64_t elements = 5000) {
+inline bool holds_what_was_written(FileSystem& files, const StepRecord& step, std::int64_t elements = 3200) {
   for (const std::string& shard : two_shards)
     if (read_all(files, step, shard) != sample(shard, step.version, elements).bytes) return false;
   return true;

@@ -213,11 +213,12 @@ class Checkpointer:
 
     def _refuse_torn_capture(self) -> None:
         """Tensors moved under a capture that before_update() has not ended. It must never be taken for whole, neither
-        by a later before_update() nor by close(): this engine is of no more use."""
-        self.engine.abandon()
+        by a later before_update() nor by close()."""
+        self._capturing = False
+        self.engine.discard()
         raise RuntimeError(
             "tensors were replaced or moved between snapshot() and before_update(), so that what was being captured is "
-            "torn; nothing is captured any more: call before_update() before each update"
+            "torn and was discarded: call before_update() before each update"
         )
 
     def _before_step(self) -> None:

@@ -1,0 +1,182 @@
+// How fast a shard goes to storage and comes back, every leaf checked on both ways, against fio with the same block
+// size, queue depth and direct flag in the same directory. Writing includes what makes a step durable and whole: its
+// records, and every sync of a file or directory; fio's time ends with the sync of its file.
+//
+//   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
+#include <stdlib.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "arena/layout.hpp"
+#include "base/clock.hpp"
+#include "kernels/digest.hpp"
+#include "persist/step_catalog.hpp"
+#include "persist/step_writer.hpp"
+#include "persist/storage_source.hpp"
+#include "persist/transfer.hpp"
+
+using namespace ckpt;
+using namespace ckpt::persist;
+
+namespace {
+
+struct Settings {
+  std::string directory = std::filesystem::temp_directory_path().string();
+  std::size_t mib = 1024;
+  int rounds = 5;
+  std::size_t block_kib = 1024;
+  unsigned depth = 16;
+  bool buffered = false;
+
+  std::size_t bytes() const { return mib << 20; }
+  FileSystemOptions file_system() const {
+    return {.queue_depth = depth, .block_bytes = block_kib << 10, .direct = !buffered};
+  }
+};
+
+// A folder for both sides, gone at the end.
+class Workplace {
+ public:
+  explicit Workplace(const std::string& base) : path_(base + "/ckpt-bench-XXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("cannot make a folder in " + base);
+  }
+  ~Workplace() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+template <class Work>
+double seconds(Work work) {
+  const auto begin = Clock::now();
+  work();
+  return milliseconds_between(begin, Clock::now()) / 1e3;
+}
+
+// A shard in memory like an arena's slot, and its way to storage and back.
+class Ours {
+ public:
+  Ours(const Settings& settings, const std::string& folder)
+      : files_(open_file_system(folder, settings.file_system())),
+        source_(open_file_system(folder, settings.file_system()), "job"),
+        from_(make_aligned_buffer(settings.bytes())),
+        to_(make_aligned_buffer(settings.bytes())) {
+    auto* const words = reinterpret_cast<std::uint64_t*>(from_.get());
+    for (std::size_t i = 0; i < settings.bytes() / 8; ++i) words[i] = i * 0x9e3779b97f4a7c15ull;
+    std::fill_n(to_.get(), settings.bytes(), std::byte{0});
+    manifest_.shard = "rank0";
+    manifest_.world_size = 1;
+    manifest_.length_bytes = settings.bytes();
+    manifest_.layout = arena::layout_text(arena::pack({{"w", CKPT_U64, {std::int64_t(settings.bytes() / 8)}, 0, 0}}));
+    manifest_.layout_hash = arena::layout_hash(manifest_.layout);
+    manifest_.leaves.resize(kernels::leaf_count(settings.bytes()));
+    kernels::digest_leaves(from_.get(), settings.bytes(), manifest_.leaves.data());
+    manifest_.root_digest = kernels::root_digest(manifest_.leaves, settings.bytes());
+  }
+
+  double write() {
+    manifest_.version = Version(1, ++iteration_);
+    Pace unlimited(0, clock_);
+    const double time = seconds([&] {
+      StepWriter writer(*files_, "job", "node", unlimited);
+      writer.write({std::make_shared<arena::Manifest>(manifest_), from_.get(), from_});
+      writer.commit(manifest_.version, 1, {"rank0"});
+    });
+    prune_steps(*files_, "job", {.keep_last = 1});
+    return time;
+  }
+
+  double read() {
+    return seconds([&] {
+      source_.list();
+      source_.read("rank0", manifest_.version, {0, manifest_.length_bytes}, to_.get());
+    });
+  }
+
+ private:
+  PaceClock clock_;
+  std::unique_ptr<FileSystem> files_;
+  StorageSource source_;
+  std::shared_ptr<std::byte> from_, to_;
+  arena::Manifest manifest_;
+  std::int64_t iteration_ = 0;
+};
+
+double fio_seconds(const Settings& settings, const std::string& folder, const std::string& way) {
+  const std::string command = "fio --name=bench --filename=" + folder + "/fio --rw=" + way +
+                              " --ioengine=io_uring --direct=" + (settings.buffered ? "0" : "1") +
+                              " --bs=" + std::to_string(settings.block_kib) +
+                              "k --iodepth=" + std::to_string(settings.depth) +
+                              " --size=" + std::to_string(settings.mib) +
+                              "m --end_fsync=1 --unlink=0 --overwrite=0 --thread --output-format=json 2>/dev/null";
+  if (way == "write") std::filesystem::remove(folder + "/fio");
+  FILE* const output = ::popen(command.c_str(), "r");
+  std::string text;
+  std::array<char, 4096> part{};
+  while (output != nullptr && std::fgets(part.data(), part.size(), output) != nullptr) text += part.data();
+  if (output == nullptr || ::pclose(output) != 0) throw std::runtime_error("fio failed (package fio): " + command);
+  const auto job = nlohmann::json::parse(text.substr(text.find('{'))).at("jobs").at(0).at(way);
+  return double(settings.bytes()) / job.at("bw_bytes").get<double>();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+void compare(const Settings& settings, const std::string& way, const std::function<double()>& ours,
+             const std::function<double()>& theirs) {
+  std::vector<double> our_rounds, their_rounds;
+  const double gigabytes = double(settings.bytes()) / 1e9;
+  for (int round = 0; round < settings.rounds; ++round) {
+    our_rounds.push_back(ours());
+    their_rounds.push_back(theirs());
+    std::printf("%s round %d: ours %.2f GB/s, fio %.2f GB/s\n", way.c_str(), round + 1, gigabytes / our_rounds.back(),
+                gigabytes / their_rounds.back());
+  }
+  std::printf("ratio: persist_%s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", way.c_str(),
+              median(their_rounds) / median(our_rounds), gigabytes / median(our_rounds),
+              gigabytes / median(their_rounds));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Writing a shard to storage and reading it against fio");
+  app.add_option("--directory", settings.directory, "where to write, an absolute path");
+  app.add_option("--mib", settings.mib, "size of the shard")->check(CLI::Range(1, 65536));
+  app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
+  app.add_option("--block-kib", settings.block_kib, "a multiple of 64")->check(CLI::Range(64, 65536));
+  app.add_option("--depth", settings.depth)->check(CLI::Range(1, 1024));
+  app.add_flag("--buffered", settings.buffered, "through the page cache");
+  CLI11_PARSE(app, argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    const Workplace workplace(settings.directory);
+    Ours ours(settings, workplace.path());
+    ours.write();  // warms up both sides
+    fio_seconds(settings, workplace.path(), "write");
+    const auto fio = [&](const char* way) { return [&, way] { return fio_seconds(settings, workplace.path(), way); }; };
+    compare(
+        settings, "write", [&] { return ours.write(); }, fio("write"));
+    compare(
+        settings, "read", [&] { return ours.read(); }, fio("read"));
+  } catch (const std::exception& failure) {
+    std::cerr << "bench_persist: " << failure.what() << '\n';
+    return 1;
+  }
+}

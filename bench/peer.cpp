@@ -1,0 +1,244 @@
+#include "bench/peer.hpp"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <future>
+#include <iostream>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "agent/fetch_sink.hpp"
+#include "agent/piece_index.hpp"
+#include "arena/layout.hpp"
+#include "base/clock.hpp"
+#include "kernels/digest.hpp"
+#include "net/socket_address.hpp"
+
+namespace ckpt::bench {
+namespace {
+
+using net::testing::ChildProcess;
+
+constexpr unsigned digest_threads = 2;  // as in ckptd
+constexpr std::size_t message_bytes = 16u << 20;
+constexpr char shard[] = "rank0";
+const Version version(1, 1);
+
+net::TransportOptions options_for(const PeerSettings& settings, const std::string& transport, net::NodeId node) {
+  net::TransportOptions options = settings.options;
+  options.job = "bench";
+  options.node = node;
+  options.node_instance = node;
+  options.transports = transport;
+  options.interface = "lo";
+  return options;
+}
+
+// In tmpfs like an arena, but without a name that a killed bench would leave behind.
+std::shared_ptr<arena::Segment> nameless_segment(std::size_t bytes) {
+  const std::string path = "/dev/shm/ckptengine-bench-" + std::to_string(::getpid());
+  const arena::SegmentSpec spec{arena::SegmentKind::local, 0, 1, shard, bytes, arena::manifest_bytes(bytes, 0)};
+  auto segment = std::make_shared<arena::Segment>(arena::Segment::create(path, spec, 2));
+  ::unlink(path.c_str());
+  return segment;
+}
+
+void fill(std::byte* data, std::size_t size_bytes) {
+  std::uint64_t state = 88172645463325252ull;
+  for (std::size_t i = 0; i + 8 <= size_bytes; i += 8) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    std::memcpy(data + i, &state, 8);
+  }
+}
+
+arena::Manifest manifest_of(const std::byte* data, std::size_t size_bytes) {
+  arena::Manifest manifest;
+  manifest.shard = shard;
+  manifest.version = version;
+  manifest.length_bytes = size_bytes;
+  manifest.world_size = 1;
+  manifest.layout_hash = arena::layout_hash(manifest.layout);
+  manifest.leaves.resize(kernels::leaf_count(size_bytes));
+  kernels::digest_leaves(data, size_bytes, manifest.leaves.data());
+  manifest.root_digest = kernels::root_digest(manifest.leaves, size_bytes);
+  return manifest;
+}
+
+// The peer's process: serves the piece until its starter ends. Tells its address and the piece's root digest.
+int be_source(const PeerSettings& settings) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const auto segment = nameless_segment(settings.source_bytes);
+  auto slot = segment->writable_slot(0);
+  fill(slot.data(), settings.source_bytes);
+  const arena::Manifest manifest = manifest_of(slot.data(), settings.source_bytes);
+  const auto encoded = arena::encode(manifest);
+  net::Transport::Handlers handlers;
+  handlers.serve = [&](net::NodeId, const net::PieceName&) {
+    return net::Source{encoded, {slot.data(), settings.source_bytes}, segment};
+  };
+  const auto transport = net::Transport::create(options_for(settings, settings.source_of, 2), handlers);
+  std::cout << transport->address() << '\n' << manifest.root_digest << std::endl;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+  }
+  return 0;
+}
+
+std::vector<std::string> source_command(const PeerSettings& settings, const std::string& transport,
+                                        std::size_t piece_bytes) {
+  return {"/proc/self/exe",
+          "--source-of",
+          transport,
+          "--source-bytes",
+          std::to_string(piece_bytes),
+          "--chunk-mib",
+          std::to_string(settings.options.chunk_bytes >> 20),
+          "--chunks-in-flight",
+          std::to_string(settings.options.chunks_in_flight)};
+}
+
+int free_port() {
+  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto address = *net::parse_socket_address("127.0.0.1:0");
+  auto* bound = reinterpret_cast<sockaddr*>(&address.storage);
+  if (::bind(fd.get(), bound, address.size_bytes) != 0 || ::getsockname(fd.get(), bound, &address.size_bytes) != 0) {
+    throw std::runtime_error("no free port on 127.0.0.1");
+  }
+  const std::string text = to_text(address);
+  return std::stoi(text.substr(text.rfind(':') + 1));
+}
+
+std::vector<std::string> perftest_command(const std::string& transport, int port) {
+  std::vector<std::string> command = {"/usr/bin/env"};
+  if (transport == "tcp") {
+    command.insert(command.end(), {"UCX_TLS=tcp", "UCX_NET_DEVICES=lo"});
+  } else {
+    command.insert(command.end(), {"UCX_TLS=shm,self"});
+  }
+  command.insert(command.end(), {"ucx_perftest", "-p", std::to_string(port)});
+  return command;
+}
+
+// Seconds that ucx_perftest needs for as many bytes.
+double perftest_seconds(std::size_t bytes, const std::string& transport) {
+  const int port = free_port();
+  ChildProcess server(perftest_command(transport, port));
+  auto command = perftest_command(transport, port);
+  command.insert(command.end(),
+                 {"127.0.0.1", "-t", "ucp_am_bw", "-s", std::to_string(message_bytes), "-n",
+                  std::to_string(std::max<std::size_t>(bytes / message_bytes, 1)), "-w", "8", "-f", "-v"});
+  for (int attempt = 0; attempt < 100; ++attempt) {  // until the server listens
+    ChildProcess client(command);
+    for (std::string line = client.read_line(); !line.empty(); line = client.read_line()) {
+      // iterations, latency (median, average, overall), bandwidth in 2^20 bytes/s (average, overall), rate (...)
+      std::vector<double> fields;
+      std::istringstream words(line);
+      for (std::string word; std::getline(words, word, ',');) {
+        char* end = nullptr;
+        fields.push_back(std::strtod(word.c_str(), &end));
+        if (end == word.c_str()) fields.clear();
+      }
+      if (fields.size() >= 6 && fields[5] > 0) return double(bytes) / (fields[5] * 1048576.0);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  throw std::runtime_error("ucx_perftest gave no result (package ucx-utils)");
+}
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double xxhash_seconds(const std::vector<std::byte>& bytes) {
+  const auto begin = Clock::now();
+  [[maybe_unused]] const volatile auto digest = XXH3_64bits(bytes.data(), bytes.size());
+  return seconds_since(begin);
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+void compare(const PeerSettings& settings, const std::string& name, const std::string& transport,
+             const MakeOurs& make_ours) {
+  const auto side = make_ours(settings, transport);
+  side->run();  // connects
+  const double gigabytes = double(side->bytes) / 1e9;
+  const std::vector<std::byte> to_hash(transport == "shm" ? side->bytes : 0, std::byte{1});
+  std::vector<double> our_rounds, their_rounds;
+  for (int round = 0; round < settings.rounds; ++round) {
+    const auto begin = Clock::now();
+    side->run();
+    our_rounds.push_back(seconds_since(begin));
+    const double transfer = perftest_seconds(side->bytes, transport);
+    const double hashing = to_hash.empty() ? 0 : xxhash_seconds(to_hash);
+    their_rounds.push_back(transfer + hashing);
+    std::printf("%s round %d: ours %.2f GB/s, ucx_perftest %.2f GB/s", transport.c_str(), round + 1,
+                gigabytes / our_rounds.back(), gigabytes / transfer);
+    if (hashing > 0) std::printf(", XXH3 pass %.2f GB/s", gigabytes / hashing);
+    std::printf("\n");
+  }
+  const double ours = median(our_rounds), theirs = median(their_rounds);
+  std::printf("ratio: %s_%s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), transport.c_str(), theirs / ours,
+              gigabytes / ours, gigabytes / theirs);
+}
+
+}  // namespace
+
+Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes)
+    : source_(source_command(settings, transport, piece_bytes)),
+      segment_(nameless_segment(piece_bytes)),
+      pool_(digest_threads),
+      transport_(net::Transport::create(options_for(settings, transport, 1), {})),
+      expected_{shard, version, piece_bytes, 0, 0, 1} {
+  transport_->set_peer(2, 2, source_.read_line());
+  expected_.root_digest = std::stoull(source_.read_line());
+}
+
+void Fetcher::fetch() {
+  std::promise<protocol::FetchResult> ended;
+  const auto sink = std::make_shared<agent::FetchSink>(
+      segment_, 0, expected_, pool_,
+      [&ended](protocol::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
+  transport_->fetch(2, {shard, version.word()}, sink, 60'000);
+  if (ended.get_future().get() != protocol::FetchResult::complete) {
+    throw std::runtime_error("the piece did not arrive whole");
+  }
+}
+
+int compare_with_perftest(int argc, char** argv, const std::string& name, const MakeOurs& make_ours) {
+  PeerSettings settings;
+  CLI::App app("The transfer of a piece from a peer against ucx_perftest");
+  app.add_option("--mib", settings.mib, "size of the piece, at least")->check(CLI::Range(8, 16384));
+  app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
+  std::size_t chunk_mib = settings.options.chunk_bytes >> 20;
+  app.add_option("--chunk-mib", chunk_mib, "of the transport; default: the agents'")->check(CLI::Range(1, 64));
+  app.add_option("--chunks-in-flight", settings.options.chunks_in_flight)->check(CLI::Range(1, 64));
+  app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
+  app.add_option("--source-of", settings.source_of)->group("");
+  app.add_option("--source-bytes", settings.source_bytes)->group("");
+  CLI11_PARSE(app, argc, argv);
+  settings.options.chunk_bytes = chunk_mib << 20;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    if (!settings.source_of.empty()) return be_source(settings);
+    for (const std::string transport : {"tcp", "shm"}) {
+      if (settings.transport.empty() || settings.transport == transport) compare(settings, name, transport, make_ours);
+    }
+  } catch (const std::exception& failure) {
+    std::cerr << "bench_" << name << ": " << failure.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace ckpt::bench

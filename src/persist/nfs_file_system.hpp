@@ -1,0 +1,38 @@
+// An export of an NFS server as a FileSystem, by libnfs: nothing needs to be mounted, and the kernel needs no NFS.
+//
+// NFS version 3: its handles outlive the server's restarts. The directory named must exist. Directories change at the
+// server before a call returns, so that there is nothing to sync.
+#pragma once
+
+#include "persist/file_system.hpp"
+#include "persist/nfs_connection.hpp"
+
+namespace ckpt::persist {
+
+class NfsFileSystem : public FileSystem {
+ public:
+  NfsFileSystem(const std::string& url, const FileSystemOptions& options);
+
+  const FileSystemOptions& options() const override { return options_; }
+  std::string label(const std::string& path) const override;
+  std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) override;
+  std::unique_ptr<File> open(const std::string& path) override;
+  void rename(const std::string& from, const std::string& to) override;
+  void remove(const std::string& path) override;
+  void remove_directory(const std::string& path) override;
+  void make_directory(const std::string& path) override;
+  void sync_directory(const std::string&) override {}
+  std::vector<DirectoryEntry> list(const std::string& path) override;
+  std::optional<std::uint64_t> file_size(const std::string& path) override;
+  std::uint64_t free_bytes() override;
+
+ private:
+  // Throws where the call fails.
+  void run(const NfsConnection::Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
+
+  const FileSystemOptions options_;
+  const std::string root_;  // the URL without its options
+  NfsConnection connection_;
+};
+
+}  // namespace ckpt::persist

@@ -1,0 +1,187 @@
+#include "persist/read_queue.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/thread.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::persist {
+namespace {
+
+constexpr std::uint64_t part_min_bytes = std::uint64_t{16} << 20;
+
+// `run` is called with a source, or with null and the reason why not.
+struct Task {
+  std::function<void(Source*, const ReadOutcome&)> run;
+};
+
+ReadOutcome outcome_of(const Failure& failure) { return {failure.status(), failure.what(), 0}; }
+
+const ReadOutcome called_off = {CKPT_ERR_DISCARDED, "reading from storage was called off", 0};
+
+template <class Call>
+ReadOutcome attempt(Call call) {
+  const auto begin = Clock::now();
+  ReadOutcome outcome;
+  try {
+    call();
+  } catch (const Failure& failure) {
+    outcome = outcome_of(failure);
+  } catch (const std::exception& error) {
+    outcome = {CKPT_ERR_INTERNAL, std::string("reading from storage failed: ") + error.what(), 0};
+  }
+  outcome.milliseconds = milliseconds_between(begin, Clock::now());
+  return outcome;
+}
+
+// A read that several threads share; the last of them reports.
+struct SharedRead {
+  std::mutex mutex;
+  std::size_t left = 0;
+  ReadOutcome outcome;
+  std::function<void(const ReadOutcome&)> done;
+
+  void end_part(const ReadOutcome& part) {
+    {
+      const std::lock_guard lock(mutex);
+      if (outcome.ok()) outcome = {part.status, part.sentence, outcome.milliseconds};
+      outcome.milliseconds = std::max(outcome.milliseconds, part.milliseconds);
+      if (--left != 0) return;
+    }
+    done(outcome);
+  }
+};
+
+}  // namespace
+
+struct ReadQueue::State {
+  SourceFactory make_source;
+  Limits limits;
+
+  std::mutex mutex;
+  std::condition_variable ready;
+  std::deque<Task> tasks;
+  bool ending = false;
+  std::stop_source stop;
+  std::vector<std::thread> threads;
+
+  void put(std::vector<Task> added) {
+    bool full = false;
+    {
+      const std::lock_guard lock(mutex);
+      full = tasks.size() + added.size() > limits.requests_max;
+      if (!full) std::move(added.begin(), added.end(), std::back_inserter(tasks));
+    }
+    if (!full) {
+      ready.notify_all();
+      return;
+    }
+    for (const Task& task : added)
+      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage wait already; repeat it later", 0});
+  }
+
+  void cancel(bool for_good) {
+    std::deque<Task> dropped;
+    {
+      const std::lock_guard lock(mutex);
+      dropped.swap(tasks);
+      ending = ending || for_good;
+      stop.request_stop();
+      if (!for_good) stop = std::stop_source();
+    }
+    ready.notify_all();
+    for (const Task& task : dropped) task.run(nullptr, called_off);
+  }
+
+  // A source is made when it is needed, and anew after a cancel().
+  void run() {
+    std::unique_ptr<Source> source;
+    std::stop_token made_with;
+    for (;;) {
+      Task task;
+      std::stop_token current;
+      {
+        std::unique_lock lock(mutex);
+        ready.wait(lock, [&] { return ending || !tasks.empty(); });
+        if (ending) return;
+        task = std::move(tasks.front());
+        tasks.pop_front();
+        current = stop.get_token();
+      }
+      ReadOutcome made;
+      if (!source || made_with != current) {
+        source.reset();
+        made_with = current;
+        made = attempt([&] { source = make_source(current); });
+      }
+      task.run(source.get(), made);
+    }
+  }
+};
+
+ReadQueue::ReadQueue(SourceFactory make_source, const Limits& limits) : state_(std::make_shared<State>()) {
+  state_->make_source = std::move(make_source);
+  state_->limits = limits;
+  for (unsigned i = 0; i < std::max(limits.threads, 1u); ++i)
+    state_->threads.push_back(start_thread("ckpt-read", [state = state_.get()] { state->run(); }));
+}
+
+ReadQueue::~ReadQueue() {
+  state_->cancel(true);
+  for (std::thread& thread : state_->threads) thread.join();
+}
+
+void ReadQueue::list(std::function<void(const ReadOutcome&, Listing)> done) {
+  state_->put({{[done = std::move(done)](Source* source, const ReadOutcome& made) {
+    Listing listing;
+    const auto outcome = source == nullptr ? made : attempt([&] { listing = source->list(); });
+    done(outcome, std::move(listing));
+  }}});
+}
+
+void ReadQueue::manifest(const std::string& shard, Version version,
+                         std::function<void(const ReadOutcome&, arena::Manifest)> done) {
+  state_->put({{[=, done = std::move(done)](Source* source, const ReadOutcome& made) {
+    arena::Manifest manifest;
+    const auto outcome = source == nullptr ? made : attempt([&] { manifest = source->manifest(shard, version); });
+    done(outcome, std::move(manifest));
+  }}});
+}
+
+void ReadQueue::read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
+                     std::function<void(const ReadOutcome&)> done) {
+  // Parts begin at leaves, so that none is read twice.
+  const std::uint64_t share = range.size_bytes / std::max(state_->limits.threads, 1u) + 1;
+  const std::uint64_t step =
+      (std::max(share, part_min_bytes) / kernels::leaf_size_bytes + 1) * kernels::leaf_size_bytes;
+  std::vector<ByteRange> parts;
+  for (std::uint64_t begin = 0; begin < range.size_bytes;) {
+    const std::uint64_t into_leaf = (range.offset_bytes + begin) % kernels::leaf_size_bytes;
+    const std::uint64_t size = std::min(step - into_leaf, range.size_bytes - begin);
+    parts.push_back({range.offset_bytes + begin, size});
+    begin += size;
+  }
+  if (parts.empty()) parts.push_back(range);
+  const auto shared = std::make_shared<SharedRead>();
+  shared->left = parts.size();
+  shared->done = std::move(done);
+  std::vector<Task> tasks;
+  for (const ByteRange& part : parts) {
+    std::byte* const to = destination + (part.offset_bytes - range.offset_bytes);
+    tasks.push_back({[=](Source* source, const ReadOutcome& made) {
+      shared->end_part(source == nullptr ? made : attempt([&] { source->read(shard, version, part, to); }));
+    }});
+  }
+  state_->put(std::move(tasks));
+}
+
+void ReadQueue::cancel() { state_->cancel(false); }
+
+}  // namespace ckpt::persist

@@ -1,0 +1,51 @@
+// Reads from a source in the background, on several threads, each with a source of its own.
+//
+// Thread-safe; no call waits for the source, but for the destructor, which calls off what is under way. Requests are
+// served in order; a read is spread over the threads. `done` is called once for each request, from one of the queue's
+// threads (the destructor's for those that were not begun): it must not block, and not call back. At most
+// `requests_max` wait; beyond, a request fails at once with CKPT_ERR_NO_SPACE.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "persist/source.hpp"
+
+namespace ckpt::persist {
+
+struct ReadOutcome {
+  ckpt_status status = CKPT_OK;
+  std::string sentence;  // of a failure
+  double milliseconds = 0;
+  bool ok() const { return status == CKPT_OK; }
+};
+
+class ReadQueue {
+ public:
+  struct Limits {
+    unsigned threads = 2;
+    std::size_t requests_max = 4096;
+  };
+  ReadQueue(SourceFactory make_source, const Limits& limits);
+  ~ReadQueue();
+  ReadQueue(const ReadQueue&) = delete;
+  ReadQueue& operator=(const ReadQueue&) = delete;
+
+  void list(std::function<void(const ReadOutcome&, Listing)> done);
+  void manifest(const std::string& shard, Version version,
+                std::function<void(const ReadOutcome&, arena::Manifest)> done);
+  // `destination` stays valid until `done`; nothing writes to it afterwards, whatever the outcome.
+  void read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
+            std::function<void(const ReadOutcome&)> done);
+  // Calls off what is under way and what waits: their outcomes are CKPT_ERR_DISCARDED.
+  void cancel();
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace ckpt::persist

@@ -1,0 +1,51 @@
+#include "persist/storage_source.hpp"
+
+#include "persist/step_catalog.hpp"
+
+namespace ckpt::persist {
+
+StorageSource::StorageSource(std::unique_ptr<FileSystem> files, std::string job)
+    : files_(std::move(files)), job_(std::move(job)) {}
+
+Listing StorageSource::list() {
+  Listing listing;
+  steps_.clear();
+  reader_.reset();
+  for (Step& step : list_steps(*files_, job_)) {
+    if (!step.usable()) {
+      listing.problems.push_back(std::move(step.problem));
+      continue;
+    }
+    Offer& offer = listing.offers.emplace_back(Offer{step.version(), step.record->world_size, {}});
+    for (const ShardRecord& shard : step.record->shards)
+      offer.shards.push_back({shard.shard, shard.data_bytes, shard.root_digest, {{0, shard.data_bytes}}});
+    const Version version = step.version();
+    steps_.emplace(version, std::move(*step.record));
+  }
+  return listing;
+}
+
+const StepRecord& StorageSource::step_of(Version version) {
+  if (!steps_.contains(version)) list();
+  const auto found = steps_.find(version);
+  if (found == steps_.end())
+    throw Failure(CKPT_ERR_LOST, name() + " no longer has " + step_name(version.iteration()) + " of incarnation " +
+                                     std::to_string(version.incarnation()));
+  return found->second;
+}
+
+ShardReader& StorageSource::reader_of(const std::string& shard, Version version) {
+  const bool fits = reader_ && reader_->manifest().shard == shard && reader_->manifest().version == version;
+  if (!fits) reader_ = std::make_unique<ShardReader>(*files_, step_of(version), shard);
+  return *reader_;
+}
+
+arena::Manifest StorageSource::manifest(const std::string& shard, Version version) {
+  return reader_of(shard, version).manifest();
+}
+
+void StorageSource::read(const std::string& shard, Version version, ByteRange range, std::byte* destination) {
+  reader_of(shard, version).read(range, destination);
+}
+
+}  // namespace ckpt::persist

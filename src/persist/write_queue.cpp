@@ -1,0 +1,191 @@
+#include "persist/write_queue.hpp"
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/thread.hpp"
+
+namespace ckpt::persist {
+
+struct WriteQueue::Shared {
+  const WriteQueueOptions options;
+  const FileSystemFactory make_files;
+  const std::shared_ptr<PaceClock> clock;
+
+  mutable std::mutex mutex;
+  WriteCounters counters;
+
+  template <class Count>
+  void count(Count change) {
+    const std::lock_guard lock(mutex);
+    change(counters);
+  }
+};
+
+// A thread with a place for one that waits.
+class WriteQueue::Lane {
+ public:
+  struct Request {
+    Version version;
+    // Fills in what it achieved; throws Failure.
+    std::function<void(FileSystem&, WriteOutcome&)> work;
+    Done done;
+  };
+
+  Lane(const char* name, std::shared_ptr<Shared> shared)
+      : shared_(std::move(shared)), thread_(start_thread(name, [this] { run(); })) {}
+
+  ~Lane() {
+    cancel(true);
+    thread_.join();
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  void put(Request request) {
+    std::optional<Request> superseded = std::move(request);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!waiting_ || waiting_->version <= superseded->version) std::swap(waiting_, superseded);
+    }
+    ready_.notify_one();
+    if (!superseded) return;
+    shared_->count([](WriteCounters& counters) { ++counters.skipped; });
+    WriteOutcome outcome;
+    outcome.kind = WriteOutcome::Kind::skipped;
+    outcome.version = superseded->version;
+    end(std::move(*superseded), outcome);
+  }
+
+  void cancel(bool for_good = false) {
+    std::optional<Request> dropped;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(dropped, waiting_);
+      ending_ = ending_ || for_good;
+      stop_.request_stop();
+    }
+    ready_.notify_one();
+    if (dropped) fail(std::move(*dropped), StorageError(ECANCELED, "cannot write " + step_name_of(*dropped)));
+  }
+
+ private:
+  static std::string step_name_of(const Request& request) { return step_name(request.version.iteration()); }
+
+  // The request's memory is let go before anybody hears of it.
+  static void end(Request request, const WriteOutcome& outcome) {
+    request.work = nullptr;
+    if (request.done) request.done(outcome);
+  }
+
+  void fail(Request request, const Failure& failure, double milliseconds = 0) {
+    shared_->count([](WriteCounters& counters) { ++counters.failed; });
+    WriteOutcome outcome;
+    outcome.kind = WriteOutcome::Kind::failed;
+    outcome.version = request.version;
+    outcome.status = failure.status();
+    outcome.sentence = failure.what();
+    outcome.milliseconds = milliseconds;
+    end(std::move(request), outcome);
+  }
+
+  // The next request, with a stop token that has not been used.
+  std::optional<Request> take() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [&] { return ending_ || waiting_; });
+    if (ending_) return std::nullopt;
+    if (stop_.stop_requested()) {
+      stop_ = std::stop_source();
+      files_.reset();
+    }
+    return std::exchange(waiting_, std::nullopt);
+  }
+
+  void serve(Request request) {
+    WriteOutcome outcome;
+    outcome.version = request.version;
+    const auto begin = Clock::now();
+    try {
+      if (!files_) {
+        FileSystemOptions options = shared_->options.files;
+        options.stop = stop_.get_token();
+        files_ = shared_->make_files(options);
+      }
+      request.work(*files_, outcome);
+      outcome.milliseconds = milliseconds_between(begin, Clock::now());
+      end(std::move(request), outcome);
+    } catch (const Failure& failure) {
+      fail(std::move(request), failure, milliseconds_between(begin, Clock::now()));
+    } catch (const std::exception& error) {
+      fail(std::move(request), Failure(CKPT_ERR_INTERNAL, std::string("writing to storage failed: ") + error.what()));
+    }
+  }
+
+  void run() {
+    while (auto request = take()) serve(std::move(*request));
+    files_.reset();
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::optional<Request> waiting_;
+  bool ending_ = false;
+  std::stop_source stop_;
+  std::unique_ptr<FileSystem> files_;  // the thread's own
+  std::thread thread_;                 // last: it uses the others
+};
+
+WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& options, std::shared_ptr<PaceClock> clock)
+    : shared_(
+          new Shared{options, std::move(make_files), clock ? std::move(clock) : std::make_shared<PaceClock>(), {}, {}}),
+      writes_(std::make_unique<Lane>("ckpt-persist", shared_)),
+      commits_(std::make_unique<Lane>("ckpt-commit", shared_)) {}
+
+WriteQueue::~WriteQueue() = default;
+
+void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done) {
+  const auto work = [shared = shared_, pieces = std::move(pieces)](FileSystem& files, WriteOutcome& outcome) {
+    Pace pace(shared->options.bytes_per_second, *shared->clock);
+    StepWriter writer(files, shared->options.job, shared->options.node, pace);
+    for (const Piece& piece : pieces) {
+      outcome.shards.push_back(writer.write(piece));
+      outcome.bytes += outcome.shards.back().data_bytes;
+    }
+    shared->count([&](WriteCounters& counters) {
+      ++counters.written;
+      counters.bytes += outcome.bytes;
+    });
+  };
+  writes_->put({version, work, std::move(done)});
+}
+
+void WriteQueue::commit(Version version, std::uint32_t world_size, std::vector<std::string> shards, Done done) {
+  const auto work = [shared = shared_, version, world_size, shards = std::move(shards)](FileSystem& files,
+                                                                                        WriteOutcome& outcome) {
+    Pace pace(0, *shared->clock);
+    StepWriter(files, shared->options.job, shared->options.node, pace).commit(version, world_size, shards);
+    shared->count([](WriteCounters& counters) { ++counters.committed; });
+    try {
+      for (const std::string& problem : prune_steps(files, shared->options.job, shared->options.retention).problems)
+        outcome.sentence += (outcome.sentence.empty() ? "" : "; ") + problem;
+    } catch (const Failure& failure) {  // the step is whole all the same
+      outcome.sentence = failure.what();
+    }
+  };
+  commits_->put({version, work, std::move(done)});
+}
+
+void WriteQueue::cancel() {
+  writes_->cancel();
+  commits_->cancel();
+}
+
+WriteCounters WriteQueue::counters() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->counters;
+}
+
+}  // namespace ckpt::persist

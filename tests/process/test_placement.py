@@ -1,0 +1,152 @@
+"""Jobs of real agents under every strategy: what is lost and what comes back is what the placement promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from ckptengine import Stage, Status
+from conftest import refused, together
+from job import kill_process
+
+RANKS = 4
+BYTES = 600_000  # several digest leaves for each part
+
+
+def content(name: str, iteration: int) -> bytearray:
+    seed = f"{name} at {iteration}.".encode()
+    return bytearray((seed * (BYTES // len(seed) + 1))[:BYTES])
+
+
+class Job:
+    def __init__(self, cluster, shared: bool, **options) -> None:
+        self.cluster, self.shared, self.options = cluster, shared, options
+        self.engines: list = []
+        self.states: list[bytearray] = []
+
+    def name(self, rank: int) -> str:
+        return "model" if self.shared else f"rank{rank}"
+
+    def start(self) -> list:
+        """A life: the ranks that are not there say hello, and all restore."""
+        self.close()
+        self.engines = together(*(
+            lambda rank=rank: self.cluster.engine(rank, RANKS, shard=self.name(rank), restore_timeout_ms=20_000,
+                                                  **self.options)
+            for rank in range(RANKS)))
+        self.states = [bytearray(BYTES) for _ in range(RANKS)]
+        for engine, state in zip(self.engines, self.states, strict=True):
+            engine.register("state", state)
+        return self.engines
+
+    def restore(self) -> list:
+        return together(*(engine.restore for engine in self.engines))
+
+    def commit(self, iteration: int) -> None:
+        for rank, state in enumerate(self.states):
+            state[:] = content(self.name(rank), iteration)
+        def one(engine):
+            ticket = engine.snapshot(iteration)
+            assert ticket.taken, ticket.message
+            assert engine.before_update()
+            assert ticket.wait(Stage.COMMITTED, 20_000), ticket.message
+        together(*(lambda engine=engine: one(engine) for engine in self.engines))
+
+    def close(self) -> None:
+        for engine in self.engines:
+            engine.close()
+        self.engines = []
+        self.cluster.engines.clear()
+
+    def lose(self, *nodes: int) -> None:
+        """The nodes' agents and all their memory."""
+        self.close()
+        for node in nodes:
+            for pid in self.cluster.agents(f"n{node}"):
+                kill_process(pid, signal.SIGKILL)
+            for folder in self.cluster.arena.glob(f"*/n{node}"):
+                for file in folder.iterdir():
+                    file.unlink()
+                os.rmdir(folder)
+
+    def assert_restored(self, iteration: int) -> None:
+        starts = self.restore()
+        assert [start.iteration for start in starts] == [iteration] * RANKS
+        for rank, state in enumerate(self.states):
+            assert state == content(self.name(rank), iteration), rank
+
+
+STRATEGIES = [("auto", False), ("auto", True), ("group", False), ("group", True), ("ring", False), ("mixed", False),
+              ("cover", False), ("sharded+copy", True)]
+
+
+@pytest.mark.parametrize(("strategy", "shared"), STRATEGIES)
+def test_any_node_may_be_lost_again_and_again(cluster, strategy, shared):
+    job = Job(cluster, shared, placement=strategy)
+    job.start()
+    job.restore()
+    job.commit(0)
+    for round_, node in enumerate((1, 3)):
+        job.lose(node)
+        job.start()
+        job.assert_restored(round_)
+        job.commit(round_ + 1)
+    job.close()
+
+
+@pytest.mark.parametrize(("strategy", "shared", "nodes"), [
+    ("group", False, (0, 1)), ("ring", False, (1, 2)), ("auto", True, (0, 1)), ("sharded", True, (2,)),
+])
+def test_beyond_its_tolerance_the_loss_is_named(cluster, strategy, shared, nodes):
+    job = Job(cluster, shared, placement=strategy)
+    job.start()
+    job.restore()
+    job.commit(0)
+    job.lose(*nodes)
+    for engine in job.start():
+        pass
+    results = together(*(lambda engine=engine: refused(engine.restore) for engine in job.engines))
+    for status, message in results:
+        assert status is Status.LOST and "beyond tolerance" in message, message
+
+
+def test_a_whole_rack_may_be_lost_where_nodes_name_theirs(cluster):
+    """Without domains nodes 0 and 1 would hold each other's copies."""
+    job = Job(cluster, False)
+    plain = cluster.options
+    cluster.options = lambda rank=0, world_size=1, **changes: plain(
+        rank, world_size, **({"domain": f"rack{rank // 2}"} | changes))
+    job.start()
+    job.restore()
+    job.commit(0)
+    job.lose(0, 1)
+    job.start()
+    job.assert_restored(0)
+
+
+def test_ranks_that_share_a_shard_store_a_part_of_it_each(cluster):
+    job = Job(cluster, True)
+    job.start()
+    job.restore()
+    job.commit(0)
+    segments = {file: file.read_bytes()[:300] for file in cluster.arena.glob("*/*/*.segment")}
+    names = [head[40:104].split(b"\0")[0].decode() for head in segments.values()]
+    parts = [name for name in names if name.startswith("model.")]
+    assert sorted(parts) == sorted(f"model.{i}of4" for i in range(4) for _ in range(2)), names
+    largest = max(file.stat().st_size for file, head in segments.items() if b"model." in head)
+    assert largest < 3 * BYTES, "three slots of a quarter each, and no slot of all of it"
+
+
+def test_another_strategy_finds_what_the_last_one_stored(cluster):
+    job = Job(cluster, True, placement="group")
+    job.start()
+    job.restore()
+    job.commit(0)
+    for round_, strategy in enumerate(("auto", "sharded+copy", "group")):
+        job.close()
+        cluster.kill_agents()  # the memory stays; agents keep to the strategy that they were started with
+        job.options["placement"] = strategy
+        job.start()
+        job.assert_restored(round_)
+        job.commit(round_ + 1)
