@@ -53,7 +53,7 @@ class FakeAgent {
   void grant() {
     const auto before = control_->grant();
     const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
-    control_->grant({before.sequence + 1, slot, slot});
+    control_->grant({before.sequence + 1, {slot, slot, slot, slot}});
   }
   // What a shard's segment holds at a version.
   struct Piece {
