@@ -91,7 +91,7 @@ ShardRecord StepWriter::write(const Piece& piece) {
   const auto path = [&](std::string_view suffix) {
     return directory + "/" + file_name(manifest.shard, manifest.version.incarnation(), suffix);
   };
-  const ShardRecord record = record_of(manifest, header, node_);
+  ShardRecord record = record_of(manifest, header, node_);
   make_step_directory(directory);
   write_data(piece, header, path(data_suffix));
   write_whole(files_, path(leaves_suffix), bytes_of(manifest.leaves));
