@@ -58,6 +58,19 @@ Finding coordination(const Scope& scope) {
   return {Health::good, "coordination", scope.coordination + " can be written"};
 }
 
+// Of an agent that answers with this status.
+Finding agent_finding(const std::string& subject, const std::string& bytes, const nlohmann::json& status) {
+  const std::string text = "agent " + status.at("pid").dump() + " answers, " + bytes;
+  if (const std::string trouble = status.value("coordination_trouble", ""); !trouble.empty())
+    return {Health::bad, subject, text + "; no restore is decided: " + trouble};
+  if (const std::string alarm = status.at("alarm"); !alarm.empty()) return {Health::bad, subject, text + "; " + alarm};
+  if (status.at("committed").is_null() || status.at("copies_now") >= status.at("copies"))
+    return {Health::good, subject, text};
+  return {Health::warning, subject,
+          text + "; the newest commit has " + status.at("copies_now").dump() + " of " + status.at("copies").dump() +
+              " copies, until more nodes take part"};
+}
+
 std::vector<Finding> arenas(const Scope& scope) {
   std::vector<Finding> findings;
   for (const Arena& arena : find_arenas(scope)) {
@@ -73,8 +86,7 @@ std::vector<Finding> arenas(const Scope& scope) {
                               " frees it"});
     } else {
       try {
-        const auto pid = ask(arena, {{"type", "status"}}).pid;
-        findings.push_back({Health::good, subject, "agent " + std::to_string(pid) + " answers, " + bytes});
+        findings.push_back(agent_finding(subject, bytes, ask(arena, {{"type", "status"}}).body.at("agent")));
       } catch (const Failure& failure) {
         findings.push_back({Health::bad, subject, failure.what()});
       }

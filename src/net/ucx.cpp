@@ -24,31 +24,36 @@ bool reads_memory_of_processes(const TransportOptions& options) {
   return options.transports == "shm" || options.transports == "all";
 }
 
-// In peer-failure mode UCX reads from other processes only where it could shut a late reader out, unless this option is
-// set. We need no such guarantee: a late reader gets bytes that fail their digest check. Before UCX 1.14 the options of
-// a transport went without its name here.
-const char* option_for_late_readers() {
+// The option `name` of one of UCX's transports. Before UCX 1.14 it went without the transport's name here.
+std::string option_of(const std::string& transport, const std::string& name) {
   unsigned major = 0, minor = 0, release = 0;
   ucp_get_version(&major, &minor, &release);
-  return major == 1 && minor < 14 ? "MEMORY_INVALIDATE" : "CMA_MEMORY_INVALIDATE";
+  return major == 1 && minor < 14 ? name : transport + "_" + name;
 }
 
-// Over sockets the sender writes where the receiver said: no copy in between, and closing the endpoint closes the
-// socket. Elsewhere the receiver reads: a process that was stopped in the middle must not be able to write when it
-// wakes.
-const char* rendezvous_scheme(const TransportOptions& options) {
-  return options.transports == "tcp" ? "put_zcopy" : "get_zcopy";
-}
+// What one call reads from a socket at most, and the size of the pieces in which bulk data comes. The same on all
+// nodes, because UCX aborts on a larger piece. Few calls, and still in a core's own cache when it is copied on.
+constexpr char socket_read_size[] = "512k";
 
 void configure(ucp_config_t* config, const TransportOptions& options) {
-  const auto set = [config](const char* name, const std::string& value) {
-    check(ucp_config_modify(config, name, value.c_str()), "UCX does not take " + std::string(name) + "=" + value);
+  const auto set = [config](const std::string& name, const std::string& value) {
+    check(ucp_config_modify(config, name.c_str(), value.c_str()), "UCX does not take " + name + "=" + value);
   };
   set("TLS", tls_of(options));
   if (!options.interface.empty()) set("NET_DEVICES", options.interface);
-  set("RNDV_SCHEME", rendezvous_scheme(options));
   set("KEEPALIVE_INTERVAL", "1s");
-  if (reads_memory_of_processes(options)) set(option_for_late_readers(), "y");
+
+  // Bulk data is read by its receiver, or, over sockets, copied by UCX into a receive that is still there: a process
+  // that was stopped in the middle must not be able to write when it wakes. UCX can also let the sender write through a
+  // socket ("put"), but then aborts the sender when it finds the acknowledgement of a write after its connection
+  // failed, as a source may that wakes when its asker has given up.
+  set("RNDV_SCHEME", options.transports == "tcp" ? "am" : "get_zcopy");
+  set(option_of("TCP", "PUT_ENABLE"), "n");
+  set(option_of("TCP", "RX_SEG_SIZE"), socket_read_size);
+
+  // In peer-failure mode UCX reads from other processes only where it could shut a late reader out, unless this option
+  // is set. We need no such guarantee: a late reader gets bytes that fail their digest check.
+  if (reads_memory_of_processes(options)) set(option_of("CMA", "MEMORY_INVALIDATE"), "y");
 }
 
 }  // namespace

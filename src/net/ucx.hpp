@@ -3,8 +3,8 @@
 // Connections are made between socket addresses rather than between worker addresses: both sides then hold an endpoint
 // of their own with a defined end, a stranger can be turned away before anything is exchanged, and the death of a peer
 // shows at once on every transport. Endpoints run in peer-failure mode. Once the receives of a closed endpoint have
-// called back nobody can touch their memory, however late he wakes: UCX calls back only after the sockets and queues of
-// the endpoint are gone, and between processes of one machine data is pulled by its receiver, never pushed.
+// called back nobody can touch their memory, however late he wakes: bulk data is never pushed into it by its sender,
+// but read by its receiver or copied there by UCX out of what came over a socket.
 //
 // Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
 #pragma once

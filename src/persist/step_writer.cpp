@@ -52,11 +52,13 @@ StepWriter::StepWriter(FileSystem& files, std::string job, std::string node, Pac
 
 // Whoever finds a directory made by another does not know whether it is durable yet.
 void StepWriter::make_step_directory(const std::string& directory) {
+  if (directory == made_directory_) return;
   files_.make_directory("");
   files_.make_directory(job_);
   files_.sync_directory("");
   files_.make_directory(directory);
   files_.sync_directory(job_);
+  made_directory_ = directory;
 }
 
 void StepWriter::write_data(const Piece& piece, const std::string& header, const std::string& path) {
@@ -91,7 +93,7 @@ ShardRecord StepWriter::write(const Piece& piece) {
   const auto path = [&](std::string_view suffix) {
     return directory + "/" + file_name(manifest.shard, manifest.version.incarnation(), suffix);
   };
-  const ShardRecord record = record_of(manifest, header, node_);
+  ShardRecord record = record_of(manifest, header, node_);
   make_step_directory(directory);
   write_data(piece, header, path(data_suffix));
   write_whole(files_, path(leaves_suffix), bytes_of(manifest.leaves));

@@ -44,6 +44,7 @@ class StepWriter {
   const std::string job_;
   const std::string node_;
   Pace& pace_;
+  std::string made_directory_;  // by this writer, and durable
 };
 
 }  // namespace ckpt::persist

@@ -21,6 +21,7 @@ using agent::testing::TrainerProcess;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class CommandsTest : public ::testing::Test {
  protected:
@@ -181,6 +182,18 @@ TEST_F(CommandsTest, DoctorSeesStaleArenasAndMemoryThatIsNone) {
   Scope on_disk = scope();
   on_disk.arena_dir = "/usr/arenas";
   EXPECT_FALSE(doctor(on_disk).good);
+}
+
+TEST_F(CommandsTest, StatusAndDoctorTellCopiesThatAreMissing) {
+  start("a");
+  TrainerProcess trainer(cluster_, "a", 0);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_restore), CKPT_OK);
+  EXPECT_THAT(doctor(scope()).text, Not(HasSubstr("copies")));
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.tell(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  EXPECT_THAT(status(scope()).text, HasSubstr("1 of 2 copies"));
+  EXPECT_THAT(doctor(scope()).text, HasSubstr("1 of 2 copies"));
 }
 
 TEST_F(CommandsTest, TheProgramsExitStatusAndJsonTell) {

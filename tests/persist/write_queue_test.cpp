@@ -113,7 +113,7 @@ TEST_F(Writing, APiecesMemoryIsHeldUntilItsOutcomeAndNoLonger) {
   const std::weak_ptr<const void> first_memory = first.piece.owner, second_memory = second.piece.owner;
   std::latch ended(2);
   std::atomic<bool> let_go{true};
-  const auto check = [&](std::weak_ptr<const void> memory) {
+  const auto check = [&](const std::weak_ptr<const void>& memory) {
     return [&, memory](const WriteOutcome&) {
       let_go = let_go && memory.expired();
       ended.count_down();
