@@ -47,8 +47,9 @@ struct Pruned {
 };
 
 // Removes what need not be kept: usable steps beyond `retention`, what is left of older ones that never became whole or
-// are damaged, and, in those kept, what earlier lives and broken writes left. The newest usable step, everything newer, and whatever this program does not understand stay.
-// At every instant a step is whole or does not count: its manifest goes first.
+// are damaged, and, in those kept, what earlier lives and broken writes left. The newest usable step, everything newer,
+// and whatever this program does not understand stay. At every instant a step is whole or does not count: its manifest
+// goes first.
 Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention);
 
 // Removes one step, whatever its state.

@@ -66,7 +66,7 @@ TEST_F(Damage, AFlippedBitAnywhereIsFound) {
 TEST_F(Damage, AFlippedBitAnywhereInAManifestIsFound) {
   const std::size_t size = two_steps()->bytes(newest + "manifest.json").size();
   for (std::size_t at = 0; at < size; ++at)
-    EXPECT_THAT(after([&](Disk& disk) { disk.bytes(newest + "manifest.json")[at] ^= 1 << at % 8; }),
+    EXPECT_THAT(after([&](Disk& disk) { disk.bytes(newest + "manifest.json")[at] ^= static_cast<char>(1 << at % 8); }),
                 HasSubstr("step-00000002/manifest.json is damaged"));
 }
 
