@@ -31,39 +31,39 @@ extern "C" {
 
 typedef enum ckpt_status {
   CKPT_OK = 0,
-  CKPT_ERR_INVALID = 1,      /* a bad argument, option or call order; nothing changed */
-  CKPT_ERR_NO_AGENT = 2,     /* no agent answers on this node, or it belongs to another job */
-  CKPT_ERR_CLAIMED = 3,      /* another live process holds this rank */
-  CKPT_ERR_SUPERSEDED = 4,   /* a rank was restarted: the job has a new life, and this process is no part of it */
-  CKPT_ERR_NO_SPACE = 5,     /* the arena does not fit memory, /dev/shm or the budget; or state outgrew its slot */
-  CKPT_ERR_MISMATCH = 6,     /* world size or layout differs from what is stored (the first difference is named) */
-  CKPT_ERR_LOST = 7,         /* beyond tolerance: state was committed and cannot be rebuilt from what is left */
-  CKPT_ERR_TIMEOUT = 8,      /* a deadline passed; what was waited for is named */
-  CKPT_ERR_SKIPPED = 9,      /* this iteration's snapshot was skipped (on all ranks); training is not affected */
-  CKPT_ERR_DISCARDED = 10,   /* this iteration's snapshot was discarded, for the reason in ckpt_last_error() */
-  CKPT_ERR_CORRUPT = 11,     /* bytes did not match their digest and no other source was left */
-  CKPT_ERR_SYSTEM = 12,      /* the operating system refused something; errno's text is in the message */
-  CKPT_ERR_INTERNAL = 13     /* a bug in ckptengine: please report the message */
+  CKPT_ERR_INVALID = 1,    /* a bad argument, option or call order; nothing changed */
+  CKPT_ERR_NO_AGENT = 2,   /* no agent answers on this node, or it belongs to another job */
+  CKPT_ERR_CLAIMED = 3,    /* another live process holds this rank */
+  CKPT_ERR_SUPERSEDED = 4, /* a rank was restarted: the job has a new life, and this process is no part of it */
+  CKPT_ERR_NO_SPACE = 5,   /* the arena does not fit memory, /dev/shm or the budget; or state outgrew its slot */
+  CKPT_ERR_MISMATCH = 6,   /* world size or layout differs from what is stored (the first difference is named) */
+  CKPT_ERR_LOST = 7,       /* beyond tolerance: state was committed and cannot be rebuilt from what is left */
+  CKPT_ERR_TIMEOUT = 8,    /* a deadline passed; what was waited for is named */
+  CKPT_ERR_SKIPPED = 9,    /* this iteration's snapshot was skipped (on all ranks); training is not affected */
+  CKPT_ERR_DISCARDED = 10, /* this iteration's snapshot was discarded, for the reason in ckpt_last_error() */
+  CKPT_ERR_CORRUPT = 11,   /* bytes did not match their digest and no other source was left */
+  CKPT_ERR_SYSTEM = 12,    /* the operating system refused something; errno's text is in the message */
+  CKPT_ERR_INTERNAL = 13   /* a bug in ckptengine: please report the message */
 } ckpt_status;
 
 /* Element types, with safetensors' names in comments. */
 typedef enum ckpt_dtype {
-  CKPT_BOOL = 0,  /* BOOL */
-  CKPT_U8 = 1,    /* U8 */
-  CKPT_I8 = 2,    /* I8 */
+  CKPT_BOOL = 0,    /* BOOL */
+  CKPT_U8 = 1,      /* U8 */
+  CKPT_I8 = 2,      /* I8 */
   CKPT_F8_E4M3 = 3, /* F8_E4M3 */
   CKPT_F8_E5M2 = 4, /* F8_E5M2 */
-  CKPT_I16 = 5,   /* I16 */
-  CKPT_U16 = 6,   /* U16 */
-  CKPT_F16 = 7,   /* F16 */
-  CKPT_BF16 = 8,  /* BF16 */
-  CKPT_I32 = 9,   /* I32 */
-  CKPT_U32 = 10,  /* U32 */
-  CKPT_F32 = 11,  /* F32 */
-  CKPT_I64 = 12,  /* I64 */
-  CKPT_U64 = 13,  /* U64 */
-  CKPT_F64 = 14,  /* F64 */
-  CKPT_C64 = 15   /* C64: two F32 */
+  CKPT_I16 = 5,     /* I16 */
+  CKPT_U16 = 6,     /* U16 */
+  CKPT_F16 = 7,     /* F16 */
+  CKPT_BF16 = 8,    /* BF16 */
+  CKPT_I32 = 9,     /* I32 */
+  CKPT_U32 = 10,    /* U32 */
+  CKPT_F32 = 11,    /* F32 */
+  CKPT_I64 = 12,    /* I64 */
+  CKPT_U64 = 13,    /* U64 */
+  CKPT_F64 = 14,    /* F64 */
+  CKPT_C64 = 15     /* C64: two F32 */
 } ckpt_dtype;
 
 typedef enum ckpt_memory {
@@ -101,47 +101,47 @@ typedef struct ckpt_tensor {
 /* The tiers a part of a restored state came from. */
 typedef enum ckpt_tier {
   CKPT_TIER_NONE = 0,
-  CKPT_TIER_LOCAL = 1,      /* this node's memory */
-  CKPT_TIER_PEER = 2,       /* another node's memory */
-  CKPT_TIER_DECODED = 3,    /* rebuilt from parity */
-  CKPT_TIER_PERSISTENT = 4  /* storage */
+  CKPT_TIER_LOCAL = 1,     /* this node's memory */
+  CKPT_TIER_PEER = 2,      /* another node's memory */
+  CKPT_TIER_DECODED = 3,   /* rebuilt from parity */
+  CKPT_TIER_PERSISTENT = 4 /* storage */
 } ckpt_tier;
 
 /* What ckpt_restore() did. */
 typedef struct ckpt_restored {
-  int32_t found;            /* 1: state was restored; 0: nothing is stored, a fresh start */
-  int32_t behind;           /* 1: a newer version was committed but is lost; the message in ckpt_last_error() says so */
-  int32_t status_unknown;   /* 1: nodes that did not answer might know of a newer commit */
-  ckpt_tier main_tier;      /* where the main shard came from */
-  ckpt_tier private_tier;   /* where the private shard came from */
-  uint64_t incarnation;     /* number of the current life of the job, 1 is the first */
-  int64_t iteration;        /* the restored iteration, -1 when not found */
-  int64_t next_iteration;   /* iteration + 1, or 0 when not found: where the training loop goes on */
-  uint64_t bytes;           /* restored into the caller's tensors */
-  double fetch_ms;          /* until the agent had the bytes on this node, verified */
-  double load_ms;           /* copying and verifying them into the caller's tensors */
+  int32_t found;          /* 1: state was restored; 0: nothing is stored, a fresh start */
+  int32_t behind;         /* 1: a newer version was committed but is lost; the message in ckpt_last_error() says so */
+  int32_t status_unknown; /* 1: nodes that did not answer might know of a newer commit */
+  ckpt_tier main_tier;    /* where the main shard came from */
+  ckpt_tier private_tier; /* where the private shard came from */
+  uint64_t incarnation;   /* number of the current life of the job, 1 is the first */
+  int64_t iteration;      /* the restored iteration, -1 when not found */
+  int64_t next_iteration; /* iteration + 1, or 0 when not found: where the training loop goes on */
+  uint64_t bytes;         /* restored into the caller's tensors */
+  double fetch_ms;        /* until the agent had the bytes on this node, verified */
+  double load_ms;         /* copying and verifying them into the caller's tensors */
 } ckpt_restored;
 
 /* How far a snapshot has come. The order is that of progress. */
 typedef enum ckpt_stage {
-  CKPT_STAGE_NONE = 0,       /* not taken, or forgotten by now */
+  CKPT_STAGE_NONE = 0, /* not taken, or forgotten by now */
   CKPT_STAGE_CAPTURING = 1,
-  CKPT_STAGE_CAPTURED = 2,   /* whole in this node's arena */
-  CKPT_STAGE_COMMITTED = 3,  /* every shard of the job has all the copies that its placement asks for */
-  CKPT_STAGE_DURABLE = 4     /* on persistent storage */
+  CKPT_STAGE_CAPTURED = 2,  /* whole in this node's arena */
+  CKPT_STAGE_COMMITTED = 3, /* every shard of the job has all the copies that its placement asks for */
+  CKPT_STAGE_DURABLE = 4    /* on persistent storage */
 } ckpt_stage;
 
 /* Counters and the last measurements of one engine. */
 typedef struct ckpt_stats_t {
-  uint64_t snapshots;           /* ckpt_snapshot() calls that took a slot */
-  uint64_t skipped;             /* job-wide skips that this rank saw */
-  uint64_t discarded;           /* snapshots discarded with an error */
-  uint64_t committed;           /* commits heard of in this life */
-  int64_t committed_iteration;  /* newest committed iteration of this life, -1 if none */
-  uint64_t bytes_captured;      /* in all */
-  double stall_ms;              /* blocked in the last snapshot() and its before_update() */
-  double capture_ms;            /* last snapshot: from the call until captured */
-  double commit_ms;             /* last commit: from the snapshot() call until this rank heard of it */
+  uint64_t snapshots;          /* ckpt_snapshot() calls that took a slot */
+  uint64_t skipped;            /* job-wide skips that this rank saw */
+  uint64_t discarded;          /* snapshots discarded with an error */
+  uint64_t committed;          /* commits heard of in this life */
+  int64_t committed_iteration; /* newest committed iteration of this life, -1 if none */
+  uint64_t bytes_captured;     /* in all */
+  double stall_ms;             /* blocked in the last snapshot() and its before_update() */
+  double capture_ms;           /* last snapshot: from the call until captured */
+  double commit_ms;            /* last commit: from the snapshot() call until this rank heard of it */
 } ckpt_stats_t;
 
 /* One sentence about the last failure on this thread ("" if none). Valid until the thread's next call. */
@@ -159,7 +159,8 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
  * everything captured stay. Waits at most the option `close_timeout_ms`. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
-/* Registers a tensor or blob. A second registration under one name is CKPT_ERR_INVALID, and so is a null with a size. */
+/* Registers a tensor or blob. A second registration under one name is CKPT_ERR_INVALID, and so is a null with a size.
+ */
 CKPT_API ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor);
 
 /* Tells that a registered tensor's memory is now at `data` (its dtype and shape are unchanged). Not between
@@ -189,8 +190,8 @@ CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration);
  * snapshot known to the agent. A forgotten call is noticed at the next snapshot, which discards the one before it. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine);
 
-/* Gives up the capture that ckpt_snapshot() began and ckpt_before_update() has not ended, which is never made known: for
- * state that was changed too early. Without effect where none is pending. */
+/* Gives up the capture that ckpt_snapshot() began and ckpt_before_update() has not ended, which is never made known:
+ * for state that was changed too early. Without effect where none is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 
 /* How far the snapshot of `iteration` has come. */

@@ -84,8 +84,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
       desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_,
              [this](protocol::Event event) { handle(std::move(event)); },
              [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
-             [this] { return what_is_missing(); },
-             [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
+             [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
             std::move(recovery.grants)),
       core_(core_config(parts.options, node, parts.arena.arena_id()), agent_id, [&] {
         std::vector<std::string> notices;

@@ -84,8 +84,9 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
     }
   }
   std::copy_if(granted.begin(), granted.end(), std::back_inserter(recovered.granted), [&](const auto& grant) {
-    return std::all_of(grant.slots.begin(), grant.slots.end(),
-                       [&](const SlotRef& slot) { return segments_.contains({slot.rank, slot.shard}); });
+    return std::all_of(grant.slots.begin(), grant.slots.end(), [&](const SlotRef& slot) {
+      return segments_.contains({slot.rank, slot.shard});
+    });
   });
   const arena::NodeMemory memory = arena_.memory();
   recovered.highest_commit = memory.highest_commit;

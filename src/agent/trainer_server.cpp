@@ -56,7 +56,8 @@ ReserveRequest reserve_request(const json& request) {
     refuse("the request's field \"slots\" is missing or no list of 1 to " + std::to_string(protocol::captures_max));
   ReserveRequest wanted;
   for (const json& slot : *slots)
-    wanted.slots.push_back({shard_name(slot, "shard"), number(slot, "bytes", most), number(slot, "layout_bytes", most)});
+    wanted.slots.push_back(
+        {shard_name(slot, "shard"), number(slot, "bytes", most), number(slot, "layout_bytes", most)});
   return wanted;
 }
 

@@ -33,7 +33,8 @@ std::uint64_t Grant::word() const {
 
 Grant Grant::from_word(std::uint64_t word) {
   Grant grant{word >> 16, {}};
-  for (std::size_t i = 0; i < grant.slots.size(); ++i) grant.slots[i] = static_cast<std::uint8_t>(word >> (4 * i) & 0xf);
+  for (std::size_t i = 0; i < grant.slots.size(); ++i)
+    grant.slots[i] = static_cast<std::uint8_t>(word >> (4 * i) & 0xf);
   return grant;
 }
 

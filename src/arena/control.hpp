@@ -23,8 +23,8 @@ struct WriterId {
   std::uint64_t start_ticks = 0;
 };
 
-// Leave to capture once, into these slots of the rank's segments: of the parts of its share in order, then of its private
-// shard. Sequences count from 1.
+// Leave to capture once, into these slots of the rank's segments: of the parts of its share in order, then of its
+// private shard. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
   std::array<std::uint8_t, protocol::captures_max> slots{};  // each below slots_max

@@ -38,9 +38,9 @@ struct NodeHeader {
   std::uint64_t arena_id;  // random, made with the arena: a fresh arena under an old node's name is told apart
   char job[name_bytes_max];
   char node[name_bytes_max];
-  alignas(64) Word64 highest_commit;     // agent: newest commit (Version word) this node ever heard of
-  Word64 newest_seen;                    // agent: newest version ever captured or received here
-  Word64 highest_epoch;                  // agent: newest epoch obeyed; older ones are refused for ever
+  alignas(64) Word64 highest_commit;  // agent: newest commit (Version word) this node ever heard of
+  Word64 newest_seen;                 // agent: newest version ever captured or received here
+  Word64 highest_epoch;               // agent: newest epoch obeyed; older ones are refused for ever
 };
 
 // One page. The trainer maps its own and no other.
@@ -50,14 +50,15 @@ struct RankControl {
   std::uint32_t rank;
 
   // Written by the agent.
-  alignas(64) Word64 grant;      // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
-  SignedWord64 resume_at;        // snapshots of iterations below are skipped, on all ranks
-  Word64 committed;              // newest committed version of this life
-  Word64 share;                  // of the main shard: first part << 32 | parts << 16 | parts stored; before any grant
-  Word64 fenced;                 // the incarnation that superseded this trainer, or 0
-  Word64 writer_pid;             // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
-  Word64 writer_start_ticks;     //   since pids are reused: a restarted agent finds it again, dead or alive
-  Word32 agent_bell;             // futex: +1 after any change above
+  alignas(
+      64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
+  SignedWord64 resume_at;  // snapshots of iterations below are skipped, on all ranks
+  Word64 committed;        // newest committed version of this life
+  Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; before any grant
+  Word64 fenced;           // the incarnation that superseded this trainer, or 0
+  Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
+  Word64 writer_start_ticks;  //   since pids are reused: a restarted agent finds it again, dead or alive
+  Word32 agent_bell;          // futex: +1 after any change above
 
   // Written by the trainer.
   alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
@@ -81,7 +82,8 @@ struct SegmentHeader {
   std::uint64_t data_capacity_bytes;
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
-  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched; before, the segment is as good as absent
+  alignas(
+      64) Word64 ready;  // agent: 1 once every page is reserved and touched; before, the segment is as good as absent
 };
 
 // The writer is the segment's rank for kind local, the agent for kind held.

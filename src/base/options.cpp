@@ -196,10 +196,10 @@ const std::array keys = {
         "Directory, the same on all nodes of the job, through which agents find each other."),
     entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
                                           "On how many nodes each shard is held, the own one included."),
-    entry<&Options::placement, Placement>(
-        "placement", "auto", "", agent | engine, 0,
-        "Which nodes hold what: `auto` (groups; shards that several ranks name are cut among them), or `group`, `ring`, "
-        "`mixed`, `cover`, `sharded`, `sharded+copy`."),
+    entry<&Options::placement, Placement>("placement", "auto", "", agent | engine, 0,
+                                          "Which nodes hold what: `auto` (groups; shards that several ranks name are "
+                                          "cut among them), or `group`, `ring`, "
+                                          "`mixed`, `cover`, `sharded`, `sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
     entry<&Options::slot_bytes, Bytes>(

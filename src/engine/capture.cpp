@@ -30,7 +30,7 @@ std::optional<arena::Grant> Capture::unused_grant() const {
   for (std::size_t i = 0; i < slots.size(); ++i)
     if (grant.slots[i] >= slots[i].spec().slots)
       throw Failure(CKPT_ERR_INTERNAL,
-                  "the agent granted a slot that does not exist; do engine and agent have the same version?");
+                    "the agent granted a slot that does not exist; do engine and agent have the same version?");
   return grant;
 }
 

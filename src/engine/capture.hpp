@@ -32,7 +32,8 @@ class Capture {
   // Whether the state fits the slots; a sentence if not.
   std::optional<std::string> misfit(const RankState& state) const;
 
-  // Copies the private shard and starts to copy the main one's parts. `state` stays unchanged until the capture is over.
+  // Copies the private shard and starts to copy the main one's parts. `state` stays unchanged until the capture is
+  // over.
   void begin(const arena::Grant& grant, Version version, const RankState& state);
   bool active() const { return active_.has_value(); }
   Version version() const { return active_->version; }

@@ -30,7 +30,7 @@ struct Stored {
   std::uint64_t incarnation = 0;
   std::int64_t iteration = -1;
   double fetch_ms = 0;
-  protocol::Share share;  // that this rank captures from now on
+  protocol::Share share;          // that this rank captures from now on
   std::vector<StoredPiece> main;  // when found: the shard's parts in order
   std::optional<StoredPiece> private_;
 };

@@ -17,7 +17,7 @@ void add_once(std::vector<Value>& list, const Value& value) {
 }
 
 struct Nodes {
-  std::vector<NodeId> ids;           // in the order of their lowest rank: one that is replaced moves no other
+  std::vector<NodeId> ids;  // in the order of their lowest rank: one that is replaced moves no other
   std::map<NodeId, std::string> domains;
 };
 
@@ -42,7 +42,8 @@ std::optional<Domains> domains_of(const std::vector<NodeId>& ids, const std::map
       continue;
     }
     text += std::to_string(i) + " in:" + path + "\n";
-    for (std::size_t slash = path.rfind('/'); slash != std::string::npos && slash != 0; slash = path.rfind('/', slash - 1)) {
+    for (std::size_t slash = path.rfind('/'); slash != std::string::npos && slash != 0;
+         slash = path.rfind('/', slash - 1)) {
       const std::size_t next = path.find('/', slash + 1);
       parents["in:" + path.substr(0, next)] = "in:" + path.substr(0, slash);
     }
@@ -75,7 +76,8 @@ std::map<NodeId, std::vector<NodeId>> partners_of(const Nodes& nodes, Strategy s
   return partners;
 }
 
-// Ranks that share a shard, so that neighbours sit on different nodes, and in different domains, where that is possible.
+// Ranks that share a shard, so that neighbours sit on different nodes, and in different domains, where that is
+// possible.
 std::vector<const Seat*> ring_of(const std::vector<const Seat*>& sharers, std::uint32_t copies) {
   std::vector<Seat> seats;
   for (const Seat* seat : sharers) seats.push_back(*seat);
@@ -130,7 +132,8 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> stra
     for (std::uint32_t i = 0; i < count; ++i) {
       const Share share = is_cut ? Share{i, count, stored} : Share{};
       arrangement.shares[ring[i]->rank] = share;
-      for (const std::string& part : parts_of(shard, share)) add_once(arrangement.places[part].capturers, ring[i]->node);
+      for (const std::string& part : parts_of(shard, share))
+        add_once(arrangement.places[part].capturers, ring[i]->node);
     }
     for (const std::string& part : parts_of(shard, is_cut ? count : 1)) {
       Place& place = arrangement.places[part];
@@ -145,7 +148,8 @@ Places places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats,
   Places places;
   for (const Seat& seat : seats) {
     places[seat.private_shard] = arrangement.places.at(seat.private_shard);
-    const auto cut = std::find_if(cuts.begin(), cuts.end(), [&](const Cut& each) { return each.shard == seat.main_shard; });
+    const auto cut =
+        std::find_if(cuts.begin(), cuts.end(), [&](const Cut& each) { return each.shard == seat.main_shard; });
     const std::uint32_t stored_in = cut == cuts.end() ? 1 : cut->of;
     const bool as_now = stored_in == arrangement.shares.at(seat.rank).of;
     for (const std::string& part : parts_of(seat.main_shard, stored_in)) {

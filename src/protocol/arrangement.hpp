@@ -1,8 +1,9 @@
 // Who captures and who holds what in one life: placement/ applied to the ranks as they sit on the nodes. Pure.
 //
-// A main shard that one rank names goes to the nodes that the strategy gives it. One that several name is cut into a part
-// per rank, and each part is captured by as many of them as there shall be copies: nothing is sent (REFT, section 4.2).
-// So it is by default; with a replicating strategy asked for by name, every rank that names a shard captures all of it.
+// A main shard that one rank names goes to the nodes that the strategy gives it. One that several name is cut into a
+// part per rank, and each part is captured by as many of them as there shall be copies: nothing is sent (REFT,
+// section 4.2). So it is by default; with a replicating strategy asked for by name, every rank that names a shard
+// captures all of it.
 #pragma once
 
 #include <map>

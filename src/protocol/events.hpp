@@ -20,10 +20,19 @@ struct Tick {};  // at least every report_ms / 2
 
 // A record as it is in the store: after a poll or watch, and after every compare-and-swap whether it won or not.
 // Revision 0: the record does not exist.
-struct RootRead { std::uint64_t revision = 0; RootRecord record; };
-struct LifeRead { std::uint64_t revision = 0; LifeRecord record; };
+struct RootRead {
+  std::uint64_t revision = 0;
+  RootRecord record;
+};
+struct LifeRead {
+  std::uint64_t revision = 0;
+  LifeRecord record;
+};
 
-struct MessageArrived { NodeId from = 0; Message message; };
+struct MessageArrived {
+  NodeId from = 0;
+  Message message;
+};
 
 // A trainer claims a rank. The driver has proven every earlier writer of that rank on this node dead.
 struct TrainerHello {
@@ -34,46 +43,101 @@ struct TrainerHello {
   std::string main_shard;
   std::string private_shard;
 };
-struct TrainerExited { Rank rank = 0; std::uint64_t instance = 0; };  // proven: its pidfd says so
+struct TrainerExited {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+};  // proven: its pidfd says so
 
-struct RestoreAsked { Rank rank = 0; };  // waits for RestoreReady or RestoreFailed
-struct RestoreDone { Rank rank = 0; };   // its tensors hold the restored version (or it starts fresh)
+struct RestoreAsked {
+  Rank rank = 0;
+};  // waits for RestoreReady or RestoreFailed
+struct RestoreDone {
+  Rank rank = 0;
+};  // its tensors hold the restored version (or it starts fresh)
 // Local segments of the rank exist, reserved and touched: for the parts of its share, in order, and its private shard.
-struct SegmentsReady { Rank rank = 0; std::vector<std::string> shards; };
+struct SegmentsReady {
+  Rank rank = 0;
+  std::vector<std::string> shards;
+};
 
 // What the rank's control words say. Posted after Captured when both changed.
-struct Progress { Rank rank = 0; std::int64_t attempted = -1; std::int64_t capturing = -1; };
+struct Progress {
+  Rank rank = 0;
+  std::int64_t attempted = -1;
+  std::int64_t capturing = -1;
+};
 // The slots of the outstanding grant were sealed and are valid.
-struct Captured { Rank rank = 0; std::vector<PieceInfo> pieces; };
+struct Captured {
+  Rank rank = 0;
+  std::vector<PieceInfo> pieces;
+};
 
 enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
 // The transfer is over: nothing touches the slot any more.
-struct FetchEnded { std::uint64_t fetch = 0; FetchResult result = FetchResult::failed; };
-struct SlotReleased { SlotRef slot; };  // after DropSlot: nobody reads or writes it any more
-struct PieceCorrupt { SlotRef slot; };  // its bytes do not match its digests (found by a reader)
+struct FetchEnded {
+  std::uint64_t fetch = 0;
+  FetchResult result = FetchResult::failed;
+};
+struct SlotReleased {
+  SlotRef slot;
+};  // after DropSlot: nobody reads or writes it any more
+struct PieceCorrupt {
+  SlotRef slot;
+};  // its bytes do not match its digests (found by a reader)
 
 using Event = std::variant<Tick, RootRead, LifeRead, MessageArrived, TrainerHello, TrainerExited, RestoreAsked,
                            RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased, PieceCorrupt>;
 
 // ---- Effects ----
 
-struct Send { NodeId to = 0; Message message; };
+struct Send {
+  NodeId to = 0;
+  Message message;
+};
 
 // Compare-and-swap of a store record; answered by RootRead / LifeRead.
-struct SwapRoot { std::uint64_t expected_revision = 0; RootRecord record; };
-struct SwapLife { std::uint64_t expected_revision = 0; LifeRecord record; };
+struct SwapRoot {
+  std::uint64_t expected_revision = 0;
+  RootRecord record;
+};
+struct SwapLife {
+  std::uint64_t expected_revision = 0;
+  LifeRecord record;
+};
 
 // To be in the arena's node header before any later effect is carried out.
-struct Persist { Version highest_commit; Version newest_seen; std::uint64_t epoch = 0; };
+struct Persist {
+  Version highest_commit;
+  Version newest_seen;
+  std::uint64_t epoch = 0;
+};
 
 // To trainers, through their control words.
-struct Grant { Rank rank = 0; Share share; std::vector<SlotRef> slots; };  // one per segment, in their order
-struct TellCommit { Rank rank = 0; Version committed; };
-struct TellResume { Rank rank = 0; std::int64_t resume_at = 0; };
-struct Fence { Rank rank = 0; std::uint64_t instance = 0; std::uint64_t incarnation = 0; std::string text; };
+struct Grant {
+  Rank rank = 0;
+  Share share;
+  std::vector<SlotRef> slots;
+};  // one per segment, in their order
+struct TellCommit {
+  Rank rank = 0;
+  Version committed;
+};
+struct TellResume {
+  Rank rank = 0;
+  std::int64_t resume_at = 0;
+};
+struct Fence {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+  std::uint64_t incarnation = 0;
+  std::string text;
+};
 
 // A piece to restore from, whole.
-struct Source { SlotRef slot; Tier tier = Tier::none; };
+struct Source {
+  SlotRef slot;
+  Tier tier = Tier::none;
+};
 // The answer to RestoreAsked. Verdict restore: the main shard's parts in order, and the private shard; fresh: none.
 struct RestoreReady {
   Rank rank = 0;
@@ -84,17 +148,35 @@ struct RestoreReady {
   Source private_;
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
-struct RestoreFailed { Rank rank = 0; RestoreError error = RestoreError::lost; std::string text; };
+struct RestoreFailed {
+  Rank rank = 0;
+  RestoreError error = RestoreError::lost;
+  std::string text;
+};
 
 // Fetch `piece` from `source` into `slot`, whose segment the driver makes where it does not exist yet, with room for
 // the piece. Verified on arrival; answered by FetchEnded.
-struct StartFetch { std::uint64_t fetch = 0; PieceInfo piece; NodeId source = 0; SlotRef slot; };
-struct CancelFetch { std::uint64_t fetch = 0; };  // still answered by FetchEnded
+struct StartFetch {
+  std::uint64_t fetch = 0;
+  PieceInfo piece;
+  NodeId source = 0;
+  SlotRef slot;
+};
+struct CancelFetch {
+  std::uint64_t fetch = 0;
+};  // still answered by FetchEnded
 
-struct DropSlot { SlotRef slot; };  // forget its piece; answered by SlotReleased once no transfer reads it
-struct ReleaseSegment { Rank rank = held_rank; std::string shard; };  // empty and no longer wanted: give its memory back
+struct DropSlot {
+  SlotRef slot;
+};  // forget its piece; answered by SlotReleased once no transfer reads it
+struct ReleaseSegment {
+  Rank rank = held_rank;
+  std::string shard;
+};  // empty and no longer wanted: give its memory back
 
-struct Notice { std::string text; };  // for the log and for people
+struct Notice {
+  std::string text;
+};  // for the log and for people
 
 using Effect = std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady,
                             RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, Notice>;

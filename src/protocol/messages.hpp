@@ -23,9 +23,9 @@ struct RankReport {
   std::uint32_t world_size = 0;
   std::string main_shard;
   std::string private_shard;
-  bool waiting = false;           // has asked for restore() and not been served
-  std::int64_t attempted = -1;    // last iteration offered to snapshot(), taken or not
-  std::int64_t capturing = -1;    // iteration being captured, -1: none
+  bool waiting = false;         // has asked for restore() and not been served
+  std::int64_t attempted = -1;  // last iteration offered to snapshot(), taken or not
+  std::int64_t capturing = -1;  // iteration being captured, -1: none
   bool operator==(const RankReport&) const = default;
 };
 
@@ -33,16 +33,16 @@ struct RankReport {
 struct Report {
   NodeId node = 0;
   std::uint64_t arena_id = 0;
-  std::uint64_t agent_id = 0;       // this life of the agent, larger than that of earlier ones; `sequence` restarts
-  std::uint64_t sequence = 0;       // of one agent life; an older report than the newest seen is ignored
-  std::uint64_t epoch = 0;          // that the node obeys: the root counts reports of its own epoch only
-  std::uint64_t directive = 0;      // newest one of that epoch that the node has
-  std::string domain;               // see Config
-  Version highest_commit;           // newest commit the node ever heard of
-  Version newest_seen;              // newest version that was ever whole on the node
+  std::uint64_t agent_id = 0;   // this life of the agent, larger than that of earlier ones; `sequence` restarts
+  std::uint64_t sequence = 0;   // of one agent life; an older report than the newest seen is ignored
+  std::uint64_t epoch = 0;      // that the node obeys: the root counts reports of its own epoch only
+  std::uint64_t directive = 0;  // newest one of that epoch that the node has
+  std::string domain;           // see Config
+  Version highest_commit;       // newest commit the node ever heard of
+  Version newest_seen;          // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
-  std::vector<PieceInfo> pieces;    // all whole pieces, each (shard, version) once
-  std::uint64_t roll_call = 0;      // newest one heard of the root of `epoch`: all of the above is from after it
+  std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, version) once
+  std::uint64_t roll_call = 0;    // newest one heard of the root of `epoch`: all of the above is from after it
   bool operator==(const Report&) const = default;
 };
 
@@ -99,22 +99,22 @@ struct FetchOrder {
 struct Directive {
   NodeId root = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t sequence = 0;      // of one epoch; an older directive than the newest obeyed is ignored
+  std::uint64_t sequence = 0;  // of one epoch; an older directive than the newest obeyed is ignored
   std::uint64_t incarnation = 0;
   Decision decision;               // of this incarnation
   Version committed;               // newest version with all its copies: each commit, and first of all the restored one
   std::vector<Version> abandoned;  // of this incarnation, newer than `committed`, that will never be complete
   std::int64_t resume_at = 0;      // snapshots of earlier iterations are pointless: some rank has skipped them
-  std::vector<Admission> admitted; // the node's trainers that are members of this incarnation
-  std::vector<Refusal> refused;    // the node's trainers that are not, and why
-  std::vector<FetchOrder> fetches; // pieces the node should have and has not, oldest version first
-  std::vector<std::string> wanted; // shards the node should hold, in this incarnation's placement
-  std::vector<Rank> missing_ranks; // while undecided: have not called restore() yet
+  std::vector<Admission> admitted;    // the node's trainers that are members of this incarnation
+  std::vector<Refusal> refused;       // the node's trainers that are not, and why
+  std::vector<FetchOrder> fetches;    // pieces the node should have and has not, oldest version first
+  std::vector<std::string> wanted;    // shards the node should hold, in this incarnation's placement
+  std::vector<Rank> missing_ranks;    // while undecided: have not called restore() yet
   std::vector<NodeId> missing_nodes;  // while undecided: members of the last life that do not answer
-  std::uint32_t copies_now = 0;    // fewest copies of any shard at `committed`, as far as reports tell
-  std::string stranded;            // why the decided version cannot be brought home any more, "" while it can
-  std::string alarm;               // silent corruption or the like, "" if none
-  std::uint64_t roll_call = 0;     // of this epoch; a report answers it
+  std::uint32_t copies_now = 0;       // fewest copies of any shard at `committed`, as far as reports tell
+  std::string stranded;               // why the decided version cannot be brought home any more, "" while it can
+  std::string alarm;                  // silent corruption or the like, "" if none
+  std::uint64_t roll_call = 0;        // of this epoch; a report answers it
   bool operator==(const Directive&) const = default;
 };
 
@@ -141,9 +141,9 @@ struct LifeRecord {
   std::uint64_t incarnation = 0;
   std::uint32_t world_size = 0;
   Decision decision;
-  std::vector<Member> members;  // nodes that may hold state: those of the newest life that began
+  std::vector<Member> members;     // nodes that may hold state: those of the newest life that began
   std::uint64_t members_life = 0;  // that life
-  Version first_commit;         // newest of each life's first commits: state existed, even when every node is gone
+  Version first_commit;            // newest of each life's first commits: state existed, even when every node is gone
   bool operator==(const LifeRecord&) const = default;
 };
 

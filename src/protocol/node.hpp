@@ -23,7 +23,7 @@ struct Recovered {
     Rank rank = 0;
     std::vector<SlotRef> slots;
   };
-  std::vector<Slot> slots;      // of every segment, free ones included
+  std::vector<Slot> slots;  // of every segment, free ones included
   std::vector<Granted> granted;
   Version highest_commit;
   Version newest_seen;

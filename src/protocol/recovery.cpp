@@ -17,8 +17,10 @@ std::string join(const List& items, std::size_t limit = 8) {
   for (const auto& item : items) {
     if (count == limit) return text + ", and " + std::to_string(items.size() - limit) + " more";
     if (count++ > 0) text += ", ";
-    if constexpr (std::is_convertible_v<decltype(item), std::string>) text += item;
-    else text += std::to_string(item);
+    if constexpr (std::is_convertible_v<decltype(item), std::string>)
+      text += item;
+    else
+      text += std::to_string(item);
   }
   return text;
 }
@@ -111,9 +113,8 @@ std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
 bool holds_nothing_newer(const Report& report, Version version) {
   return std::any_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& piece) {
     return piece.version == version &&
-           std::none_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& other) {
-             return other.shard == piece.shard && other.version > version;
-           });
+           std::none_of(report.pieces.begin(), report.pieces.end(),
+                        [&](const PieceInfo& other) { return other.shard == piece.shard && other.version > version; });
   });
 }
 
@@ -192,7 +193,8 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
                     " ranks, or remove what is stored with 'ckptctl gc'";
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
-    decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but no node that answers has shards " +
+    decision.text = "beyond tolerance: " + describe(newest_commit) +
+                    " was committed, but no node that answers has shards " +
                     join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) +
                     "; bring those nodes back and restart, or give up with 'ckptctl gc'";
   } else {

@@ -29,10 +29,10 @@ struct RecoveryQuestion {
   std::vector<const Report*> reports;  // of the nodes that are present
   std::set<std::string> shards;        // that the new life needs
   std::uint32_t world_size = 0;
-  std::vector<NodeId> missing;         // members of the last life that are not present
-  std::vector<Member> members;         // of the last life
-  std::uint64_t members_life = 0;      // the last life
-  Version first_commit;                // known from the store
+  std::vector<NodeId> missing;     // members of the last life that are not present
+  std::vector<Member> members;     // of the last life
+  std::uint64_t members_life = 0;  // the last life
+  Version first_commit;            // known from the store
 };
 
 struct RecoveryAnswer {

@@ -64,8 +64,7 @@ void Root::on(const Report& report, TimeMs now) {
 }
 
 bool Root::is_obeyed(TimeMs now) const {
-  return now - elected_at_ <= 2 * config_.lease_ms ||
-         std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+  return now - elected_at_ <= 2 * config_.lease_ms || std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
            const auto& [node, peer] = entry;
            return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= config_.node_timeout_ms;
          });
@@ -129,7 +128,8 @@ void Root::settle_admissions(TimeMs now, Effects& effects) {
   for (const auto& [node, peer] : peers_) {
     if (!is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
-      if (rank.incarnation != life_->incarnation || rank.incarnation == 0 || superseded_.contains(rank.instance)) continue;
+      if (rank.incarnation != life_->incarnation || rank.incarnation == 0 || superseded_.contains(rank.instance))
+        continue;
       if (is_misplaced(peer)) {
         open_incarnation(rank, now, effects);
       } else {
@@ -208,9 +208,7 @@ void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& eff
   swap_life(next, now, effects);
 }
 
-bool Root::complete_life() const {
-  return life_->incarnation != 0 && bindings_.size() == life_->world_size;
-}
+bool Root::complete_life() const { return life_->incarnation != 0 && bindings_.size() == life_->world_size; }
 
 std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) const {
   const auto bound = bindings_.find(rank.rank);
@@ -221,8 +219,8 @@ std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) con
   if (newcomer && undecided && life_->incarnation != 0 && rank.world_size != life_->world_size) {
     return Refusal{rank.rank, rank.instance, false, life_->incarnation,
                    "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) + " says the job has " +
-                       std::to_string(rank.world_size) + " ranks, the others say " +
-                       std::to_string(life_->world_size) + ": start all ranks with one world_size"};
+                       std::to_string(rank.world_size) + " ranks, the others say " + std::to_string(life_->world_size) +
+                       ": start all ranks with one world_size"};
   }
   const bool outlived = !newcomer && rank.incarnation < life_->incarnation && !(rank.waiting && undecided);
   if (outlived || superseded_.contains(rank.instance)) {
@@ -246,9 +244,8 @@ std::vector<NodeId> Root::missing_members(TimeMs now) const {
 
 void Root::settle_decision(TimeMs now, Effects& effects) {
   if (life_->decision.verdict != Verdict::undecided || !complete_life()) return;
-  const bool all_waiting = std::all_of(bindings_.begin(), bindings_.end(), [](const auto& entry) {
-    return entry.second.rank.waiting;
-  });
+  const bool all_waiting =
+      std::all_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
   if (!all_waiting) {
     all_waiting_since_.reset();
     return;
@@ -285,8 +282,8 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   swap_life(decided, now, effects);
 }
 
-// A node counts as present for a while after its death. So that the decision does not count on such a one, every node is
-// heard once more; a dead one drops out in time.
+// A node counts as present for a while after its death. So that the decision does not count on such a one, every node
+// is heard once more; a dead one drops out in time.
 bool Root::all_answered(TimeMs now) const {
   return std::all_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
     return !is_present(entry.second, now) || entry.second.report.roll_call == roll_call_;
@@ -318,9 +315,8 @@ const Places& Root::places_of(Version version) const {
 // long as the decision itself would have waited for a node.
 void Root::settle_stranded(TimeMs now) {
   std::set<std::string> lacking;
-  const bool waiting = std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) {
-    return entry.second.rank.waiting;
-  });
+  const bool waiting =
+      std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
   if (waiting && life_->decision.verdict == Verdict::restore) {
     std::set<std::string> shards;
     for (const auto& [shard, place] : restored_) shards.insert(shard);
@@ -384,7 +380,8 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
 
   const Version restored = life_->decision.version;
   const auto its_pieces = inventory_.find(restored);
-  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_)) committed_ = restored;
+  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_))
+    committed_ = restored;
 
   abandoned_.clear();
   for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
@@ -501,8 +498,8 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   return directive;
 }
 
-// A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and has
-// lost it; one on its way there to those who do not capture it themselves.
+// A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and
+// has lost it; one on its way there to those who do not capture it themselves.
 void Root::add_fetches(NodeId node, Version version, Directive& directive) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return;

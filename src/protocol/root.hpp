@@ -31,8 +31,8 @@ class Root {
   std::uint64_t epoch() const { return epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
-  // Some other node hears this root and is heard by it, or has yet to get to know it. A root for which that is not so may
-  // be cut off from all others, whatever it can write into the store, and leaves its place to whoever wants it.
+  // Some other node hears this root and is heard by it, or has yet to get to know it. A root for which that is not so
+  // may be cut off from all others, whatever it can write into the store, and leaves its place to whoever wants it.
   bool is_obeyed(TimeMs now) const;
 
  private:
@@ -92,14 +92,14 @@ class Root {
   TimeMs swapped_at_ = 0;
 
   std::map<NodeId, Peer> peers_;
-  std::map<Rank, Binding> bindings_;          // of life_->incarnation
-  std::set<std::uint64_t> superseded_;        // instances whose rank was claimed anew
+  std::map<Rank, Binding> bindings_;    // of life_->incarnation
+  std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
-  std::uint64_t roll_call_ = 0;               // made when all ranks wait
-  Arrangement arrangement_;                   // once the life is decided and complete
-  Places restored_;                           // where the decided version belongs
-  Inventory inventory_;                       // of the present reports; borrows from peers_
-  std::optional<TimeMs> source_lost_at_;      // of the decided version, while ranks wait for it
+  std::uint64_t roll_call_ = 0;           // made when all ranks wait
+  Arrangement arrangement_;               // once the life is decided and complete
+  Places restored_;                       // where the decided version belongs
+  Inventory inventory_;                   // of the present reports; borrows from peers_
+  std::optional<TimeMs> source_lost_at_;  // of the decided version, while ranks wait for it
   std::string stranded_;
   Version committed_;
   std::vector<Version> abandoned_;

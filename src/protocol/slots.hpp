@@ -5,7 +5,8 @@
 //   granted -> free              its writer is proven dead
 //   whole -> draining -> free    its piece is dropped; free once no transfer reads it
 //
-// A slot that is not free is never given to anybody: that is what keeps committed pieces, readers and late writers safe.
+// A slot that is not free is never given to anybody: that is what keeps committed pieces, readers and late writers
+// safe.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ enum class SlotState : std::uint8_t { free, granted, filling, whole, draining };
 
 struct Slot {
   SlotState state = SlotState::free;
-  PieceInfo piece;                // while filling, whole or draining
-  std::uint64_t fetched_in = 0;   // incarnation in which it was fetched from a peer, 0: not fetched
+  PieceInfo piece;               // while filling, whole or draining
+  std::uint64_t fetched_in = 0;  // incarnation in which it was fetched from a peer, 0: not fetched
 };
 
 class SlotTable {

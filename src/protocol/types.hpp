@@ -1,4 +1,5 @@
-// The words of the protocol. Plain values; nothing here or elsewhere in protocol/ knows clocks, sockets, threads or files.
+// The words of the protocol. Plain values; nothing here or elsewhere in protocol/ knows clocks, sockets, threads or
+// files.
 #pragma once
 
 #include <compare>
@@ -23,13 +24,13 @@ struct Config {
   std::uint64_t arena_id = 0;  // of this node's arena; a fresh arena under an old node's id is told apart by it
   std::uint32_t copies = 2;    // m of GEMINI: copies of every shard, the rank's own included
   std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
-  std::string domain;            // of this node: outermost first, with '/' between levels; "" where nothing is known
-  std::uint8_t local_slots = 3;  // committed, replicating, capturing
-  std::uint8_t held_slots = 2;   // committed, arriving
-  TimeMs report_ms = 250;        // a report at least so often: the heartbeat
-  TimeMs node_timeout_ms = 2000; // a node without reports for so long is missing
-  TimeMs lease_ms = 2000;        // a root that has not renewed for so long is replaced
-  TimeMs node_wait_ms = 5000;    // how long a restore decision waits for missing nodes
+  std::string domain;             // of this node: outermost first, with '/' between levels; "" where nothing is known
+  std::uint8_t local_slots = 3;   // committed, replicating, capturing
+  std::uint8_t held_slots = 2;    // committed, arriving
+  TimeMs report_ms = 250;         // a report at least so often: the heartbeat
+  TimeMs node_timeout_ms = 2000;  // a node without reports for so long is missing
+  TimeMs lease_ms = 2000;         // a root that has not renewed for so long is replaced
+  TimeMs node_wait_ms = 5000;     // how long a restore decision waits for missing nodes
 };
 
 // A whole, verified piece: all bytes of one shard at one version.

@@ -251,8 +251,8 @@ void Worker::settle_drops(Effects& effects) {
   std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
 }
 
-// Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold different
-// versions in their last slots, neither version would ever have all its copies.
+// Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
+// different versions in their last slots, neither version would ever have all its copies.
 void Worker::settle_fetches(TimeMs now, Effects& effects) {
   std::set<std::string> waiting;
   for (const FetchOrder& order : directive_.fetches) {
@@ -369,8 +369,7 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
         break;
       }
-      effects.push_back(
-          RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front()});
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front()});
       trainer.served_in = directive_.incarnation;
       break;
     }

@@ -9,13 +9,16 @@ namespace ckpt::sim {
 using namespace protocol;
 
 namespace {
-constexpr TimeMs poll_ms = 500;           // of the store's records
+constexpr TimeMs poll_ms = 500;            // of the store's records
 constexpr TimeMs claim_timeout_ms = 2000;  // a new trainer waits so long for a living one of its rank
 constexpr TimeMs claim_poll_ms = 200;
 }  // namespace
 
 Agent::Agent(World& world, Machine& machine, std::uint64_t id)
-    : world_(world), machine_(machine), id_(id), node_(configure(world, machine), id, attach(swept(world, machine.arena))) {
+    : world_(world),
+      machine_(machine),
+      id_(id),
+      node_(configure(world, machine), id, attach(swept(world, machine.arena))) {
   for (const auto& [rank, control] : machine.arena.controls) {
     if (control.grant_is_open()) open_grants_.insert(rank);
   }
@@ -34,7 +37,8 @@ Config Agent::configure(const World& world, const Machine& machine) {
   Config config = world.settings.core;
   config.node = machine.id;
   config.arena_id = machine.arena.id;
-  if (world.settings.racks) config.domain = "row" + std::to_string(machine.id / 4) + "/rack" + std::to_string(machine.id / 2);
+  if (world.settings.racks)
+    config.domain = "row" + std::to_string(machine.id / 4) + "/rack" + std::to_string(machine.id / 2);
   return config;
 }
 

@@ -43,7 +43,7 @@ class Agent {
   void ask_restore(std::uint64_t instance);
   void end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt);  // none: its tensors are whole
   void reserve(std::uint64_t instance);
-  void read_words(Rank rank);             // the trainer rang
+  void read_words(Rank rank);                 // the trainer rang
   void trainer_died(std::uint64_t instance);  // its pidfd says so
 
   // What transfers tell.
@@ -96,7 +96,7 @@ class Agent {
   const std::uint64_t id_;
   protocol::Node node_;
   std::map<Rank, Session> sessions_;
-  std::set<Rank> open_grants_;  // given and not seen used
+  std::set<Rank> open_grants_;                     // given and not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // while frozen
   bool frozen_ = false;
   int crash_after_effects_ = -1;

@@ -17,7 +17,8 @@ void add(const Outcome& outcome, CampaignResult& result) {
   result.virtual_ms += outcome.virtual_ms;
   result.tally.add(outcome.tally);
   for (std::size_t fault = 0; fault < fault_count; ++fault) {
-    for (std::size_t phase = 0; phase < phase_count; ++phase) result.faults[fault][phase] += outcome.faults[fault][phase];
+    for (std::size_t phase = 0; phase < phase_count; ++phase)
+      result.faults[fault][phase] += outcome.faults[fault][phase];
   }
   if (outcome.violation) result.violations.push_back(outcome);
 }
@@ -69,12 +70,13 @@ std::string fault_table_text(const FaultTable& faults) {
 std::string tally_text(const CampaignResult& result) {
   const Tally& tally = result.tally;
   return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
-              " with a part from a peer; restarts of the job ", tally.restarts, "; lives decided: ",
-              tally.decided_restore, " restore (", tally.decided_behind, " behind), ", tally.decided_fresh, " fresh, ",
-              tally.decided_lost, " lost, of all ", tally.decided_unknown, " with commit status unknown; elections ",
-              tally.elections, "; pieces quarantined ", tally.quarantined, "; runs with an alarm ", tally.alarms,
-              "; jobs given up ", tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms, " ms\n", result.steps,
-              " steps, ", result.virtual_ms / 1000, " s of virtual time\n");
+              " with a part from a peer; restarts of the job ", tally.restarts,
+              "; lives decided: ", tally.decided_restore, " restore (", tally.decided_behind, " behind), ",
+              tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
+              " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
+              "; runs with an alarm ", tally.alarms, "; jobs given up ", tally.given_up, "; slowest recovery ",
+              tally.slowest_recovery_ms, " ms\n", result.steps, " steps, ", result.virtual_ms / 1000,
+              " s of virtual time\n");
 }
 
 std::string violation_text(const Outcome& outcome) {

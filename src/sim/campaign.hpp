@@ -18,8 +18,8 @@ struct Campaign {
 };
 
 struct CampaignResult {
-  std::uint64_t seeds = 0;             // that were run
-  std::vector<Outcome> violations;     // by seed
+  std::uint64_t seeds = 0;          // that were run
+  std::vector<Outcome> violations;  // by seed
   FaultTable faults{};
   Tally tally;
   std::uint64_t steps = 0;

@@ -1,5 +1,5 @@
-// I6: once the faults are over, within bounded time the job trains, commits again and again, has all the copies that its
-// nodes allow, and memory that nobody needs has been given back (I5). Reached, the run is over. Not thread-safe.
+// I6: once the faults are over, within bounded time the job trains, commits again and again, has all the copies that
+// its nodes allow, and memory that nobody needs has been given back (I5). Reached, the run is over. Not thread-safe.
 #pragma once
 
 #include <cstdint>

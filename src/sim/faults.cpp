@@ -95,28 +95,45 @@ bool Faults::strike(Fault fault) {
     case Fault::trainer_crash:
     case Fault::trainer_freeze:
     case Fault::trainer_left_behind:
-    case Fault::update_unannounced: return strike_trainer(fault);
-    case Fault::rank_claimed_twice: return claim_twice();
-    case Fault::silent_corruption: return corrupt_silently();
+    case Fault::update_unannounced:
+      return strike_trainer(fault);
+    case Fault::rank_claimed_twice:
+      return claim_twice();
+    case Fault::silent_corruption:
+      return corrupt_silently();
     case Fault::agent_crash:
     case Fault::agent_crash_midway:
-    case Fault::root_crash: return strike_agent(fault);
-    case Fault::agent_freeze: return freeze_agent();
-    case Fault::node_loss: return lose_machines(1);
-    case Fault::two_node_losses: return lose_machines(2);
-    case Fault::node_outdated: return outdate_machine();
-    case Fault::torn_write: return tear_write();
-    case Fault::bit_flip_stored: return flip_stored_bit();
-    case Fault::bit_flip_wire: return flip_wire_bit();
-    case Fault::memory_full: return fill_memory();
-    case Fault::partition: return cut_network(false);
-    case Fault::partition_one_way: return cut_network(true);
+    case Fault::root_crash:
+      return strike_agent(fault);
+    case Fault::agent_freeze:
+      return freeze_agent();
+    case Fault::node_loss:
+      return lose_machines(1);
+    case Fault::two_node_losses:
+      return lose_machines(2);
+    case Fault::node_outdated:
+      return outdate_machine();
+    case Fault::torn_write:
+      return tear_write();
+    case Fault::bit_flip_stored:
+      return flip_stored_bit();
+    case Fault::bit_flip_wire:
+      return flip_wire_bit();
+    case Fault::memory_full:
+      return fill_memory();
+    case Fault::partition:
+      return cut_network(false);
+    case Fault::partition_one_way:
+      return cut_network(true);
     case Fault::messages_lost:
     case Fault::messages_repeated:
-    case Fault::messages_reordered: return worsen_weather(fault);
+    case Fault::messages_reordered:
+      return worsen_weather(fault);
     case Fault::store_outage:
-    case Fault::store_answer_lost: return stop_store(fault);
-    case Fault::clock_jump: return jump_clock();
+    case Fault::store_answer_lost:
+      return stop_store(fault);
+    case Fault::clock_jump:
+      return jump_clock();
   }
   return false;
 }

@@ -1,6 +1,6 @@
 // What goes wrong in a run: a plan drawn from its seed, each fault aimed at a phase and struck when that comes; what a
-// fault breaks it also mends later. Once the plan is through and everything mended the world is left in peace, and has to
-// recover. Not thread-safe.
+// fault breaks it also mends later. Once the plan is through and everything mended the world is left in peace, and has
+// to recover. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -21,22 +21,22 @@ struct Machine;
 
 enum class Fault : std::uint8_t {
   trainer_crash,
-  trainer_freeze,        // SIGSTOP, woken later
-  trainer_left_behind,   // the job restarts, and some of the old life's trainers run or sleep on
-  rank_claimed_twice,    // a second process of some rank says hello
-  update_unannounced,    // before_update() is forgotten
-  silent_corruption,     // one of several ranks that share a shard computes something else
-  agent_crash,           // and restarts on the same arena
-  agent_crash_midway,    // between two effects of one event
+  trainer_freeze,       // SIGSTOP, woken later
+  trainer_left_behind,  // the job restarts, and some of the old life's trainers run or sleep on
+  rank_claimed_twice,   // a second process of some rank says hello
+  update_unannounced,   // before_update() is forgotten
+  silent_corruption,    // one of several ranks that share a shard computes something else
+  agent_crash,          // and restarts on the same arena
+  agent_crash_midway,   // between two effects of one event
   agent_freeze,
   root_crash,
-  node_loss,             // agent, trainers and arena
+  node_loss,  // agent, trainers and arena
   two_node_losses,
-  node_outdated,         // cut off for long while the job goes on without it; then it alone is left
-  torn_write,            // the writer of a half-written slot dies
+  node_outdated,  // cut off for long while the job goes on without it; then it alone is left
+  torn_write,     // the writer of a half-written slot dies
   bit_flip_stored,
   bit_flip_wire,
-  memory_full,           // no room for new segments
+  memory_full,  // no room for new segments
   partition,
   partition_one_way,
   messages_lost,
@@ -48,11 +48,11 @@ enum class Fault : std::uint8_t {
 };
 inline constexpr std::size_t fault_count = 25;
 inline constexpr std::array<const char*, fault_count> fault_names = {
-    "trainer crash",   "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
-    "silent corruption", "agent crash",      "agent crash midway",  "agent freeze",       "root crash",
-    "node loss",       "two node losses",    "node outdated",       "torn write",         "bit flip stored",
-    "bit flip wire",   "memory full",        "partition",           "partition one way",  "messages lost",
-    "messages repeated", "messages reordered", "store outage",      "store answer lost",  "clock jump"};
+    "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
+    "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "root crash",
+    "node loss",         "two node losses",    "node outdated",       "torn write",         "bit flip stored",
+    "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
+    "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;

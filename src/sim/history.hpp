@@ -53,9 +53,9 @@ class History {
 
   void committed(Version version);
   void reported(Version version);
-  Version newest_committed() const { return committed_; }        // that is not void
+  Version newest_committed() const { return committed_; }  // that is not void
   Version newest_committed_ever() const { return committed_ever_; }
-  Version newest_reported() const { return reported_; }          // that is not void
+  Version newest_reported() const { return reported_; }  // that is not void
   std::uint64_t incarnation() const { return decisions_.empty() ? 0 : decisions_.rbegin()->first; }
 
  private:

@@ -42,7 +42,8 @@ void Invariants::forget_everything() {
 }
 
 std::size_t Invariants::copies_wanted(std::uint64_t incarnation) const {
-  return std::min<std::size_t>(world_.settings.core.copies, std::max<std::size_t>(1, history_.hosts(incarnation).size()));
+  return std::min<std::size_t>(world_.settings.core.copies,
+                               std::max<std::size_t>(1, history_.hosts(incarnation).size()));
 }
 
 bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const {
@@ -153,7 +154,8 @@ void Invariants::restore_refused(const RestoreFailed& failed) {
   if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
 }
 
-// Its patience is at an end although nothing went wrong for as long. That is an answer only where another rank is amiss.
+// Its patience is at an end although nothing went wrong for as long. That is an answer only where another rank is
+// amiss.
 void Invariants::restore_hangs(const Trainer& trainer) {
   if (trainer.launch != world_.launcher.launch()) return;
   for (Trainer* each : world_.launcher.trainers()) {
@@ -172,7 +174,8 @@ void Invariants::restored(const Trainer& trainer, const RestoreReady& ready) {
   if (ready.decision.verdict != Verdict::restore) return;
   std::vector<Source> sources = ready.main;
   sources.push_back(ready.private_);
-  tally_.from_peer += std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::peer; });
+  tally_.from_peer +=
+      std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::peer; });
   const Version version = ready.decision.version;
   const auto check = [&](const std::string& shard, std::uint64_t digest) {
     const auto& digests = history_.digests(version, shard);
@@ -233,11 +236,12 @@ bool Invariants::is_witnessed(const LifeRecord& before) const {
 
 // The nodes that the last life named were all replaced some time ago.
 bool Invariants::is_unwitnessed(const LifeRecord& before) const {
-  return !before.members.empty() && std::all_of(before.members.begin(), before.members.end(), [&](const Member& member) {
-    const auto found = world_.machines.find(member.node);
-    return found != world_.machines.end() && found->second.arena.id != member.arena_id &&
-           world_.is_calm(found->second, known_after_ms);
-  });
+  return !before.members.empty() &&
+         std::all_of(before.members.begin(), before.members.end(), [&](const Member& member) {
+           const auto found = world_.machines.find(member.node);
+           return found != world_.machines.end() && found->second.arena.id != member.arena_id &&
+                  world_.is_calm(found->second, known_after_ms);
+         });
 }
 
 // The newest commit that a node knows of which must have been asked.
@@ -275,8 +279,8 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
     throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};
   }
   if (root_knows && gives_state && !decision.behind && version < newest_on_record()) {
-    throw Violation{"I3", text(what, " although a node has it on record that ", describe(newest_on_record()),
-                               " was committed")};
+    throw Violation{
+        "I3", text(what, " although a node has it on record that ", describe(newest_on_record()), " was committed")};
   }
   if (gives_state && !flagged && is_unwitnessed(before)) {
     throw Violation{"I3", text(what, " although no node of the last life is left to tell what it committed")};
@@ -333,8 +337,8 @@ void Invariants::after(const Machine& machine, const Node& node, const Event& ev
   heard = std::max(heard, report->epoch);
   if (report->epoch >= machine.arena.epoch) return;
   const NodeStatus now = node.status();
-  const bool counted = std::find(now.nodes_present.begin(), now.nodes_present.end(), arrived->from) !=
-                       now.nodes_present.end();
+  const bool counted =
+      std::find(now.nodes_present.begin(), now.nodes_present.end(), arrived->from) != now.nodes_present.end();
   if (now.is_root && counted && heard < now.epoch) {
     throw Violation{"I4", text("root ", machine.id, " of epoch ", now.epoch, " counts a report of epoch ",
                                report->epoch, " by node ", arrived->from)};

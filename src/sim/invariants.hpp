@@ -24,13 +24,13 @@ struct Violation {
 
 // How much happened, so that a quiet simulator is noticed.
 struct Tally {
-  std::uint64_t commits = 0;      // versions
-  std::uint64_t restores = 0;     // ranks
-  std::uint64_t from_peer = 0;    // of these, with a part from a peer
+  std::uint64_t commits = 0;                                               // versions
+  std::uint64_t restores = 0;                                              // ranks
+  std::uint64_t from_peer = 0;                                             // of these, with a part from a peer
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // lives
   std::uint64_t decided_behind = 0, decided_unknown = 0;
   std::uint64_t elections = 0;
-  std::uint64_t alarms = 0;       // runs in which silent corruption was reported
+  std::uint64_t alarms = 0;  // runs in which silent corruption was reported
   std::uint64_t quarantined = 0;
   std::uint64_t restarts = 0;
   std::uint64_t given_up = 0;
@@ -95,7 +95,7 @@ class Invariants {
   Tally tally_;
   Version newest_whole_;  // of the current life, with all the copies wanted
   protocol::RootRecord root_record_;
-  protocol::NodeStatus stale_before_;                     // of the node that handles a stale directive
+  protocol::NodeStatus stale_before_;                         // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;  // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (life, shard)
 };

@@ -33,8 +33,9 @@ const Slot& Invariants::writable(const Machine& machine, const SlotRef& ref, con
 void Invariants::granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance) {
   const Slot& slot = writable(machine, ref, "granted");
   if (slot.granted_to != 0 && world_.trainer(slot.granted_to) != nullptr) {
-    throw Violation{"I4", text(place(machine, ref), " is granted to a trainer while ",
-                               slot.granted_to == instance ? "its last grant is unused" : "another may still write it")};
+    throw Violation{"I4",
+                    text(place(machine, ref), " is granted to a trainer while ",
+                         slot.granted_to == instance ? "its last grant is unused" : "another may still write it")};
   }
 }
 
@@ -80,8 +81,8 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
     throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,
                                ", the newest that is committed, before a newer one is")};
   }
-  const bool can_complete = history_.was_whole(version) && !history_.was_damaged(version) &&
-                            !history_.ranks_disagree(version);
+  const bool can_complete =
+      history_.was_whole(version) && !history_.was_damaged(version) && !history_.ranks_disagree(version);
   const bool is_passed_over = decision != nullptr && version < decision->version;
   if (version > kept && can_complete && !is_passed_over) {
     throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,

@@ -33,8 +33,9 @@ bool Launcher::everyone_has_asked() const {
 
 bool Launcher::everyone_trains() const {
   const auto all = trainers();
-  return all.size() == world_.settings.ranks &&
-         std::all_of(all.begin(), all.end(), [](const Trainer* trainer) { return trainer->stage() == Stage::training; });
+  return all.size() == world_.settings.ranks && std::all_of(all.begin(), all.end(), [](const Trainer* trainer) {
+           return trainer->stage() == Stage::training;
+         });
 }
 
 void Launcher::watch() {
@@ -118,9 +119,9 @@ void Launcher::launch_all() {
 void Launcher::place_ranks() {
   std::vector<NodeId> machines = world_.usable_machines();
   world_.random.shuffle(machines);
-  const auto per_machine = std::max<std::size_t>(
-      (world_.settings.ranks + machines.size() - 1) / machines.size(),
-      (world_.settings.ranks + world_.settings.nodes - 1) / world_.settings.nodes);
+  const auto per_machine =
+      std::max<std::size_t>((world_.settings.ranks + machines.size() - 1) / machines.size(),
+                            (world_.settings.ranks + world_.settings.nodes - 1) / world_.settings.nodes);
   const bool permuted = launch_ > 1 && world_.random.chance(250);
   std::map<NodeId, std::size_t> load;
   std::map<Rank, NodeId> places;
@@ -132,9 +133,8 @@ void Launcher::place_ranks() {
   }
   for (Rank rank = 0; rank < world_.settings.ranks; ++rank) {
     if (places.contains(rank)) continue;
-    const auto emptiest = std::min_element(machines.begin(), machines.end(), [&](NodeId left, NodeId right) {
-      return load[left] < load[right];
-    });
+    const auto emptiest = std::min_element(machines.begin(), machines.end(),
+                                           [&](NodeId left, NodeId right) { return load[left] < load[right]; });
     places[rank] = *emptiest;
     ++load[*emptiest];
   }

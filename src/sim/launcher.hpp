@@ -20,7 +20,7 @@ class Launcher {
   explicit Launcher(World& world) : world_(world) {}
 
   void start();
-  void restart();  // the job as a whole
+  void restart();                                      // the job as a whole
   void leave_some_behind() { leaves_behind_ = true; }  // at the next restart
 
   // From trainers and machines.

@@ -26,8 +26,8 @@ int run_many(const Campaign& campaign) {
     const auto now = std::chrono::steady_clock::now();
     if (now - shown < std::chrono::seconds(on_terminal ? 1 : 30)) return;
     shown = now;
-    std::cerr << (on_terminal ? "\r" : "") << done << " of " << campaign.seeds << " seeds"
-              << (on_terminal ? "" : "\n") << std::flush;
+    std::cerr << (on_terminal ? "\r" : "") << done << " of " << campaign.seeds << " seeds" << (on_terminal ? "" : "\n")
+              << std::flush;
   };
   const CampaignResult result = run_campaign(campaign, progress);
   if (on_terminal && shown != start) std::cerr << "\r\033[K" << std::flush;

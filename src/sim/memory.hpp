@@ -21,14 +21,14 @@ using protocol::SlotRef;
 struct Slot {
   // In the arena.
   bool sealed = false;
-  PieceInfo header;        // valid under the seal
+  PieceInfo header;  // valid under the seal
   std::uint64_t bytes = 0;
-  Version dropped;         // not to be found again when the agent re-attaches
+  Version dropped;  // not to be found again when the agent re-attaches
 
   // What nobody on the node can see; for the invariants.
-  bool counted = false;    // the core was told that it holds a whole piece, and has not dropped it
-  bool draining = false;   // dropped, and not released yet
-  int readers = 0;         // transfers and restores that read it
+  bool counted = false;          // the core was told that it holds a whole piece, and has not dropped it
+  bool draining = false;         // dropped, and not released yet
+  int readers = 0;               // transfers and restores that read it
   std::uint64_t filled_by = 0;   // the transfer that writes it
   std::uint64_t granted_to = 0;  // the trainer instance that may write it
 
@@ -46,8 +46,8 @@ struct Control {
   std::string main_shard;
   std::string private_shard;
 
-  std::uint64_t grant = 0;      // sequence of the newest grant, 0: none yet
-  std::vector<SlotRef> slots;   // of the newest grant
+  std::uint64_t grant = 0;     // sequence of the newest grant, 0: none yet
+  std::vector<SlotRef> slots;  // of the newest grant
   std::int64_t resume_at = 0;
   Version committed;
   bool fenced = false;

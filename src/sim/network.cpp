@@ -20,8 +20,7 @@ TimeMs Network::draw_delay() {
   return random_.chance(5) ? random_.between(100, 4000) : random_.between(1, 6);
 }
 
-void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to,
-                            std::shared_ptr<const protocol::Message> message) {
+void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message) {
   timeline_.after(delay_ms, [this, from, to, message = std::move(message), era = era_] {
     if (era == era_ && open(from, to)) deliver_(from, to, *message);
   });

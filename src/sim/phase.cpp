@@ -30,8 +30,8 @@ Phases current_phases(World& world) {
   set(Phase::hello, is_up && !all_asked);
   set(Phase::deciding, all_asked && !all_train && !decided);
   set(Phase::restoring, all_asked && !all_train && decided);
-  set(Phase::capturing, std::any_of(trainers.begin(), trainers.end(),
-                                    [](const Trainer* trainer) { return trainer->is_capturing(); }));
+  set(Phase::capturing,
+      std::any_of(trainers.begin(), trainers.end(), [](const Trainer* trainer) { return trainer->is_capturing(); }));
   set(Phase::committing, all_train && world.invariants.awaits_commit());
   set(Phase::electing, is_electing(world));
   for (const auto& [id, transfer] : world.transfers.active()) {

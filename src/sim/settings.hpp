@@ -15,21 +15,21 @@ using protocol::TimeMs;
 
 struct Settings {
   std::uint64_t seed = 0;
-  NodeId nodes = 3;            // 3..16
-  Rank ranks = 3;              // 1 or 2 per node, or fewer than nodes: the rest are spares
-  Rank sharers = 1;            // so many ranks name one main shard (data parallelism)
-  protocol::Config core;       // as every node is configured, but for its name and arena
-  bool racks = false;          // two nodes each, as failure domains
+  NodeId nodes = 3;       // 3..16
+  Rank ranks = 3;         // 1 or 2 per node, or fewer than nodes: the rest are spares
+  Rank sharers = 1;       // so many ranks name one main shard (data parallelism)
+  protocol::Config core;  // as every node is configured, but for its name and arena
+  bool racks = false;     // two nodes each, as failure domains
   TimeMs iteration_ms = 200;
-  TimeMs update_ms = 10;       // up to so long, from before_update() to snapshot()
+  TimeMs update_ms = 10;  // up to so long, from before_update() to snapshot()
   TimeMs capture_ms = 50;
-  TimeMs transfer_ms = 50;     // of one piece between two nodes
-  unsigned loss_per_mille = 0; // of messages, always
+  TimeMs transfer_ms = 50;      // of one piece between two nodes
+  unsigned loss_per_mille = 0;  // of messages, always
   int faults = 4;
   TimeMs fault_gap_ms = 4000;  // up to so long between a fault and the next
 
   std::string main_shard(Rank rank) const;
-  std::uint32_t parts(Rank rank) const;     // in which its main shard is stored
+  std::uint32_t parts(Rank rank) const;  // in which its main shard is stored
   std::string private_shard(Rank rank) const;
   std::vector<std::string> shards() const;  // of all ranks, each once; by part where they are cut
 };

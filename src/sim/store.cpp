@@ -9,11 +9,13 @@ Store::Store(Timeline& timeline, Random random, Watchers watchers)
     : timeline_(timeline), random_(random), watchers_(std::move(watchers)) {}
 
 void Store::read_root(NodeId by, Answer answer) {
-  ask(by, false, [] {}, [this] { return protocol::Event{root_}; }, std::move(answer));
+  ask(
+      by, false, [] {}, [this] { return protocol::Event{root_}; }, std::move(answer));
 }
 
 void Store::read_life(NodeId by, Answer answer) {
-  ask(by, false, [] {}, [this] { return protocol::Event{life_}; }, std::move(answer));
+  ask(
+      by, false, [] {}, [this] { return protocol::Event{life_}; }, std::move(answer));
 }
 
 void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
@@ -22,7 +24,8 @@ void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
     root_ = {root_.revision + 1, swap.record};
     watchers_.root_written(by, root_);
   };
-  ask(by, true, apply, [this] { return protocol::Event{root_}; }, std::move(answer));
+  ask(
+      by, true, apply, [this] { return protocol::Event{root_}; }, std::move(answer));
 }
 
 void Store::swap(NodeId by, const protocol::SwapLife& swap, Answer answer) {
@@ -32,7 +35,8 @@ void Store::swap(NodeId by, const protocol::SwapLife& swap, Answer answer) {
     life_ = {life_.revision + 1, swap.record};
     watchers_.life_written(by, before, life_);
   };
-  ask(by, true, apply, [this] { return protocol::Event{life_}; }, std::move(answer));
+  ask(
+      by, true, apply, [this] { return protocol::Event{life_}; }, std::move(answer));
 }
 
 void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<protocol::Event()> read,

@@ -169,7 +169,8 @@ bool Faults::cut_network(bool one_way) {
   std::vector<NodeId> nodes = world_.usable_machines();
   world_.random.shuffle(nodes);
   const std::size_t size = 1 + world_.random.below(std::max<std::size_t>(1, nodes.size() / 2));
-  const std::set<NodeId> inside(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(std::min(size, nodes.size())));
+  const std::set<NodeId> inside(nodes.begin(),
+                                nodes.begin() + static_cast<std::ptrdiff_t>(std::min(size, nodes.size())));
   const int cut = world_.network.cut(inside, one_way);
   const TimeMs duration = world_.random.between(300, 9000);
   const bool from_store_too = world_.random.chance(300);

@@ -64,10 +64,14 @@ std::string describe(const Message& message) {
 
 const char* describe(FetchResult result) {
   switch (result) {
-    case FetchResult::complete: return "complete";
-    case FetchResult::corrupt: return "corrupt";
-    case FetchResult::no_space: return "no space";
-    case FetchResult::failed: return "failed";
+    case FetchResult::complete:
+      return "complete";
+    case FetchResult::corrupt:
+      return "corrupt";
+    case FetchResult::no_space:
+      return "no space";
+    case FetchResult::failed:
+      return "failed";
   }
   return "?";
 }
@@ -147,7 +151,9 @@ std::string describe(const Effect& effect) {
           },
           [](const CancelFetch& e) { return text("cancel fetch ", e.fetch); },
           [](const DropSlot& e) { return text("drop ", describe(e.slot)); },
-          [](const ReleaseSegment& e) { return text("release segment ", describe(SlotRef{e.rank, e.shard, 0})); },
+          [](const ReleaseSegment& e) {
+            return text("release segment ", describe(SlotRef{e.rank, e.shard, 0}));
+          },
           [](const Notice& e) { return text("notice: ", e.text); },
       },
       effect);
@@ -155,8 +161,6 @@ std::string describe(const Effect& effect) {
 
 void Trace::mark(std::uint64_t fact) { fingerprint_ = mix(fingerprint_, fact); }
 
-void Trace::write(TimeMs now, const std::string& text) {
-  *out_ << std::setw(7) << now << "  " << text << '\n';
-}
+void Trace::write(TimeMs now, const std::string& text) { *out_ << std::setw(7) << now << "  " << text << '\n'; }
 
 }  // namespace ckpt::sim

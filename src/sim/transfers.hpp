@@ -21,7 +21,7 @@ struct Transfer {
   protocol::StartFetch order;
   std::uint64_t from_agent = 0;  // while it is served, else 0
   SlotRef source_slot;
-  bool flip = false;             // a bit on the wire
+  bool flip = false;  // a bit on the wire
 };
 
 class Transfers {

@@ -57,11 +57,11 @@ class World {
   Outcome run();
 
   // Machines and their agents.
-  Agent* agent_on(NodeId node);                   // null when none runs
-  Agent* agent(NodeId node, std::uint64_t id);    // null when that life of it is over
-  void start_agent(Machine& machine);             // no-op where one runs, or the machine is lost
-  void crash_agent(Machine& machine);             // comes back some time later
-  void lose_machine(Machine& machine);            // with everything on it; replaced some time later
+  Agent* agent_on(NodeId node);                 // null when none runs
+  Agent* agent(NodeId node, std::uint64_t id);  // null when that life of it is over
+  void start_agent(Machine& machine);           // no-op where one runs, or the machine is lost
+  void crash_agent(Machine& machine);           // comes back some time later
+  void lose_machine(Machine& machine);          // with everything on it; replaced some time later
   std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
   bool is_calm(const Machine& machine, TimeMs for_ms) const;
@@ -70,7 +70,7 @@ class World {
 
   // Trainers.
   std::uint64_t make_trainer(int launch, Rank rank, NodeId node);
-  Trainer* trainer(std::uint64_t instance);       // null when it is dead
+  Trainer* trainer(std::uint64_t instance);  // null when it is dead
   std::vector<Trainer*> trainers_on(NodeId node);
   std::vector<Trainer*> living_trainers();
   void trainer_died(const Trainer& trainer);

@@ -188,11 +188,11 @@ TEST_F(TrainerServerTest, WrongRequestsAreAnsweredWithASentence) {
 
 TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
   std::mt19937_64 random(4);
-  const std::vector<json> requests = {hello(),
-                                      {{"type", "reserve"},
-                                       {"slots", {{{"shard", "rank3"}, {"bytes", 1}, {"layout_bytes", 1}}}}},
-                                      {{"type", "corrupt"}, {"shard", "rank3"}, {"version", 1}, {"leaf", 0}},
-                                      {{"type", "restored"}}};
+  const std::vector<json> requests = {
+      hello(),
+      {{"type", "reserve"}, {"slots", {{{"shard", "rank3"}, {"bytes", 1}, {"layout_bytes", 1}}}}},
+      {{"type", "corrupt"}, {"shard", "rank3"}, {"version", 1}, {"leaf", 0}},
+      {{"type", "restored"}}};
   const std::vector<json> values = {nullptr,        -1,  UINT64_MAX, 1.5, "", std::string(1000, 'x'), json::array(),
                                     json::object(), true};
   for (int round = 0; round < 300; ++round) {

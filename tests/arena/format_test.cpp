@@ -21,9 +21,9 @@ static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format)
               offsetof(RankControl, resume_at) == 72 && offsetof(RankControl, committed) == 80 &&
               offsetof(RankControl, share) == 88 && offsetof(RankControl, fenced) == 96 &&
               offsetof(RankControl, writer_pid) == 104 && offsetof(RankControl, writer_start_ticks) == 112 &&
-              offsetof(RankControl, agent_bell) == 120 &&
-              offsetof(RankControl, used_grant) == 128 && offsetof(RankControl, attempted) == 136 &&
-              offsetof(RankControl, capturing) == 144 && offsetof(RankControl, trainer_bell) == 152);
+              offsetof(RankControl, agent_bell) == 120 && offsetof(RankControl, used_grant) == 128 &&
+              offsetof(RankControl, attempted) == 136 && offsetof(RankControl, capturing) == 144 &&
+              offsetof(RankControl, trainer_bell) == 152);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
               offsetof(SegmentHeader, slots) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&

@@ -14,7 +14,7 @@ TEST(OptionsDocument, ListsTheTableAsItIs) {
   std::stringstream text;
   text << std::ifstream(OPTIONS_DOCUMENT).rdbuf();
   EXPECT_NE(text.str().find(options_help()), std::string::npos) << "put this into " << OPTIONS_DOCUMENT << ":\n"
-                                                                       << options_help();
+                                                                << options_help();
 }
 
 }  // namespace

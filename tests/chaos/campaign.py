@@ -53,8 +53,8 @@ class Campaign:
         job, fault = self.job, KINDS[name]
         rng = random.Random(f"run {self.seed} {number}")
         begin = time.monotonic()
-        # One lost node may follow a restore at once: what was restored is perhaps not protected yet, but the commit before
-        # it is. More of them may not: which nodes may go together is only known of a commit of this life.
+        # One lost node may follow a restore at once: what was restored is perhaps not protected yet, but the commit
+        # before it is. More of them may not: which nodes may go together is only known of a commit of this life.
         at_once = fault.loses_nodes < 2 and (fault.loses_nodes == 0 or rng.random() < 0.5)
         if not self.is_protected or not at_once:
             job.train_until_commit()

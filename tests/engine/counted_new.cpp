@@ -1,4 +1,5 @@
-// Counts what each thread of this program allocates. A file of its own: inlined into others, compilers warn of mismatched pairs.
+// Counts what each thread of this program allocates. A file of its own: inlined into others, compilers warn of
+// mismatched pairs.
 
 #include <cstdint>
 #include <cstdlib>

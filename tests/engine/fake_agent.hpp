@@ -181,7 +181,9 @@ class FakeAgent {
             }))
           newest = version;
       }
-    Json answer = {{"status", 0}, {"found", bool(newest)}, {"incarnation", incarnation_ + newest.incarnation()},
+    Json answer = {{"status", 0},
+                   {"found", bool(newest)},
+                   {"incarnation", incarnation_ + newest.incarnation()},
                    {"share", {{"first", share_.first}, {"of", share_.of}, {"stored", share_.stored}}}};
     if (!newest) return answer;
     answer["iteration"] = newest.iteration();
@@ -189,8 +191,10 @@ class FakeAgent {
     for (const std::string& name : names) {
       const Place place = find(name, newest);
       const Json entry = {{"fd", fds.size()}, {"slot", place.slot}, {"tier", 1}};
-      if (name == names.back()) answer["private"] = entry;
-      else answer["main"].push_back(entry);
+      if (name == names.back())
+        answer["private"] = entry;
+      else
+        answer["main"].push_back(entry);
       fds.push_back(place.segment->fd());
     }
     return answer;

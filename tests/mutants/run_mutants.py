@@ -60,7 +60,7 @@ def build(mutant, arguments, commands):
     shutil.copytree(arguments.source / "src/protocol", work / "src/protocol")
     patched = subprocess.run(
         ["patch", "--batch", "--no-backup-if-mismatch", "--fuzz=0", "-p1", "-i", str(mutant.patch)],
-        cwd=work, capture_output=True, text=True,
+        cwd=work, capture_output=True, text=True, check=False,
     )
     if patched.returncode != 0:
         return f"the patch no longer applies: {patched.stdout.strip()}"
@@ -72,7 +72,7 @@ def build(mutant, arguments, commands):
     linked = [str(path) for path in arguments.link]
     compiled = subprocess.run(
         [compiler, *flags, *includes, str(work / mutant.source), *linked, "-pthread", "-o", str(program)],
-        capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S,
+        capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
     )
     if compiled.returncode != 0:
         return f"it does not compile: {compiled.stderr.strip()[:500]}"
@@ -84,7 +84,7 @@ def judge(mutant, arguments, commands):
     if isinstance(program, str):
         return Verdict(False, program)
     command = [str(program), "--seeds", str(arguments.seeds), "--violations", "6", "--jobs", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
     if "sim: seeds=" not in run.stdout:
         return Verdict(False, f"the simulator itself failed, with status {run.returncode}: {run.stderr.strip()[-300:]}")
     violations = VIOLATION.findall(run.stdout)
@@ -99,19 +99,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="root of the source tree")
     parser.add_argument("--commands", type=Path, required=True, help="compile_commands.json of the build")
-    parser.add_argument("--link", type=Path, nargs="+", required=True, help="objects and libraries, the simulator's first")
+    parser.add_argument("--link", type=Path, nargs="+", required=True, help="objects and libraries, in link order")
     parser.add_argument("--work", type=Path, required=True, help="folder for the mutants")
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds each mutant gets")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     arguments = parser.parse_args()
 
-    mutants = [read_mutant(patch) for patch in sorted(Path(__file__).parent.glob("*.patch")) if arguments.only in patch.stem]
+    patches = sorted(Path(__file__).parent.glob("*.patch"))
+    mutants = [read_mutant(patch) for patch in patches if arguments.only in patch.stem]
     commands = json.loads(arguments.commands.read_text())
     escaped = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for mutant, verdict in zip(mutants, pool.map(lambda each: judge(each, arguments, commands), mutants), strict=True):
-            print(f"{'caught ' if verdict.caught else 'ESCAPED'} {mutant.expected} {mutant.name}: {verdict.text}", flush=True)
+        verdicts = pool.map(lambda each: judge(each, arguments, commands), mutants)
+        for mutant, verdict in zip(mutants, verdicts, strict=True):
+            word = "caught " if verdict.caught else "ESCAPED"
+            print(f"{word} {mutant.expected} {mutant.name}: {verdict.text}", flush=True)
             escaped += not verdict.caught
     print(f"mutants: caught={len(mutants) - escaped} escaped={escaped}")
     return 1 if escaped or not mutants else 0

@@ -19,7 +19,8 @@ std::string all_one(Rank) { return "model"; }
 // Rank r sits on node r / ranks_per_node.
 std::vector<Seat> seats(Rank ranks, std::string (*shard)(Rank), Rank ranks_per_node = 1) {
   std::vector<Seat> list;
-  for (Rank rank = 0; rank < ranks; ++rank) list.push_back({rank, rank / ranks_per_node, "", shard(rank), private_shard(rank)});
+  for (Rank rank = 0; rank < ranks; ++rank)
+    list.push_back({rank, rank / ranks_per_node, "", shard(rank), private_shard(rank)});
   return list;
 }
 
@@ -211,7 +212,8 @@ TEST_P(Restart, CommitsAgainAfterALossAndSurvivesTheNextOne) {
 
 // The strategy is another one in the next life: what is stored is found as it was cut.
 TEST_P(Restart, TakesWhatAnotherStrategyHasStored) {
-  for (const auto next : {std::optional<Strategy>(), std::optional(Strategy::group), std::optional(Strategy::sharded)}) {
+  for (const auto next :
+       {std::optional<Strategy>(), std::optional(Strategy::group), std::optional(Strategy::sharded)}) {
     const auto cluster = make(2);
     start(*cluster);
     cluster->strategy = next;

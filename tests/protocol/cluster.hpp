@@ -1,5 +1,5 @@
-// A job of several nodes on the real core with a perfect world around it: messages, store writes and fetches are done at
-// once, time moves when a test says so. For faults see src/sim.
+// A job of several nodes on the real core with a perfect world around it: messages, store writes and fetches are done
+// at once, time moves when a test says so. For faults see src/sim.
 #pragma once
 
 #include <deque>
@@ -136,11 +136,11 @@ class Cluster {
   std::map<Rank, Version> commits;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
-  bool fetching = true;                    // false: fetches stay under way
-  bool releasing = true;                   // false: dropped slots keep a reader
+  bool fetching = true;   // false: fetches stay under way
+  bool releasing = true;  // false: dropped slots keep a reader
   std::vector<StartFetch> held_fetches;
   std::vector<SlotRef> held_releases;
-  std::set<std::pair<NodeId, NodeId>> cut; // messages from, to that are lost
+  std::set<std::pair<NodeId, NodeId>> cut;  // messages from, to that are lost
   const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }
   const Share& share(Rank rank) const { return shares_.at(rank); }
 
@@ -188,8 +188,10 @@ class Cluster {
   }
   void carry_out(NodeId from, CancelFetch& cancel) { feed(from, FetchEnded{cancel.fetch, FetchResult::failed}); }
   void carry_out(NodeId from, DropSlot& drop) {
-    if (releasing) feed(from, SlotReleased{drop.slot});
-    else held_releases.push_back(drop.slot);
+    if (releasing)
+      feed(from, SlotReleased{drop.slot});
+    else
+      held_releases.push_back(drop.slot);
   }
   void carry_out(NodeId, Grant& grant) { granted_[grant.rank] = grant.slots; }
   void carry_out(NodeId, RestoreReady& answer) {

@@ -45,8 +45,10 @@ class Recovery : public ::testing::Test {
     question.reports.clear();
     question.missing.clear();
     for (NodeId node = 0; node < 3; ++node) {
-      if (std::find(present.begin(), present.end(), node) != present.end()) question.reports.push_back(&reports[node]);
-      else question.missing.push_back(node);
+      if (std::find(present.begin(), present.end(), node) != present.end())
+        question.reports.push_back(&reports[node]);
+      else
+        question.missing.push_back(node);
     }
     return plan_recovery(question);
   }

@@ -1,6 +1,5 @@
 // A C++ program outside the tree: says the version, and meets an error the way users do.
 #include <ckptengine/engine.hpp>
-
 #include <cstdio>
 #include <string>
 
