@@ -41,7 +41,12 @@ wait_until() {
   done
 }
 
-server_listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# It listens before it serves, and drops who comes in between.
+server_serves() {
+  grep -qs 'NFS SERVER INITIALIZED' "$folder/ganesha.log" && listens "$nfs_port" && listens "$mount_port"
+}
 
 # The server's process, unless it is one that ended and that nobody asked after.
 server_pid() { cat "$folder/pid" 2>/dev/null || true; }
@@ -94,8 +99,9 @@ start() {
   portmapper=
   trap end_portmapper EXIT
   start_portmapper
+  : >"$folder/ganesha.log"
   setsid ganesha.nfsd -F -f "$folder/ganesha.conf" -L "$folder/ganesha.log" -p "$folder/pid" >/dev/null 2>&1 9>&- &
-  wait_until 20 server_listens "$nfs_port" || die "nfs-ganesha did not start (log: $folder/ganesha.log)"
+  wait_until 20 server_serves || die "nfs-ganesha did not start (log: $folder/ganesha.log)"
   echo "nfs://127.0.0.1/ckpt?nfsport=$nfs_port&mountport=$mount_port"
 }
 
