@@ -39,13 +39,19 @@ void expect_restored(Trainers& trainers, std::int64_t iteration) {
   }
 }
 
-// Snapshots until one is committed; which one depends on when grants come.
+bool all_ok(const std::vector<ckpt_status>& answers) {
+  return std::all_of(answers.begin(), answers.end(), [](ckpt_status status) { return status == CKPT_OK; });
+}
+
+// Snapshots until one is committed; which one depends on when grants come. What not every rank takes never is.
 std::int64_t commit_one(Trainers& trainers, std::int64_t from) {
-  for (std::int64_t iteration = from; iteration < from + 1000; ++iteration) {
-    on_all(trainers, [&](Trainer& trainer) { return trainer.snapshot(iteration); });
-    const auto waited = on_all(trainers, [&](Trainer& trainer) { return trainer.wait_commit(iteration); });
-    if (std::count(waited.begin(), waited.end(), CKPT_OK) == static_cast<std::ptrdiff_t>(waited.size()))
-      return iteration;
+  const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(3 * testing::patience).count());
+  for (std::int64_t iteration = from; !deadline.passed(); ++iteration) {
+    if (!all_ok(on_all(trainers, [&](Trainer& trainer) { return trainer.snapshot(iteration); }))) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      continue;
+    }
+    if (all_ok(on_all(trainers, [&](Trainer& trainer) { return trainer.wait_commit(iteration); }))) return iteration;
   }
   throw std::runtime_error("nothing was committed");
 }
