@@ -1,7 +1,7 @@
 // How fast a piece comes from a peer's arena into ours, every leaf verified as it lands. See peer.hpp for what it is
 // compared with.
 //
-//   bench_replicate [--mib N] [--rounds N] [--chunk-mib N] [--chunks-in-flight N] [--transport tcp|shm]
+//   bench_replicate [--mib N] [--rounds N] [--chunk-kib N] [--chunks-in-flight N] [--transport tcp|shm]
 #include "bench/peer.hpp"
 
 using namespace ckpt::bench;

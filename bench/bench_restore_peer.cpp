@@ -2,7 +2,7 @@
 // as it lands, and then the engine's copy into the tensors, verified again, as restore() does them one after the other.
 // See peer.hpp for what it is compared with: the transfer alone.
 //
-//   bench_restore_peer [--mib N] [--rounds N] [--chunk-mib N] [--chunks-in-flight N] [--transport tcp|shm]
+//   bench_restore_peer [--mib N] [--rounds N] [--chunk-kib N] [--chunks-in-flight N] [--transport tcp|shm]
 #include <stdexcept>
 
 #include "bench/gpt2.hpp"

@@ -101,8 +101,8 @@ std::vector<std::string> source_command(const PeerSettings& settings, const std:
           transport,
           "--source-bytes",
           std::to_string(piece_bytes),
-          "--chunk-mib",
-          std::to_string(settings.options.chunk_bytes >> 20),
+          "--chunk-kib",
+          std::to_string(settings.options.chunk_bytes >> 10),
           "--chunks-in-flight",
           std::to_string(settings.options.chunks_in_flight)};
 }
@@ -220,14 +220,14 @@ int compare_with_perftest(int argc, char** argv, const std::string& name, const 
   CLI::App app("The transfer of a piece from a peer against ucx_perftest");
   app.add_option("--mib", settings.mib, "size of the piece, at least")->check(CLI::Range(8, 16384));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
-  std::size_t chunk_mib = settings.options.chunk_bytes >> 20;
-  app.add_option("--chunk-mib", chunk_mib, "of the transport; default: the agents'")->check(CLI::Range(1, 64));
+  std::size_t chunk_kib = settings.options.chunk_bytes >> 10;
+  app.add_option("--chunk-kib", chunk_kib, "of the transport; default: the agents'")->check(CLI::Range(64, 65536));
   app.add_option("--chunks-in-flight", settings.options.chunks_in_flight)->check(CLI::Range(1, 64));
   app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
   app.add_option("--source-of", settings.source_of)->group("");
   app.add_option("--source-bytes", settings.source_bytes)->group("");
   CLI11_PARSE(app, argc, argv);
-  settings.options.chunk_bytes = chunk_mib << 20;
+  settings.options.chunk_bytes = chunk_kib << 10;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     if (!settings.source_of.empty()) return be_source(settings);

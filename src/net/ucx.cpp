@@ -31,9 +31,10 @@ std::string option_of(const std::string& transport, const std::string& name) {
   return major == 1 && minor < 14 ? name : transport + "_" + name;
 }
 
-// What one call reads from a socket at most, and the size of the pieces in which bulk data comes. The same on all
-// nodes, because UCX aborts on a larger piece. Few calls, and still in a core's own cache when it is copied on.
-constexpr char socket_read_size[] = "512k";
+// The largest piece that UCX sends through a socket, header included, and what it makes room for on the other side. The
+// same on all nodes, because UCX aborts on a larger piece. It holds a chunk with its header, so that a chunk is one
+// message that needs no putting together: TransportOptions::chunk_bytes and a little.
+constexpr char socket_segment_size[] = "2052k";
 
 void configure(ucp_config_t* config, const TransportOptions& options) {
   const auto set = [config](const std::string& name, const std::string& value) {
@@ -43,13 +44,16 @@ void configure(ucp_config_t* config, const TransportOptions& options) {
   if (!options.interface.empty()) set("NET_DEVICES", options.interface);
   set("KEEPALIVE_INTERVAL", "1s");
 
-  // Bulk data is read by its receiver, or, over sockets, copied by UCX into a receive that is still there: a process
-  // that was stopped in the middle must not be able to write when it wakes. UCX can also let the sender write through a
-  // socket ("put"), but then aborts the sender when it finds the acknowledgement of a write after its connection
-  // failed, as a source may that wakes when its asker has given up.
-  set("RNDV_SCHEME", options.transports == "tcp" ? "am" : "get_zcopy");
+  // Bulk data comes out of a socket and is copied by its receiver, or is read by its receiver from the sender's memory:
+  // a process that was stopped in the middle must not be able to write when it wakes. Over a socket UCX copies what it
+  // sends, so that nothing it still has to send refers to our memory or to a request of ours: where it does (zero-copy,
+  // rendezvous, "put"), it aborts the process when a connection breaks while such a send is under way.
+  set("RNDV_SCHEME", "get_zcopy");
+  set("ZCOPY_THRESH", "inf");
+  if (options.transports == "tcp") set("RNDV_THRESH", "inf");
   set(option_of("TCP", "PUT_ENABLE"), "n");
-  set(option_of("TCP", "RX_SEG_SIZE"), socket_read_size);
+  set(option_of("TCP", "TX_SEG_SIZE"), socket_segment_size);
+  set(option_of("TCP", "RX_SEG_SIZE"), socket_segment_size);
 
   // In peer-failure mode UCX reads from other processes only where it could shut a late reader out, unless this option
   // is set. We need no such guarantee: a late reader gets bytes that fail their digest check.

@@ -4,7 +4,7 @@
 // of their own with a defined end, a stranger can be turned away before anything is exchanged, and the death of a peer
 // shows at once on every transport. Endpoints run in peer-failure mode. Once the receives of a closed endpoint have
 // called back nobody can touch their memory, however late he wakes: bulk data is never pushed into it by its sender,
-// but read by its receiver or copied there by UCX out of what came over a socket.
+// but read by its receiver or copied there out of what came over a socket.
 //
 // Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
 #pragma once

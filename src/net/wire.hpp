@@ -31,8 +31,8 @@ namespace ckpt::net::wire {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it lies in memory");
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
-// Stands for all that both sides must have alike, among it socket_read_size of ucx.cpp.
-inline constexpr std::uint32_t version = 2;
+// Stands for all that both sides must have alike, among it socket_segment_size of ucx.cpp.
+inline constexpr std::uint32_t version = 3;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t chunk_bytes_min = 64u << 10;
