@@ -103,6 +103,27 @@ struct AbsolutePath {
   static std::string text(const std::string& from) { return from; }
 };
 
+// Of persistent storage; none where empty.
+struct Location {
+  static void parse(std::string& to, std::string_view text) {
+    if (text.empty() || text.starts_with("nfs://")) return Text::parse(to, text);
+    if (!text.starts_with('/')) throw BadValue{"must be an absolute path or nfs://server/export/path"};
+    AbsolutePath::parse(to, text);
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+// Of a transfer to or from storage: a multiple of what it must be aligned to.
+struct BlockBytes {
+  static void parse(std::uint64_t& to, std::string_view text) {
+    const std::uint64_t bytes = parse_size_bytes(text);
+    if (bytes == 0 || bytes % (64u << 10) != 0 || bytes > (64u << 20))
+      throw BadValue{"must be a multiple of 64KiB up to 64MiB"};
+    to = bytes;
+  }
+  static std::string text(std::uint64_t from) { return size_text(from); }
+};
+
 struct Placement {
   static void parse(std::optional<placement::Strategy>& to, std::string_view text) {
     to.reset();
@@ -171,6 +192,7 @@ constexpr unsigned agent = static_cast<unsigned>(Reader::agent);
 constexpr unsigned tool = static_cast<unsigned>(Reader::tool);
 constexpr unsigned all = engine | agent | tool;
 constexpr std::uint64_t ranks_max = 1u << 20;
+constexpr std::uint64_t iterations_max = 1ull << 40;
 
 const std::array keys = {
     entry<&Options::job, Name>("job", "", "required", all, engine | agent,
@@ -202,8 +224,32 @@ const std::array keys = {
                                           "`mixed`, `cover`, `sharded`, `sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
+    entry<&Options::storage, Location>("storage", "", "none", engine | agent | tool, 0,
+                                       "Where versions are kept when memory is gone: a directory that all nodes see, "
+                                       "or `nfs://server/export/path`."),
+    entry<&Options::storage_every, Count<0, iterations_max>>(
+        "storage_every", "0", "", engine | agent, 0,
+        "Every how many iterations a version goes to storage; 0: only as `storage_interval_s` says."),
+    entry<&Options::storage_interval_s, Count<0, 30u * 24 * 3600>>(
+        "storage_interval_s", "300", "", engine | agent, 0,
+        "Every how many seconds a version goes to storage; 0: only as `storage_every` says."),
+    entry<&Options::storage_keep_last, Count<1, 1'000'000>>("storage_keep_last", "2", "", engine | agent, 0,
+                                                            "How many of the newest versions on storage are kept."),
+    entry<&Options::storage_keep_every, Count<0, iterations_max>>(
+        "storage_keep_every", "0", "", engine | agent, 0,
+        "Versions whose iteration is a multiple of it are kept on storage for good; 0: none."),
+    entry<&Options::storage_bytes_per_s, Bytes>("storage_bytes_per_s", "0", "", engine | agent, 0,
+                                                "Most bytes that a node writes to storage in a second; 0: no limit."),
+    entry<&Options::storage_depth, Count<1, 256>>("storage_depth", "16", "", engine | agent | tool, 0,
+                                                  "Transfers to or from storage that are in flight at once."),
+    entry<&Options::storage_block_bytes, BlockBytes>("storage_block_bytes", "1MiB", "", engine | agent | tool, 0,
+                                                     "Size of one transfer to or from storage."),
+    entry<&Options::storage_timeout_ms, Milliseconds>(
+        "storage_timeout_ms", "30000", "", engine | agent | tool, 0,
+        "How long storage may take for one operation before it is given up."),
     entry<&Options::slot_bytes, Bytes>(
-        "slot_bytes", "0", "", engine, 0,
+        "slot_bytes", "0", "", engine,
+        0,
         "Least size of a slot of the main shard, for state that will grow; 0: as large as "
         "the state is at the first snapshot."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,

@@ -32,6 +32,15 @@ struct Options {
   std::uint32_t copies;
   std::optional<placement::Strategy> placement;  // none: by what the ranks hold
   std::string domain;
+  std::string storage;
+  std::int64_t storage_every;
+  std::int64_t storage_interval_s;
+  std::uint32_t storage_keep_last;
+  std::int64_t storage_keep_every;
+  std::uint64_t storage_bytes_per_s;
+  std::uint32_t storage_depth;
+  std::uint64_t storage_block_bytes;
+  std::int64_t storage_timeout_ms;
   std::uint64_t slot_bytes;
   std::uint32_t copy_threads;
   std::string transport;
