@@ -30,7 +30,7 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   ASSERT_EQ(bytes.size(), sizeof expected);
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\2\0\0\0", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\3\0\0\0", 8), 0);
 }
 
 template <class T>
