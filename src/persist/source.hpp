@@ -1,15 +1,13 @@
 // Somebody who offers versions, whole or in parts: storage is one (StorageSource); a save that healthy replicas make
-// while the job goes down would be another. What is offered is checked where it is read, against the offer's digests.
+// while the job goes down would be another. What is offered are pieces as they were captured, shards or parts of them
+// (protocol/parts.hpp). They are checked where they are read, against the offer's digests.
 //
 // A Source belongs to one thread; make one per thread (SourceFactory). Every call ends by itself, with Failure where
 // the source cannot do what it is asked.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +20,7 @@ namespace ckpt::persist {
 struct ShardOffer {
   std::string shard;
   std::uint64_t length_bytes = 0;
+  std::uint64_t layout_bytes = 0;
   std::uint64_t root_digest = 0;
   std::vector<ByteRange> ranges;  // what of it can be had; {0, length_bytes}: all
 };
@@ -50,25 +49,5 @@ class Source {
 };
 
 using SourceFactory = std::function<std::unique_ptr<Source>(std::stop_token)>;
-
-// Which version to take, and each shard's parts from where.
-struct Choice {
-  struct Part {
-    std::size_t source = 0;  // index into the listings
-    ByteRange range;
-    bool operator==(const Part&) const = default;
-  };
-  Version version;
-  std::uint32_t world_size = 0;
-  std::map<std::string, std::vector<Part>> shards;  // parts in order, without gap or overlap
-};
-
-// The newest version for which all `shards` can be had in full, from the sources together; where several have a part,
-// from the one that is listed first. Sources that tell different digests of a shard are not mixed. Nothing where there
-// is none. Pure.
-std::optional<Choice> choose(std::span<const Listing> listings, std::span<const std::string> shards);
-
-// Takes an offer back that proved bad, so that choose() finds the next one.
-void withdraw(Listing& listing, const std::string& shard, Version version);
 
 }  // namespace ckpt::persist

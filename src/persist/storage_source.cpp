@@ -18,7 +18,8 @@ Listing StorageSource::list() {
     }
     Offer& offer = listing.offers.emplace_back(Offer{step.version(), step.record->world_size, {}});
     for (const ShardRecord& shard : step.record->shards)
-      offer.shards.push_back({shard.shard, shard.data_bytes, shard.root_digest, {{0, shard.data_bytes}}});
+      offer.shards.push_back(
+          {shard.shard, shard.data_bytes, shard.layout_bytes, shard.root_digest, {{0, shard.data_bytes}}});
     const Version version = step.version();
     steps_.emplace(version, std::move(*step.record));
   }
