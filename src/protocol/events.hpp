@@ -85,8 +85,25 @@ struct PieceCorrupt {
   SlotRef slot;
 };  // its bytes do not match its digests (found by a reader)
 
+// What storage offers: the pieces of every step on it that is whole, as far as one can tell without reading them.
+struct StorageListed {
+  std::vector<PieceInfo> pieces;
+  std::string trouble;  // why it cannot be told, "" where it can
+};
+// The pieces of StartWrite are on the medium, unless there was trouble.
+struct WriteEnded {
+  Version version;
+  std::string trouble;
+};
+// The step of CommitStep is whole, unless there was trouble.
+struct StepEnded {
+  Version version;
+  std::string trouble;
+};
+
 using Event = std::variant<Tick, RootRead, LifeRead, MessageArrived, TrainerHello, TrainerExited, RestoreAsked,
-                           RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased, PieceCorrupt>;
+                           RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased, PieceCorrupt,
+                           StorageListed, WriteEnded, StepEnded>;
 
 // ---- Effects ----
 
@@ -154,8 +171,8 @@ struct RestoreFailed {
   std::string text;
 };
 
-// Fetch `piece` from `source` into `slot`, whose segment the driver makes where it does not exist yet, with room for
-// the piece. Verified on arrival; answered by FetchEnded.
+// Fetch `piece` from `source`, a node or storage_node, into `slot`, whose segment the driver makes where it does not
+// exist yet, with room for the piece. Verified on arrival; answered by FetchEnded.
 struct StartFetch {
   std::uint64_t fetch = 0;
   PieceInfo piece;
@@ -174,12 +191,26 @@ struct ReleaseSegment {
   std::string shard;
 };  // empty and no longer wanted: give its memory back
 
+struct ListStorage {};  // answered by StorageListed
+// Write the whole pieces in these slots to storage; they stay as they are until WriteEnded.
+struct StartWrite {
+  Version version;
+  std::vector<SlotRef> slots;
+};
+// All pieces of the version have been written, by one node or another: make the step whole. Answered by StepEnded.
+struct CommitStep {
+  Version version;
+  std::uint32_t world_size = 0;
+  std::vector<std::string> shards;
+};
+
 struct Notice {
   std::string text;
 };  // for the log and for people
 
-using Effect = std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady,
-                            RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, Notice>;
+using Effect =
+    std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady, RestoreFailed,
+                 StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage, StartWrite, CommitStep, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::protocol

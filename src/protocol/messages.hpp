@@ -29,6 +29,15 @@ struct RankReport {
   bool operator==(const RankReport&) const = default;
 };
 
+// What a node has made of its newest WriteOrder.
+struct Written {
+  Version version;
+  std::uint64_t attempt = 0;
+  std::vector<std::string> shards;
+  std::string trouble;  // "": they are on the medium
+  bool operator==(const Written&) const = default;
+};
+
 // Node -> root.
 struct Report {
   NodeId node = 0;
@@ -42,7 +51,9 @@ struct Report {
   Version newest_seen;          // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, version) once
-  std::uint64_t roll_call = 0;    // newest one heard of the root of `epoch`: all of the above is from after it
+  Written written;
+  std::vector<Version> damaged;  // steps on storage that proved so when they were read
+  std::uint64_t roll_call = 0;   // newest one heard of the root of `epoch`: all of the above is from after it
   bool operator==(const Report&) const = default;
 };
 
@@ -91,8 +102,16 @@ struct Admission {
 
 struct FetchOrder {
   PieceInfo piece;
-  std::vector<NodeId> sources;  // that have it, best first
+  std::vector<NodeId> sources;  // that have it, best first; or storage_node
   bool operator==(const FetchOrder&) const = default;
+};
+
+// Pieces of a committed version that the node shall write to storage, and keep until it has.
+struct WriteOrder {
+  Version version;
+  std::uint64_t attempt = 0;  // grows from one order to the next of a root
+  std::vector<std::string> shards;
+  bool operator==(const WriteOrder&) const = default;
 };
 
 // Root -> node.
@@ -115,6 +134,10 @@ struct Directive {
   std::string stranded;               // why the decided version cannot be brought home any more, "" while it can
   std::string alarm;                  // silent corruption or the like, "" if none
   std::uint64_t roll_call = 0;        // of this epoch; a report answers it
+  WriteOrder write;                   // no shards: nothing is to be written
+  Version stored;                     // newest step on storage, as far as the root knows
+  std::uint64_t stored_skipped = 0;   // versions that were due there and passed over, because it was busy
+  std::string storage_trouble;        // "" if none
   bool operator==(const Directive&) const = default;
 };
 

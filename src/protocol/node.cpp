@@ -61,6 +61,12 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
                    std::visit([&](const auto& message) { receive(message); }, arrived.message);
                  },
                  [&](const FetchEnded& ended) { worker.on(ended, now); },
+                 [&](const StorageListed& listed) {
+                   if (root) root->on(listed, now);
+                 },
+                 [&](const StepEnded& ended) {
+                   if (root) root->on(ended, now);
+                 },
                  [&](const PieceCorrupt& corrupt) { worker.on(corrupt, effects); },
                  [&](const auto& of_trainer_or_slot) { worker.on(of_trainer_or_slot); },
              },
@@ -144,6 +150,9 @@ NodeStatus Node::status() const {
   if (parts_->root) status.nodes_present = parts_->root->nodes_present(parts_->now);
   status.missing_ranks = directive.missing_ranks;
   status.missing_nodes = directive.missing_nodes;
+  status.stored = directive.stored;
+  status.stored_skipped = directive.stored_skipped;
+  status.storage_trouble = directive.storage_trouble;
   return status;
 }
 

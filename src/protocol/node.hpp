@@ -48,6 +48,9 @@ struct NodeStatus {
   std::vector<NodeId> nodes_present;  // as seen by the root; empty elsewhere
   std::vector<Rank> missing_ranks;
   std::vector<NodeId> missing_nodes;
+  Version stored;
+  std::uint64_t stored_skipped = 0;
+  std::string storage_trouble;
 };
 
 class Node {

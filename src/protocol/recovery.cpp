@@ -165,9 +165,14 @@ std::string explain_stranded(Version version, const std::set<std::string>& shard
 }
 
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
-  const Inventory inventory = take_inventory(question.reports);
+  Inventory inventory = take_inventory(question.reports);
   Version newest_commit = question.first_commit;
   Version newest_seen;
+  for (const PieceInfo& piece : question.stored) {
+    newest_commit = std::max(newest_commit, piece.version);
+    if (!question.damaged.contains(piece.version))
+      inventory[piece.version][piece.shard].push_back({storage_node, &piece});
+  }
   for (const Report* report : question.reports) {
     newest_commit = std::max(newest_commit, report->highest_commit);
     newest_seen = std::max(newest_seen, report->newest_seen);
@@ -190,7 +195,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.verdict = Verdict::mismatch;
     decision.text = "what is stored is of a job of " + std::to_string(stored) + " ranks, this one has " +
                     std::to_string(question.world_size) + ": start it with " + std::to_string(stored) +
-                    " ranks, or remove what is stored with 'ckptctl gc'";
+                    " ranks, or remove what is stored ('ckptctl gc', and 'ckptctl rm' on storage)";
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) +

@@ -33,6 +33,8 @@ struct RecoveryQuestion {
   std::vector<Member> members;     // of the last life
   std::uint64_t members_life = 0;  // the last life
   Version first_commit;            // known from the store
+  std::vector<PieceInfo> stored;   // on persistent storage
+  std::set<Version> damaged;       // steps there that cannot be used
 };
 
 struct RecoveryAnswer {

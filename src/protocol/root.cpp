@@ -40,6 +40,7 @@ void Root::on(const LifeRead& read) {
     source_lost_at_.reset();
     stranded_.clear();
     alarm_.clear();
+    storing_.on_new_life();
   }
   if ((was_undecided || new_life) && life_->decision.verdict == Verdict::restore) {
     committed_ = std::max(committed_, life_->decision.fallback);
@@ -57,6 +58,7 @@ void Root::on(const Report& report, TimeMs now) {
   peer.report = report;
   peer.heard_at = now;
   peer.answer_due = true;
+  storing_.on(report);
   if (report.epoch == epoch_ && report.directive > peer.obeyed) {
     peer.obeyed = report.directive;
     peer.obeyed_at = now;
@@ -97,11 +99,13 @@ void Root::settle(TimeMs now, Effects& effects) {
     return;
   }
   inventory_ = take_inventory(present_reports(now));
+  storing_.settle_listing(now, effects);
   settle_admissions(now, effects);
   settle_decision(now, effects);
   settle_placement(effects);
-  settle_stranded(now);
+  settle_stranded(now, effects);
   settle_commits(now, effects);
+  settle_storage(now, effects);
   send_directives(now, effects);
 }
 
@@ -189,6 +193,8 @@ void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effec
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
   const bool second_hello = bound != bindings_.end();
   const bool decided = life_->decision.verdict != Verdict::undecided;
+  // A job without a record may have steps on storage, and its lives must be newer than those.
+  if (life_->incarnation == 0 && config_.storage && !storing_.listed()) return;
   if (life_->incarnation == 0 || second_hello || decided) {
     open_incarnation(rank, now, effects);
     return;
@@ -202,7 +208,7 @@ void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& eff
     superseded_.insert(bound->second.rank.instance);
   }
   LifeRecord next = *life_;
-  ++next.incarnation;
+  next.incarnation = std::max(life_->incarnation, storing_.newest_incarnation()) + 1;
   next.world_size = newcomer.world_size;
   next.decision = {};
   swap_life(next, now, effects);
@@ -244,9 +250,7 @@ std::vector<NodeId> Root::missing_members(TimeMs now) const {
 
 void Root::settle_decision(TimeMs now, Effects& effects) {
   if (life_->decision.verdict != Verdict::undecided || !complete_life()) return;
-  const bool all_waiting =
-      std::all_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
-  if (!all_waiting) {
+  if (!all_wait()) {
     all_waiting_since_.reset();
     return;
   }
@@ -263,6 +267,8 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   question.members = life_->members;
   question.members_life = life_->members_life;
   question.first_commit = life_->first_commit;
+  if (storing_.listed()) question.stored = *storing_.listed();
+  question.damaged = storing_.damaged();
   LifeRecord decided = *life_;
   decided.members.clear();
   decided.members_life = decided.incarnation;
@@ -272,6 +278,9 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
     add_once(decided.members, Member{binding.node, peers_.at(binding.node).report.arena_id});
   }
   const RecoveryAnswer answer = plan_recovery(question);
+  // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent.
+  const bool memory_suffices = answer.final && answer.decision.verdict == Verdict::restore;
+  if (config_.storage && !storing_.listed() && !memory_suffices) return;
   if (!answer.final && now - *all_waiting_since_ < config_.node_wait_ms) return;
   decided.decision = answer.decision;
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
@@ -280,6 +289,10 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
     decided.members_life = life_->members_life;
   }
   swap_life(decided, now, effects);
+}
+
+bool Root::all_wait() const {
+  return std::all_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
 }
 
 // A node counts as present for a while after its death. So that the decision does not count on such a one, every node
@@ -312,19 +325,28 @@ const Places& Root::places_of(Version version) const {
 }
 
 // The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
-// long as the decision itself would have waited for a node.
-void Root::settle_stranded(TimeMs now) {
+// long as the decision itself would have waited for a node. A step that proved damaged when it was read is passed over
+// at once, in a life of its own, as long as nobody has gone on from it.
+void Root::settle_stranded(TimeMs now, Effects& effects) {
   std::set<std::string> lacking;
   const bool waiting =
       std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
   if (waiting && life_->decision.verdict == Verdict::restore) {
     std::set<std::string> shards;
     for (const auto& [shard, place] : restored_) shards.insert(shard);
+    for (const auto& [shard, piece] : storing_.pieces_of(life_->decision.version)) shards.erase(shard);
     lacking = without_source(inventory_, life_->decision.version, shards);
   }
   if (lacking.empty()) {
     source_lost_at_.reset();
     stranded_.clear();
+    return;
+  }
+  if (storing_.damaged().contains(life_->decision.version) && complete_life() && all_wait()) {
+    LifeRecord next = *life_;
+    ++next.incarnation;
+    next.decision = {};
+    swap_life(next, now, effects);
     return;
   }
   if (!source_lost_at_) source_lost_at_ = now;
@@ -436,6 +458,25 @@ std::uint32_t Root::copies_now() const {
   return static_cast<std::uint32_t>(fewest);
 }
 
+// Some piece of the commit has fewer holders left than it was given.
+bool Root::is_short() const {
+  const auto pieces = inventory_.find(committed_);
+  if (pieces == inventory_.end()) return true;
+  const Places& places = places_of(committed_);
+  return std::any_of(places.begin(), places.end(), [&](const auto& entry) {
+    const auto& [shard, place] = entry;
+    const auto holders = pieces->second.find(shard);
+    return holders == pieces->second.end() || holders->second.size() < place.holders.size();
+  });
+}
+
+void Root::settle_storage(TimeMs now, Effects& effects) {
+  if (!committed_ || arrangement_.places.empty()) return;
+  storing_.settle_writes(
+      {committed_, life_->decision.version, is_short(), life_->world_size, restored_, arrangement_.places, inventory_},
+      now, effects);
+}
+
 // ---- Directives ----
 
 void Root::send_directives(TimeMs now, Effects& effects) {
@@ -464,6 +505,10 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.stranded = stranded_;
   directive.alarm = alarm_;
   directive.roll_call = roll_call_;
+  directive.write = storing_.order_for(node);
+  directive.stored = storing_.stored();
+  directive.stored_skipped = storing_.skipped();
+  directive.storage_trouble = storing_.trouble();
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);
     if (auto refusal = refusal_of(node, rank)) {
@@ -490,12 +535,25 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   // A node that replaced a member waits for the life in which it gets a rank.
   if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
   const Version base = std::max(committed_, life_->decision.version);
+  if (life_->decision.version && base == life_->decision.version) add_reads(node, directive);
   if (base) add_fetches(node, base, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
     add_fetches(node, version, directive);
   }
   return directive;
+}
+
+// What no node has of the version to be restored is read from storage: by one node, from which the others then get it.
+void Root::add_reads(NodeId node, Directive& directive) const {
+  const Version version = life_->decision.version;
+  const auto pieces = inventory_.find(version);
+  for (const auto& [shard, piece] : storing_.pieces_of(version)) {
+    const auto place = restored_.find(shard);
+    if (place == restored_.end() || place->second.holders.front() != node) continue;
+    if (pieces != inventory_.end() && pieces->second.contains(shard)) continue;
+    directive.fetches.push_back({*piece, {storage_node}});
+  }
 }
 
 // A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and

@@ -15,15 +15,19 @@
 #include "protocol/arrangement.hpp"
 #include "protocol/events.hpp"
 #include "protocol/recovery.hpp"
+#include "protocol/storing.hpp"
 
 namespace ckpt::protocol {
 
 class Root {
  public:
-  Root(const Config& config, std::uint64_t epoch, TimeMs now) : config_(config), epoch_(epoch), elected_at_(now) {}
+  Root(const Config& config, std::uint64_t epoch, TimeMs now)
+      : config_(config), epoch_(epoch), elected_at_(now), storing_(config_, now) {}
 
   void on(const LifeRead& read);
   void on(const Report& report, TimeMs now);
+  void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
+  void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
 
   // Draws the conclusions: store writes as effects, a directive for every node that needs one.
   void settle(TimeMs now, Effects& effects);
@@ -70,7 +74,8 @@ class Root {
   void settle_decision(TimeMs now, Effects& effects);
   bool all_answered(TimeMs now) const;
   void settle_placement(Effects& effects);
-  void settle_stranded(TimeMs now);
+  void settle_stranded(TimeMs now, Effects& effects);
+  void settle_storage(TimeMs now, Effects& effects);
   void settle_commits(TimeMs now, Effects& effects);
   bool is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const;
   bool never_complete(Version version) const;
@@ -78,9 +83,12 @@ class Root {
   void send_directives(TimeMs now, Effects& effects);
   Directive directive_for(const Peer& peer, TimeMs now) const;
   void add_fetches(NodeId node, Version version, Directive& directive) const;
+  void add_reads(NodeId node, Directive& directive) const;
   const Places& places_of(Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
+  bool is_short() const;
+  bool all_wait() const;
   std::vector<NodeId> missing_members(TimeMs now) const;
 
   const Config config_;
@@ -107,6 +115,7 @@ class Root {
   Version newest_abandoned_;
   std::int64_t margin_ = 0;  // by which resume_at_ lies ahead of the furthest rank's next iteration
   std::string alarm_;
+  Storing storing_;
   std::uint64_t directive_sequence_ = 0;
 };
 

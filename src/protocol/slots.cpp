@@ -60,10 +60,14 @@ void SlotTable::fill(const SlotRef& ref, const PieceInfo& piece) {
 }
 void SlotTable::abandon_fill(const SlotRef& ref) { move(ref, SlotState::filling, SlotState::free); }
 
-void SlotTable::complete(const SlotRef& ref, const PieceInfo& piece, std::uint64_t fetched_in) {
-  Slot& slot = move(ref, fetched_in == 0 ? SlotState::granted : SlotState::filling, SlotState::whole);
-  slot.piece = piece;
-  slot.fetched_in = fetched_in;
+void SlotTable::captured(const SlotRef& ref, const PieceInfo& piece) {
+  move(ref, SlotState::granted, SlotState::whole).piece = piece;
+}
+
+void SlotTable::fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation) {
+  Slot& slot = move(ref, SlotState::filling, SlotState::whole);
+  slot.from = from;
+  slot.fetched_in = incarnation;
 }
 
 void SlotTable::drain(const SlotRef& ref) { move(ref, SlotState::whole, SlotState::draining); }

@@ -25,7 +25,8 @@ enum class SlotState : std::uint8_t { free, granted, filling, whole, draining };
 struct Slot {
   SlotState state = SlotState::free;
   PieceInfo piece;               // while filling, whole or draining
-  std::uint64_t fetched_in = 0;  // incarnation in which it was fetched from a peer, 0: not fetched
+  Tier from = Tier::local;       // where it came from
+  std::uint64_t fetched_in = 0;  // incarnation in which it was fetched, 0: not fetched
 };
 
 class SlotTable {
@@ -43,7 +44,8 @@ class SlotTable {
   void take_back(const SlotRef& ref);  // a grant whose writer is dead
   void fill(const SlotRef& ref, const PieceInfo& piece);
   void abandon_fill(const SlotRef& ref);
-  void complete(const SlotRef& ref, const PieceInfo& piece, std::uint64_t fetched_in);
+  void captured(const SlotRef& ref, const PieceInfo& piece);
+  void fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation);
   void drain(const SlotRef& ref);
   void release(const SlotRef& ref);  // no-op unless draining
 

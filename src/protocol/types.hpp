@@ -18,19 +18,23 @@ using Rank = std::uint32_t;
 using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
 
 inline constexpr NodeId no_node = UINT32_MAX;
+inline constexpr NodeId storage_node = UINT32_MAX - 1;  // among the sources of a piece: persistent storage
 
 struct Config {
   NodeId node = 0;
   std::uint64_t arena_id = 0;  // of this node's arena; a fresh arena under an old node's id is told apart by it
   std::uint32_t copies = 2;    // m of GEMINI: copies of every shard, the rank's own included
   std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
-  std::string domain;             // of this node: outermost first, with '/' between levels; "" where nothing is known
-  std::uint8_t local_slots = 3;   // committed, replicating, capturing
-  std::uint8_t held_slots = 2;    // committed, arriving
-  TimeMs report_ms = 250;         // a report at least so often: the heartbeat
-  TimeMs node_timeout_ms = 2000;  // a node without reports for so long is missing
-  TimeMs lease_ms = 2000;         // a root that has not renewed for so long is replaced
-  TimeMs node_wait_ms = 5000;     // how long a restore decision waits for missing nodes
+  std::string domain;              // of this node: outermost first, with '/' between levels; "" where nothing is known
+  bool storage = false;            // persistent storage, the same for all nodes, is there to write to and restore from
+  std::int64_t storage_every = 0;  // iterations from one version there to the next, 0: any number
+  TimeMs storage_interval_ms = 0;  // likewise, time
+  std::uint8_t local_slots = 3;    // committed, replicating, capturing; with storage one more, being written
+  std::uint8_t held_slots = 2;     // committed, arriving
+  TimeMs report_ms = 250;          // a report at least so often: the heartbeat
+  TimeMs node_timeout_ms = 2000;   // a node without reports for so long is missing
+  TimeMs lease_ms = 2000;          // a root that has not renewed for so long is replaced
+  TimeMs node_wait_ms = 5000;      // how long a restore decision waits for missing nodes
 };
 
 // A whole, verified piece: all bytes of one shard at one version.
@@ -54,6 +58,6 @@ struct SlotRef {
   auto operator<=>(const SlotRef&) const = default;
 };
 
-enum class Tier : std::uint8_t { none = 0, local = 1, peer = 2 };  // as ckpt_tier
+enum class Tier : std::uint8_t { none = 0, local = 1, peer = 2, persistent = 4 };  // as ckpt_tier
 
 }  // namespace ckpt::protocol

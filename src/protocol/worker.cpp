@@ -16,7 +16,7 @@ Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& re
     slots_.add_segment(ref.rank, ref.shard, static_cast<std::uint8_t>(ref.slot + 1));
     if (!whole) continue;
     slots_.grant(ref);
-    slots_.complete(ref, piece, 0);
+    slots_.captured(ref, piece);
     newest_seen_ = std::max(newest_seen_, piece.version);
   }
   for (const auto& granted : recovered.granted) {
@@ -99,7 +99,7 @@ void Worker::on(const Captured& captured) {
   if (it == trainers_.end() || it->second.granted.empty()) return;
   Trainer& trainer = it->second;
   if (captured.pieces.size() != trainer.granted.size()) return;  // not what it was granted
-  for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.complete(trainer.granted[i], captured.pieces[i], 0);
+  for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.captured(trainer.granted[i], captured.pieces[i]);
   trainer.granted.clear();
   trainer.capturing = -1;
   const Version version = captured.pieces.front().version;
@@ -133,7 +133,7 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
   const Fetch fetch = it->second;
   fetches_.erase(it);
   if (ended.result == FetchResult::complete) {
-    slots_.complete(fetch.slot, fetch.piece, std::max<std::uint64_t>(directive_.incarnation, 1));
+    slots_.fetched(fetch.slot, fetch.source == storage_node ? Tier::persistent : Tier::peer, directive_.incarnation);
     newest_seen_ = std::max(newest_seen_, fetch.piece.version);
     return;
   }
@@ -141,6 +141,9 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
   if (fetch.cancelled) return;
   Failures& failures = failures_[{fetch.piece.shard, fetch.piece.version, fetch.source}];
   ++failures.count;
+  // Once may have been on the way.
+  const bool is_corrupt = fetch.source == storage_node && ended.result == FetchResult::corrupt;
+  if (is_corrupt && ++failures.corrupt > 1) damaged_.insert(fetch.piece.version);
   failures.retry_at = now + config_.report_ms * std::min(failures.count, 8);
 }
 
@@ -153,6 +156,13 @@ void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
                            std::to_string(slot.piece.version.iteration()) + ": its bytes do not match their digests"});
   slots_.drain(corrupt.slot);
   effects.push_back(DropSlot{corrupt.slot});
+}
+
+void Worker::on(const WriteEnded& ended) {
+  if (!writing_ || writing_->order.version != ended.version) return;
+  written_ = std::move(writing_->order);
+  written_.trouble = ended.trouble;
+  writing_.reset();
 }
 
 // ---- The root's will ----
@@ -180,6 +190,14 @@ bool Worker::keeps(Version version) const {
   return std::find(abandoned.begin(), abandoned.end(), version) == abandoned.end();
 }
 
+bool Worker::is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const {
+  if (writing_ && std::find(writing_->slots.begin(), writing_->slots.end(), ref) != writing_->slots.end()) return true;
+  const WriteOrder& order = directive_.write;
+  const bool is_done = written_.version == order.version && written_.attempt == order.attempt;
+  return piece.version == order.version && !is_done &&
+         std::find(order.shards.begin(), order.shards.end(), piece.shard) != order.shards.end();
+}
+
 bool Worker::is_member(const Trainer& trainer) const {
   return !trainer.refusal && trainer.incarnation != 0 && trainer.incarnation == directive_.incarnation;
 }
@@ -204,6 +222,7 @@ void Worker::settle(TimeMs now, Effects& effects) {
     settle_words(trainer, effects);
   }
   settle_segments(effects);
+  settle_writes(effects);
 }
 
 void Worker::persist_if_newer(Effects& effects) {
@@ -237,7 +256,8 @@ void Worker::settle_admissions(Effects& effects) {
 void Worker::settle_drops(Effects& effects) {
   std::vector<SlotRef> dropped;
   slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
-    if (slot.state == SlotState::whole && !keeps(slot.piece.version)) dropped.push_back(ref);
+    if (slot.state == SlotState::whole && !keeps(slot.piece.version) && !is_to_be_written(ref, slot.piece))
+      dropped.push_back(ref);
   });
   for (const SlotRef& ref : dropped) {
     slots_.drain(ref);
@@ -378,7 +398,8 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
 }
 
 Tier Worker::tier_of(const SlotRef& ref) const {
-  return slots_.at(ref).fetched_in == directive_.incarnation ? Tier::peer : Tier::local;
+  const Slot& slot = slots_.at(ref);
+  return slot.fetched_in == directive_.incarnation ? slot.from : Tier::local;
 }
 
 void Worker::settle_grant(Trainer& trainer, Effects& effects) {
@@ -425,6 +446,20 @@ void Worker::settle_segments(Effects& effects) {
   }
 }
 
+void Worker::settle_writes(Effects& effects) {
+  const WriteOrder& order = directive_.write;
+  if (writing_ || order.shards.empty()) return;
+  if (written_.version == order.version && written_.attempt == order.attempt && written_.shards == order.shards) return;
+  Writing writing{{order.version, order.attempt, order.shards, ""}, {}};
+  for (const std::string& shard : order.shards) {
+    const SlotRef* ref = slots_.find_whole(shard, order.version);
+    if (ref == nullptr) return;  // the root will hear that it is not here
+    writing.slots.push_back(*ref);
+  }
+  effects.push_back(StartWrite{order.version, writing.slots});
+  writing_ = std::move(writing);
+}
+
 // ---- Reporting ----
 
 std::optional<Report> Worker::report_if_due(TimeMs now) {
@@ -438,6 +473,8 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.newest_seen = newest_seen_;
   report.ranks = rank_reports();
   report.pieces = slots_.whole_pieces();
+  report.written = written_;
+  report.damaged.assign(damaged_.begin(), damaged_.end());
   report.roll_call = directive_.epoch == epoch_ ? directive_.roll_call : 0;
   report.directive = last_report_.directive;  // as in the last one, for the comparison
   report.sequence = report_sequence_;

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -29,6 +30,7 @@ class Worker {
   void on(const FetchEnded& ended, TimeMs now);
   void on(const SlotReleased& released);
   void on(const PieceCorrupt& corrupt, Effects& effects);
+  void on(const WriteEnded& ended);
   void on(const Directive& directive);
   void on_epoch(std::uint64_t epoch);  // of a newer root: nothing older is obeyed from now on
 
@@ -66,14 +68,20 @@ class Worker {
     SlotRef slot;
     bool cancelled = false;
   };
+  struct Writing {
+    Written order;
+    std::vector<SlotRef> slots;
+  };
   using Attempt = std::tuple<std::string, Version, NodeId>;
   struct Failures {
     int count = 0;
+    int corrupt = 0;  // of these
     TimeMs retry_at = 0;
   };
 
   bool decided() const;
   bool keeps(Version version) const;
+  bool is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const;
   bool is_member(const Trainer& trainer) const;
   bool is_admitted(const Trainer& trainer) const;
   void take_back_grant(Trainer& trainer);
@@ -87,6 +95,7 @@ class Worker {
   void settle_grant(Trainer& trainer, Effects& effects);
   void settle_words(Trainer& trainer, Effects& effects);
   void settle_segments(Effects& effects);
+  void settle_writes(Effects& effects);
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
   const Trainer* home_of(const std::string& shard) const;
@@ -104,6 +113,9 @@ class Worker {
   std::map<std::uint64_t, Fetch> fetches_;
   std::map<Attempt, Failures> failures_;
   std::uint64_t next_fetch_ = 1;
+  std::optional<Writing> writing_;
+  Written written_;
+  std::set<Version> damaged_;
 
   Directive directive_;
   std::uint64_t epoch_ = 0;

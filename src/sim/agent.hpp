@@ -48,6 +48,7 @@ class Agent {
 
   // What transfers tell.
   void fetch_ended(std::uint64_t fetch, const SlotRef& slot, protocol::FetchResult result);
+  void handle(const protocol::Event& event);
   void verify(const SlotRef& slot);  // a reader found its bytes wrong: look for oneself
   void unpin(const SlotRef& slot);
 
@@ -68,7 +69,6 @@ class Agent {
   void take(std::function<void(Agent&)> input);
   void tick();
   void poll();
-  void handle(const protocol::Event& event);
   Session* session_of(std::uint64_t instance);
   void end_session(Rank rank);
   std::function<void(const protocol::Event&)> store_answer();
@@ -89,6 +89,9 @@ class Agent {
   void on(const protocol::CancelFetch& cancel);
   void on(const protocol::DropSlot& drop);
   void on(const protocol::ReleaseSegment& release);
+  void on(const protocol::ListStorage& list);
+  void on(const protocol::StartWrite& write);
+  void on(const protocol::CommitStep& commit);
   void on(const protocol::Notice&) {}
 
   World& world_;

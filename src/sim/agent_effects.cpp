@@ -104,4 +104,8 @@ void Agent::on(const ReleaseSegment& release) {
   machine_.arena.segments.erase({release.rank, release.shard});
 }
 
+void Agent::on(const ListStorage&) { world_.storage.list(*this); }
+void Agent::on(const StartWrite& write) { world_.storage.write(machine_, *this, write); }
+void Agent::on(const CommitStep& commit) { world_.storage.commit(*this, machine_.id, commit); }
+
 }  // namespace ckpt::sim

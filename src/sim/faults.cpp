@@ -134,6 +134,11 @@ bool Faults::strike(Fault fault) {
       return stop_store(fault);
     case Fault::clock_jump:
       return jump_clock();
+    case Fault::everything_lost:
+      return lose_everything();
+    case Fault::storage_outage:
+    case Fault::storage_damaged:
+      return hurt_storage(fault);
   }
   return false;
 }

@@ -45,14 +45,18 @@ enum class Fault : std::uint8_t {
   store_outage,
   store_answer_lost,
   clock_jump,
+  everything_lost,  // all machines at once
+  storage_outage,
+  storage_damaged,  // a bit of the newest step
 };
-inline constexpr std::size_t fault_count = 25;
+inline constexpr std::size_t fault_count = 28;
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
     "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "root crash",
     "node loss",         "two node losses",    "node outdated",       "torn write",         "bit flip stored",
     "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
-    "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump"};
+    "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump",
+    "everything lost",   "storage outage",     "storage damaged"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -96,6 +100,8 @@ class Faults {
   bool cut_network(bool one_way);
   bool worsen_weather(Fault fault);
   bool stop_store(Fault fault);
+  bool lose_everything();
+  bool hurt_storage(Fault fault);
 
   Machine* pick_machine();  // one with a running agent, preferably one that is busy
   Trainer* pick_trainer();

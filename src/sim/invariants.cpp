@@ -18,6 +18,8 @@ void Tally::add(const Tally& other) {
   commits += other.commits;
   restores += other.restores;
   from_peer += other.from_peer;
+  from_storage += other.from_storage;
+  stored += other.stored;
   decided_fresh += other.decided_fresh;
   decided_restore += other.decided_restore;
   decided_lost += other.decided_lost;
@@ -123,6 +125,15 @@ void Invariants::commit_told(const Machine& machine, Rank rank, Version version)
   history_.reported(version);
 }
 
+// What is on storage is restored without asking whether it was a commit.
+void Invariants::storing(const Machine& root, const CommitStep& step) {
+  ++tally_.stored;
+  if (step.version > history_.newest_committed_ever()) {
+    throw Violation{"I3", text("node ", root.id, " makes ", describe(step.version),
+                               " whole on storage, which was never committed")};
+  }
+}
+
 // ---- Restores ----
 
 void Invariants::restore_offered(const Machine& machine, std::uint64_t instance, const RestoreReady& ready) {
@@ -176,6 +187,8 @@ void Invariants::restored(const Trainer& trainer, const RestoreReady& ready) {
   sources.push_back(ready.private_);
   tally_.from_peer +=
       std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::peer; });
+  tally_.from_storage +=
+      std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::persistent; });
   const Version version = ready.decision.version;
   const auto check = [&](const std::string& shard, std::uint64_t digest) {
     const auto& digests = history_.digests(version, shard);
@@ -263,7 +276,8 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   const bool flagged = decision.behind || decision.status_unknown;
   const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
 
-  if (gives_state && !history_.was_whole(version) && !history_.was_damaged(version)) {
+  const bool is_stored = world_.storage.has_step(version);
+  if (gives_state && !history_.was_whole(version) && !history_.was_damaged(version) && !is_stored) {
     throw Violation{"I1", what + ", a version of which some shard was never whole"};
   }
   if (root_knows && version < reported && is_whole(reported, 1, known_after_ms)) {
@@ -274,6 +288,11 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
       if (history_.ranks_disagree(whole) || !is_whole(whole, 1, known_after_ms)) continue;
       throw Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
     }
+  }
+  const bool storage_tells = world_.settings.core.storage && world_.storage.is_calm(known_after_ms);
+  if (root_knows && storage_tells && version < world_.storage.newest_sound(known_after_ms)) {
+    throw Violation{
+        "I2", text(what, " although all of ", describe(world_.storage.newest_sound(known_after_ms)), " is on storage")};
   }
   if (decision.verdict != Verdict::lost && version < committed && !flagged) {
     throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};

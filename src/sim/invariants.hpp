@@ -27,6 +27,8 @@ struct Tally {
   std::uint64_t commits = 0;                                               // versions
   std::uint64_t restores = 0;                                              // ranks
   std::uint64_t from_peer = 0;                                             // of these, with a part from a peer
+  std::uint64_t from_storage = 0;                                          // likewise
+  std::uint64_t stored = 0;                                                // steps
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // lives
   std::uint64_t decided_behind = 0, decided_unknown = 0;
   std::uint64_t elections = 0;
@@ -49,6 +51,7 @@ class Invariants {
   void capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
   void serving(const Machine& machine, const SlotRef& ref, const PieceInfo& piece);
   void dropping(const Machine& machine, const SlotRef& ref);
+  void writing(const Machine& machine, const SlotRef& ref, Version version);
   void releasing(const Machine& machine, Rank rank, const std::string& shard);
 
   // What becomes of versions (I1-I4).
@@ -61,6 +64,7 @@ class Invariants {
   void restore_refused(const protocol::RestoreFailed& failed);
   void restore_hangs(const Trainer& trainer);
   void restored(const Trainer& trainer, const protocol::RestoreReady& ready);
+  void storing(const Machine& root, const protocol::CommitStep& step);
   void root_written(NodeId by, const protocol::RootRead& now);
   void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now);
 

@@ -90,6 +90,14 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
   }
 }
 
+void Invariants::writing(const Machine& machine, const SlotRef& ref, Version version) {
+  const Slot* slot = machine.arena.find(ref);
+  if (slot == nullptr || !slot->counted || slot->header.version != version) {
+    throw Violation{
+        "I1", text(place(machine, ref), " is written to storage as ", describe(version), " but does not hold that")};
+  }
+}
+
 void Invariants::releasing(const Machine& machine, Rank rank, const std::string& shard) {
   const auto found = machine.arena.segments.find({rank, shard});
   if (found == machine.arena.segments.end()) return;  // for which there never was room

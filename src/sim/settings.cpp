@@ -54,6 +54,12 @@ Settings draw_settings(std::uint64_t seed) {
   if (random.chance(400)) settings.core.strategy = placement::all_strategies[random.below(6)];
   if (settings.core.strategy == placement::Strategy::sharded) settings.core.copies = 1;
   settings.racks = random.chance(300);
+  if (random.chance(400)) {
+    settings.core.storage = true;
+    settings.core.local_slots = 4;
+    settings.core.storage_every = random.between(0, 8);
+    settings.core.storage_interval_ms = settings.core.storage_every == 0 ? 3000 : 0;
+  }
   settings.core.report_ms = 250;
   settings.core.node_timeout_ms = 2000;
   settings.core.lease_ms = 2000;

@@ -220,4 +220,21 @@ bool Faults::stop_store(Fault fault) {
   return true;
 }
 
+// Where nothing is stored that is the end of the job's state, and nothing to learn from.
+bool Faults::lose_everything() {
+  if (!world_.storage.newest_sound(0)) return false;
+  for (auto& [id, machine] : world_.machines) world_.lose_machine(machine);
+  mend_after(5000, 5000, [] {});
+  return true;
+}
+
+bool Faults::hurt_storage(Fault fault) {
+  if (!world_.settings.core.storage) return false;
+  if (fault == Fault::storage_damaged) return world_.storage.damage_newest();
+  const TimeMs duration = world_.random.between(500, 12000);
+  world_.storage.outage(duration);
+  mend_after(duration, duration, [] {});
+  return true;
+}
+
 }  // namespace ckpt::sim

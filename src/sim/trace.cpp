@@ -55,6 +55,7 @@ std::string describe(const Directive& directive) {
     all += " fetch " + describe(order.piece) + " from";
     for (const NodeId source : order.sources) all += text(" ", source);
   }
+  if (directive.write.version) all += " write " + sim::describe(directive.write.version);
   return all;
 }
 
@@ -117,6 +118,13 @@ std::string describe(const Event& event) {
           [](const FetchEnded& e) { return text("fetch ", e.fetch, " ", describe(e.result)); },
           [](const SlotReleased& e) { return text("released ", describe(e.slot)); },
           [](const PieceCorrupt& e) { return text("corrupt ", describe(e.slot)); },
+          [](const StorageListed& e) {
+            std::string pieces;
+            for (const PieceInfo& piece : e.pieces) pieces += " " + describe(piece);
+            return text("on storage:", pieces, e.trouble);
+          },
+          [](const WriteEnded& e) { return text("written ", describe(e.version), " ", e.trouble); },
+          [](const StepEnded& e) { return text("step ", describe(e.version), " is whole ", e.trouble); },
       },
       event);
 }
@@ -154,6 +162,13 @@ std::string describe(const Effect& effect) {
           [](const ReleaseSegment& e) {
             return text("release segment ", describe(SlotRef{e.rank, e.shard, 0}));
           },
+          [](const ListStorage&) -> std::string { return "list storage"; },
+          [](const StartWrite& e) {
+            std::string slots;
+            for (const SlotRef& ref : e.slots) slots += text(" ", describe(ref));
+            return text("write ", describe(e.version), " from", slots);
+          },
+          [](const CommitStep& e) { return text("make step ", describe(e.version), " whole"); },
           [](const Notice& e) { return text("notice: ", e.text); },
       },
       effect);

@@ -18,7 +18,12 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   slot.sealed = false;
   slot.filled_by = id;
   slot.bytes = world_.random.next();  // half-written from now on
-  world_.timeline.after(world_.random.between(1, 5), [this, id] { serve(id, 0); });
+  const bool is_stored = order.source == storage_node;
+  const TimeMs duration = is_stored ? world_.random.between(1, 4 * world_.settings.transfer_ms) : 0;
+  world_.timeline.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
+    if (is_stored) return read_stored(id);
+    serve(id, 0);
+  });
 }
 
 bool Transfers::flows(const Transfer& transfer) const {
@@ -47,6 +52,24 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   const TimeMs typical = world_.settings.transfer_ms;
   const TimeMs duration = world_.random.between(typical / 2, typical * 2);
   world_.timeline.after(duration, [this, id] { arrive(id, 0); });
+}
+
+void Transfers::read_stored(std::uint64_t id) {
+  const auto found = active_.find(id);
+  if (found == active_.end()) return;
+  const Transfer& transfer = found->second;
+  const PieceInfo& piece = transfer.order.piece;
+  if (world_.storage.is_out()) return end_after(0, id, FetchResult::failed);
+  const std::uint64_t bytes = world_.storage.read(piece) ^ (transfer.flip ? 1 : 0);
+  const bool intact = bytes == piece.root_digest;
+  Slot& slot = *world_.machines.at(transfer.to).arena.find(transfer.order.slot);
+  slot.bytes = bytes;
+  if (intact) {
+    slot.header = piece;
+    slot.dropped = {};
+    slot.sealed = true;
+  }
+  end_after(0, id, intact ? FetchResult::complete : FetchResult::corrupt);
 }
 
 void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {

@@ -1,5 +1,6 @@
-// Pieces on their way between nodes. A transfer pins its source slot, takes its time, and is verified on arrival; it
-// fails when either side dies, stops, or is cut off for longer than the transport's patience. Not thread-safe.
+// Pieces on their way between nodes, and from storage. A transfer pins its source slot, takes its time, and is verified
+// on arrival; it fails when either side dies, stops, or is cut off for longer than the transport's patience. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ class Transfers {
  private:
   void serve(std::uint64_t id, TimeMs waited_ms);
   void arrive(std::uint64_t id, TimeMs waited_ms);
+  void read_stored(std::uint64_t id);
   bool flows(const Transfer& transfer) const;
   void stop_serving(Transfer& transfer);
   void end_after(TimeMs delay_ms, std::uint64_t id, protocol::FetchResult result);

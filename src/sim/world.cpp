@@ -22,6 +22,7 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
              [this](NodeId by, const LifeRead& before, const LifeRead& now) {
                invariants.life_written(by, before, now);
              }}),
+      storage(*this),
       transfers(*this),
       launcher(*this),
       invariants(*this),
@@ -203,6 +204,7 @@ void World::give_up_job() {
   transfers.forget_everything();
   network.forget_everything();
   store.clear();
+  storage.clear();
   invariants.forget_everything();
 }
 

@@ -19,6 +19,7 @@
 #include "sim/memory.hpp"
 #include "sim/network.hpp"
 #include "sim/settings.hpp"
+#include "sim/storage.hpp"
 #include "sim/store.hpp"
 #include "sim/timeline.hpp"
 #include "sim/trace.hpp"
@@ -85,6 +86,7 @@ class World {
   Trace trace;
   Network network;
   Store store;
+  Storage storage;
   Transfers transfers;
   Launcher launcher;
   Invariants invariants;

@@ -53,12 +53,28 @@ class Cluster {
     config.copies = copies_;
     config.strategy = strategy;
     config.domain = domains[node];
+    config.storage = storage.has_value();
+    config.storage_every = storage_every;
+    if (storage) config.local_slots = 4;
     nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
     feed(node, RootRead{root_revision_, root_});
     feed(node, LifeRead{life_revision_, life_});
     drain();
   }
   void lose(NodeId node) { nodes_.erase(node); }
+  // All machines and the coordination store are gone, and as many new ones come.
+  void lose_everything() {
+    const auto nodes = static_cast<NodeId>(nodes_.size());
+    nodes_.clear();
+    granted_.clear();
+    ready.clear();
+    failed.clear();
+    root_ = {};
+    life_ = {};
+    root_revision_ = life_revision_ = 0;
+    for (NodeId node = 0; node < nodes; ++node) boot(node);
+    advance(100);
+  }
 
   void hello(NodeId node, Rank rank, std::uint64_t incarnation = 0) {
     instances_[rank] = ++ids_;
@@ -140,6 +156,17 @@ class Cluster {
   bool releasing = true;  // false: dropped slots keep a reader
   std::vector<StartFetch> held_fetches;
   std::vector<SlotRef> held_releases;
+  struct Storage {
+    std::map<Version, std::map<std::string, PieceInfo>> written;
+    std::map<Version, std::vector<PieceInfo>> steps;  // that are whole
+    std::set<Version> damaged;
+    std::string trouble;   // while it does not answer
+    bool writing = true;   // false: writes stay under way
+    std::vector<std::pair<NodeId, StartWrite>> held_writes;
+    std::map<std::string, int> reads;  // by shard
+  };
+  std::optional<Storage> storage;  // of nodes that boot from now on
+  std::int64_t storage_every = 0;  // likewise
   std::set<std::pair<NodeId, NodeId>> cut;  // messages from, to that are lost
   const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }
   const Share& share(Rank rank) const { return shares_.at(rank); }
@@ -182,9 +209,42 @@ class Cluster {
       held_fetches.push_back(fetch);
       return;
     }
+    if (fetch.source == storage_node) return read_stored(from, fetch);
     const bool there = nodes_.contains(fetch.source) &&
                        nodes_.at(fetch.source)->find(fetch.piece.shard, fetch.piece.version) != nullptr;
     feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed});
+  }
+  void read_stored(NodeId from, const StartFetch& fetch) {
+    ++storage->reads[fetch.piece.shard];
+    const bool damaged = storage->damaged.contains(fetch.piece.version);
+    const auto result = !storage->trouble.empty() ? FetchResult::failed
+                        : damaged                 ? FetchResult::corrupt
+                                                  : FetchResult::complete;
+    feed(from, FetchEnded{fetch.fetch, result});
+  }
+  void carry_out(NodeId from, ListStorage&) {
+    StorageListed listed{{}, storage->trouble};
+    for (const auto& [version, pieces] : storage->steps) {
+      if (storage->trouble.empty()) listed.pieces.insert(listed.pieces.end(), pieces.begin(), pieces.end());
+    }
+    feed(from, listed);
+  }
+  void carry_out(NodeId from, StartWrite& write) {
+    if (!storage->writing) {
+      storage->held_writes.push_back({from, write});
+      return;
+    }
+    for (const SlotRef& slot : write.slots)
+      storage->written[write.version][slot.shard] = piece_of(slot.shard, write.version, world_size_);
+    feed(from, WriteEnded{write.version, storage->trouble});
+  }
+  void carry_out(NodeId from, CommitStep& commit) {
+    if (storage->trouble.empty()) {
+      auto& step = storage->steps[commit.version];
+      step.clear();
+      for (const std::string& shard : commit.shards) step.push_back(storage->written.at(commit.version).at(shard));
+    }
+    feed(from, StepEnded{commit.version, storage->trouble});
   }
   void carry_out(NodeId from, CancelFetch& cancel) { feed(from, FetchEnded{cancel.fetch, FetchResult::failed}); }
   void carry_out(NodeId from, DropSlot& drop) {

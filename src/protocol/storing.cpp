@@ -1,0 +1,151 @@
+#include "protocol/storing.hpp"
+
+#include <algorithm>
+
+namespace ckpt::protocol {
+
+namespace {
+
+constexpr TimeMs retry_ms = 2000;
+
+bool has(const Holders& holders, NodeId node) {
+  return std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) { return holder.node == node; });
+}
+
+// Preferably one that captured it: there a slot more is kept for this.
+NodeId writer_of(const Place& place, const Holders& holders) {
+  for (const NodeId preferred : place.capturers) {
+    if (has(holders, preferred)) return preferred;
+  }
+  return holders.front().node;
+}
+
+}  // namespace
+
+// ---- What is there ----
+
+void Storing::on(const StorageListed& listed, TimeMs now) {
+  listing_ = false;
+  trouble_ = listed.trouble;
+  if (!listed.trouble.empty()) {
+    list_again_at_ = now + retry_ms;
+    return;
+  }
+  listed_ = listed.pieces;
+  for (const PieceInfo& piece : *listed_) stored_ = std::max(stored_, piece.version);
+}
+
+void Storing::on_new_life() {
+  listed_.reset();
+  writing_.reset();
+}
+
+void Storing::settle_listing(TimeMs now, Effects& effects) {
+  if (!config_.storage || listed_ || listing_ || now < list_again_at_) return;
+  listing_ = true;
+  effects.push_back(ListStorage{});
+}
+
+std::map<std::string, const PieceInfo*> Storing::pieces_of(Version version) const {
+  std::map<std::string, const PieceInfo*> pieces;
+  if (!listed_ || damaged_.contains(version)) return pieces;
+  for (const PieceInfo& piece : *listed_) {
+    if (piece.version == version) pieces[piece.shard] = &piece;
+  }
+  return pieces;
+}
+
+std::uint64_t Storing::newest_incarnation() const { return stored_.incarnation(); }
+
+// ---- What goes there ----
+
+void Storing::on(const Report& report) {
+  reported_[report.node] = report.written;
+  damaged_.insert(report.damaged.begin(), report.damaged.end());
+}
+
+void Storing::on(const StepEnded& ended, TimeMs now) {
+  if (!writing_ || ended.version != writing_->version) return;
+  if (!ended.trouble.empty()) return fail(ended.trouble, now);
+  stored_ = std::max(stored_, ended.version);
+  stored_at_ = now;
+  trouble_.clear();
+  writing_.reset();
+}
+
+void Storing::fail(const std::string& trouble, TimeMs now) {
+  trouble_ = trouble;
+  write_again_at_ = now + retry_ms;
+  writing_.reset();
+}
+
+// How many multiples of storage_every lie between what is stored and the newest commit.
+std::int64_t Storing::periods_passed(const Life& life) const {
+  if (config_.storage_every == 0) return 0;
+  const Version base = std::max(life.began_from, stored_);
+  const std::int64_t since = base ? base.iteration() : 0;
+  return life.committed.iteration() / config_.storage_every - since / config_.storage_every;
+}
+
+bool Storing::is_due(const Life& life, TimeMs now) const {
+  if (life.committed <= stored_) return false;
+  const bool is_time = config_.storage_interval_ms != 0 && now - stored_at_ >= config_.storage_interval_ms;
+  return life.is_short || is_time || periods_passed(life) > 0;
+}
+
+void Storing::begin(const Life& life) {
+  writing_ = Writing{life.committed, ++attempts_, life.world_size, {}, {}, false};
+  if (assign(life)) {
+    skipped_ += static_cast<std::uint64_t>(std::max<std::int64_t>(periods_passed(life) - 1, 0));
+  } else {
+    writing_.reset();
+  }
+}
+
+// Every piece that is not written yet needs a node that has it. False where one has none any more.
+bool Storing::assign(const Life& life) {
+  const auto pieces = life.inventory.find(writing_->version);
+  if (pieces == life.inventory.end()) return false;
+  for (const auto& [shard, place] : writing_->version == life.began_from ? life.restored_places : life.places) {
+    if (writing_->written.contains(shard)) continue;
+    const auto found = pieces->second.find(shard);
+    if (found == pieces->second.end()) return false;
+    const auto writer = writing_->writers.find(shard);
+    if (writer != writing_->writers.end() && has(found->second, writer->second)) continue;
+    writing_->writers[shard] = writer_of(place, found->second);
+  }
+  return true;
+}
+
+void Storing::settle_writes(const Life& life, TimeMs now, Effects& effects) {
+  if (!config_.storage || !listed_) return;
+  if (!writing_ && now >= write_again_at_ && is_due(life, now)) begin(life);
+  if (!writing_ || writing_->is_committing) return;
+  for (const auto& [node, written] : reported_) {
+    if (written.version != writing_->version || written.attempt != writing_->attempt) continue;
+    if (!written.trouble.empty()) return fail(written.trouble, now);
+    writing_->written.insert(written.shards.begin(), written.shards.end());
+  }
+  if (writing_->written.size() < writing_->writers.size()) {
+    if (!assign(life)) writing_.reset();
+    return;
+  }
+  writing_->is_committing = true;
+  CommitStep commit{writing_->version, writing_->world_size, {}};
+  for (const auto& [shard, writer] : writing_->writers) commit.shards.push_back(shard);
+  effects.push_back(std::move(commit));
+}
+
+WriteOrder Storing::order_for(NodeId node) const {
+  WriteOrder order;
+  if (!writing_ || writing_->is_committing) return order;
+  for (const auto& [shard, writer] : writing_->writers) {
+    if (writer == node) order.shards.push_back(shard);
+  }
+  if (order.shards.empty()) return order;
+  order.version = writing_->version;
+  order.attempt = writing_->attempt;
+  return order;
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,90 @@
+// The root's dealings with persistent storage: what is there, and which committed version goes there next. One version
+// at a time: when it is there, or failed, the newest commit is next, so that slow storage gets the newest there is.
+//
+// Nothing here survives a change of root. The next one asks storage what is there and starts over; what an earlier one
+// had written of a version is written again, and a step that was never made whole counts for nothing.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/arrangement.hpp"
+#include "protocol/events.hpp"
+#include "protocol/recovery.hpp"
+
+namespace ckpt::protocol {
+
+class Storing {
+ public:
+  Storing(const Config& config, TimeMs now) : config_(config), stored_at_(now) {}
+
+  void on(const StorageListed& listed, TimeMs now);
+  void on(const StepEnded& ended, TimeMs now);
+  // Of any node, present or not.
+  void on(const Report& report);
+  // A life's decision asks storage anew, and no version of the life before is written any more.
+  void on_new_life();
+
+  // Asks storage what is there, until it says so.
+  void settle_listing(TimeMs now, Effects& effects);
+
+  // The pieces there; nothing while that is not known.
+  const std::optional<std::vector<PieceInfo>>& listed() const { return listed_; }
+  const std::set<Version>& damaged() const { return damaged_; }
+  // Of a step there that is not damaged, by shard.
+  std::map<std::string, const PieceInfo*> pieces_of(Version version) const;
+  // Of the newest version that was ever there.
+  std::uint64_t newest_incarnation() const;
+
+  // What of the life matters here.
+  struct Life {
+    Version committed;
+    Version began_from;     // what it restored
+    bool is_short = false;  // the commit has fewer copies than asked for
+    std::uint32_t world_size = 0;
+    const Places& restored_places;  // of what it restored
+    const Places& places;           // of all else
+    const Inventory& inventory;     // of the nodes that are present
+  };
+  void settle_writes(const Life& life, TimeMs now, Effects& effects);
+
+  WriteOrder order_for(NodeId node) const;
+  Version stored() const { return stored_; }
+  std::uint64_t skipped() const { return skipped_; }
+  const std::string& trouble() const { return trouble_; }
+
+ private:
+  struct Writing {
+    Version version;
+    std::uint64_t attempt = 0;
+    std::uint32_t world_size = 0;
+    std::map<std::string, NodeId> writers;  // of every piece
+    std::set<std::string> written;
+    bool is_committing = false;
+  };
+  std::int64_t periods_passed(const Life& life) const;
+  bool is_due(const Life& life, TimeMs now) const;
+  void begin(const Life& life);
+  bool assign(const Life& life);
+  void fail(const std::string& trouble, TimeMs now);
+
+  const Config& config_;
+  std::optional<std::vector<PieceInfo>> listed_;
+  bool listing_ = false;
+  TimeMs list_again_at_ = 0;
+  std::set<Version> damaged_;
+
+  std::optional<Writing> writing_;
+  std::map<NodeId, Written> reported_;
+  std::uint64_t attempts_ = 0;
+  TimeMs write_again_at_ = 0;
+  Version stored_;
+  TimeMs stored_at_ = 0;
+  std::uint64_t skipped_ = 0;
+  std::string trouble_;
+};
+
+}  // namespace ckpt::protocol

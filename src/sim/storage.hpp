@@ -1,0 +1,63 @@
+// Simulated persistent storage, one for all nodes: pieces, and the steps that were made whole of them. It outlives
+// every machine; it can be out of reach for a while, and what is on it can go bad. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/events.hpp"
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+using protocol::NodeId;
+
+class Agent;
+struct Machine;
+class World;
+
+class Storage {
+ public:
+  explicit Storage(World& world) : world_(world) {}
+
+  // What agents ask for; each is answered by one event, if the agent lives to see it.
+  void list(Agent& agent);
+  void write(Machine& machine, Agent& agent, const protocol::StartWrite& order);
+  void commit(Agent& agent, NodeId node, const protocol::CommitStep& order);
+
+  bool is_out() const;
+  // The bytes of a piece of a whole step, as its digest; 0 where it is not there.
+  std::uint64_t read(const protocol::PieceInfo& piece) const;
+
+  void outage(TimeMs duration_ms);
+  bool damage_newest();  // false: there is no step
+  void clear();
+
+  bool has_step(Version version) const { return steps_.contains(version); }
+  // The newest step that is whole and undamaged, and has been for so long.
+  Version newest_sound(TimeMs for_ms) const;
+  bool is_calm(TimeMs for_ms) const;
+
+ private:
+  struct Stored {
+    protocol::PieceInfo info;
+    std::uint64_t bytes = 0;
+  };
+  struct Step {
+    std::vector<std::string> shards;
+    TimeMs whole_since = 0;
+    bool is_damaged = false;
+  };
+  TimeMs takes_ms();
+  void finish_write(NodeId node, std::uint64_t agent, const protocol::StartWrite& order);
+
+  World& world_;
+  std::map<Version, std::map<std::string, Stored>> pieces_;
+  std::map<Version, Step> steps_;
+  TimeMs out_until_ = 0;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,210 @@
+// What goes to storage, when, and how a job comes back from there.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+NodeId own_node(Rank rank) { return rank; }
+
+// Boots anew, for the nodes are configured when they boot.
+struct Stored : Cluster {
+  explicit Stored(std::uint32_t nodes, std::uint32_t ranks, std::int64_t every = 10) : Cluster(nodes, ranks) {
+    storage.emplace();
+    storage_every = every;
+    for (NodeId node = 0; node < nodes; ++node) boot(node);
+    advance(3000);
+    start_life(own_node);
+    begin_training();
+  }
+  void train(std::int64_t first, std::int64_t last) {
+    for (std::int64_t k = first; k <= last; ++k) snapshot_all(k);
+  }
+  void start_again() {
+    ready.clear();
+    failed.clear();
+    start_life(own_node);
+    advance(9000);
+  }
+};
+
+TEST(Storing, TheFirstCommitAtOrAfterEveryMultipleGoesToStorage) {
+  Stored job(4, 4);
+  job.train(0, 9);
+  EXPECT_TRUE(job.storage->steps.empty());
+  job.train(10, 19);
+  ASSERT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.storage->steps.begin()->first, Version(1, 10));
+  EXPECT_EQ(job.storage->steps.begin()->second.size(), 8u);  // each shard once, though two nodes hold it
+  job.train(21, 24);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, Version(1, 21));
+  EXPECT_EQ(job.status(0).stored, Version(1, 21));
+}
+
+TEST(Storing, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCounted) {
+  Stored job(2, 2);
+  job.storage->writing = false;
+  job.train(0, 45);
+  ASSERT_EQ(job.storage->held_writes.size(), 2u);  // of version 10, by each node
+  job.storage->writing = true;
+  const auto held = std::exchange(job.storage->held_writes, {});
+  for (const auto& [node, write] : held) {
+    EXPECT_EQ(write.version, Version(1, 10));
+    for (const SlotRef& slot : write.slots)
+      job.storage->written[write.version][slot.shard] = piece_of(slot.shard, write.version, 2);
+    job.feed(node, WriteEnded{write.version, ""});
+  }
+  job.advance(500);
+  EXPECT_EQ(job.storage->steps.size(), 2u);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, Version(1, 45));
+  EXPECT_EQ(job.status(0).stored_skipped, 2u);  // 20 and 30
+}
+
+TEST(Storing, ASlotThatIsBeingWrittenIsNotGivenToAnybody) {
+  Stored job(2, 2);
+  job.storage->writing = false;
+  job.train(0, 30);
+  EXPECT_EQ(job.commits.at(0), Version(1, 30));  // training goes on all the while
+  for (const auto& [node, write] : job.storage->held_writes) {
+    for (const SlotRef& slot : write.slots) {
+      const auto pieces = job.status(node).pieces;
+      EXPECT_TRUE(std::any_of(pieces.begin(), pieces.end(), [&](const PieceInfo& piece) {
+        return piece.shard == slot.shard && piece.version == Version(1, 10);
+      }));
+      const auto& granted = job.granted().at(static_cast<Rank>(node));
+      EXPECT_EQ(std::count(granted.begin(), granted.end(), slot), 0);
+    }
+  }
+}
+
+TEST(Storing, ACommitThatLosesACopyGoesToStorageAtOnce) {
+  Stored job(4, 4, 1000);
+  job.train(0, 3);
+  job.advance(500);
+  EXPECT_TRUE(job.storage->steps.empty());
+  job.lose(*job.root() == 3 ? 2 : 3);
+  job.advance(8000);
+  ASSERT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.storage->steps.begin()->first, Version(1, 3));
+}
+
+TEST(Storing, AFailedWriteIsSaidAndTriedAgain) {
+  Stored job(2, 2);
+  job.storage->trouble = "no space";
+  job.train(0, 12);
+  job.advance(500);
+  EXPECT_TRUE(job.storage->steps.empty());
+  EXPECT_EQ(job.status(0).storage_trouble, "no space");
+  job.storage->trouble.clear();
+  job.advance(5000);
+  ASSERT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.storage->steps.begin()->first, Version(1, 12));
+  EXPECT_EQ(job.status(1).storage_trouble, "");
+}
+
+TEST(Storing, AJobThatLostEveryNodeAndItsRecordComesBackFromStorageInANewerLife) {
+  Stored job(4, 4);
+  job.train(0, 14);
+  job.lose_everything();
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.incarnation(), 2u);
+  for (const auto& [rank, ready] : job.ready) {
+    EXPECT_EQ(ready.decision.verdict, Verdict::restore);
+    EXPECT_EQ(ready.decision.version, Version(1, 10));
+    EXPECT_EQ(ready.main[0].tier, Tier::persistent);
+  }
+  for (const auto& [shard, times] : job.storage->reads) EXPECT_EQ(times, 1) << shard;
+  EXPECT_EQ(job.status(0).copies_now, 2u);  // and is safe in memory again
+  job.begin_training();
+  job.train(11, 20);
+  EXPECT_EQ(job.storage->steps.rbegin()->first, Version(2, 20));
+}
+
+TEST(Storing, OnlyWhatNoNodeHasIsReadFromStorage) {
+  Stored job(4, 4);
+  job.train(0, 10);  // in memory and on storage
+  job.lose(2);
+  job.lose(3);
+  job.boot(2);
+  job.boot(3);
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+  EXPECT_EQ(job.ready.at(0).main[0].tier, Tier::local);
+  EXPECT_EQ(job.ready.at(2).main[0].tier, Tier::persistent);
+  EXPECT_EQ(job.storage->reads.size(), 4u);  // main and private shards of ranks 2 and 3
+}
+
+TEST(Storing, WhatIsLostInMemoryIsReplacedByAnOlderStepAndSaidToBeBehind) {
+  Stored job(4, 4);
+  job.train(0, 14);
+  job.lose(2);
+  job.lose(3);
+  job.boot(2);
+  job.boot(3);
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+  EXPECT_TRUE(job.ready.at(0).decision.behind);
+  EXPECT_THAT(job.ready.at(0).decision.text, HasSubstr("iteration 14"));
+}
+
+TEST(Storing, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->trouble = "it hangs";
+  job.lose_everything();
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty());
+  EXPECT_TRUE(job.failed.empty());
+  job.storage->trouble.clear();
+  job.advance(9000);
+  ASSERT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+}
+
+TEST(Storing, WhatMemoryStillHasIsRestoredWithoutStorage) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->trouble = "it hangs";
+  job.lose(1);
+  job.boot(1);
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 14));
+}
+
+TEST(Storing, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
+  Stored job(4, 4);
+  job.train(0, 24);
+  ASSERT_EQ(job.storage->steps.size(), 2u);
+  job.storage->damaged.insert(Version(1, 20));
+  job.lose_everything();
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 4u);
+  for (const auto& [rank, ready] : job.ready) {
+    EXPECT_EQ(ready.decision.version, Version(1, 10));
+    EXPECT_TRUE(ready.decision.behind);
+  }
+}
+
+TEST(Storing, AStepOfAnotherWorldSizeIsAMismatch) {
+  Stored job(2, 2);
+  job.train(0, 12);
+  for (auto& [version, pieces] : job.storage->steps) {
+    for (PieceInfo& piece : pieces) piece.world_size = 8;
+  }
+  job.lose_everything();
+  job.start_again();
+  ASSERT_EQ(job.failed.size(), 2u);
+  EXPECT_EQ(job.failed.at(0).error, RestoreError::mismatch);
+  EXPECT_THAT(job.failed.at(0).text, HasSubstr("8 ranks"));
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
