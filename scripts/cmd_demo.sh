@@ -12,6 +12,7 @@ usage: ./dev demo [--nodes N] [--ranks-per-node N] [--text FILE] ...
 Trains a small GPT on several "nodes" of this machine, once undisturbed and once with a snapshot every iteration, in
 which a node is killed at a random moment and a fresh one takes its place. Its last line is
 "restored iteration K on 4 of 4 ranks (3 local, 1 peer); losses identical: yes"; any other end is a failure.
+With --kill-all every node is killed, and the state comes from storage: "(4 persistent)".
 All options:
 TEXT
 }

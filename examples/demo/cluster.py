@@ -87,15 +87,16 @@ class Cluster:
             time.sleep(0.02)
         return self.nodes[name]
 
-    def kill_node(self, name: str) -> None:
-        """What a power failure does: agent and trainers are gone in the same moment, and so is the memory."""
-        node = self.nodes.pop(name)
-        processes = [node.agent, *node.trainers.values()]
+    def kill_nodes(self, names: list[str]) -> None:
+        """What a power failure does: agents and trainers are gone in the same moment, and so is the memory."""
+        nodes = [self.nodes.pop(name) for name in names]
+        processes = [process for node in nodes for process in [node.agent, *node.trainers.values()]]
         for process in processes:
             process.send_signal(signal.SIGKILL)
         for process in processes:
             process.wait()
-        shutil.rmtree(node.arena_dir)
+        for node in nodes:
+            shutil.rmtree(node.arena_dir)
 
     def _node_options(self, name: str, arena_dir: Path) -> dict[str, Any]:
         return {"job": self.job, "node": name, "arena_dir": arena_dir, "coordination": self.coordination}

@@ -2,7 +2,8 @@
 
 Trains a small character-level GPT on several "nodes" of this machine, twice: undisturbed, and with a snapshot in every
 iteration and one node that is killed at a random moment - agent, trainers and memory. An empty node takes its place,
-every rank calls restore(), and the losses must go on as if nothing had happened, bit for bit.
+every rank calls restore(), and the losses must go on as if nothing had happened, bit for bit. With --kill-all every
+node is killed, and the job resumes from the newest version that had reached storage.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of model, data and dropout (default 1)")
     parser.add_argument("--kill-at", type=int, metavar="K", help="iteration in which a node dies (default: random)")
     parser.add_argument("--kill-node", type=int, metavar="I", help="which one (default: random)")
+    parser.add_argument("--kill-all", action="store_true", help="kill every node: only storage is left")
+    parser.add_argument("--storage-every", type=int, default=5, metavar="K", help="with --kill-all (default 5)")
     parser.add_argument("--transport", default="tcp", help="between agents, as UCX_TLS names it (default tcp)")
     parser.add_argument("--arena-root", type=Path, default=Path("/dev/shm"), metavar="DIR", help="a tmpfs")
     parser.add_argument("--output", type=Path, default=Path("demo-out"), metavar="DIR", help="for picture and logs")
@@ -48,6 +51,10 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--ranks-per-node must be at least 1")
     if arguments.iterations < 10:
         parser.error("--iterations must be at least 10")
+    if arguments.storage_every < 1:
+        parser.error("--storage-every must be at least 1")
+    if arguments.kill_all and arguments.kill_node is not None:
+        parser.error("--kill-all leaves no choice of --kill-node")
     if arguments.kill_at is not None and not 2 <= arguments.kill_at < arguments.iterations:
         parser.error(f"--kill-at must be from 2 to {arguments.iterations - 1}")
     if arguments.kill_node is not None and not 0 <= arguments.kill_node < arguments.nodes:
@@ -91,15 +98,22 @@ def demo(arguments: argparse.Namespace) -> bool:
         progress.say(f"undisturbed: loss {undisturbed.first_loss():.3f} -> {undisturbed.last_loss():.3f}")
 
         names = [f"node{i}" for i in range(arguments.nodes)]
+        if arguments.kill_all:
+            storage = cluster.scratch / "storage"
+            cluster.agent_options |= {"storage": storage, "storage_every": arguments.storage_every}
         for name in names:
             cluster.add_node(name)
         protected = Run(cluster, settings | {"name": "protected"}, progress)
-        dead = names[victim]
+        victims = range(arguments.nodes) if arguments.kill_all else [victim]
+        dead = [names[i] for i in victims]
         protected.live(placement(names, arguments.ranks_per_node), kill=(killed_at, dead, chance.uniform(0.05, 0.95)))
-        progress.say(f"{dead} killed in iteration {killed_at}: agent, trainers and memory are gone")
-        names[victim] = f"node{arguments.nodes}"
-        cluster.add_node(names[victim])
-        progress.say(f"{names[victim]} takes its place, empty; all trainers start again")
+        gone = "agents, trainers and memory" if arguments.kill_all else "agent, trainers and memory"
+        progress.say(f"{', '.join(dead)} killed in iteration {killed_at}: {gone} are gone")
+        for i in victims:
+            names[i] = f"node{arguments.nodes + i if arguments.kill_all else arguments.nodes}"
+            cluster.add_node(names[i])
+        replacement = "new nodes take their places" if arguments.kill_all else f"{names[victim]} takes its place"
+        progress.say(f"{replacement}, empty; all trainers start again")
         protected.live(placement(names, arguments.ranks_per_node))
         progress.say(f"with snapshots: loss {protected.first_loss():.3f} -> {protected.last_loss():.3f}\n")
 

@@ -74,8 +74,8 @@ class Run:
         self.progress = progress
         self.lives: list[Life] = []
 
-    def live(self, placement: dict[int, str | None], kill: tuple[int, str, float] | None = None) -> None:
-        """Trains until the end, or until the node `kill[1]` was killed when the part `kill[2]` of iteration `kill[0]`
+    def live(self, placement: dict[int, str | None], kill: tuple[int, list[str], float] | None = None) -> None:
+        """Trains until the end, or until the nodes `kill[1]` were killed when the part `kill[2]` of iteration `kill[0]`
         was done and the other trainers were stopped."""
         life = Life(self.cluster.start_trainers(placement, self.settings))
         self.lives.append(life)
@@ -86,7 +86,7 @@ class Run:
                 self._show(life, len(placement))
                 if kill is not None and life.reached(len(placement)) >= kill[0] - 1:
                     time.sleep(kill[2] * self._iteration_s(life))
-                    self.cluster.kill_node(kill[1])
+                    self.cluster.kill_nodes(kill[1])
                     self.cluster.stop_trainers()
                     life.read()
                     return

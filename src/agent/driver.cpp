@@ -22,6 +22,10 @@ protocol::Config core_config(const Options& options, NodeId node, std::uint64_t 
   config.copies = options.copies;
   config.strategy = options.placement;
   config.domain = options.domain;
+  config.storage = !options.storage.empty();
+  config.storage_every = options.storage_every;
+  config.storage_interval_ms = options.storage_interval_s * 1000;
+  if (config.storage) ++config.local_slots;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;
   config.lease_ms = options.lease_ms;
@@ -93,6 +97,11 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
         return recovered;
       }()) {
   committed_ = parts.arena.memory().highest_commit;
+  if (!parts.options.storage.empty()) {
+    storage_.emplace(
+        parts.options, parts.index, parts.queue, [this](protocol::Event event) { handle(std::move(event)); },
+        [this](const std::string& text) { chronicle_.note(text); });
+  }
 }
 
 Driver::~Driver() = default;
@@ -160,7 +169,7 @@ void Driver::carry_out(const protocol::Persist& persist) {
 
 void Driver::carry_out(const protocol::StartFetch& fetch) {
   ++chronicle_.counters.fetches;
-  fetches_.start(fetch, *transport_);
+  fetches_.start(fetch, *transport_, storage_ ? &*storage_ : nullptr);
 }
 
 void Driver::carry_out(const protocol::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }
@@ -177,11 +186,15 @@ void Driver::carry_out(const protocol::DropSlot& drop) {
 
 void Driver::carry_out(const protocol::ReleaseSegment& release) { segments_.remove({release.rank, release.shard}); }
 
+void Driver::carry_out(const protocol::ListStorage&) { storage_->list(); }
+void Driver::carry_out(const protocol::StartWrite& write) { storage_->write(write); }
+void Driver::carry_out(const protocol::CommitStep& commit) { storage_->commit(commit); }
+
 void Driver::carry_out(const protocol::Notice& notice) { chronicle_.note(notice.text); }
 
 void Driver::fetch_ended(const protocol::StartFetch& fetch, FetchResult result) {
   if (result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
-  if (result == FetchResult::corrupt) {
+  if (result == FetchResult::corrupt && fetch.source != protocol::storage_node) {
     ++chronicle_.counters.corrupt;
     chronicle_.note("shard " + fetch.piece.shard + " of iteration " + std::to_string(fetch.piece.version.iteration()) +
                     " came damaged from node " + node_name(fetch.source));

@@ -18,6 +18,7 @@
 #include "agent/fetches.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/segments.hpp"
+#include "agent/storage_tier.hpp"
 #include "agent/trainer_desk.hpp"
 #include "agent/trainer_requests.hpp"
 #include "agent/worker_pool.hpp"
@@ -84,6 +85,9 @@ class Driver : public TrainerRequests {
   void carry_out(const protocol::CancelFetch& cancel);
   void carry_out(const protocol::DropSlot& drop);
   void carry_out(const protocol::ReleaseSegment& release);
+  void carry_out(const protocol::ListStorage& list);
+  void carry_out(const protocol::StartWrite& write);
+  void carry_out(const protocol::CommitStep& commit);
   void carry_out(const protocol::Notice& notice);
   template <class OfTrainer>
   void carry_out(const OfTrainer& effect) {
@@ -98,6 +102,7 @@ class Driver : public TrainerRequests {
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
   nlohmann::json status_json() const;
   nlohmann::json segments_json() const;
+  nlohmann::json storage_json(const protocol::NodeStatus& status) const;
   nlohmann::json ranks_json(const protocol::NodeStatus& status) const;
 
   const Parts parts_;
@@ -107,6 +112,7 @@ class Driver : public TrainerRequests {
   StorePoller* store_ = nullptr;
   Chronicle chronicle_;
   Segments segments_;
+  std::optional<StorageTier> storage_;  // where the option says so
   Fetches fetches_;
   TrainerDesk desk_;
   protocol::Node core_;

@@ -25,16 +25,18 @@ Fetches::Fetches(Segments& segments, PieceIndex& index, WorkerPool& pool, CoreQu
       on_ended_(std::move(on_ended)),
       on_notice_(std::move(on_notice)) {}
 
-void Fetches::start(const protocol::StartFetch& order, net::Transport& transport) {
-  fetches_[order.fetch] = {order, nullptr, false};
+void Fetches::start(const protocol::StartFetch& order, net::Transport& transport, StorageTier* storage) {
+  fetches_[order.fetch] = {order, nullptr, false, false};
   const SegmentKey key{order.slot.rank, order.slot.shard};
   const SlotNeed need{order.piece.length_bytes, order.piece.layout_bytes};
-  segments_.ensure({{key, need}}, 0, [this, &transport, fetch = order.fetch](const std::optional<Failure>& failure) {
-    transfer(fetch, transport, failure);
-  });
+  segments_.ensure({{key, need}}, 0,
+                   [this, &transport, storage, fetch = order.fetch](const std::optional<Failure>& failure) {
+                     transfer(fetch, transport, storage, failure);
+                   });
 }
 
-void Fetches::transfer(std::uint64_t id, net::Transport& transport, const std::optional<Failure>& failure) {
+void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier* storage,
+                       const std::optional<Failure>& failure) {
   Fetch& fetch = fetches_.at(id);
   const protocol::StartFetch& order = fetch.order;
   const auto segment = segments_.find({order.slot.rank, order.slot.shard});
@@ -42,6 +44,15 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, const std::o
   if (failure || fetch.cancelled || segment == nullptr || order.slot.slot >= segment->spec().slots)
     return end(id, failure && failure->status() == CKPT_ERR_NO_SPACE ? FetchResult::no_space : FetchResult::failed,
                std::nullopt);
+  fetch.writes = true;
+  if (order.source == protocol::storage_node) {
+    if (storage == nullptr) return end(id, FetchResult::failed, std::nullopt);
+    storage->read(order.piece, segment, order.slot.slot,
+                  [this, id](FetchResult result, std::optional<arena::Manifest> manifest) {
+                    end(id, result, std::move(manifest));
+                  });
+    return;
+  }
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };
@@ -70,8 +81,8 @@ void Fetches::cancel(std::uint64_t id) {
 
 bool Fetches::writes_into(const SegmentKey& key) const {
   return std::any_of(fetches_.begin(), fetches_.end(), [&](const auto& entry) {
-    const auto& [order, sink, cancelled] = entry.second;
-    return sink != nullptr && key == SegmentKey{order.slot.rank, order.slot.shard};
+    const protocol::SlotRef& slot = entry.second.order.slot;
+    return entry.second.writes && key == SegmentKey{slot.rank, slot.shard};
   });
 }
 

@@ -9,6 +9,7 @@
 #include "agent/core_queue.hpp"
 #include "agent/fetch_sink.hpp"
 #include "agent/segments.hpp"
+#include "agent/storage_tier.hpp"
 #include "net/transport.hpp"
 #include "protocol/events.hpp"
 
@@ -24,7 +25,8 @@ class Fetches {
   Fetches(Segments& segments, PieceIndex& index, WorkerPool& pool, CoreQueue& queue, OnEnded on_ended,
           OnNotice on_notice);
 
-  void start(const protocol::StartFetch& fetch, net::Transport& transport);
+  // `storage`: null where there is none.
+  void start(const protocol::StartFetch& fetch, net::Transport& transport, StorageTier* storage);
   void cancel(std::uint64_t fetch);
 
   bool writes_into(const SegmentKey& key) const;
@@ -33,11 +35,13 @@ class Fetches {
  private:
   struct Fetch {
     protocol::StartFetch order;
-    std::shared_ptr<FetchSink> sink;  // null while its segment is made
+    std::shared_ptr<FetchSink> sink;  // of a transfer from a peer
+    bool writes = false;              // into its slot
     bool cancelled = false;
   };
 
-  void transfer(std::uint64_t fetch, net::Transport& transport, const std::optional<Failure>& failure);
+  void transfer(std::uint64_t fetch, net::Transport& transport, StorageTier* storage,
+                const std::optional<Failure>& failure);
   void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest);
 
   Segments& segments_;

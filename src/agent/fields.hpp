@@ -42,6 +42,19 @@ void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
   v.field("capturing", rank.capturing);
 }
 
+void visit_fields(auto& v, Is<protocol::Written> auto& written) {
+  v.field("version", written.version);
+  v.field("attempt", written.attempt);
+  v.shards("shards", written.shards);
+  v.field("trouble", written.trouble);
+}
+
+void visit_fields(auto& v, Is<protocol::WriteOrder> auto& order) {
+  v.field("version", order.version);
+  v.field("attempt", order.attempt);
+  v.shards("shards", order.shards);
+}
+
 void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("node", report.node);
   v.field("arena_id", report.arena_id);
@@ -53,6 +66,8 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("newest_seen", report.newest_seen);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
+  v.field("written", report.written);
+  v.field("damaged", report.damaged);
   v.field("directive", report.directive);
   v.field("roll_call", report.roll_call);
 }
@@ -116,6 +131,10 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("stranded", directive.stranded);
   v.field("alarm", directive.alarm);
   v.field("roll_call", directive.roll_call);
+  v.field("write", directive.write);
+  v.field("stored", directive.stored);
+  v.field("stored_skipped", directive.stored_skipped);
+  v.field("storage_trouble", directive.storage_trouble);
 }
 
 void visit_fields(auto& v, Is<VerifyRequest> auto& request) {

@@ -63,14 +63,17 @@ std::string Driver::what_is_missing() const {
   if (status.root == protocol::no_node) return "no agent leads the job; is the coordination directory reachable?";
   if (!status.missing_nodes.empty())
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
+  const bool undecided = status.decision.verdict == protocol::Verdict::undecided;
+  if (undecided && !status.storage_trouble.empty())
+    return "storage cannot be asked what it has: " + status.storage_trouble;
   if (!status.missing_ranks.empty())
     return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
   const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const protocol::RankReport& rank) {
     return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
   });
-  if (unheard || status.decision.verdict == protocol::Verdict::undecided)
-    return "node " + name(status.root) + ", which leads the job, does not answer";
-  return "the shards are still on their way from other nodes";
+  if (unheard || undecided) return "node " + name(status.root) + ", which leads the job, does not answer";
+  return storage_ ? "the shards are still on their way from other nodes or from storage"
+                  : "the shards are still on their way from other nodes";
 }
 
 // What this node's ranks capture lies on copies - 1 further nodes, so about as much of others' comes here; but of parts
@@ -131,6 +134,15 @@ json Driver::segments_json() const {
   return segments;
 }
 
+json Driver::storage_json(const protocol::NodeStatus& status) const {
+  if (!storage_) return nullptr;
+  const persist::WriteCounters written = storage_->written();
+  return {{"location", parts_.options.storage}, {"stored", version_json(status.stored)},
+          {"skipped", status.stored_skipped},   {"trouble", status.storage_trouble},
+          {"written_here", written.written},    {"bytes_written_here", written.bytes},
+          {"failed_here", written.failed}};
+}
+
 json Driver::status_json() const {
   const protocol::NodeStatus status = core_.status();
   json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
@@ -163,6 +175,7 @@ json Driver::status_json() const {
           {"copies_now", status.copies_now},
           {"alarm", status.alarm},
           {"coordination_trouble", store_ != nullptr ? store_->trouble() : ""},
+          {"storage", storage_json(status)},
           {"ranks", ranks_json(status)},
           {"segments", segments_json()},
           {"arena",

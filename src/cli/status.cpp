@@ -81,6 +81,13 @@ std::string agent_text(const json& agent) {
   if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
   if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())
     text += "  COORDINATION FAILS: " + trouble + "\n";
+  if (const json storage = agent.value("storage", json(nullptr)); !storage.is_null()) {
+    text += "  storage: " + version_text(storage.at("stored")) + " in " + text_of(storage.at("location"));
+    if (storage.at("skipped") != 0) text += ", " + storage.at("skipped").dump() + " skipped while it was busy";
+    text += "\n";
+    if (const std::string trouble = storage.at("trouble"); !trouble.empty())
+      text += "  STORAGE FAILS: " + trouble + "\n";
+  }
   const json& arena = agent.at("arena");
   const auto budget = arena.at("budget_bytes").get<std::uint64_t>();
   text += "  arena: " + human_bytes(arena.at("bytes").get<std::uint64_t>()) +

@@ -1,0 +1,166 @@
+#include "agent/storage_tier.hpp"
+
+#include <utility>
+
+#include "persist/storage_source.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using persist::ReadOutcome;
+using persist::WriteOutcome;
+using protocol::FetchResult;
+
+persist::FileSystemOptions file_options(const Options& options) {
+  persist::FileSystemOptions files;
+  files.timeout_ms = options.storage_timeout_ms;
+  files.queue_depth = options.storage_depth;
+  files.block_bytes = options.storage_block_bytes;
+  return files;
+}
+
+persist::WriteQueueOptions write_options(const Options& options) {
+  persist::WriteQueueOptions writes;
+  writes.job = options.job;
+  writes.node = options.node;
+  writes.files = file_options(options);
+  writes.bytes_per_second = options.storage_bytes_per_s;
+  writes.retention = {options.storage_keep_last, options.storage_keep_every};
+  return writes;
+}
+
+persist::FileSystemFactory make_files(const Options& options) {
+  return [location = options.storage](const persist::FileSystemOptions& files) {
+    return persist::open_file_system(location, files);
+  };
+}
+
+persist::SourceFactory make_source(const Options& options) {
+  return [location = options.storage, job = options.job, files = file_options(options)](std::stop_token stop) mutable {
+    files.stop = std::move(stop);
+    return std::make_unique<persist::StorageSource>(persist::open_file_system(location, files), job);
+  };
+}
+
+std::string trouble_of(const WriteOutcome& outcome) {
+  if (outcome.kind == WriteOutcome::Kind::done) return "";
+  return outcome.sentence.empty() ? "a newer version took its turn" : outcome.sentence;
+}
+
+// What says that the storage does not have, or no longer has, what it offered.
+FetchResult result_of(ckpt_status status) {
+  if (status == CKPT_OK) return FetchResult::complete;
+  return status == CKPT_ERR_CORRUPT || status == CKPT_ERR_LOST ? FetchResult::corrupt : FetchResult::failed;
+}
+
+std::vector<protocol::PieceInfo> pieces_in(const persist::Listing& listing) {
+  std::vector<protocol::PieceInfo> pieces;
+  for (const persist::Offer& offer : listing.offers) {
+    for (const persist::ShardOffer& shard : offer.shards) {
+      pieces.push_back(
+          {shard.shard, offer.version, shard.length_bytes, shard.layout_bytes, shard.root_digest, offer.world_size});
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
+struct StorageTier::Read {
+  Read(protocol::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into, std::uint8_t index, Done on_done)
+      : expected(std::move(expected_piece)),
+        segment(std::move(into)),
+        slot(segment->writable_slot(index)),
+        done(std::move(on_done)) {}
+
+  const protocol::PieceInfo expected;
+  const std::shared_ptr<arena::Segment> segment;
+  arena::WritableSlot slot;
+  const Done done;
+  arena::Manifest manifest;
+};
+
+StorageTier::StorageTier(const Options& options, const PieceIndex& index, CoreQueue& queue, Handle handle, Note note)
+    : index_(index), queue_(queue), handle_(std::move(handle)), note_(std::move(note)) {
+  persist::open_file_system(options.storage, file_options(options));  // says so where the location is none
+  writes_ = std::make_unique<persist::WriteQueue>(make_files(options), write_options(options));
+  reads_ = std::make_unique<persist::ReadQueue>(make_source(options), persist::ReadQueue::Limits{});
+}
+
+void StorageTier::list() {
+  reads_->list([this, &queue = queue_](const ReadOutcome& outcome, const persist::Listing& listing) {
+    protocol::StorageListed listed{pieces_in(listing), outcome.sentence};
+    queue.post([this, listed = std::move(listed), problems = listing.problems] {
+      for (const std::string& problem : problems) note_(problem);
+      if (!listed.trouble.empty()) note_(listed.trouble);
+      handle_(listed);
+    });
+  });
+}
+
+void StorageTier::write(const protocol::StartWrite& write) {
+  std::vector<persist::Piece> pieces;
+  for (const protocol::SlotRef& slot : write.slots) {
+    const Pin pin = index_.find(slot);
+    if (pin == nullptr) {
+      queue_.post([this, version = write.version] {
+        handle_(protocol::WriteEnded{version, "a piece that was to be written to storage is gone"});
+      });
+      return;
+    }
+    pieces.push_back({{pin, &pin->manifest()}, pin->data(), pin});
+  }
+  writes_->write(write.version, std::move(pieces), [this, &queue = queue_](const WriteOutcome& outcome) {
+    queue.post([this, version = outcome.version, trouble = trouble_of(outcome)] {
+      if (!trouble.empty()) note_(trouble);
+      handle_(protocol::WriteEnded{version, trouble});
+    });
+  });
+}
+
+void StorageTier::commit(const protocol::CommitStep& commit) {
+  writes_->commit(
+      commit.version, commit.world_size, commit.shards, [this, &queue = queue_](const WriteOutcome& outcome) {
+        // After a commit the sentence is about what could not be removed.
+        queue.post([this, version = outcome.version, said = outcome.sentence, trouble = trouble_of(outcome)] {
+          if (!said.empty()) note_(said);
+          handle_(protocol::StepEnded{version, trouble});
+        });
+      });
+}
+
+void StorageTier::read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
+                       std::uint8_t slot, Done done) {
+  const auto read = std::make_shared<Read>(piece, segment, slot, std::move(done));
+  reads_->manifest(piece.shard, piece.version,
+                   [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
+                     queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
+                   });
+}
+
+// As with a peer: nothing is believed beyond what was announced.
+void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOutcome& outcome,
+                                arena::Manifest manifest) {
+  if (!outcome.ok()) return end(read, outcome);
+  if (!(piece_info(manifest) == read->expected) || !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
+    return end(read, {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its step says", 0});
+  }
+  read->manifest = std::move(manifest);
+  read->slot.begin();
+  read->slot.drop(Version());  // this version may have been dropped from here before
+  reads_->read(read->expected.shard, read->expected.version, {0, read->expected.length_bytes}, read->slot.data(),
+               [this, read, &queue = queue_](const ReadOutcome& ended) {
+                 queue.post([this, read, ended] { end(read, ended); });
+               });
+}
+
+void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {
+  if (!outcome.ok()) {
+    note_(outcome.sentence);
+    return read->done(result_of(outcome.status), std::nullopt);
+  }
+  read->slot.seal(read->manifest);
+  read->done(FetchResult::complete, std::move(read->manifest));
+}
+
+}  // namespace ckpt::agent

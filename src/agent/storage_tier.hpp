@@ -1,0 +1,55 @@
+// The agent's way to persistent storage: carries out what the core orders, on the threads of persist/, and answers
+// through the core queue.
+//
+// Belongs to the core thread. The destructor calls off what is under way, within 100 ms.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/core_queue.hpp"
+#include "agent/piece_index.hpp"
+#include "arena/segment.hpp"
+#include "base/options.hpp"
+#include "persist/read_queue.hpp"
+#include "persist/write_queue.hpp"
+#include "protocol/events.hpp"
+
+namespace ckpt::agent {
+
+class StorageTier {
+ public:
+  using Handle = std::function<void(protocol::Event event)>;
+  using Note = std::function<void(const std::string& text)>;
+
+  // All outlive this object; `handle` and `note` are called on the core thread. Throws Failure (CKPT_ERR_INVALID) for a
+  // location that is none.
+  StorageTier(const Options& options, const PieceIndex& index, CoreQueue& queue, Handle handle, Note note);
+
+  void list();
+  void write(const protocol::StartWrite& write);
+  void commit(const protocol::CommitStep& commit);
+
+  // Reads the piece into the slot and seals it when all of it was found to match. `done` runs once, on the core thread.
+  using Done = std::function<void(protocol::FetchResult result, std::optional<arena::Manifest> manifest)>;
+  void read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
+            Done done);
+
+  persist::WriteCounters written() const { return writes_->counters(); }
+
+ private:
+  struct Read;
+  void take_manifest(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome, arena::Manifest manifest);
+  void end(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome);
+
+  const PieceIndex& index_;
+  CoreQueue& queue_;
+  const Handle handle_;
+  const Note note_;
+  std::unique_ptr<persist::WriteQueue> writes_;
+  std::unique_ptr<persist::ReadQueue> reads_;
+};
+
+}  // namespace ckpt::agent
