@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/agents.hpp"
+#include "cli/storage.hpp"
 
 namespace ckpt::cli {
 
@@ -24,7 +25,8 @@ Result stop(const Scope& scope);
 // Removes arenas and coordination records of a job, or with `all` of every job, whose agents are gone.
 Result gc(const Scope& scope, bool all);
 
-// Looks for what will hurt: little shared memory, stale arenas, agents that do not answer, tight limits.
-Result doctor(const Scope& scope);
+// Looks for what will hurt: little shared memory, stale arenas, agents that do not answer, tight limits, and, where
+// a storage is named, what there is to say of it.
+Result doctor(const Scope& scope, const StorageScope& storage = {});
 
 }  // namespace ckpt::cli

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"
+#include "cli/findings.hpp"
 #include "cli/table.hpp"
 #include "coord/directory_store.hpp"
 
@@ -17,14 +18,6 @@ namespace ckpt::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-enum class Health { good, warning, bad };
-
-struct Finding {
-  Health health;
-  std::string subject;
-  std::string text;
-};
 
 // The directory itself or, where it does not exist yet, the one in which it would be made.
 std::string existing_part(const std::string& directory) {
@@ -125,9 +118,11 @@ const char* word(Health health) {
 
 }  // namespace
 
-Result doctor(const Scope& scope) {
+Result doctor(const Scope& scope, const StorageScope& storage) {
   std::vector<Finding> findings = {shared_memory(scope), coordination(scope), open_files(), locked_memory(), pidfds()};
   for (Finding& finding : arenas(scope)) findings.push_back(std::move(finding));
+  if (!storage.location.empty())
+    for (Finding& finding : storage_findings(storage)) findings.push_back(std::move(finding));
   Result result;
   std::vector<Row> rows;
   result.json = {{"findings", nlohmann::json::array()}};

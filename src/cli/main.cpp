@@ -1,4 +1,4 @@
-// ckptctl: looks after the agents and arenas of this machine.
+// ckptctl: looks after the agents and arenas of this machine, and after what is on storage.
 
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 #include "base/options.hpp"
 #include "cli/commands.hpp"
 #include "cli/placement_command.hpp"
+#include "cli/storage_command.hpp"
 
 namespace {
 
@@ -17,21 +18,24 @@ using namespace ckpt;
 struct CommandLine {
   bool json = false;
   bool all = false;
-  std::string job, node, arena_dir, coordination;
+  std::string job, node, arena_dir, coordination, storage;
   std::vector<std::string> words;  // key=value, as ckptd and trainers take them
 
   OptionPairs pairs() const {
     OptionPairs pairs = split_key_values(words);
-    for (const auto& [key, value] : {std::pair("job", &job), std::pair("node", &node),
-                                     std::pair("arena_dir", &arena_dir), std::pair("coordination", &coordination)})
+    for (const auto& [key, value] :
+         {std::pair("job", &job), std::pair("node", &node), std::pair("arena_dir", &arena_dir),
+          std::pair("coordination", &coordination), std::pair("storage", &storage)})
       if (!value->empty()) pairs.emplace_back(key, *value);
     return pairs;
   }
 };
 
+Options options_of(const CommandLine& line) { return parse_options(Reader::tool, line.pairs(), environ); }
+
 cli::Scope scope_of(const CommandLine& line) {
   const OptionPairs pairs = line.pairs();
-  const Options options = parse_options(Reader::tool, pairs, environ);
+  const Options options = options_of(line);
   // The host name stands for no choice: several nodes may share a machine.
   const bool node_given =
       std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.first == "node"; });
@@ -62,7 +66,9 @@ int print(const cli::Result& result, bool json) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("ckptctl looks after the agents (ckptd) of this machine and the memory they hold.", "ckptctl");
+  CLI::App app(
+      "ckptctl looks after the agents (ckptd) of this machine, the memory they hold, and the steps on storage.",
+      "ckptctl");
   app.set_version_flag("--version", std::string(CKPT_VERSION));
   app.require_subcommand(0, 1);
   app.footer(
@@ -74,7 +80,9 @@ int main(int argc, char** argv) {
       add_command(app, line, "stop", "End the agents; what they hold stays in memory, and trainers go on without");
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
   gc->add_flag("--all", line.all, "Of every job that has no agent any more");
-  add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits");
+  add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits, storage")
+      ->add_option("--storage", line.storage, "Look at this, too: an absolute path, or nfs://server/export/path");
+  const cli::StorageCommands storage(app, line.json);
   cli::PlacementOptions placement_options;
   const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
   try {
@@ -88,11 +96,12 @@ int main(int argc, char** argv) {
   }
   try {
     if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
+    if (storage.parsed()) return print(storage.run(), line.json);
     const cli::Scope scope = scope_of(line);
     if (status->parsed()) return print(cli::status(scope), line.json);
     if (stop->parsed()) return print(cli::stop(scope), line.json);
     if (gc->parsed()) return print(cli::gc(scope, line.all), line.json);
-    return print(cli::doctor(scope), line.json);
+    return print(cli::doctor(scope, cli::storage_scope(options_of(line))), line.json);
   } catch (const std::exception& failure) {
     if (line.json) std::cout << nlohmann::json{{"error", failure.what()}}.dump(2) << '\n';
     std::cerr << "ckptctl: " << failure.what() << '\n';

@@ -1,0 +1,206 @@
+"""Turns a step on storage into what torch reads by itself: a file for torch.load, or a directory for
+torch.distributed.checkpoint. `ckptctl export` calls it with the folder of a step that it has verified:
+
+    python -m ckptengine.export STEP_FOLDER (--to FILE | --dcp DIRECTORY) [--shard SHARD]
+
+What is written is {shard: {tensor: ...}}, or {tensor: ...} of the one shard, with the names under which the tensors
+were registered. Tensors are mapped from the files (docs/format.md), not copied, and have the strides they had in
+training. The Python state that a Checkpointer keeps comes as plain values and tensors, so that torch.load takes the
+file with weights_only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+class ExportError(Exception):
+    """One sentence about why there is no export."""
+
+
+def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
+    """The tensors of every shard of a step, or of the one named, by shard and name."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    shards = {}
+    for name in dict.fromkeys(shard["file"] for shard in manifest["shards"]):
+        header, data = map_file(folder / name)
+        shard = header.pop("__metadata__")["ckptengine.shard"]
+        if only in (None, shard):
+            shards[shard] = tensors_in(header, data)
+    if only is not None and only not in shards:
+        raise ExportError(f"{folder} has no shard '{only}'")
+    return shards
+
+
+def map_file(path: Path) -> tuple[dict, memoryview]:
+    """Header and data of a safetensors file; the data is mapped, privately."""
+    with open(path, "rb") as file:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    begin = 8 + int.from_bytes(mapped[:8], "little")
+    return json.loads(bytes(mapped[8:begin])), mapped[begin:]
+
+
+def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
+    from .torch._checkpointer import PYTHON_STATE
+    from .torch._memory import split_name
+
+    tensors = {}
+    for stored_name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        if stored_name == PYTHON_STATE:
+            tensors[PYTHON_STATE] = python_state(data[begin:end])
+        else:
+            name, order = split_name(stored_name)
+            tensors[name] = tensor(entry, data[begin:end], order)
+    return tensors
+
+
+def tensor(entry: dict, data: memoryview, order: list[int] | None) -> Any:
+    """A tensor on the memory of `data`. `order` is how its dimensions follow each other in memory."""
+    import torch
+
+    from .torch._memory import _TORCH_DTYPES
+
+    dtype, shape = _TORCH_DTYPES[entry["dtype"]], entry["shape"]
+    flat = torch.frombuffer(data, dtype=dtype) if math.prod(shape) else torch.empty(0, dtype=dtype)
+    memory = flat.reshape(shape)
+    return memory if order is None else memory.permute([order.index(dim) for dim in range(len(order))])
+
+
+def python_state(data: memoryview) -> Any:
+    """What a Checkpointer stored besides tensors; as bytes where somebody else chose the same name."""
+    import torch
+
+    from .torch import decode
+
+    try:
+        return _plain(decode(data))
+    except (ValueError, KeyError, TypeError):
+        return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def _plain(value: Any) -> Any:
+    """The same without types that torch.load refuses with weights_only: numpy's, deques, frozen sets."""
+    import torch
+
+    kind = type(value)
+    if kind.__module__ == "numpy":
+        return _plain(value.tolist()) if value.dtype.kind not in "biuf" or not value.shape else torch.from_numpy(value)
+    if kind.__name__ == "deque":
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return {_plain(item) for item in value}
+    if isinstance(value, dict):
+        pairs = ((_plain(key), _plain(item)) for key, item in value.items())
+        return kind(dict(pairs))
+    if kind in (list, tuple):
+        return kind(_plain(item) for item in value)
+    return value
+
+
+def bytes_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(bytes_of, value.values()))
+    return getattr(value, "nbytes", 0)
+
+
+def write_file(state: dict, path: Path) -> None:
+    """The file is there when it is whole and on the medium, or not at all."""
+    import torch
+
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with progress(part, bytes_of(state)), open(part, "xb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(part, path)
+        sync_directory(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_dcp(state: dict, folder: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    with progress(folder, bytes_of(state)):
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=True), no_dist=True)
+    sync_directory(folder)
+
+
+def sync_directory(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def progress(target: Path, total_bytes: int) -> Iterator[None]:
+    """A bar on the terminal, by what has come to be of `target`, a file or a directory."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+
+    def written() -> int:
+        with suppress(OSError):  # files come and go
+            return sum(file.stat().st_size for file in (target.iterdir() if target.is_dir() else [target]))
+        return 0
+
+    def watch() -> None:
+        while not done.wait(0.2):
+            share = min(1.0, written() / max(total_bytes, 1))
+            bar = "#" * int(20 * share)
+            print(f"\r\033[Kwriting {target.name}  [{bar:-<20}]  {100 * share:3.0f} %", end="", file=sys.stderr)
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ckptengine.export", description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="of a step, as JOB/step-00000123")
+    target = parser.add_mutually_exclusive_group(required=True)
+    target.add_argument("--to", type=Path, metavar="FILE", help="for torch.load")
+    target.add_argument("--dcp", type=Path, metavar="DIRECTORY", help="for torch.distributed.checkpoint")
+    parser.add_argument("--shard", help="this shard alone")
+    arguments = parser.parse_args()
+    try:
+        shards = read_step(arguments.folder, arguments.shard)
+        state = shards[arguments.shard] if arguments.shard is not None else shards
+        if arguments.to:
+            write_file(state, arguments.to)
+        else:
+            write_dcp(state, arguments.dcp)
+    except ImportError as error:
+        return refuse(f"{sys.executable} cannot import {error.name}; install it (pip install torch)")
+    except (ExportError, OSError) as error:
+        return refuse(str(error))
+    return 0
+
+
+def refuse(sentence: str) -> int:
+    print(f"ckptengine.export: {sentence}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+// How far something long is, for a person: a bar on a terminal, once it has taken a moment; elsewhere a line when an
+// item begins. One thread.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "base/clock.hpp"
+
+namespace ckpt::cli {
+
+class Progress {
+ public:
+  enum class Form { none, lines, bar };
+
+  // `out` outlives it.
+  Progress(Form form, std::FILE* out) : form_(form), out_(out) {}
+  Progress() : Progress(Form::none, nullptr) {}
+  ~Progress() { end(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Also ends what was begun before.
+  void begin(const std::string& what, std::uint64_t total_bytes);
+  void advance(std::uint64_t bytes);
+  // Takes the bar away.
+  void end();
+
+ private:
+  const Form form_;
+  std::FILE* const out_;
+  std::string what_;
+  std::uint64_t total_bytes_ = 0;
+  std::uint64_t done_bytes_ = 0;
+  Clock::time_point begun_{};
+  Clock::time_point shown_{};
+  bool on_screen_ = false;
+};
+
+// "reading step 7  [#######-------------]  35 %  1.2 GiB/s  4.0 s left"
+std::string bar_text(const std::string& what, std::uint64_t done_bytes, std::uint64_t total_bytes, double elapsed_ms);
+
+}  // namespace ckpt::cli

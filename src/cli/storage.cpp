@@ -1,0 +1,168 @@
+#include "cli/storage.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+
+#include "base/options.hpp"
+#include "persist/shard_reader.hpp"
+#include "protocol/parts.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+constexpr std::size_t reading_bytes = std::size_t{64} << 20;  // between two looks at the progress
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// Failures of the connection or of the storage as a whole, which say nothing about one file.
+bool is_about_storage(const persist::StorageError& error) {
+  return error.error() == ETIMEDOUT || error.error() == ECANCELED || error.error() == ECONNRESET ||
+         error.error() == EHOSTUNREACH;
+}
+
+// A directory that is closed to us belongs to somebody else.
+bool has_steps(persist::FileSystem& files, const std::string& directory) {
+  try {
+    const auto entries = files.list(directory);
+    return std::any_of(entries.begin(), entries.end(),
+                       [](const auto& entry) { return entry.is_directory && persist::parse_step_name(entry.name); });
+  } catch (const persist::StorageError& error) {
+    if (is_about_storage(error)) throw;
+    return false;
+  }
+}
+
+void read_part(persist::FileSystem& files, const persist::StepRecord& record, const persist::ShardRecord& part,
+               std::byte* memory, Progress& progress) {
+  persist::ShardReader reader(files, record, part.shard);
+  const std::uint64_t length = reader.manifest().length_bytes;
+  for (std::uint64_t begin = 0; begin < length; begin += reading_bytes) {
+    const std::uint64_t size_bytes = std::min<std::uint64_t>(reading_bytes, length - begin);
+    reader.read({begin, size_bytes}, memory);
+    progress.advance(size_bytes);
+  }
+}
+
+}  // namespace
+
+Storage::Storage(const StorageScope& scope)
+    : scope_(scope), files_([&] {
+        if (scope.location.empty())
+          throw Failure(CKPT_ERR_INVALID,
+                        "no storage is named; give --storage, or set CKPT_STORAGE: an absolute path or "
+                        "nfs://server/export/path");
+        return persist::open_file_system(scope.location, scope.files);
+      }()) {}
+
+std::vector<std::string> Storage::jobs() {
+  std::vector<std::string> jobs;
+  for (const persist::DirectoryEntry& entry : files_->list(""))
+    if (entry.is_directory && is_plain_name(entry.name) && has_steps(*files_, entry.name)) jobs.push_back(entry.name);
+  std::sort(jobs.begin(), jobs.end());
+  return jobs;
+}
+
+std::string Storage::other_jobs() {
+  const std::vector<std::string> names = jobs();
+  if (names.empty()) return "there is none in " + files_->label("");
+  return "the jobs in " + files_->label("") + " are: " + joined(names);
+}
+
+std::vector<persist::Step> Storage::steps() {
+  if (scope_.job.empty()) throw Failure(CKPT_ERR_INVALID, "name the job (--job); " + other_jobs());
+  auto steps = persist::list_steps(*files_, scope_.job);
+  if (steps.empty()) throw Failure(CKPT_ERR_INVALID, "there is no step of job " + scope_.job + "; " + other_jobs());
+  return steps;
+}
+
+const persist::Step* newest_usable(const std::vector<persist::Step>& steps) {
+  const auto found = std::find_if(steps.begin(), steps.end(), [](const persist::Step& step) { return step.usable(); });
+  return found == steps.end() ? nullptr : &*found;
+}
+
+const persist::Step& find_step(const Storage& storage, const std::vector<persist::Step>& steps,
+                               const std::string& word) {
+  if (word == "latest") {
+    if (const persist::Step* newest = newest_usable(steps)) return *newest;
+    throw Failure(CKPT_ERR_INVALID, storage.job_label() + " has no usable step; ckptctl ls says why");
+  }
+  std::int64_t iteration = -1;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), iteration);
+  if (error != std::errc() || end != word.data() + word.size() || iteration < 0)
+    throw Failure(CKPT_ERR_INVALID, "\"" + word + "\" names no step; give an iteration, or latest");
+  for (const persist::Step& step : steps)
+    if (step.iteration == iteration) return step;
+  throw Failure(CKPT_ERR_INVALID, storage.job_label() + " has no step " + word + "; ckptctl ls shows those it has");
+}
+
+const persist::StepRecord& find_usable_step(const Storage& storage, const std::vector<persist::Step>& steps,
+                                            const std::string& word) {
+  const persist::Step& step = find_step(storage, steps, word);
+  if (!step.usable()) throw Failure(CKPT_ERR_CORRUPT, step_text(step) + " cannot be used: " + step.problem);
+  return *step.record;
+}
+
+std::uint64_t StoredShard::data_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const persist::ShardRecord* part : parts) bytes += part->data_bytes;
+  return bytes;
+}
+
+std::vector<StoredShard> shards_of(const persist::StepRecord& record) {
+  std::map<std::string, std::map<std::uint32_t, const persist::ShardRecord*>> by_name;
+  for (const persist::ShardRecord& part : record.shards) {
+    const protocol::Part which = protocol::parse_part(part.shard);
+    by_name[which.shard][which.index] = &part;
+  }
+  std::vector<StoredShard> shards;
+  for (const auto& [name, parts] : by_name) {
+    shards.push_back({name, {}});
+    for (const auto& [index, part] : parts) shards.back().parts.push_back(part);
+  }
+  return shards;
+}
+
+StoredShard find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name) {
+  std::vector<std::string> names;
+  for (StoredShard& shard : shards_of(record)) {
+    if (shard.name == name) return std::move(shard);
+    names.push_back(shard.name);
+  }
+  throw Failure(CKPT_ERR_INVALID, "step " + std::to_string(record.version.iteration()) + " of " + storage.job_label() +
+                                      " has no shard \"" + name + "\"; its shards are: " + joined(names));
+}
+
+std::uint64_t data_bytes(const persist::StepRecord& record) {
+  std::uint64_t bytes = 0;
+  for (const persist::ShardRecord& part : record.shards) bytes += part.data_bytes;
+  return bytes;
+}
+
+std::string step_text(const persist::Step& step) { return "step " + std::to_string(step.iteration); }
+
+std::vector<std::string> read_parts(persist::FileSystem& files, const persist::StepRecord& record,
+                                    const std::vector<StoredShard>& shards, Progress& progress) {
+  std::vector<std::string> problems;
+  const auto memory = files.make_buffer(reading_bytes);
+  for (const StoredShard& shard : shards) {
+    for (const persist::ShardRecord* part : shard.parts) {
+      try {
+        read_part(files, record, *part, memory.get(), progress);
+      } catch (const persist::StorageError& error) {
+        if (is_about_storage(error)) throw;
+        problems.emplace_back(error.what());
+      } catch (const Failure& failure) {
+        problems.emplace_back(failure.what());
+      }
+    }
+  }
+  return problems;
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,178 @@
+// ckptctl ls and inspect.
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <set>
+
+#include "arena/layout.hpp"
+#include "base/dtype.hpp"
+#include "cli/storage_commands.hpp"
+#include "cli/table.hpp"
+#include "persist/format.hpp"
+#include "persist/shard_reader.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+using nlohmann::json;
+using persist::Step;
+
+std::string local_time(std::int64_t unix_s) {
+  const auto when = static_cast<std::time_t>(unix_s);
+  std::tm parts{};
+  std::array<char, 32> text{};
+  ::localtime_r(&when, &parts);
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
+  return text.data();
+}
+
+// When a step became whole; nothing where it did not, or nobody knows.
+std::optional<std::int64_t> written_s(Storage& storage, const Step& step) {
+  if (!step.record) return std::nullopt;
+  return storage.files().modified_s(storage.job() + "/" + persist::step_name(step.iteration) + "/" +
+                                    std::string(persist::manifest_name));
+}
+
+json step_json(Storage& storage, const Step& step) {
+  json found = {{"iteration", step.iteration}, {"usable", step.usable()}, {"problem", step.problem}};
+  if (!step.record) return found;
+  const auto written = written_s(storage, step);
+  found["incarnation"] = step.version().incarnation();
+  found["world_size"] = step.record->world_size;
+  found["shards"] = shards_of(*step.record).size();
+  found["bytes"] = data_bytes(*step.record);
+  found["written_by"] = step.record->written_by;
+  found["written_s"] = written ? json(*written) : json();
+  return found;
+}
+
+Row step_row(const json& step) {
+  const std::string state = step.at("usable").get<bool>() ? "usable" : step.at("problem").get<std::string>();
+  if (!step.contains("incarnation")) return {step.at("iteration").dump(), "-", "-", "-", "-", "-", "-", state};
+  const json& written = step.at("written_s");
+  return {step.at("iteration").dump(),
+          step.at("incarnation").dump(),
+          step.at("world_size").dump(),
+          step.at("shards").dump(),
+          human_bytes(step.at("bytes").get<std::uint64_t>()),
+          written.is_null() ? "-" : local_time(written.get<std::int64_t>()),
+          step.at("written_by").get<std::string>(),
+          state};
+}
+
+Result list_job(Storage& storage) {
+  Result result;
+  result.json = {{"job", storage.job()}, {"steps", json::array()}};
+  std::vector<Row> rows = {{"step", "life", "ranks", "shards", "bytes", "written", "by", "state"}};
+  for (const Step& step : storage.steps()) {
+    result.json["steps"].push_back(step_json(storage, step));
+    rows.push_back(step_row(result.json["steps"].back()));
+  }
+  result.text = table(rows);
+  return result;
+}
+
+Result list_jobs(Storage& storage) {
+  Result result;
+  result.json = {{"jobs", json::array()}};
+  std::vector<Row> rows = {{"job", "steps", "newest usable", "bytes of it"}};
+  for (const std::string& job : storage.jobs()) {
+    const auto steps = persist::list_steps(storage.files(), job);
+    const Step* newest = newest_usable(steps);
+    const std::uint64_t bytes = newest != nullptr ? data_bytes(*newest->record) : 0;
+    rows.push_back({job, std::to_string(steps.size()), newest != nullptr ? std::to_string(newest->iteration) : "-",
+                    newest != nullptr ? human_bytes(bytes) : "-"});
+    result.json["jobs"].push_back({{"job", job},
+                                   {"steps", steps.size()},
+                                   {"newest_usable", newest != nullptr ? json(newest->iteration) : json()},
+                                   {"newest_usable_bytes", bytes}});
+  }
+  result.text = rows.size() > 1 ? table(rows) : "there are no jobs in " + storage.files().label("") + "\n";
+  return result;
+}
+
+std::string hex(std::uint64_t digest) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(digest));
+  return text.data();
+}
+
+// Who wrote it, each node once.
+std::string writers_of(const StoredShard& shard) {
+  std::set<std::string> nodes;
+  for (const persist::ShardRecord* part : shard.parts) nodes.insert(part->written_by);
+  std::string text;
+  for (const std::string& node : nodes) text += (text.empty() ? "" : ", ") + node;
+  return text;
+}
+
+Result show_shards(const persist::StepRecord& record) {
+  Result result;
+  std::vector<Row> rows = {{"shard", "parts", "bytes", "written by"}};
+  result.json = {{"shards", json::array()}};
+  for (const StoredShard& shard : shards_of(record)) {
+    rows.push_back(
+        {shard.name, std::to_string(shard.parts.size()), human_bytes(shard.data_bytes()), writers_of(shard)});
+    json parts = json::array();
+    for (const persist::ShardRecord* part : shard.parts)
+      parts.push_back({{"name", part->shard},
+                       {"bytes", part->data_bytes},
+                       {"root_xxh3", hex(part->root_digest)},
+                       {"written_by", part->written_by}});
+    result.json["shards"].push_back(
+        {{"shard", shard.name}, {"bytes", shard.data_bytes()}, {"parts", std::move(parts)}});
+  }
+  result.text = table(rows);
+  return result;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const std::int64_t extent : shape) text += (text.empty() ? "" : ", ") + std::to_string(extent);
+  return "[" + text + "]";
+}
+
+// As they lie in the shard's packed bytes.
+arena::Layout layout_of(Storage& storage, const persist::StepRecord& record, const StoredShard& shard) {
+  const persist::ShardReader reader(storage.files(), record, shard.parts.front()->shard);
+  const std::string& text = reader.manifest().layout;
+  if (!text.empty()) return arena::parse_layout(text);
+  return arena::pack({{std::string(persist::opaque_tensor_name), CKPT_U8, {std::int64_t(shard.data_bytes())}, 0, 0}});
+}
+
+Result show_tensors(const std::string& name, const arena::Layout& layout) {
+  Result result;
+  std::vector<Row> rows = {{"tensor", "type", "shape", "offset", "bytes"}};
+  result.json = {{"shard", name}, {"tensors", json::array()}};
+  for (const arena::LayoutEntry& entry : layout.entries) {
+    rows.push_back({entry.name, info(entry.dtype).name, shape_text(entry.shape), std::to_string(entry.offset_bytes),
+                    std::to_string(entry.size_bytes)});
+    result.json["tensors"].push_back({{"name", entry.name},
+                                      {"dtype", info(entry.dtype).name},
+                                      {"shape", entry.shape},
+                                      {"offset_bytes", entry.offset_bytes},
+                                      {"size_bytes", entry.size_bytes}});
+  }
+  result.text = rows.size() > 1 ? table(rows) : "shard " + name + " holds no tensors\n";
+  return result;
+}
+
+}  // namespace
+
+Result ls(const StorageScope& scope) {
+  Storage storage(scope);
+  return scope.job.empty() ? list_jobs(storage) : list_job(storage);
+}
+
+Result inspect(const StorageScope& scope, const std::string& step, const std::string& shard) {
+  Storage storage(scope);
+  const auto steps = storage.steps();
+  const persist::StepRecord& record = find_usable_step(storage, steps, step);
+  Result result = shard.empty() ? show_shards(record)
+                                : show_tensors(shard, layout_of(storage, record, find_shard(storage, record, shard)));
+  result.json["iteration"] = record.version.iteration();
+  result.json["incarnation"] = record.version.incarnation();
+  return result;
+}
+
+}  // namespace ckpt::cli
