@@ -96,7 +96,7 @@ void Registry::plan(ShardState& shard) const {
 void Registry::plan_captures() {
   state_.captured.clear();
   for (const std::string& name : protocol::parts_of(main_shard_, share_)) {
-    const auto range = range_of(protocol::parse_part(name), state_.main.length_bytes());
+    const auto range = arena::range_of(protocol::parse_part(name), state_.main.length_bytes());
     state_.captured.push_back({name, &state_.main, state_.main.plan.slice(range.first_byte, range.size_bytes)});
   }
   state_.captured.push_back({private_shard_, &state_.private_, state_.private_.plan});
@@ -105,10 +105,6 @@ void Registry::plan_captures() {
 void Registry::share(const protocol::Share& share) {
   share_ = share;
   memory_changed_ = true;
-}
-
-placement::ByteRange range_of(const protocol::Part& part, std::uint64_t shard_bytes) {
-  return placement::bytes_of({part.index, part.of}, shard_bytes, kernels::leaf_size_bytes);
 }
 
 const RankState& Registry::state() {

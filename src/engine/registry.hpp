@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "arena/layout.hpp"
+#include "arena/parts.hpp"
 #include "ckptengine/ckptengine.h"
 #include "device/device.hpp"
-#include "placement/placement.hpp"
 #include "protocol/parts.hpp"
 
 namespace ckpt::engine {
@@ -42,9 +42,6 @@ struct RankState {
   // The parts of this rank's share, in order, then the private shard.
   std::vector<PieceState> captured;
 };
-
-// Bytes of one part. Cut at digest leaves, so that parts have the leaves of the whole.
-placement::ByteRange range_of(const protocol::Part& part, std::uint64_t shard_bytes);
 
 class Registry {
  public:

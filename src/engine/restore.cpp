@@ -15,7 +15,7 @@ nlohmann::json report_of(const CorruptPiece& corrupt) {
 }
 
 std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored) {
-  const auto range = range_of(protocol::parse_part(stored.manifest.shard), shard.length_bytes());
+  const auto range = arena::range_of(protocol::parse_part(stored.manifest.shard), shard.length_bytes());
   const auto leaf = device.load(shard.plan.slice(range.first_byte, range.size_bytes),
                                 {stored.slot.data(), stored.manifest.leaves.data()});
   if (!leaf) return std::nullopt;

@@ -24,7 +24,7 @@ SlotSizes slot_sizes(const RankState& state, const Options& options) {
     if (piece.shard == &state.private_)
       sizes.push_back({piece.name, with_headroom(piece.length_bytes()), layout_bytes});
     else
-      sizes.push_back({piece.name, range_of(protocol::parse_part(piece.name), main_bytes).size_bytes,
+      sizes.push_back({piece.name, arena::range_of(protocol::parse_part(piece.name), main_bytes).size_bytes,
                        std::min<std::uint64_t>(growth, 16) * layout_bytes});
   }
   return sizes;

@@ -18,7 +18,8 @@ StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   auto manifest = slot.read();
   if (!manifest) throw CorruptPiece{segment.spec().shard, slot.version(), 0};
   auto layout = arena::parse_layout(manifest->layout);
-  if (range_of(protocol::parse_part(manifest->shard), layout.length_bytes).size_bytes != manifest->length_bytes)
+  const protocol::Part part = protocol::parse_part(manifest->shard);
+  if (arena::range_of(part, layout.length_bytes).size_bytes != manifest->length_bytes)
     throw CorruptPiece{manifest->shard, manifest->version, 0};
   const auto tier = json.at("tier").get<unsigned>();
   if (tier > CKPT_TIER_PERSISTENT) throw Failure(CKPT_ERR_INTERNAL, "the agent named an unknown tier");

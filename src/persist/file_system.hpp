@@ -88,8 +88,12 @@ class FileSystem {
   // A new, empty file; EEXIST where there is one. `expected_bytes` are reserved where the file system can.
   virtual std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) = 0;
   virtual std::unique_ptr<File> open(const std::string& path) = 0;
+  // To write to, beside others who write elsewhere in it: made where there is none, and never cut short.
+  virtual std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t expected_bytes) = 0;
   // Puts a file in place of another, at once for everybody; durable after sync_directory().
   virtual void rename(const std::string& from, const std::string& to) = 0;
+  // A second name for a file; EEXIST where somebody has it. Durable likewise.
+  virtual void link(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
   virtual void remove_directory(const std::string& path) = 0;
   // Fine where it exists. "" is the root itself, with the directories above it.
@@ -98,6 +102,8 @@ class FileSystem {
   virtual std::vector<DirectoryEntry> list(const std::string& path) = 0;
   // Size of a file; nothing where there is none.
   virtual std::optional<std::uint64_t> file_size(const std::string& path) = 0;
+  // When a file was last written, in seconds since 1970; nothing where there is none, or nobody can tell.
+  virtual std::optional<std::int64_t> modified_s(const std::string&) { return std::nullopt; }
   virtual std::uint64_t free_bytes() = 0;
 };
 

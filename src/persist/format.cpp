@@ -4,9 +4,11 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "arena/layout.hpp"
+#include "arena/parts.hpp"
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "kernels/digest.hpp"
@@ -61,12 +63,14 @@ std::string name_field(const json& object, const char* key) {
 std::string quoted(const std::string& text) { return json(text).dump(); }
 
 std::string shard_text(const ShardRecord& shard, std::uint64_t incarnation) {
-  const auto name = [&](std::string_view suffix) { return quoted(file_name(shard.shard, incarnation, suffix)); };
-  return "{\"shard\":" + quoted(shard.shard) + ",\"file\":" + name(data_suffix) +
+  const std::string file = data_file_name(shard.shard, incarnation);
+  const std::string leaves = file_name(shard.shard, incarnation, leaves_suffix);
+  return "{\"shard\":" + quoted(shard.shard) + ",\"file\":" + quoted(file) +
          ",\"file_bytes\":" + std::to_string(shard.file_bytes()) +
          ",\"header_bytes\":" + std::to_string(shard.header_bytes) + ",\"header_xxh3\":\"" + hex(shard.header_digest) +
-         "\",\"data_bytes\":" + std::to_string(shard.data_bytes) + ",\"root_xxh3\":\"" + hex(shard.root_digest) +
-         "\",\"leaves\":" + name(leaves_suffix) + ",\"layout_bytes\":" + std::to_string(shard.layout_bytes) +
+         "\",\"offset_bytes\":" + std::to_string(shard.offset_bytes) +
+         ",\"data_bytes\":" + std::to_string(shard.data_bytes) + ",\"root_xxh3\":\"" + hex(shard.root_digest) +
+         "\",\"leaves\":" + quoted(leaves) + ",\"layout_bytes\":" + std::to_string(shard.layout_bytes) +
          ",\"layout_xxh3\":\"" + hex(shard.layout_hash) + "\",\"written_by\":" + quoted(shard.written_by) + "}";
 }
 
@@ -75,19 +79,24 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
   shard.shard = name_field(object, "shard");
   shard.header_bytes = size_field(object, "header_bytes");
   shard.header_digest = digest_field(object, "header_xxh3");
+  const std::uint64_t file_bytes = size_field(object, "file_bytes");
+  shard.offset_bytes = size_field(object, "offset_bytes");
   shard.data_bytes = size_field(object, "data_bytes");
   shard.root_digest = digest_field(object, "root_xxh3");
   shard.layout_bytes = size_field(object, "layout_bytes");
   shard.layout_hash = digest_field(object, "layout_xxh3");
   shard.written_by = name_field(object, "written_by");
   // Names follow from shard and incarnation; what the record says of them is for other readers, and never followed.
-  if (object.at("file") != file_name(shard.shard, incarnation, data_suffix) ||
+  if (object.at("file") != data_file_name(shard.shard, incarnation) ||
       object.at("leaves") != file_name(shard.shard, incarnation, leaves_suffix))
     refuse("the files of shard " + shard.shard + " have names that are not theirs");
   if (shard.header_bytes == 0 || shard.header_bytes % data_alignment_bytes != 0 ||
       shard.header_bytes > header_max_bytes + 2 * data_alignment_bytes || shard.layout_bytes > shard.header_bytes ||
-      size_field(object, "file_bytes") != shard.file_bytes())
+      file_bytes < shard.header_bytes)
     refuse("the sizes of shard " + shard.shard + " do not fit each other");
+  shard.whole_bytes = file_bytes - shard.header_bytes;
+  if (!lies_where_it_belongs(shard))
+    refuse("the range of shard " + shard.shard + " in its file is not the one that its name and the sizes tell");
   return shard;
 }
 
@@ -113,7 +122,26 @@ StepRecord parse_record(const json& object) {
     refuse("it does not name the right number of shards");
   for (std::size_t i = 1; i < record.shards.size(); ++i)
     if (record.shards[i - 1].shard >= record.shards[i].shard) refuse("its shards are not in order");
+  if (record.kind == StepRecord::Kind::step) files_of(record);  // for its refusals
   return record;
+}
+
+// What all pieces of a file have alike.
+bool agree_on_the_file(const ShardRecord& a, const ShardRecord& b) {
+  return a.header_bytes == b.header_bytes && a.header_digest == b.header_digest && a.whole_bytes == b.whole_bytes &&
+         a.layout_bytes == b.layout_bytes && a.layout_hash == b.layout_hash;
+}
+
+// `pieces` have the places that their names tell, and no name twice: what is left is that they are all there.
+void check_complete(const std::vector<const ShardRecord*>& pieces, const std::string& step) {
+  const std::string& first = pieces.front()->shard;
+  const std::uint32_t of = protocol::parse_part(first).of;
+  for (const ShardRecord* piece : pieces)
+    if (protocol::parse_part(piece->shard).of != of || !agree_on_the_file(*piece, *pieces.front()))
+      refuse("in " + step + ", shards " + first + " and " + piece->shard + " belong to different files");
+  if (pieces.size() != of)
+    refuse(step + " has " + std::to_string(pieces.size()) + " of the " + std::to_string(of) + " parts to which shard " +
+           first + " belongs");
 }
 
 }  // namespace
@@ -127,6 +155,33 @@ const ShardRecord* StepRecord::find(std::string_view shard) const {
       std::lower_bound(shards.begin(), shards.end(), shard,
                        [](const ShardRecord& record, std::string_view name) { return record.shard < name; });
   return found != shards.end() && found->shard == shard ? &*found : nullptr;
+}
+
+std::vector<protocol::PieceInfo> StepRecord::pieces() const {
+  std::vector<protocol::PieceInfo> pieces;
+  for (const ShardRecord& piece : shards)
+    pieces.push_back({piece.shard, version, piece.data_bytes, piece.layout_bytes, piece.root_digest, world_size});
+  return pieces;
+}
+
+bool lies_where_it_belongs(const ShardRecord& record) {
+  const auto range = arena::range_of(protocol::parse_part(record.shard), record.whole_bytes);
+  return record.offset_bytes == record.header_bytes + range.first_byte && record.data_bytes == range.size_bytes;
+}
+
+std::vector<ShardFile> files_of(const StepRecord& step) {
+  std::map<std::string, std::vector<const ShardRecord*>> by_shard;
+  for (const ShardRecord& piece : step.shards) by_shard[protocol::parse_part(piece.shard).shard].push_back(&piece);
+  std::vector<ShardFile> files;
+  for (auto& [shard, pieces] : by_shard) {
+    check_complete(pieces, step_name(step.version.iteration()));
+    const auto number = [](const ShardRecord* piece) { return protocol::parse_part(piece->shard).index; };
+    std::sort(pieces.begin(), pieces.end(), [&](const auto* a, const auto* b) { return number(a) < number(b); });
+    const ShardRecord& first = *pieces.front();
+    files.push_back({shard, file_name(shard, step.version.incarnation(), data_suffix), first.header_bytes,
+                     first.file_bytes(), std::move(pieces)});
+  }
+  return files;
 }
 
 std::string encode(const StepRecord& record) {
@@ -178,6 +233,10 @@ std::string file_name(std::string_view shard, std::uint64_t incarnation, std::st
   return std::string(shard) + "." + std::to_string(incarnation) + std::string(suffix);
 }
 
+std::string data_file_name(std::string_view piece, std::uint64_t incarnation) {
+  return file_name(protocol::parse_part(piece).shard, incarnation, data_suffix);
+}
+
 std::optional<std::uint64_t> incarnation_in(std::string_view name) {
   const auto cut = [&](std::string_view suffix) {
     if (!name.ends_with(suffix)) return false;
@@ -185,25 +244,30 @@ std::optional<std::uint64_t> incarnation_in(std::string_view name) {
     return true;
   };
   const auto last_part = [&] { return name.substr(std::min(name.rfind('.'), name.size() - 1) + 1); };
-  if (cut(part_suffix)) name.remove_suffix(std::min(last_part().size() + 1, name.size()));
+  if (cut(part_suffix))
+    name.remove_suffix(std::min(last_part().size() + 1, name.size()));
+  else
+    cut(parts_suffix);
   if (!cut(data_suffix) && !cut(leaves_suffix) && !cut(record_suffix)) return std::nullopt;
   if (name.find('.') == std::string_view::npos) return std::nullopt;
   return parse_number<std::uint64_t>(last_part());
 }
 
-std::string encode_header(const arena::Manifest& manifest, const std::string& job) {
+Header encode_header(const arena::Manifest& manifest, const std::string& job) {
   std::string layout = manifest.layout;
   if (layout.empty()) {
     const std::string length = std::to_string(manifest.length_bytes);
     layout = "{" + quoted(std::string(opaque_tensor_name)) + ":{\"dtype\":\"U8\",\"shape\":[" + length +
              "],\"data_offsets\":[0," + length + "]}}";
   }
-  if (arena::parse_layout(layout).length_bytes != manifest.length_bytes)
+  const protocol::Part part = protocol::parse_part(manifest.shard);
+  const std::uint64_t whole_bytes = arena::parse_layout(layout).length_bytes;
+  if (arena::range_of(part, whole_bytes).size_bytes != manifest.length_bytes)
     refuse("the layout of shard " + manifest.shard + " does not fit its " + std::to_string(manifest.length_bytes) +
            " bytes");
   const std::string metadata = json{{"format", "pt"},
                                     {"ckptengine.job", job},
-                                    {"ckptengine.shard", manifest.shard},
+                                    {"ckptengine.shard", part.shard},
                                     {"ckptengine.incarnation", std::to_string(manifest.version.incarnation())},
                                     {"ckptengine.iteration", std::to_string(manifest.version.iteration())}}
                                    .dump();
@@ -217,7 +281,23 @@ std::string encode_header(const arena::Manifest& manifest, const std::string& jo
   const std::uint64_t length = text.size();
   std::string header(sizeof(length), '\0');
   std::memcpy(header.data(), &length, sizeof(length));
-  return header + text;
+  return {header + text, whole_bytes};
+}
+
+ShardRecord describe(const arena::Manifest& manifest, const Header& header, const std::string& node) {
+  ShardRecord record;
+  record.shard = manifest.shard;
+  record.header_bytes = header.bytes.size();
+  record.header_digest = digest_of(header.bytes);
+  record.whole_bytes = header.whole_bytes;
+  record.offset_bytes =
+      record.header_bytes + arena::range_of(protocol::parse_part(record.shard), record.whole_bytes).first_byte;
+  record.data_bytes = manifest.length_bytes;
+  record.root_digest = manifest.root_digest;
+  record.layout_bytes = manifest.layout.size();
+  record.layout_hash = manifest.layout_hash;
+  record.written_by = node;
+  return record;
 }
 
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label) {
@@ -237,7 +317,7 @@ std::string decode_header(std::string_view header, const ShardRecord& record, co
     layout = "{}";
   }
   if (arena::layout_hash(layout) != record.layout_hash) refuse("the layout in " + label + " is damaged");
-  if (!layout.empty() && arena::parse_layout(layout).length_bytes != record.data_bytes)
+  if (!layout.empty() && arena::parse_layout(layout).length_bytes != record.whole_bytes)
     refuse("the layout in " + label + " does not fit its data");
   return layout;
 }

@@ -2,8 +2,8 @@
 //
 //   JOB/step-00000123/
 //     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
-//     SHARD.1.leaves        its leaf digests
-//     SHARD.1.json          its record, written when both are on the medium
+//     PIECE.1.leaves        leaf digests of a piece, as it was captured: a whole shard, or SHARD.2of4, a part of one
+//     PIECE.1.json          its record, written when its bytes and digests are on the medium
 //     manifest.json         the step's record, written last: with it the step is whole, without it there is none
 //
 // Plain values and pure functions; thread-safe as such. What is decoded is not trusted.
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "arena/manifest.hpp"
-#include "protocol/version.hpp"
+#include "protocol/types.hpp"
 
 namespace ckpt::persist {
 
@@ -27,22 +27,28 @@ inline constexpr std::size_t record_max_bytes = std::size_t{1} << 28;
 // The tensor that stands for bytes without a layout: U8, as long as they are.
 inline constexpr std::string_view opaque_tensor_name = "ckptengine.opaque";
 
+// A piece, and the range of its shard's file that it fills: all of the data, where the shard was not cut.
 struct ShardRecord {
-  std::string shard;
+  std::string shard;               // name of the piece: "model", or "model.2of4"
   std::uint64_t header_bytes = 0;  // of the safetensors file, up to its data
   std::uint64_t header_digest = 0;
-  std::uint64_t data_bytes = 0;
+  std::uint64_t whole_bytes = 0;   // of that file's data: the whole shard's
+  std::uint64_t offset_bytes = 0;  // in that file, of the piece's first byte
+  std::uint64_t data_bytes = 0;    // of the piece
   std::uint64_t root_digest = 0;
-  std::uint64_t layout_bytes = 0;
+  std::uint64_t layout_bytes = 0;  // of the whole shard's layout text
   std::uint64_t layout_hash = 0;
   std::string written_by;
 
-  std::uint64_t file_bytes() const { return header_bytes + data_bytes; }
+  std::uint64_t file_bytes() const { return header_bytes + whole_bytes; }
   std::uint64_t leaves_bytes() const;
   bool operator==(const ShardRecord&) const = default;
 };
 
-// Of a step, or, with a single shard, of that shard.
+// Whether the range is that of the part that the name tells.
+bool lies_where_it_belongs(const ShardRecord& record);
+
+// Of a step, or, with a single piece, of that piece.
 struct StepRecord {
   enum class Kind { shard, step };
 
@@ -51,14 +57,27 @@ struct StepRecord {
   Version version;
   std::uint32_t world_size = 0;
   std::string written_by;
-  std::vector<ShardRecord> shards;  // by name
+  std::vector<ShardRecord> shards;  // pieces, by name
 
   const ShardRecord* find(std::string_view shard) const;
+  std::vector<protocol::PieceInfo> pieces() const;
   bool operator==(const StepRecord&) const = default;
 };
 
+// A shard's safetensors file and the pieces that make it up.
+struct ShardFile {
+  std::string shard;  // the whole
+  std::string name;   // of the file
+  std::uint64_t header_bytes = 0;
+  std::uint64_t file_bytes = 0;
+  std::vector<const ShardRecord*> pieces;  // by offset
+};
+// By shard; they refer to the record. Throws Failure (CKPT_ERR_CORRUPT) where a shard's pieces do not make up one file.
+std::vector<ShardFile> files_of(const StepRecord& step);
+
 std::string encode(const StepRecord& record);
-// Throws Failure (CKPT_ERR_CORRUPT) with `label`, what is wrong with it and nothing more to do.
+// Throws Failure (CKPT_ERR_CORRUPT) with `label`, what is wrong with it and nothing more to do. The pieces of a step
+// make up whole files.
 StepRecord decode_record(std::string_view text, const std::string& label);
 
 std::string step_name(std::int64_t iteration);
@@ -68,15 +87,24 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view data_suffix = ".safetensors";
 inline constexpr std::string_view leaves_suffix = ".leaves";
 inline constexpr std::string_view record_suffix = ".json";
-inline constexpr std::string_view part_suffix = ".part";  // behind a random part: a file that is not whole yet
+inline constexpr std::string_view part_suffix = ".part";    // behind a random part: a file that is not whole yet
+inline constexpr std::string_view parts_suffix = ".parts";  // a shard's file that several nodes fill
 
 std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix);
+// Of the file that the piece's bytes lie in.
+std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
 // The incarnation in a file's name, whole or not; nothing where the name is none of ours.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
-// The first bytes of a shard's file: length, JSON, blanks up to a multiple of data_alignment_bytes. Throws Failure
-// (CKPT_ERR_CORRUPT) where the manifest's layout does not describe its data.
-std::string encode_header(const arena::Manifest& manifest, const std::string& job);
+// The first bytes of a shard's file, the same for all its pieces: length, JSON, blanks up to a multiple of
+// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) where the manifest's layout does not describe its data.
+struct Header {
+  std::string bytes;
+  std::uint64_t whole_bytes = 0;  // of the data behind it
+};
+Header encode_header(const arena::Manifest& manifest, const std::string& job);
+// The record of a piece in the file with this header.
+ShardRecord describe(const arena::Manifest& manifest, const Header& header, const std::string& node);
 // The layout text in it. Throws Failure (CKPT_ERR_CORRUPT).
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label);
 

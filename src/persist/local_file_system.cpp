@@ -116,7 +116,7 @@ LocalFileSystem::LocalFileSystem(std::string root, const FileSystemOptions& opti
 LocalFileSystem::~LocalFileSystem() = default;
 
 OperationQueue& LocalFileSystem::queue_of(Kind kind) {
-  return kind == Kind::list || kind == Kind::free_space ? *helpers_ : *transfers_;
+  return kind == Kind::list || kind == Kind::free_space || kind == Kind::link ? *helpers_ : *transfers_;
 }
 
 void LocalFileSystem::submit(OperationPtr operation, const std::string& doing) {
@@ -181,7 +181,15 @@ std::shared_ptr<UniqueFd> LocalFileSystem::open_direct(const std::string& path, 
 }
 
 std::unique_ptr<File> LocalFileSystem::create(const std::string& path, std::uint64_t expected_bytes) {
-  auto plain = open_fd(path, O_RDWR | O_CREAT | O_EXCL);
+  return open_to_write(path, O_CREAT | O_EXCL, expected_bytes);
+}
+
+std::unique_ptr<File> LocalFileSystem::open_shared(const std::string& path, std::uint64_t expected_bytes) {
+  return open_to_write(path, O_CREAT, expected_bytes);
+}
+
+std::unique_ptr<File> LocalFileSystem::open_to_write(const std::string& path, int flags, std::uint64_t expected_bytes) {
+  auto plain = open_fd(path, O_RDWR | flags);
   if (expected_bytes != 0) {
     Operation operation;
     operation.kind = Kind::allocate;
@@ -208,6 +216,14 @@ void LocalFileSystem::rename(const std::string& from, const std::string& to) {
   operation.path = absolute(from);
   operation.new_path = absolute(to);
   run(std::move(operation), "cannot rename " + label(from) + " to " + label(to));
+}
+
+void LocalFileSystem::link(const std::string& from, const std::string& to) {
+  Operation operation;
+  operation.kind = Kind::link;
+  operation.path = absolute(from);
+  operation.new_path = absolute(to);
+  run(std::move(operation), "cannot link " + label(from) + " to " + label(to));
 }
 
 void LocalFileSystem::remove(const std::string& path) { run(Kind::remove, path, "cannot remove"); }
@@ -248,15 +264,25 @@ std::vector<DirectoryEntry> LocalFileSystem::list(const std::string& path) {
   return std::move(run(Kind::list, path, "cannot list")->entries);
 }
 
-std::optional<std::uint64_t> LocalFileSystem::file_size(const std::string& path) {
+OperationPtr LocalFileSystem::look_at(const std::string& path) {
   Operation operation;
   operation.kind = Kind::stat;
   operation.path = absolute(path);
   const std::string doing = "cannot look at " + label(path);
   const OperationPtr found = attempt(std::move(operation), doing);
-  if (found->result == -ENOENT) return std::nullopt;
+  if (found->result == -ENOENT) return nullptr;
   if (found->result < 0) throw StorageError(static_cast<int>(-found->result), doing);
-  return found->found_bytes;
+  return found;
+}
+
+std::optional<std::uint64_t> LocalFileSystem::file_size(const std::string& path) {
+  const OperationPtr found = look_at(path);
+  return found ? std::optional(found->found_bytes) : std::nullopt;
+}
+
+std::optional<std::int64_t> LocalFileSystem::modified_s(const std::string& path) {
+  const OperationPtr found = look_at(path);
+  return found ? std::optional(found->found_modified_s) : std::nullopt;
 }
 
 std::uint64_t LocalFileSystem::free_bytes() {

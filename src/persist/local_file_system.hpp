@@ -23,13 +23,16 @@ class LocalFileSystem : public FileSystem {
   }
   std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) override;
   std::unique_ptr<File> open(const std::string& path) override;
+  std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t expected_bytes) override;
   void rename(const std::string& from, const std::string& to) override;
+  void link(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
   void remove_directory(const std::string& path) override;
   void make_directory(const std::string& path) override;
   void sync_directory(const std::string& path) override;
   std::vector<DirectoryEntry> list(const std::string& path) override;
   std::optional<std::uint64_t> file_size(const std::string& path) override;
+  std::optional<std::int64_t> modified_s(const std::string& path) override;
   std::uint64_t free_bytes() override;
 
  private:
@@ -37,10 +40,13 @@ class LocalFileSystem : public FileSystem {
 
   std::string absolute(const std::string& path) const { return label(path); }
   void make_absolute_directory(const std::string& path);
+  std::unique_ptr<File> open_to_write(const std::string& path, int flags, std::uint64_t expected_bytes);
   std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> directory_fd(const std::string& path);
 
+  // Null where there is no such file.
+  OperationPtr look_at(const std::string& path);
   // Sees an operation through to its end, whatever that is; throws where that takes too long.
   OperationPtr attempt(Operation operation, const std::string& doing);
   // The same, and throws where it failed.

@@ -115,22 +115,46 @@ void NfsFileSystem::run(const NfsConnection::Begin& begin, const std::function<v
   if (result < 0) throw StorageError(-result, doing);
 }
 
-std::unique_ptr<File> NfsFileSystem::create(const std::string& path, std::uint64_t) {
-  const std::string doing = "cannot create " + label(path);
-  if (file_size(path)) throw StorageError(EEXIST, doing);
+// Opens a file as `begin` says.
+std::unique_ptr<File> NfsFileSystem::take_file(const std::string& path, const NfsConnection::Begin& begin,
+                                               const std::string& doing) {
   nfsfh* handle = nullptr;
-  run([&](nfs_context* context, auto callback,
-          void* argument) { return nfs_creat_async(context, absolute(path).c_str(), 0666, callback, argument); },
-      [&](void* data) { handle = static_cast<nfsfh*>(data); }, doing);
+  run(
+      begin, [&](void* data) { handle = static_cast<nfsfh*>(data); }, doing);
   return std::make_unique<NfsFile>(connection_, label(path), handle);
 }
 
+std::unique_ptr<File> NfsFileSystem::create(const std::string& path, std::uint64_t) {
+  return take_file(
+      path,
+      [&](nfs_context* context, auto callback, void* argument) {
+        return nfs_create_async(context, absolute(path).c_str(), O_EXCL, 0666, callback, argument);
+      },
+      "cannot create " + label(path));
+}
+
 std::unique_ptr<File> NfsFileSystem::open(const std::string& path) {
-  nfsfh* handle = nullptr;
-  run([&](nfs_context* context, auto callback,
-          void* argument) { return nfs_open_async(context, absolute(path).c_str(), O_RDONLY, callback, argument); },
-      [&](void* data) { handle = static_cast<nfsfh*>(data); }, "cannot open " + label(path));
-  return std::make_unique<NfsFile>(connection_, label(path), handle);
+  return take_file(
+      path,
+      [&](nfs_context* context, auto callback, void* argument) {
+        return nfs_open_async(context, absolute(path).c_str(), O_RDONLY, callback, argument);
+      },
+      "cannot open " + label(path));
+}
+
+// Where two make it at once, one of them finds it made.
+std::unique_ptr<File> NfsFileSystem::open_shared(const std::string& path, std::uint64_t expected_bytes) {
+  try {
+    if (!file_size(path)) return create(path, expected_bytes);
+  } catch (const StorageError& error) {
+    if (error.error() != EEXIST) throw;
+  }
+  return take_file(
+      path,
+      [&](nfs_context* context, auto callback, void* argument) {
+        return nfs_open_async(context, absolute(path).c_str(), O_RDWR, callback, argument);
+      },
+      "cannot open " + label(path));
 }
 
 void NfsFileSystem::rename(const std::string& from, const std::string& to) {
@@ -139,6 +163,14 @@ void NfsFileSystem::rename(const std::string& from, const std::string& to) {
         return nfs_rename_async(context, absolute(from).c_str(), absolute(to).c_str(), callback, argument);
       },
       nullptr, "cannot rename " + label(from) + " to " + label(to));
+}
+
+void NfsFileSystem::link(const std::string& from, const std::string& to) {
+  run(
+      [&](nfs_context* context, auto callback, void* argument) {
+        return nfs_link_async(context, absolute(from).c_str(), absolute(to).c_str(), callback, argument);
+      },
+      nullptr, "cannot link " + label(from) + " to " + label(to));
 }
 
 void NfsFileSystem::remove(const std::string& path) {
@@ -182,17 +214,28 @@ std::vector<DirectoryEntry> NfsFileSystem::list(const std::string& path) {
   return entries;
 }
 
-std::optional<std::uint64_t> NfsFileSystem::file_size(const std::string& path) {
-  std::uint64_t size = 0;
+bool NfsFileSystem::look_at(const std::string& path, const std::function<void(const nfs_stat_64&)>& take) {
   const std::string doing = "cannot look at " + label(path);
   const int result = connection_.attempt(
       [&](nfs_context* context, auto callback, void* argument) {
         return nfs_stat64_async(context, absolute(path).c_str(), callback, argument);
       },
-      [&](void* data) { size = static_cast<nfs_stat_64*>(data)->nfs_size; }, doing);
-  if (result == -ENOENT) return std::nullopt;
-  if (result < 0) throw StorageError(-result, doing);
-  return size;
+      [&](void* data) { take(*static_cast<nfs_stat_64*>(data)); }, doing);
+  if (result < 0 && result != -ENOENT) throw StorageError(-result, doing);
+  return result != -ENOENT;
+}
+
+std::optional<std::uint64_t> NfsFileSystem::file_size(const std::string& path) {
+  std::uint64_t size = 0;
+  const bool is_there = look_at(path, [&](const nfs_stat_64& found) { size = found.nfs_size; });
+  return is_there ? std::optional(size) : std::nullopt;
+}
+
+std::optional<std::int64_t> NfsFileSystem::modified_s(const std::string& path) {
+  std::int64_t time_s = 0;
+  const bool is_there =
+      look_at(path, [&](const nfs_stat_64& found) { time_s = static_cast<std::int64_t>(found.nfs_mtime); });
+  return is_there ? std::optional(time_s) : std::nullopt;
 }
 
 std::uint64_t NfsFileSystem::free_bytes() {

@@ -7,6 +7,8 @@
 #include "persist/file_system.hpp"
 #include "persist/nfs_connection.hpp"
 
+struct nfs_stat_64;
+
 namespace ckpt::persist {
 
 class NfsFileSystem : public FileSystem {
@@ -17,16 +19,22 @@ class NfsFileSystem : public FileSystem {
   std::string label(const std::string& path) const override;
   std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) override;
   std::unique_ptr<File> open(const std::string& path) override;
+  std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t expected_bytes) override;
   void rename(const std::string& from, const std::string& to) override;
+  void link(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
   void remove_directory(const std::string& path) override;
   void make_directory(const std::string& path) override;
   void sync_directory(const std::string&) override {}
   std::vector<DirectoryEntry> list(const std::string& path) override;
   std::optional<std::uint64_t> file_size(const std::string& path) override;
+  std::optional<std::int64_t> modified_s(const std::string& path) override;
   std::uint64_t free_bytes() override;
 
  private:
+  std::unique_ptr<File> take_file(const std::string& path, const NfsConnection::Begin& begin, const std::string& doing);
+  // False where there is no such file.
+  bool look_at(const std::string& path, const std::function<void(const nfs_stat_64&)>& take);
   // Throws where the call fails.
   void run(const NfsConnection::Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 

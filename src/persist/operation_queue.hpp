@@ -26,6 +26,7 @@ struct Operation {
     sync,
     allocate,
     rename,
+    link,
     remove,
     remove_directory,
     make_directory,
@@ -38,7 +39,7 @@ struct Operation {
   Kind kind = Kind::sync;
   std::shared_ptr<UniqueFd> file;  // read, write, sync, allocate, close; open: the outcome
   std::string path;                // the others
-  std::string new_path;            // rename
+  std::string new_path;            // rename, link
   int flags = 0;                   // open
   std::uint64_t offset = 0;        // read, write; allocate: the size
   std::byte* data = nullptr;       // read, write
@@ -51,6 +52,7 @@ struct Operation {
   bool ended = false;
   std::int64_t result = 0;              // as a system call's, with -errno; free_space: bytes
   std::uint64_t found_bytes = 0;        // stat
+  std::int64_t found_modified_s = 0;    // stat
   std::vector<DirectoryEntry> entries;  // list
 };
 using OperationPtr = std::shared_ptr<Operation>;
@@ -72,7 +74,7 @@ class OperationQueue {
 };
 
 // Null where the kernel refuses io_uring or lacks an operation. It takes neither list nor free_space, which io_uring
-// does not have.
+// does not have, nor link, which it has only of late.
 std::unique_ptr<OperationQueue> make_uring_queue(unsigned depth);
 std::unique_ptr<OperationQueue> make_thread_queue(unsigned threads);
 

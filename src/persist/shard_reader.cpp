@@ -26,8 +26,8 @@ ShardReader::ShardReader(FileSystem& files, const StepRecord& step, const std::s
   const auto path = [&](std::string_view suffix) {
     return directory + "/" + file_name(shard, step.version.incarnation(), suffix);
   };
-  data_path_ = path(data_suffix);
-  header_bytes_ = record->header_bytes;
+  data_path_ = directory + "/" + data_file_name(shard, step.version.incarnation());
+  begin_bytes_ = record->offset_bytes;
   const auto check_size = [&](const std::string& file, std::uint64_t expected_bytes) {
     const auto size = files.file_size(file);
     if (!size) throw Failure(CKPT_ERR_CORRUPT, files.label(file) + " is missing");
@@ -44,14 +44,15 @@ ShardReader::ShardReader(FileSystem& files, const StepRecord& step, const std::s
   manifest_.length_bytes = record->data_bytes;
   manifest_.root_digest = record->root_digest;
   manifest_.layout_hash = record->layout_hash;
-  manifest_.layout = decode_header(read_begin(files, data_path_, header_bytes_), *record, files.label(data_path_));
+  manifest_.layout =
+      decode_header(read_begin(files, data_path_, record->header_bytes), *record, files.label(data_path_));
   manifest_.leaves = words_of(read_begin(files, path(leaves_suffix), record->leaves_bytes()));
   if (!arena::is_consistent(manifest_))
     throw Failure(CKPT_ERR_CORRUPT, files.label(path(leaves_suffix)) + " is damaged: its digest does not fit");
 }
 
 void ShardReader::refuse_leaf(std::size_t leaf) const {
-  const std::uint64_t begin = header_bytes_ + std::uint64_t{leaf} * kernels::leaf_size_bytes;
+  const std::uint64_t begin = begin_bytes_ + std::uint64_t{leaf} * kernels::leaf_size_bytes;
   const std::uint64_t end = begin + kernels::leaf_length(manifest_.length_bytes, leaf);
   throw Failure(CKPT_ERR_CORRUPT, files_.label(data_path_) + " is damaged between bytes " + std::to_string(begin) +
                                       " and " + std::to_string(end) + ": leaf " + std::to_string(leaf) +
@@ -95,12 +96,12 @@ void ShardReader::read_leaves(ByteRange range, std::byte* destination) {
             (end + kernels::leaf_size_bytes - 1) / kernels::leaf_size_bytes * kernels::leaf_size_bytes;
         const std::uint64_t size_bytes =
             std::min({std::uint64_t{files_.options().block_bytes}, leaves_end - next, length - next});
-        extent = {header_bytes_ + next, size_bytes};
+        extent = {begin_bytes_ + next, size_bytes};
         next += size_bytes;
         return true;
       },
       [&](const Extent& extent, const std::byte* data) {
-        take(extent.offset - header_bytes_, data, extent.size_bytes, range, destination);
+        take(extent.offset - begin_bytes_, data, extent.size_bytes, range, destination);
       });
 }
 

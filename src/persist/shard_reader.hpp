@@ -1,4 +1,4 @@
-// Reads one shard of a whole step: any range of its bytes, each leaf verified on the way.
+// Reads one piece of a whole step, a shard or a part of one: any range of its bytes, each leaf verified on the way.
 //
 // Used by the thread that the file system belongs to, which must outlive it.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace ckpt::persist {
 
-// Of a shard's packed bytes.
+// Of a piece's bytes.
 struct ByteRange {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
@@ -42,7 +42,7 @@ class ShardReader {
 
   FileSystem& files_;
   std::string data_path_;
-  std::uint64_t header_bytes_ = 0;
+  std::uint64_t begin_bytes_ = 0;  // of the piece in that file
   arena::Manifest manifest_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 
 #include "persist/shard_reader.hpp"
 #include "persist/transfer.hpp"
@@ -32,13 +33,14 @@ std::string check_file(FileSystem& files, const std::string& path, std::uint64_t
 }
 
 std::string check_files(FileSystem& files, const std::string& directory, const StepRecord& record) {
+  for (const ShardFile& file : files_of(record)) {
+    auto problem = check_file(files, directory + "/" + file.name, file.file_bytes);
+    if (!problem.empty()) return problem;
+  }
   for (const ShardRecord& shard : record.shards) {
-    const auto check = [&](std::string_view suffix, std::uint64_t expected_bytes) {
-      const std::string name = file_name(shard.shard, record.version.incarnation(), suffix);
-      return check_file(files, directory + "/" + name, expected_bytes);
-    };
-    if (auto problem = check(data_suffix, shard.file_bytes()); !problem.empty()) return problem;
-    if (auto problem = check(leaves_suffix, shard.leaves_bytes()); !problem.empty()) return problem;
+    const std::string name = file_name(shard.shard, record.version.incarnation(), leaves_suffix);
+    auto problem = check_file(files, directory + "/" + name, shard.leaves_bytes());
+    if (!problem.empty()) return problem;
   }
   return {};
 }
@@ -84,7 +86,7 @@ void sweep(FileSystem& files, const std::string& job, const Step& step) {
   const std::uint64_t incarnation = step.version().incarnation();
   for (const DirectoryEntry& entry : files.list(directory)) {
     const auto of = incarnation_in(entry.name);
-    const bool is_part = entry.name.ends_with(part_suffix);
+    const bool is_part = entry.name.ends_with(part_suffix) || entry.name.ends_with(parts_suffix);
     if (of && (*of < incarnation || (*of == incarnation && is_part))) files.remove(directory + "/" + entry.name);
   }
 }
@@ -153,15 +155,17 @@ Found find_whole_step(FileSystem& files, const std::string& job) {
 
 void remove_step(FileSystem& files, const std::string& job, std::int64_t iteration) {
   const std::string directory = job + "/" + step_name(iteration);
-  const auto entries = files.list(directory);
-  const bool has_manifest =
-      std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.name == manifest_name; });
-  if (has_manifest) {
-    files.remove(directory + "/" + std::string(manifest_name));
-    files.sync_directory(directory);
-  }
-  for (const DirectoryEntry& entry : entries)
-    if (entry.name != manifest_name) files.remove(directory + "/" + entry.name);
+  auto entries = files.list(directory);
+  const auto remove_those = [&](const std::function<bool(const std::string&)>& belongs) {
+    const auto going = [&](const DirectoryEntry& entry) { return belongs(entry.name); };
+    for (const DirectoryEntry& entry : entries)
+      if (going(entry)) files.remove(directory + "/" + entry.name);
+    if (std::erase_if(entries, going) != 0) files.sync_directory(directory);
+  };
+  // At every instant the manifest stands for records, and a record for the bytes that it describes.
+  remove_those([](const std::string& name) { return name == manifest_name; });
+  remove_those([](const std::string& name) { return name.ends_with(record_suffix); });
+  remove_those([](const std::string&) { return true; });
   files.remove_directory(directory);
   files.sync_directory(job);
 }

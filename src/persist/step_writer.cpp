@@ -29,17 +29,19 @@ std::string bytes_of(const std::vector<std::uint64_t>& words) {
   return bytes;
 }
 
-ShardRecord record_of(const arena::Manifest& manifest, const std::string& header, const std::string& node) {
-  ShardRecord record;
-  record.shard = manifest.shard;
-  record.header_bytes = header.size();
-  record.header_digest = digest_of(header);
-  record.data_bytes = manifest.length_bytes;
-  record.root_digest = manifest.root_digest;
-  record.layout_bytes = manifest.layout.size();
-  record.layout_hash = manifest.layout_hash;
-  record.written_by = node;
-  return record;
+bool is_same_piece(ShardRecord a, const ShardRecord& b) {
+  a.written_by = b.written_by;
+  return a == b;
+}
+
+bool are_same_pieces(const StepRecord& a, const StepRecord& b) {
+  return std::equal(a.shards.begin(), a.shards.end(), b.shards.begin(), b.shards.end(), is_same_piece);
+}
+
+[[noreturn]] void refuse_other_bytes(const std::string& path) {
+  throw Failure(CKPT_ERR_CORRUPT, path +
+                                      " tells of other bytes of the same incarnation and iteration; look whether "
+                                      "another job of this name uses this storage, and remove the step if not");
 }
 
 }  // namespace
@@ -61,80 +63,159 @@ void StepWriter::make_step_directory(const std::string& directory) {
   made_directory_ = directory;
 }
 
-void StepWriter::write_data(const Piece& piece, const std::string& header, const std::string& path) {
-  const std::uint64_t data_bytes = piece.manifest->length_bytes;
+// The first piece of a file brings the header along.
+void StepWriter::write_data(const Piece& piece, const std::string& header, const ShardRecord& record,
+                            const std::string& path) {
   const std::size_t block_bytes = files_.options().block_bytes;  // whole leaves, each of which can be checked alone
+  const protocol::Part part = protocol::parse_part(record.shard);
   const auto head = make_aligned_buffer(header.size());
   std::memcpy(head.get(), header.data(), header.size());
-  std::optional<std::uint64_t> next;  // of the data; nothing: the header is due
-  write_whole(files_, path, header.size() + data_bytes, [&](Block& block) {
-    if (!next) {
+  bool is_header_due = part.index == 0;
+  std::uint64_t next = 0;
+  const auto next_block = [&](Block& block) {
+    if (is_header_due) {
       block = {0, head.get(), header.size(), head};
-      next = 0;
-    } else if (*next < data_bytes) {
-      block = {header.size() + *next, piece.data + *next, std::min<std::size_t>(block_bytes, data_bytes - *next),
-               piece.owner};
-      check_leaves(piece, *next, block.size_bytes);
-      *next += block.size_bytes;
+      is_header_due = false;
+    } else if (next < record.data_bytes) {
+      block = {record.offset_bytes + next, piece.data + next,
+               std::min<std::size_t>(block_bytes, record.data_bytes - next), piece.owner};
+      check_leaves(piece, next, block.size_bytes);
+      next += block.size_bytes;
     } else {
       return false;
     }
     pace_.take(block.size_bytes, files_.options().stop);
     return true;
-  });
+  };
+  if (part.of == 1) {
+    write_whole(files_, path, record.file_bytes(), next_block);
+  } else {
+    write_some(files_, path + std::string(parts_suffix), record.file_bytes(), next_block);
+  }
+}
+
+// The record of a piece that was written before, by whomever. Whatever else lies in its place is as good as nothing.
+std::optional<ShardRecord> StepWriter::find_written(const std::string& directory, Version version,
+                                                    const ShardRecord& wanted) {
+  const auto path = [&](std::string_view suffix) {
+    return directory + "/" + file_name(wanted.shard, version.incarnation(), suffix);
+  };
+  const std::string data = directory + "/" + data_file_name(wanted.shard, version.incarnation());
+  if (!files_.file_size(path(record_suffix))) return std::nullopt;
+  std::optional<ShardRecord> found;
+  try {
+    const std::string text = read_whole(files_, path(record_suffix), record_max_bytes);
+    const StepRecord record = decode_record(text, files_.label(path(record_suffix)));
+    if (record.job != job_ || record.version != version || record.find(wanted.shard) == nullptr) return std::nullopt;
+    found = *record.find(wanted.shard);
+  } catch (const Failure& failure) {
+    if (failure.status() != CKPT_ERR_CORRUPT) throw;
+    return std::nullopt;
+  }
+  if (!is_same_piece(*found, wanted)) refuse_other_bytes(files_.label(path(record_suffix)));
+  const bool has_data = files_.file_size(data) == wanted.file_bytes() ||
+                        files_.file_size(data + std::string(parts_suffix)) == wanted.file_bytes();
+  if (!has_data || files_.file_size(path(leaves_suffix)) != wanted.leaves_bytes()) return std::nullopt;
+  files_.sync_directory(directory);  // it may have been seen before it was durable
+  return found;
 }
 
 ShardRecord StepWriter::write(const Piece& piece) {
   const arena::Manifest& manifest = *piece.manifest;
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
     throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" does not agree with itself");
-  const std::string header = encode_header(manifest, job_);
+  const Header header = encode_header(manifest, job_);
+  const ShardRecord record = describe(manifest, header, node_);
+  const std::uint64_t incarnation = manifest.version.incarnation();
   const std::string directory = job_ + "/" + step_name(manifest.version.iteration());
-  const auto path = [&](std::string_view suffix) {
-    return directory + "/" + file_name(manifest.shard, manifest.version.incarnation(), suffix);
-  };
-  ShardRecord record = record_of(manifest, header, node_);
   make_step_directory(directory);
-  write_data(piece, header, path(data_suffix));
-  write_whole(files_, path(leaves_suffix), bytes_of(manifest.leaves));
+  if (auto written = find_written(directory, manifest.version, record)) return *written;
+  write_data(piece, header.bytes, record, directory + "/" + data_file_name(manifest.shard, incarnation));
+  write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, leaves_suffix),
+              bytes_of(manifest.leaves));
   // The record claims that both are there: also after a power cut.
   files_.sync_directory(directory);
-  write_whole(files_, path(record_suffix),
+  write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, record_suffix),
               encode({StepRecord::Kind::shard, job_, manifest.version, manifest.world_size, node_, {record}}));
   files_.sync_directory(directory);
   return record;
 }
 
+void StepWriter::refuse_missing(const std::string& path) const {
+  throw Failure(CKPT_ERR_LOST, files_.label(path) + " is not there, so that the step cannot be made whole; look " +
+                                   "whether all nodes name the same storage");
+}
+
 ShardRecord StepWriter::read_record(const std::string& shard, Version version, std::uint32_t world_size) {
   const std::string directory = job_ + "/" + step_name(version.iteration());
   const std::string path = directory + "/" + file_name(shard, version.incarnation(), record_suffix);
-  const auto missing = [&](const std::string& what) {
-    throw Failure(CKPT_ERR_LOST, files_.label(what) + " is not there, so that the step cannot be made whole; look " +
-                                     "whether all nodes name the same storage");
-  };
-  if (!files_.file_size(path)) missing(path);
+  if (!files_.file_size(path)) refuse_missing(path);
   const StepRecord record = decode_record(read_whole(files_, path, record_max_bytes), files_.label(path));
   const ShardRecord* const found = record.find(shard);
   if (record.kind != StepRecord::Kind::shard || record.job != job_ || record.version != version ||
       record.world_size != world_size || found == nullptr)
     throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of something else");
-  for (const auto& [suffix, size_bytes] :
-       {std::pair(data_suffix, found->file_bytes()), std::pair(leaves_suffix, found->leaves_bytes())}) {
-    const std::string file = directory + "/" + file_name(shard, version.incarnation(), suffix);
-    if (files_.file_size(file) != size_bytes) missing(file + " with its " + std::to_string(size_bytes) + " bytes");
-  }
+  const std::string leaves = directory + "/" + file_name(shard, version.incarnation(), leaves_suffix);
+  if (files_.file_size(leaves) != found->leaves_bytes())
+    refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");
   return *found;
+}
+
+// The manifest of the same step that somebody wrote before. Of another one nothing stays, unless it is of a later life.
+std::optional<StepRecord> StepWriter::find_committed(const std::string& path, const StepRecord& wanted) {
+  if (!files_.file_size(path)) return std::nullopt;
+  std::optional<StepRecord> found;
+  try {
+    found = decode_record(read_whole(files_, path, record_max_bytes), files_.label(path));
+  } catch (const Failure& failure) {
+    if (failure.status() != CKPT_ERR_CORRUPT) throw;
+    return std::nullopt;
+  }
+  if (found->version > wanted.version)
+    throw Failure(CKPT_ERR_SUPERSEDED, files_.label(path) + " is of incarnation " +
+                                           std::to_string(found->version.incarnation()) + " already; incarnation " +
+                                           std::to_string(wanted.version.incarnation()) + " is over");
+  if (found->version != wanted.version) return std::nullopt;
+  if (!are_same_pieces(*found, wanted)) refuse_other_bytes(files_.label(path));
+  return found;
+}
+
+// Gives a file its name once all that is in it was written. Others may be doing the same, and somebody late may begin
+// to fill another file of parts: a name that is taken is never taken over.
+void StepWriter::put_in_place(const std::string& directory, const ShardFile& file) {
+  const std::string path = directory + "/" + file.name, parts = path + std::string(parts_suffix);
+  const auto is_in_place = [&] { return files_.file_size(path) == file.file_bytes; };
+  if (is_in_place()) return;
+  const bool is_cut = file.pieces.size() > 1;
+  if (!is_cut || files_.file_size(parts) != file.file_bytes) {
+    if (is_in_place()) return;
+    refuse_missing((is_cut ? parts : path) + " with its " + std::to_string(file.file_bytes) + " bytes");
+  }
+  try {
+    files_.link(parts, path);
+  } catch (const StorageError& error) {
+    if ((error.error() != EEXIST && error.error() != ENOENT) || !is_in_place()) throw;
+  }
 }
 
 StepRecord StepWriter::commit(Version version, std::uint32_t world_size, std::vector<std::string> shards) {
   std::sort(shards.begin(), shards.end());
   shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  const std::string directory = job_ + "/" + step_name(version.iteration());
+  const std::string path = directory + "/" + std::string(manifest_name);
   StepRecord step{StepRecord::Kind::step, job_, version, world_size, node_, {}};
   for (const std::string& shard : shards) step.shards.push_back(read_record(shard, version, world_size));
-  const std::string directory = job_ + "/" + step_name(version.iteration());
-  write_whole(files_, directory + "/" + std::string(manifest_name), encode(step));
+  const auto files = files_of(step);
+  const auto committed = find_committed(path, step);
+  for (const ShardFile& file : files) put_in_place(directory, file);
   files_.sync_directory(directory);
-  return step;
+  if (!committed) {
+    write_whole(files_, path, encode(step));
+    files_.sync_directory(directory);
+  }
+  for (const ShardFile& file : files)
+    if (file.pieces.size() > 1) remove_quietly(files_, directory + "/" + file.name + std::string(parts_suffix));
+  return committed.value_or(step);
 }
 
 }  // namespace ckpt::persist

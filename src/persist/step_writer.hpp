@@ -1,10 +1,13 @@
-// Writes steps: each node its shards, and one of them, when all are there, the manifest that makes the step whole.
+// Writes steps: each node its pieces, and one of them, when all are there, the manifest that makes the step whole. The
+// parts of a shard that was cut come together in one file, each in its range, which gets its name with the manifest.
 //
 // Used by the thread that the file system belongs to. Functions return when what they wrote is on the medium. They may
-// be repeated after a failure, and by several nodes at once: a file in place is always a whole one.
+// be repeated after a failure, and by several nodes at once: a file in place is always a whole one, and a version's
+// bytes never change once a record tells of them.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +18,8 @@
 
 namespace ckpt::persist {
 
-// A whole shard in memory. `data` is not copied; it stays as it is as long as `owner` is held.
+// A whole piece in memory, a shard or a part of one. `data` is not copied; it stays as it is as long as `owner` is
+// held.
 struct Piece {
   std::shared_ptr<const arena::Manifest> manifest;
   const std::byte* data = nullptr;
@@ -27,18 +31,24 @@ class StepWriter {
   // `node` goes into the records.
   StepWriter(FileSystem& files, std::string job, std::string node, Pace& pace);
 
-  // Writes one shard of the step piece.manifest->version. Every leaf is checked before it goes out: CKPT_ERR_CORRUPT
-  // where the memory no longer holds what was captured.
+  // Writes one piece of the step piece.manifest->version, unless it is there. Every leaf is checked before it goes out:
+  // CKPT_ERR_CORRUPT where the memory no longer holds what was captured, or the storage holds other bytes of the same
+  // version.
   ShardRecord write(const Piece& piece);
 
-  // Makes the step whole. `shards` are all of the job's; each was written, by whomever. CKPT_ERR_LOST where one is not
-  // there. A whole step of the same iteration from an earlier incarnation is replaced.
+  // Makes the step whole. `shards` are all pieces of the job; each was written, by whomever. CKPT_ERR_LOST where one is
+  // not there, CKPT_ERR_CORRUPT where they do not make up whole shards. A whole step of the same iteration from an
+  // earlier incarnation is replaced; one from a later incarnation stays (CKPT_ERR_SUPERSEDED).
   StepRecord commit(Version version, std::uint32_t world_size, std::vector<std::string> shards);
 
  private:
   void make_step_directory(const std::string& directory);
-  void write_data(const Piece& piece, const std::string& header, const std::string& path);
+  void write_data(const Piece& piece, const std::string& header, const ShardRecord& record, const std::string& path);
+  std::optional<ShardRecord> find_written(const std::string& directory, Version version, const ShardRecord& wanted);
   ShardRecord read_record(const std::string& shard, Version version, std::uint32_t world_size);
+  std::optional<StepRecord> find_committed(const std::string& path, const StepRecord& wanted);
+  [[noreturn]] void refuse_missing(const std::string& path) const;
+  void put_in_place(const std::string& directory, const ShardFile& file);
 
   FileSystem& files_;
   const std::string job_;

@@ -41,6 +41,7 @@ std::int64_t stat_file(Operation& operation) {
   struct stat found {};
   if (::stat(operation.path.c_str(), &found) != 0) return -errno;
   operation.found_bytes = static_cast<std::uint64_t>(found.st_size);
+  operation.found_modified_s = found.st_mtim.tv_sec;
   return 0;
 }
 
@@ -68,6 +69,8 @@ std::int64_t perform(Operation& operation) {
       return result_of(::fallocate(fd, 0, 0, offset));
     case Kind::rename:
       return result_of(::rename(path, operation.new_path.c_str()));
+    case Kind::link:
+      return result_of(::link(path, operation.new_path.c_str()));
     case Kind::remove:
       return result_of(::unlink(path));
     case Kind::remove_directory:

@@ -134,21 +134,12 @@ class Reads {
   std::size_t in_flight_ = 0;
 };
 
-void write_part(FileSystem& files, const std::string& part, std::uint64_t size_bytes,
-                const std::function<bool(Block&)>& next) {
-  const std::string doing = "cannot write " + files.label(part);
-  const auto file = files.create(part, size_bytes);
-  Writes writes(files, *file, doing);
+void write_blocks(FileSystem& files, File& file, const std::string& path, const std::function<bool(Block&)>& next) {
+  const std::string doing = "cannot write " + files.label(path);
+  Writes writes(files, file, doing);
   for (Block block; next(block); block = {}) writes.write(block);
   writes.finish();
-  file->sync();
-}
-
-void remove_quietly(FileSystem& files, const std::string& path) {
-  try {
-    files.remove(path);
-  } catch (const StorageError&) {  // it keeps its place until the step is removed
-  }
+  file.sync();
 }
 
 bool hangs(const Failure& failure) {
@@ -157,16 +148,28 @@ bool hangs(const Failure& failure) {
 
 }  // namespace
 
+void remove_quietly(FileSystem& files, const std::string& path) {
+  try {
+    files.remove(path);
+  } catch (const StorageError&) {  // it keeps its place until a later clean-up
+  }
+}
+
 void write_whole(FileSystem& files, const std::string& path, std::uint64_t size_bytes,
                  const std::function<bool(Block&)>& next) {
   const std::string part = part_path(path);
   try {
-    write_part(files, part, size_bytes, next);
+    write_blocks(files, *files.create(part, size_bytes), part, next);
     files.rename(part, path);
   } catch (const Failure& failure) {
     if (!hangs(failure)) remove_quietly(files, part);
     throw;
   }
+}
+
+void write_some(FileSystem& files, const std::string& path, std::uint64_t file_bytes,
+                const std::function<bool(Block&)>& next) {
+  write_blocks(files, *files.open_shared(path, file_bytes), path, next);
 }
 
 void write_whole(FileSystem& files, const std::string& path, const std::string& text) {

@@ -25,6 +25,13 @@ void write_whole(FileSystem& files, const std::string& path, std::uint64_t size_
                  const std::function<bool(Block&)>& next);
 void write_whole(FileSystem& files, const std::string& path, const std::string& text);
 
+// Writes some of the blocks of a file that others fill besides, and syncs it.
+void write_some(FileSystem& files, const std::string& path, std::uint64_t file_bytes,
+                const std::function<bool(Block&)>& next);
+
+// Without a complaint where that fails.
+void remove_quietly(FileSystem& files, const std::string& path);
+
 // The first `size_bytes` of a file, fewer where it is shorter. Throws Failure (CKPT_ERR_CORRUPT) where it is longer
 // than `max_bytes`.
 std::string read_whole(FileSystem& files, const std::string& path, std::size_t max_bytes);

@@ -85,8 +85,9 @@ void prepare(io_uring_sqe* entry, InFlight& in_flight, const FixedBuffer& fixed)
       io_uring_prep_mkdirat(entry, AT_FDCWD, path, 0777);
       break;
     case Kind::stat:
-      io_uring_prep_statx(entry, AT_FDCWD, path, 0, STATX_SIZE, &in_flight.found);
+      io_uring_prep_statx(entry, AT_FDCWD, path, 0, STATX_SIZE | STATX_MTIME, &in_flight.found);
       break;
+    case Kind::link:
     case Kind::list:
     case Kind::free_space:
     case Kind::close:
@@ -191,6 +192,7 @@ class UringQueue : public OperationQueue {
     OperationPtr operation = std::move(address->operation);
     set_result(*operation, result);
     operation->found_bytes = address->found.stx_size;
+    operation->found_modified_s = address->found.stx_mtime.tv_sec;
     operation->ended = true;
     in_flight_.erase(found);
     return operation;

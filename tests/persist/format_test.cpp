@@ -14,16 +14,21 @@ namespace {
 using testing::HasSubstr;
 
 TEST(Format, TheExampleInTheDocumentationIsWhatIsWritten) {
-  const std::string text = "abcdefgh12345678";
-  std::vector<std::byte> data(text.size());
-  std::memcpy(data.data(), text.data(), text.size());
-  const std::string layout =
-      R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"b":{"dtype":"U8","shape":[4],"data_offsets":[12,16]}})";
+  const Version version(1, 123);
+  const auto shard = [&](const std::string& name, const arena::LayoutEntry& only) {
+    Sample made;
+    const arena::Layout layout = arena::pack({only});
+    made.bytes = kernels::random_bytes(123, layout.length_bytes);
+    made.piece = {manifest_for(name, version, arena::layout_text(layout), made.bytes), made.bytes.data(), nullptr};
+    return made;
+  };
+  const Sample model = shard("model", tensor("w", CKPT_F32, {16388}));
+  const Sample rng = shard("rank0.private", tensor("rng", CKPT_U8, {16}));
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   StepWriter writer = writer_on(files);
-  writer.write({manifest_for("rank0", {1, 123}, layout, data), data.data(), nullptr});
-  writer.commit({1, 123}, 2, {"rank0"});
+  for (const Piece& piece : {part_of(model, 0, 2), part_of(model, 1, 2), rng.piece}) writer.write(piece);
+  writer.commit(version, 2, {"model.0of2", "model.1of2", "rank0.private"});
   std::ifstream document(CKPT_SOURCE_DIR "/docs/format.md");
   const std::string format{std::istreambuf_iterator<char>(document), {}};
   EXPECT_THAT(format, HasSubstr("```json\n" + disk->bytes("job/step-00000123/manifest.json") + "```"));
@@ -36,17 +41,29 @@ TEST(Format, WhatIsEncodedIsDecoded) {
     shard.shard = "rank" + std::to_string(i);
     shard.header_bytes = 4096 * (i + 1);
     shard.header_digest = UINT64_MAX - i;
-    shard.data_bytes = i == 0 ? 0 : (std::uint64_t{1} << 53) / i;
+    shard.offset_bytes = shard.header_bytes;
     shard.root_digest = i;
     shard.layout_bytes = i;
     shard.layout_hash = ~std::uint64_t{0} >> i;
     shard.written_by = "node" + std::to_string(i);
   }
-  step.shards[1].data_bytes = 12345;
-  step.shards[2].data_bytes = (std::uint64_t{1} << 53) - step.shards[2].header_bytes;
+  step.shards[1].whole_bytes = step.shards[1].data_bytes = 12345;
+  step.shards[2].whole_bytes = step.shards[2].data_bytes = (std::uint64_t{1} << 53) - step.shards[2].header_bytes;
   EXPECT_EQ(decode_record(encode(step), "x"), step);
   EXPECT_EQ(step.find("rank1"), &step.shards[1]);
   EXPECT_EQ(step.find("rank"), nullptr);
+}
+
+TEST(Format, AStepsPiecesAreToldAsTheProtocolTellsThem) {
+  MemoryFileSystem files(std::make_shared<Disk>());
+  const CutStep captured({3, 7}, 3);
+  const auto pieces = captured.write_and_commit(files).pieces();
+  ASSERT_EQ(pieces.size(), 4u);
+  for (const protocol::PieceInfo& piece : pieces) {
+    const arena::Manifest& manifest = *captured.piece(piece.shard).manifest;
+    EXPECT_EQ(piece, (protocol::PieceInfo{manifest.shard, manifest.version, manifest.length_bytes,
+                                          manifest.layout.size(), manifest.root_digest, manifest.world_size}));
+  }
 }
 
 TEST(Format, StepNamesAreThoseOfIterationsAndNoOthers) {
@@ -64,24 +81,19 @@ TEST(Format, IncarnationsAreFoundInOurNamesAlone) {
       const std::string name = file_name(shard, 42, suffix);
       EXPECT_EQ(incarnation_in(name), 42u) << name;
       EXPECT_EQ(incarnation_in(name + ".0123456789abcdef.part"), 42u) << name;
+      EXPECT_EQ(incarnation_in(name + ".parts"), 42u) << name;
     }
   }
-  for (const std::string name : {"", ".", ".part", "manifest.json", "manifest.json.0123.part", "x", "x.safetensors",
-                                 "x.y.leaves", "x.1.zst", "x.-1.json", "x.99999999999999999999.json"})
+  for (const std::string name : {"", ".", ".part", ".parts", "manifest.json", "manifest.json.0123.part", "x",
+                                 "x.safetensors", "x.y.leaves", "x.1.zst", "x.-1.json", "x.99999999999999999999.json"})
     EXPECT_FALSE(incarnation_in(name)) << name;
 }
 
 // Whatever somebody put there: a record or a header is refused with a Failure or taken, and what is taken makes sense.
 TEST(Format, AnyBytesAreRefusedOrTakenWithoutHarm) {
   const Sample rank0 = sample("rank0", {1, 1});
-  const std::string header = encode_header(*rank0.piece.manifest, "job");
-  ShardRecord shard;
-  shard.shard = "rank0";
-  shard.header_bytes = header.size();
-  shard.data_bytes = rank0.bytes.size();
-  shard.layout_bytes = rank0.piece.manifest->layout.size();
-  shard.layout_hash = rank0.piece.manifest->layout_hash;
-  shard.written_by = "node";
+  const std::string header = encode_header(*rank0.piece.manifest, "job").bytes;
+  ShardRecord shard = describe(*rank0.piece.manifest, encode_header(*rank0.piece.manifest, "job"), "node");
   const std::string record = encode({StepRecord::Kind::shard, "job", {1, 1}, 2, "node", {shard}});
   std::mt19937_64 random(11);
   int refused = 0;

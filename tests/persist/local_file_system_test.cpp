@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -112,6 +113,31 @@ TEST_P(LocalFiles, FailuresNameTheOperationThePathAndTheReason) {
   EXPECT_THAT(sentence([&] { files->make_directory("job/x/y"); }), HasSubstr("Not a directory"));
   EXPECT_THAT(sentence([&] { files->create("job/huge", 1ull << 60); }), HasSubstr("cannot reserve"));
   EXPECT_GT(files->free_bytes(), 0u);
+}
+
+TEST_P(LocalFiles, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
+  const auto files = open(), others = open();
+  const CutStep captured({1, 7}, 3, 60'001);
+  captured.write(*files, "model.2of3");
+  captured.write(*others, "model.0of3");
+  captured.write(*files, "rank0");
+  captured.write(*others, "model.1of3");
+  const StepRecord step = captured.commit(*files);
+  EXPECT_TRUE(holds(*others, step, captured));
+  EXPECT_EQ(captured.commit(*others), step);
+  EXPECT_EQ(others->list("job/step-00000007").size(), 11u);
+  files->link("job/step-00000007/manifest.json", "job/x");
+  EXPECT_EQ(slurp(root_ + "/job/x"), slurp(root_ + "/job/step-00000007/manifest.json"));
+  try {
+    files->link("job/step-00000007/rank0.1.json", "job/x");
+    ADD_FAILURE() << "the name was taken";
+  } catch (const StorageError& error) {
+    EXPECT_EQ(error.error(), EEXIST);
+    EXPECT_THAT(error.what(), HasSubstr("cannot link " + root_ + "/job/step-00000007/rank0.1.json to " + root_));
+  }
+  ASSERT_TRUE(files->modified_s("job/x"));
+  EXPECT_NEAR(static_cast<double>(*files->modified_s("job/x")), static_cast<double>(std::time(nullptr)), 60);
+  EXPECT_FALSE(files->modified_s("job/y"));
 }
 
 TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {

@@ -47,9 +47,15 @@ class Disk {
       for (const Change& change : changes)
         if (stays())
           for (const auto& [path, node] : change) set(names, path, node);
+    std::map<const Node*, NodePtr> copies;  // one for all names of a file
     for (const auto& [path, node] : names) {
       if (!is_reachable(names, path)) continue;
-      auto copy = std::make_shared<Node>();
+      NodePtr& copy = copies[node.get()];
+      if (copy) {
+        disk->live_[path] = disk->durable_[path] = copy;
+        continue;
+      }
+      copy = std::make_shared<Node>();
       copy->is_directory = node->is_directory;
       copy->bytes = node->durable;
       for (const Write& write : node->pending) {
@@ -206,15 +212,24 @@ class MemoryFileSystem : public FileSystem {
     const std::lock_guard lock(disk_->mutex_);
     begin("create", path);
     if (disk_->exists(path)) throw StorageError(EEXIST, "cannot create " + path);
-    if (!disk_->exists(Disk::parent(path))) throw StorageError(ENOENT, "cannot create " + path);
-    auto node = std::make_shared<Disk::Node>();
-    disk_->change(Disk::parent(path), {{path, node}});
-    return std::make_unique<MemoryFile>(disk_, path, node, options_);
+    return make(path);
   }
   std::unique_ptr<File> open(const std::string& path) override {
     const std::lock_guard lock(disk_->mutex_);
     begin("open", path);
     return std::make_unique<MemoryFile>(disk_, path, find(path), options_);
+  }
+  std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t) override {
+    const std::lock_guard lock(disk_->mutex_);
+    begin("open_shared", path);
+    return disk_->exists(path) ? std::make_unique<MemoryFile>(disk_, path, find(path), options_) : make(path);
+  }
+  void link(const std::string& from, const std::string& to) override {
+    const std::lock_guard lock(disk_->mutex_);
+    begin("link", to);
+    const auto node = find(from);
+    if (disk_->exists(to)) throw StorageError(EEXIST, "cannot link " + to);
+    disk_->change(Disk::parent(to), {{to, node}});
   }
   void rename(const std::string& from, const std::string& to) override {
     const std::lock_guard lock(disk_->mutex_);
@@ -273,6 +288,12 @@ class MemoryFileSystem : public FileSystem {
   void begin(const std::string& operation, const std::string& path) {
     if (options_.stop.stop_requested()) throw StorageError(ECANCELED, "cannot " + operation + " " + path);
     if (const int error = disk_->begin(operation, path)) throw StorageError(error, "cannot " + operation + " " + path);
+  }
+  std::unique_ptr<MemoryFile> make(const std::string& path) {
+    if (!disk_->exists(Disk::parent(path))) throw StorageError(ENOENT, "cannot create " + path);
+    auto node = std::make_shared<Disk::Node>();
+    disk_->change(Disk::parent(path), {{path, node}});
+    return std::make_unique<MemoryFile>(disk_, path, node, options_);
   }
   Disk::NodePtr find(const std::string& path) {
     const auto found = disk_->live_.find(path);

@@ -129,6 +129,26 @@ TEST(Nfs, RangesAreReadAloneAndStepsPruned) {
   EXPECT_GT(files->free_bytes(), 0u);
 }
 
+TEST(Nfs, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
+  const NfsServer server;
+  const auto files = open_file_system(server.location(), options());
+  const auto others = open_file_system(server.location(), options());
+  const CutStep captured({1, 7}, 3, large);
+  captured.write(*files, "model.2of3");
+  captured.write(*others, "model.0of3");
+  captured.write(*files, "rank0");
+  captured.write(*others, "model.1of3");
+  const StepRecord step = captured.commit(*files);
+  EXPECT_TRUE(holds(*others, step, captured));
+  EXPECT_EQ(captured.commit(*others), step);
+  EXPECT_EQ(others->list("job/step-00000007").size(), 11u);
+  EXPECT_THAT(refusal(CKPT_ERR_SYSTEM,
+                      [&] { files->link("job/step-00000007/rank0.1.json", "job/step-00000007/manifest.json"); }),
+              HasSubstr("File exists"));
+  EXPECT_GT(files->modified_s("job/step-00000007/manifest.json").value_or(0), 1'700'000'000);
+  EXPECT_FALSE(files->modified_s("job/y"));
+}
+
 TEST(Nfs, FailuresNameTheOperationThePathAndTheReason) {
   const NfsServer server;
   const auto files = open_file_system(server.location(), options());
@@ -159,7 +179,7 @@ TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldStepAndTheNextWriteSucceed
     Interruption killer(block, [&] { server.kill(); });
     EXPECT_THAT(refusal(CKPT_ERR_SYSTEM,
                         [&] {
-                          write_interrupted(*files, {1, 2}, killer);
+                          write_interrupted(*files, {1, 2 + cuts}, killer);
                         }),
                 HasSubstr("nfs://127.0.0.1/ckpt"))
         << block;
@@ -174,8 +194,8 @@ TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldStepAndTheNextWriteSucceed
     ++cuts;
   }
   EXPECT_EQ(cuts, 5);
-  const StepRecord step = write_step(*files, {1, 2}, large);
-  EXPECT_TRUE(holds_what_was_written(*files, step, large));
+  for (int cut = 0; cut < cuts; ++cut)
+    EXPECT_TRUE(holds_what_was_written(*files, write_step(*files, {1, 2 + cut}, large), large));
 }
 
 TEST(Nfs, AServerThatHangsIsLeftAtTheDeadlineAndServesAgainWhenItWakes) {

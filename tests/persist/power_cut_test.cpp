@@ -82,6 +82,76 @@ TEST(PowerCut, LeavesTheOldStepOrItsReplacementByAnotherLife) {
       });
 }
 
+// Every name without .part or .parts stands for whole bytes, also where its step never became whole.
+void expect_whole_files(Disk& disk, const CutStep& captured) {
+  const std::string directory = "job/" + step_name(captured.version().iteration()) + "/";
+  const std::uint64_t incarnation = captured.version().incarnation();
+  for (const std::string& name : captured.names()) {
+    const Piece piece = captured.piece(name);
+    const Header header = encode_header(*piece.manifest, "job");
+    const ShardRecord record = describe(*piece.manifest, header, "node-" + name);
+    const std::string data = directory + data_file_name(name, incarnation);
+    const bool is_written = disk.exists(directory + file_name(name, incarnation, record_suffix));
+    const bool is_in_place = disk.exists(data);
+    if (!is_written && !is_in_place) continue;
+    const std::string& file = disk.bytes(is_in_place ? data : data + std::string(parts_suffix));
+    if (is_in_place) {
+      EXPECT_EQ(file.size(), record.file_bytes());
+      EXPECT_EQ(file.substr(0, record.header_bytes), header.bytes);
+    }
+    EXPECT_EQ(std::memcmp(file.data() + record.offset_bytes, piece.data, record.data_bytes), 0);
+    EXPECT_TRUE(!is_written || disk.exists(directory + file_name(name, incarnation, leaves_suffix)));
+  }
+}
+
+// Nodes write the parts of a shard in any order, one of them makes the step whole. After the cut they do it all again.
+TEST(PowerCut, LeavesThePartsOfAShardWholeOrToBeWrittenAgain) {
+  const CutStep captured({1, 2}, 3);
+  std::size_t old_found = 0, new_found = 0;
+  const auto work = [&](FileSystem& files) {
+    for (const std::string name : {"model.2of3", "rank0", "model.0of3", "model.1of3"}) captured.write(files, name);
+    captured.commit(files);
+  };
+  cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool cut) {
+    const Found found = find_whole_step(files, "job");
+    ASSERT_TRUE(found.step);
+    const bool is_new = found.step->version == captured.version();
+    EXPECT_TRUE(cut || is_new);
+    EXPECT_TRUE(is_new ? holds(files, *found.step, captured) : holds_what_was_written(files, *found.step));
+    expect_whole_files(disk, captured);
+    ++(is_new ? new_found : old_found);
+    captured.write(files);
+    EXPECT_TRUE(holds(files, captured.commit(files), captured));
+    EXPECT_TRUE(holds(files, *find_whole_step(files, "job").step, captured));
+  });
+  EXPECT_GT(old_found, 100u);
+  EXPECT_GT(new_found, some_cuts);
+}
+
+// The power goes while a step of parts is removed, and its writers come back and write it again: what is left of the
+// removal does not pass for parts that were written.
+TEST(PowerCut, WhileAStepIsRemovedLeavesNoRecordOfPartsThatAreGone) {
+  const CutStep captured({1, 2}, 3);
+  const auto work = [&](FileSystem& files) {
+    captured.write(files);
+    remove_step(files, "job", 2);
+  };
+  cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool) {
+    expect_whole_files(disk, captured);
+    captured.write(files, "model.2of3");
+    try {
+      captured.commit(files);
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status(), CKPT_ERR_LOST) << failure.what();
+    }
+    for (const Step& step : list_steps(files, "job")) {
+      if (step.usable()) {
+        EXPECT_EQ(verify_step(files, *step.record), "");
+      }
+    }
+  });
+}
+
 // Whoever is told that a shard is written may rely on it, and a record on the files that it describes.
 TEST(PowerCut, LeavesAShardsRecordOnlyWithItsFiles) {
   const auto work = [](FileSystem& files) { writer_on(files).write(sample("rank0", {1, 2}).piece); };

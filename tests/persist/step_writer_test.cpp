@@ -93,6 +93,7 @@ TEST_F(StepWriting, AStepIsNotCommittedWhileAShardIsMissingOrCutShort) {
   writer.write(sample("rank1", {1, 1}).piece);
   disk_->bytes("job/step-00000001/rank1.1.leaves").pop_back();
   EXPECT_THAT(refusal(CKPT_ERR_LOST, commit), HasSubstr("rank1.1.leaves"));
+  disk_->bytes("job/step-00000001/rank1.1.leaves") += 'x';
   disk_->erase("job/step-00000001/rank1.1.safetensors");
   EXPECT_THAT(refusal(CKPT_ERR_LOST, commit), HasSubstr("rank1.1.safetensors"));
   EXPECT_FALSE(disk_->exists("job/step-00000001/manifest.json"));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arena/layout.hpp"
+#include "arena/parts.hpp"
 #include "kernels/digest.hpp"
 #include "persist/shard_reader.hpp"
 #include "persist/step_catalog.hpp"
@@ -60,6 +61,17 @@ inline Sample sample(const std::string& shard, Version version, std::int64_t ele
   return sample(shard, version, mixed_layout(elements));
 }
 
+// Part `index` of `of` as a node captures it that shares the shard with others.
+inline Piece part_of(const Sample& whole, std::uint32_t index, std::uint32_t of) {
+  const arena::Manifest& manifest = *whole.piece.manifest;
+  const std::string name = protocol::part_name(manifest.shard, index, of);
+  const auto range = arena::range_of({manifest.shard, index, of}, whole.bytes.size());
+  const auto begin = whole.bytes.begin() + static_cast<std::ptrdiff_t>(range.first_byte);
+  const std::vector<std::byte> bytes(begin, begin + static_cast<std::ptrdiff_t>(range.size_bytes));
+  return {manifest_for(name, manifest.version, manifest.layout, bytes), whole.piece.data + range.first_byte,
+          whole.piece.owner};
+}
+
 inline const std::vector<std::string> two_shards = {"rank0", "rank1"};
 
 inline StepWriter writer_on(FileSystem& files, const std::string& job = "job") {
@@ -67,6 +79,39 @@ inline StepWriter writer_on(FileSystem& files, const std::string& job = "job") {
   static Pace unlimited(0, clock);
   return {files, job, "node-a", unlimited};
 }
+
+// A step whose shard `model` was cut, beside one that was not.
+struct CutStep {
+  Sample model, rank0;
+  std::uint32_t of = 0;
+
+  CutStep(Version version, std::uint32_t parts, std::int64_t elements = 9000)
+      : model(sample("model", version, elements)), rank0(sample("rank0", version, 100)), of(parts) {}
+
+  Version version() const { return rank0.piece.manifest->version; }
+  Piece piece(const std::string& name) const {
+    return name == "rank0" ? rank0.piece : part_of(model, protocol::parse_part(name).index, of);
+  }
+  std::vector<std::string> names() const {
+    auto names = protocol::parts_of("model", of);
+    names.push_back("rank0");
+    return names;
+  }
+  // Each piece is captured on a node of its own.
+  void write(FileSystem& files, const std::string& name) const {
+    PaceClock clock;
+    Pace unlimited(0, clock);
+    StepWriter(files, "job", "node-" + name, unlimited).write(piece(name));
+  }
+  void write(FileSystem& files) const {
+    for (const std::string& name : names()) write(files, name);
+  }
+  StepRecord commit(FileSystem& files) const;
+  StepRecord write_and_commit(FileSystem& files) const {
+    write(files);
+    return commit(files);
+  }
+};
 
 // A whole step of two shards.
 inline StepRecord write_step(FileSystem& files, Version version, std::int64_t elements = 3200) {
@@ -80,6 +125,19 @@ inline std::vector<std::byte> read_all(FileSystem& files, const StepRecord& step
   std::vector<std::byte> bytes(reader.manifest().length_bytes);
   reader.read({0, bytes.size()}, bytes.data());
   return bytes;
+}
+
+inline StepRecord CutStep::commit(FileSystem& files) const { return writer_on(files).commit(version(), 2, names()); }
+
+// Whether a step holds what was captured, piece by piece; throws where it does not even pass its digests.
+inline bool holds(FileSystem& files, const StepRecord& step, const CutStep& captured) {
+  for (const std::string& name : captured.names()) {
+    const Piece piece = captured.piece(name);
+    if (ShardReader(files, step, name).manifest() != *piece.manifest) return false;
+    const auto bytes = read_all(files, step, name);
+    if (!bytes.empty() && std::memcmp(bytes.data(), piece.data, bytes.size()) != 0) return false;
+  }
+  return step.shards.size() == captured.names().size();
 }
 
 // Whether both shards hold what write_step() wrote; throws where they do not even pass their digests.

@@ -64,11 +64,12 @@ def pack(tensors: dict[str, torch.Tensor]) -> tuple[str, bytes]:
     return json.dumps(layout, separators=(",", ":"), ensure_ascii=False), data
 
 
-def write_step(folder: Path, shards: dict[str, tuple[str, bytes]]) -> Path:
+def write_step(folder: Path, shards: dict[str, tuple[str, bytes]], parts: dict[str, int]) -> Path:
+    """Layout text and bytes by shard; how many parts a shard is cut into, where it is."""
     lines = []
     for shard, (layout, data) in shards.items():
         (folder / shard).write_bytes(data)
-        lines += [f"{shard} {layout}", str(folder / shard)]
+        lines += [f"{shard}/{parts.get(shard, 1)} {layout}", str(folder / shard)]
     spec = folder / "spec"
     spec.write_text("\n".join(lines) + "\n")
     program = BUILD / "bin" / "persist_sample"
@@ -91,12 +92,18 @@ def state() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def step(state: dict[str, torch.Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shards = {"rank0": pack(state), "rank0.private": pack({}), "blob": ("-", bytes(range(256)) * 300)}
-    return write_step(tmp_path_factory.mktemp("persist"), shards)
+    shards = {
+        "rank0": pack(state),
+        "model": pack(state),
+        "rank0.private": pack({}),
+        "blob": ("-", bytes(range(256)) * 300),
+    }
+    return write_step(tmp_path_factory.mktemp("persist"), shards, parts={"model": 4})
 
 
-def test_every_dtype_and_shape_is_read_bit_for_bit(state: dict[str, torch.Tensor], step: Path) -> None:
-    found = load_file(step / "rank0.1.safetensors")
+@pytest.mark.parametrize("shard", ["rank0", "model"])  # the latter in parts
+def test_every_dtype_and_shape_is_read_bit_for_bit(state: dict[str, torch.Tensor], step: Path, shard: str) -> None:
+    found = load_file(step / f"{shard}.1.safetensors")
     assert set(found) == set(state)
     for name, tensor in state.items():
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape, name
@@ -104,10 +111,11 @@ def test_every_dtype_and_shape_is_read_bit_for_bit(state: dict[str, torch.Tensor
 
 
 def test_safe_open_finds_names_and_metadata(step: Path) -> None:
-    with safe_open(step / "rank0.1.safetensors", framework="pt") as file:
-        assert file.metadata()["ckptengine.shard"] == "rank0"
-        assert file.metadata()["ckptengine.iteration"] == "123"
-        assert file.get_tensor("F32.4").shape == (17, 5)
+    for shard in ("rank0", "model"):
+        with safe_open(step / f"{shard}.1.safetensors", framework="pt") as file:
+            assert file.metadata()["ckptengine.shard"] == shard
+            assert file.metadata()["ckptengine.iteration"] == "123"
+            assert file.get_tensor("F32.4").shape == (17, 5)
 
 
 def test_bytes_without_layout_are_one_tensor(step: Path) -> None:
@@ -123,10 +131,22 @@ def test_a_shard_without_tensors_is_an_empty_file_of_tensors(step: Path) -> None
 def test_data_begins_at_a_page_and_records_are_json(step: Path) -> None:
     manifest = json.loads((step / "manifest.json").read_text())
     assert manifest["format"] == 1 and manifest["iteration"] == 123 and manifest["incarnation"] == 1
-    assert [shard["shard"] for shard in manifest["shards"]] == ["blob", "rank0", "rank0.private"]
+    parts = [f"model.{i}of4" for i in range(4)]
+    assert [shard["shard"] for shard in manifest["shards"]] == ["blob", *parts, "rank0", "rank0.private"]
     for shard in manifest["shards"]:
         path = step / shard["file"]
         assert path.stat().st_size == shard["file_bytes"]
         assert int.from_bytes(path.read_bytes()[:8], "little") + 8 == shard["header_bytes"]
         assert shard["header_bytes"] % 4096 == 0
         assert (step / shard["leaves"]).stat().st_size == 8 * -(-shard["data_bytes"] // 65536)
+
+
+def test_parts_follow_each_other_in_the_file(state: dict[str, torch.Tensor], step: Path) -> None:
+    manifest = json.loads((step / "manifest.json").read_text())
+    parts = [shard for shard in manifest["shards"] if shard["file"] == "model.1.safetensors"]
+    data, end = (step / "model.1.safetensors").read_bytes(), parts[0]["header_bytes"]
+    for part in parts:
+        assert part["offset_bytes"] == end
+        end += part["data_bytes"]
+    assert end == len(data)
+    assert data[parts[0]["header_bytes"] :] == pack(state)[1]
