@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <map>
 
 #include "base/options.hpp"
 #include "persist/shard_reader.hpp"
-#include "protocol/parts.hpp"
 
 namespace ckpt::cli {
 namespace {
@@ -38,9 +36,9 @@ bool has_steps(persist::FileSystem& files, const std::string& directory) {
   }
 }
 
-void read_part(persist::FileSystem& files, const persist::StepRecord& record, const persist::ShardRecord& part,
-               std::byte* memory, Progress& progress) {
-  persist::ShardReader reader(files, record, part.shard);
+void read_piece(persist::FileSystem& files, const persist::StepRecord& record, const persist::ShardRecord& piece,
+                std::byte* memory, Progress& progress) {
+  persist::ShardReader reader(files, record, piece.shard);
   const std::uint64_t length = reader.manifest().length_bytes;
   for (std::uint64_t begin = 0; begin < length; begin += reading_bytes) {
     const std::uint64_t size_bytes = std::min<std::uint64_t>(reading_bytes, length - begin);
@@ -108,31 +106,11 @@ const persist::StepRecord& find_usable_step(const Storage& storage, const std::v
   return *step.record;
 }
 
-std::uint64_t StoredShard::data_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const persist::ShardRecord* part : parts) bytes += part->data_bytes;
-  return bytes;
-}
-
-std::vector<StoredShard> shards_of(const persist::StepRecord& record) {
-  std::map<std::string, std::map<std::uint32_t, const persist::ShardRecord*>> by_name;
-  for (const persist::ShardRecord& part : record.shards) {
-    const protocol::Part which = protocol::parse_part(part.shard);
-    by_name[which.shard][which.index] = &part;
-  }
-  std::vector<StoredShard> shards;
-  for (const auto& [name, parts] : by_name) {
-    shards.push_back({name, {}});
-    for (const auto& [index, part] : parts) shards.back().parts.push_back(part);
-  }
-  return shards;
-}
-
-StoredShard find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name) {
+persist::ShardFile find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name) {
   std::vector<std::string> names;
-  for (StoredShard& shard : shards_of(record)) {
-    if (shard.name == name) return std::move(shard);
-    names.push_back(shard.name);
+  for (const persist::ShardFile& file : persist::files_of(record)) {
+    if (file.shard == name) return file;
+    names.push_back(file.shard);
   }
   throw Failure(CKPT_ERR_INVALID, "step " + std::to_string(record.version.iteration()) + " of " + storage.job_label() +
                                       " has no shard \"" + name + "\"; its shards are: " + joined(names));
@@ -140,20 +118,20 @@ StoredShard find_shard(const Storage& storage, const persist::StepRecord& record
 
 std::uint64_t data_bytes(const persist::StepRecord& record) {
   std::uint64_t bytes = 0;
-  for (const persist::ShardRecord& part : record.shards) bytes += part.data_bytes;
+  for (const persist::ShardRecord& piece : record.shards) bytes += piece.data_bytes;
   return bytes;
 }
 
 std::string step_text(const persist::Step& step) { return "step " + std::to_string(step.iteration); }
 
-std::vector<std::string> read_parts(persist::FileSystem& files, const persist::StepRecord& record,
-                                    const std::vector<StoredShard>& shards, Progress& progress) {
+std::vector<std::string> read_shards(persist::FileSystem& files, const persist::StepRecord& record,
+                                     const std::vector<persist::ShardFile>& shards, Progress& progress) {
   std::vector<std::string> problems;
   const auto memory = files.make_buffer(reading_bytes);
-  for (const StoredShard& shard : shards) {
-    for (const persist::ShardRecord* part : shard.parts) {
+  for (const persist::ShardFile& shard : shards) {
+    for (const persist::ShardRecord* piece : shard.pieces) {
       try {
-        read_part(files, record, *part, memory.get(), progress);
+        read_piece(files, record, *piece, memory.get(), progress);
       } catch (const persist::StorageError& error) {
         if (is_about_storage(error)) throw;
         problems.emplace_back(error.what());

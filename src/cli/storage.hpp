@@ -50,24 +50,19 @@ const persist::Step& find_step(const Storage& storage, const std::vector<persist
 const persist::StepRecord& find_usable_step(const Storage& storage, const std::vector<persist::Step>& steps,
                                             const std::string& word);
 
-// Shards as their ranks name them, and under which names their parts are stored.
-struct StoredShard {
-  std::string name;
-  std::vector<const persist::ShardRecord*> parts;  // in order; of the record
-  std::uint64_t data_bytes() const;
-};
-std::vector<StoredShard> shards_of(const persist::StepRecord& record);
-// Throws Failure (CKPT_ERR_INVALID) with the names of those that are there.
-StoredShard find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name);
+// A shard by the name that its ranks give it; it refers to the record. Throws Failure (CKPT_ERR_INVALID) with the names
+// of those that are there.
+persist::ShardFile find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name);
 
+inline std::uint64_t data_bytes(const persist::ShardFile& shard) { return shard.file_bytes - shard.header_bytes; }
 std::uint64_t data_bytes(const persist::StepRecord& record);
 
 // "step 7"
 std::string step_text(const persist::Step& step);
 
-// Reads these parts of a step, every digest included; what is wrong with each, a sentence. Throws StorageError where
+// Reads shards of a step, every digest included; what is wrong with each piece, a sentence. Throws StorageError where
 // the storage, not the step, is the matter.
-std::vector<std::string> read_parts(persist::FileSystem& files, const persist::StepRecord& record,
-                                    const std::vector<StoredShard>& shards, Progress& progress);
+std::vector<std::string> read_shards(persist::FileSystem& files, const persist::StepRecord& record,
+                                     const std::vector<persist::ShardFile>& shards, Progress& progress);
 
 }  // namespace ckpt::cli

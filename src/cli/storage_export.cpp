@@ -46,8 +46,7 @@ class Scratch {
 bool belongs_to(const StepRecord& record, const std::string& file) {
   const bool is_whole = file.ends_with(persist::data_suffix) || file.ends_with(persist::leaves_suffix) ||
                         file.ends_with(persist::record_suffix);
-  return file == persist::manifest_name ||
-         (is_whole && persist::incarnation_in(file) == record.version.incarnation());
+  return file == persist::manifest_name || (is_whole && persist::incarnation_in(file) == record.version.incarnation());
 }
 
 void copy_file(persist::FileSystem& files, const std::string& from, std::uint64_t size_bytes, const std::string& to,
@@ -162,11 +161,11 @@ void check_targets(const ExportOptions& options) {
 }
 
 void check_bytes(Storage& storage, const StepRecord& record, const std::string& shard, Progress& progress) {
-  const auto shards = shard.empty() ? shards_of(record) : std::vector<StoredShard>{find_shard(storage, record, shard)};
+  const auto shards = shard.empty() ? persist::files_of(record) : std::vector{find_shard(storage, record, shard)};
   std::uint64_t bytes = 0;
-  for (const StoredShard& each : shards) bytes += each.data_bytes();
+  for (const persist::ShardFile& each : shards) bytes += data_bytes(each);
   progress.begin("reading step " + std::to_string(record.version.iteration()), bytes);
-  const auto problems = read_parts(storage.files(), record, shards, progress);
+  const auto problems = read_shards(storage.files(), record, shards, progress);
   progress.end();
   if (!problems.empty()) throw Failure(CKPT_ERR_CORRUPT, problems.front() + "; nothing was exported");
 }

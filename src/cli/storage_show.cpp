@@ -39,7 +39,7 @@ json step_json(Storage& storage, const Step& step) {
   const auto written = written_s(storage, step);
   found["incarnation"] = step.version().incarnation();
   found["world_size"] = step.record->world_size;
-  found["shards"] = shards_of(*step.record).size();
+  found["shards"] = persist::files_of(*step.record).size();
   found["bytes"] = data_bytes(*step.record);
   found["written_by"] = step.record->written_by;
   found["written_s"] = written ? json(*written) : json();
@@ -98,9 +98,9 @@ std::string hex(std::uint64_t digest) {
 }
 
 // Who wrote it, each node once.
-std::string writers_of(const StoredShard& shard) {
+std::string writers_of(const persist::ShardFile& shard) {
   std::set<std::string> nodes;
-  for (const persist::ShardRecord* part : shard.parts) nodes.insert(part->written_by);
+  for (const persist::ShardRecord* piece : shard.pieces) nodes.insert(piece->written_by);
   std::string text;
   for (const std::string& node : nodes) text += (text.empty() ? "" : ", ") + node;
   return text;
@@ -108,19 +108,19 @@ std::string writers_of(const StoredShard& shard) {
 
 Result show_shards(const persist::StepRecord& record) {
   Result result;
-  std::vector<Row> rows = {{"shard", "parts", "bytes", "written by"}};
+  std::vector<Row> rows = {{"shard", "pieces", "bytes", "written by", "file"}};
   result.json = {{"shards", json::array()}};
-  for (const StoredShard& shard : shards_of(record)) {
-    rows.push_back(
-        {shard.name, std::to_string(shard.parts.size()), human_bytes(shard.data_bytes()), writers_of(shard)});
-    json parts = json::array();
-    for (const persist::ShardRecord* part : shard.parts)
-      parts.push_back({{"name", part->shard},
-                       {"bytes", part->data_bytes},
-                       {"root_xxh3", hex(part->root_digest)},
-                       {"written_by", part->written_by}});
+  for (const persist::ShardFile& shard : persist::files_of(record)) {
+    rows.push_back({shard.shard, std::to_string(shard.pieces.size()), human_bytes(data_bytes(shard)), writers_of(shard),
+                    shard.name});
+    json pieces = json::array();
+    for (const persist::ShardRecord* piece : shard.pieces)
+      pieces.push_back({{"name", piece->shard},
+                        {"bytes", piece->data_bytes},
+                        {"root_xxh3", hex(piece->root_digest)},
+                        {"written_by", piece->written_by}});
     result.json["shards"].push_back(
-        {{"shard", shard.name}, {"bytes", shard.data_bytes()}, {"parts", std::move(parts)}});
+        {{"shard", shard.shard}, {"file", shard.name}, {"bytes", data_bytes(shard)}, {"pieces", std::move(pieces)}});
   }
   result.text = table(rows);
   return result;
@@ -133,11 +133,11 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 }
 
 // As they lie in the shard's packed bytes.
-arena::Layout layout_of(Storage& storage, const persist::StepRecord& record, const StoredShard& shard) {
-  const persist::ShardReader reader(storage.files(), record, shard.parts.front()->shard);
+arena::Layout layout_of(Storage& storage, const persist::StepRecord& record, const persist::ShardFile& shard) {
+  const persist::ShardReader reader(storage.files(), record, shard.pieces.front()->shard);
   const std::string& text = reader.manifest().layout;
   if (!text.empty()) return arena::parse_layout(text);
-  return arena::pack({{std::string(persist::opaque_tensor_name), CKPT_U8, {std::int64_t(shard.data_bytes())}, 0, 0}});
+  return arena::pack({{std::string(persist::opaque_tensor_name), CKPT_U8, {std::int64_t(data_bytes(shard))}, 0, 0}});
 }
 
 Result show_tensors(const std::string& name, const arena::Layout& layout) {

@@ -11,7 +11,7 @@ using persist::Step;
 std::vector<std::string> problems_of(Storage& storage, const Step& step, Progress& progress) {
   if (!step.usable()) return {step.problem};
   progress.begin("reading " + step_text(step), data_bytes(*step.record));
-  auto problems = read_parts(storage.files(), *step.record, shards_of(*step.record), progress);
+  auto problems = read_shards(storage.files(), *step.record, persist::files_of(*step.record), progress);
   progress.end();
   return problems;
 }

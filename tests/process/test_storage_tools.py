@@ -71,14 +71,15 @@ def assert_same(found: dict, expected: dict[str, torch.Tensor]) -> None:
 
 
 def write_step(storage: Path, iteration: int, shards: dict[str, dict[str, torch.Tensor]]) -> Path:
+    """"model/3" is shard model, captured in three parts."""
     storage.mkdir(exist_ok=True)
     scratch = storage.parent / f"{storage.name}-scratch"
     scratch.mkdir(exist_ok=True)
     lines = []
-    for shard, state in shards.items():
+    for i, (shard, state) in enumerate(shards.items()):
         layout, data = pack(state)
-        (scratch / shard).write_bytes(data)
-        lines += [f"{shard} {layout}", str(scratch / shard)]
+        (scratch / str(i)).write_bytes(data)
+        lines += [f"{shard} {layout}", str(scratch / str(i))]
     (scratch / "spec").write_text("\n".join(lines) + "\n")
     program = BUILD / "bin" / "persist_sample"
     subprocess.run([program, storage, scratch / "spec", str(iteration)], check=True, timeout=TIMEOUT_S)
@@ -349,6 +350,25 @@ def test_export_says_what_is_missing(storage: Path, tmp_path: Path) -> None:
     without_torch.chmod(0o755)
     assert "no torch" in refused("export", "200", *to, *where, "--python", without_torch)
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_a_shard_of_several_parts_is_one(tmp_path: Path) -> None:
+    storage, state = tmp_path / "storage", tensors(1)
+    folder = write_step(storage, 5, {"model/3": state, "rank0": tensors(2)})
+    where = ("--storage", storage, "--job", "job")
+    shards = json.loads(done("inspect", "5", "--json", *where))["shards"]
+    assert [len(shard["pieces"]) for shard in shards] == [3, 1] and shards[0]["file"] == "model.1.safetensors"
+    layout = json.loads(done("inspect", "5", "--shard", "model", "--json", *where))["tensors"]
+    assert {tensor["name"] for tensor in layout} == state.keys()
+    assert "step 5: whole" in done("verify", *where)
+    done("export", "5", "--shard", "model", "--to", tmp_path / "out.pt", *where)
+    assert_same(torch.load(tmp_path / "out.pt"), state)
+    done("export", "5", "--raw", tmp_path / "raw", *where)
+    assert "step 5: whole" in done("verify", "--storage", tmp_path / "raw", "--job", "job")
+    flip_bit(folder / "model.1.safetensors", -1)
+    ran = ckptctl("verify", *where)
+    assert ran.returncode == 1 and "model.1.safetensors is damaged" in ran.stdout
+    done("export", "5", "--shard", "rank0", "--dcp", tmp_path / "dcp", *where)
 
 
 # ---- wrong words, and all that a location can be ----
