@@ -18,6 +18,7 @@ import mmap
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -133,7 +134,8 @@ def write_file(state: dict, path: Path) -> None:
 def write_dcp(state: dict, folder: Path) -> None:
     import torch.distributed.checkpoint as dcp
 
-    with progress(folder, bytes_of(state)):
+    with progress(folder, bytes_of(state)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is")  # as intended
         dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=True), no_dist=True)
     sync_directory(folder)
 

@@ -79,6 +79,13 @@ std::vector<persist::Step> Storage::steps() {
   return steps;
 }
 
+bool Storage::may_be_coming(const std::string& job, const std::vector<persist::Step>& steps,
+                            const persist::Step& step) {
+  const persist::Step* const newest = newest_usable(steps);
+  if (step.record || (newest != nullptr && step.iteration < newest->iteration)) return false;
+  return !files_->file_size(job + "/" + persist::step_name(step.iteration) + "/" + std::string(persist::manifest_name));
+}
+
 const persist::Step* newest_usable(const std::vector<persist::Step>& steps) {
   const auto found = std::find_if(steps.begin(), steps.end(), [](const persist::Step& step) { return step.usable(); });
   return found == steps.end() ? nullptr : &*found;

@@ -33,6 +33,9 @@ class Storage {
   std::vector<std::string> jobs();
   // Of the job, newest first. Throws Failure (CKPT_ERR_INVALID) where none is named, or it has no step.
   std::vector<persist::Step> steps();
+  // Whether somebody may just be writing this step, one of `steps` of `job`: newer than all that are usable, and
+  // without a manifest.
+  bool may_be_coming(const std::string& job, const std::vector<persist::Step>& steps, const persist::Step& step);
 
  private:
   std::string other_jobs();

@@ -63,7 +63,8 @@ StorageCommands::StorageCommands(CLI::App& app, bool& json) {
   rm_ = add(app, json, "rm", "Remove steps");
   rm_->add_option("STEP", words_, "Iterations; options as KEY=VALUE");
   rm_->add_flag("--yes,-y", yes_, "Ask nothing");
-  rm_->add_flag("--force", force_, "Also the newest usable step, which a restore takes, and newer ones");
+  rm_->add_flag("--force", force_,
+                "Also the newest usable step, which a restore takes, and one that may be being written");
 }
 
 bool StorageCommands::parsed() const {

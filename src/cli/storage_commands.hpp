@@ -18,11 +18,12 @@ Result ls(const StorageScope& scope);
 // The shards of a step, or the tensors of one. Steps are named by iteration, or "latest".
 Result inspect(const StorageScope& scope, const std::string& step, const std::string& shard);
 
-// Reads steps, or where none is named all of the job, to the last byte. Not good where anything is damaged.
+// Reads steps, or where none is named all of the job but those that are being written, to the last byte. Not good where
+// anything is damaged.
 Result verify(const StorageScope& scope, const std::vector<std::string>& steps, Progress& progress);
 
 struct RemoveOptions {
-  bool force = false;  // also what a restore would take, or what is newer
+  bool force = false;  // also what a restore would take, or what may be being written
   // Asks whoever sits there; null where nobody does, and nobody has agreed beforehand.
   std::function<bool(const std::string& question)> agree;
 };

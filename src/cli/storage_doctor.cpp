@@ -109,7 +109,7 @@ Finding free_space(Storage& storage, std::uint64_t largest_step_bytes) {
               "); make room, or keep fewer (storage_keep_last)"};
 }
 
-std::vector<Finding> look_at_job(const std::string& job, const std::vector<persist::Step>& steps) {
+std::vector<Finding> look_at_job(Storage& storage, const std::string& job, const std::vector<persist::Step>& steps) {
   const std::string subject = "stored job " + job;
   if (steps.empty()) return {{Health::good, subject, "no steps yet"}};
   std::vector<Finding> findings;
@@ -122,9 +122,9 @@ std::vector<Finding> look_at_job(const std::string& job, const std::vector<persi
                             std::to_string(newest->iteration)});
   for (const persist::Step& step : steps) {
     if (step.usable()) continue;
-    const bool may_come = !step.record && (newest == nullptr || step.iteration > newest->iteration);
     findings.push_back({Health::warning, subject,
-                        step.problem + (may_come ? ", unless it is being written now" : "; ckptctl rm removes it")});
+                        step.problem + (storage.may_be_coming(job, steps, step) ? ", unless it is being written now"
+                                                                                : "; ckptctl rm removes it")});
   }
   return findings;
 }
@@ -143,7 +143,7 @@ std::vector<Finding> storage_findings(const StorageScope& scope) {
       const auto steps = persist::list_steps(storage.files(), job);
       for (const persist::Step& step : steps)
         if (step.record) largest_step_bytes = std::max(largest_step_bytes, data_bytes(*step.record));
-      for (Finding& finding : look_at_job(job, steps)) of_jobs.push_back(std::move(finding));
+      for (Finding& finding : look_at_job(storage, job, steps)) of_jobs.push_back(std::move(finding));
     }
     findings.push_back(free_space(storage, largest_step_bytes));
     findings.insert(findings.end(), of_jobs.begin(), of_jobs.end());

@@ -9,16 +9,11 @@ namespace {
 
 using persist::Step;
 
-// Why it should stay; "" where it may go. `newest` is null where no step is usable.
-std::string why_keep(const Step& step, const Step* newest) {
-  if (newest == nullptr) return "";
-  if (step.iteration == newest->iteration) return step_text(step) + " is the newest usable one, which a restore takes";
-  if (!step.record) {
-    if (step.iteration > newest->iteration)
-      return step_text(step) + " is newer than all that are usable and may just be being written";
-    return "";
-  }
-  if (step.version() > newest->version()) return step_text(step) + " is newer than all that are usable";
+// Why it should stay; "" where it may go.
+std::string why_keep(Storage& storage, const std::vector<Step>& all, const Step& step) {
+  if (&step == newest_usable(all)) return step_text(step) + " is the newest usable one, which a restore takes";
+  if (storage.may_be_coming(storage.job(), all, step))
+    return step_text(step) + " is newer than all that are usable and may just be being written";
   return "";
 }
 
@@ -40,7 +35,7 @@ Result rm(const StorageScope& scope, const std::vector<std::string>& words, cons
   }
   if (wanted.empty()) throw Failure(CKPT_ERR_INVALID, "name the steps to remove; ckptctl ls shows which there are");
   for (const Step* step : wanted)
-    if (const std::string why = why_keep(*step, newest_usable(all)); !why.empty() && !options.force)
+    if (const std::string why = why_keep(storage, all, *step); !why.empty() && !options.force)
       throw Failure(CKPT_ERR_INVALID, why + "; --force removes it all the same");
   if (!options.agree)
     throw Failure(CKPT_ERR_INVALID, "nothing was removed, since nobody can be asked; agree beforehand with --yes");

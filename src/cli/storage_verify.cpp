@@ -29,6 +29,10 @@ Result verify(const StorageScope& scope, const std::vector<std::string>& words, 
   Result result;
   result.json = {{"steps", json::array()}};
   for (const Step* step : wanted) {
+    if (words.empty() && storage.may_be_coming(storage.job(), all, *step)) {
+      result.text += step_text(*step) + ": not finished, or just being written\n";
+      continue;
+    }
     const auto problems = problems_of(storage, *step, progress);
     result.json["steps"].push_back(
         {{"iteration", step->iteration}, {"whole", problems.empty()}, {"problems", problems}});

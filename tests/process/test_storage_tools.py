@@ -36,14 +36,20 @@ def ckptctl(*words: object, **more: str) -> subprocess.CompletedProcess:
 def done(*words: object, **more: str) -> str:
     ran = ckptctl(*words, **more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert not complaints(ran)
     return ran.stdout
+
+
+def complaints(ran: subprocess.CompletedProcess) -> list[str]:
+    """Lines on standard error other than what is being done."""
+    return [line for line in ran.stderr.splitlines() if not line.startswith(("reading ", "copying "))]
 
 
 def refused(*words: object, **more: str) -> str:
     """The one sentence of a command that must fail."""
     ran = ckptctl(*words, **more)
     assert ran.returncode == 1, ran.stdout
-    lines = [line for line in ran.stderr.splitlines() if not line.startswith(("reading ", "copying "))]
+    lines = complaints(ran)
     assert len(lines) == 1 and lines[0].startswith("ckptctl: "), ran.stderr
     return lines[0].removeprefix("ckptctl: ")
 
@@ -219,6 +225,15 @@ def test_verify_finds_files_cut_short(storage: Path, file: str) -> None:
     truncate(step_folder(storage, 300) / file)
     ran = ckptctl("verify", "300", "--storage", storage, "--job", "job")
     assert ran.returncode == 1 and file in ran.stdout and len(ran.stdout.splitlines()) == 1
+
+
+def test_verify_passes_over_a_step_that_is_being_written(storage: Path) -> None:
+    (step_folder(storage, 300) / "manifest.json").unlink()
+    assert "step 300: not finished" in done("verify", "--storage", storage, "--job", "job")
+    assert ckptctl("verify", "300", "--storage", storage, "--job", "job").returncode == 1
+    (step_folder(storage, 100) / "manifest.json").unlink()
+    ran = ckptctl("verify", "--storage", storage, "--job", "job")
+    assert ran.returncode == 1 and "step-00000100 has no manifest.json" in ran.stdout
 
 
 # ---- rm ----
