@@ -3,6 +3,9 @@
 // records, and every sync of a file or directory; fio's time ends with the sync of its file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
+//
+// With --serve it is our side of bench/persist.py: for each line "write" or "read" from standard input it prints how
+// many seconds that took. Reading then goes through a ReadQueue, as a restore does.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
@@ -10,13 +13,16 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "arena/layout.hpp"
 #include "base/clock.hpp"
 #include "kernels/digest.hpp"
+#include "persist/read_queue.hpp"
 #include "persist/step_catalog.hpp"
 #include "persist/step_writer.hpp"
 #include "persist/storage_source.hpp"
@@ -34,6 +40,8 @@ struct Settings {
   std::size_t block_kib = 1024;
   unsigned depth = 16;
   bool buffered = false;
+  std::string tensors_path;  // JSON, [[name, shape], ...], all float32; empty: one tensor
+  bool serve = false;
 
   std::size_t bytes() const { return mib << 20; }
   FileSystemOptions file_system() const {
@@ -59,6 +67,15 @@ class Workplace {
   std::string path_;
 };
 
+arena::Layout layout_of(const Settings& settings) {
+  if (settings.tensors_path.empty()) return arena::pack({{"w", CKPT_U64, {std::int64_t(settings.bytes() / 8)}, 0, 0}});
+  std::vector<arena::LayoutEntry> tensors;
+  std::ifstream file(settings.tensors_path);
+  for (const auto& tensor : nlohmann::json::parse(file))
+    tensors.push_back({tensor.at(0), CKPT_F32, tensor.at(1).get<std::vector<std::int64_t>>(), 0, 0});
+  return arena::pack(std::move(tensors));
+}
+
 template <class Work>
 double seconds(Work work) {
   const auto begin = Clock::now();
@@ -69,22 +86,31 @@ double seconds(Work work) {
 // A shard in memory like an arena's slot, and its way to storage and back.
 class Ours {
  public:
-  Ours(const Settings& settings, const std::string& folder)
+  Ours(const Settings& settings, const std::string& folder) : Ours(settings, folder, layout_of(settings)) {}
+  Ours(const Settings& settings, const std::string& folder, const arena::Layout& layout)
       : files_(open_file_system(folder, settings.file_system())),
         source_(open_file_system(folder, settings.file_system()), "job"),
-        from_(make_aligned_buffer(settings.bytes())),
-        to_(make_aligned_buffer(settings.bytes())) {
+        queue_(
+            [=](std::stop_token stop) {
+              FileSystemOptions options = settings.file_system();
+              options.stop = std::move(stop);
+              return std::make_unique<StorageSource>(open_file_system(folder, options), "job");
+            },
+            {}),
+        from_(make_aligned_buffer(layout.length_bytes)),
+        to_(make_aligned_buffer(layout.length_bytes)) {
+    const std::size_t bytes = layout.length_bytes;
     auto* const words = reinterpret_cast<std::uint64_t*>(from_.get());
-    for (std::size_t i = 0; i < settings.bytes() / 8; ++i) words[i] = i * 0x9e3779b97f4a7c15ull;
-    std::fill_n(to_.get(), settings.bytes(), std::byte{0});
+    for (std::size_t i = 0; i < bytes / 8; ++i) words[i] = i * 0x9e3779b97f4a7c15ull;
+    std::fill_n(to_.get(), bytes, std::byte{0});
     manifest_.shard = "rank0";
     manifest_.world_size = 1;
-    manifest_.length_bytes = settings.bytes();
-    manifest_.layout = arena::layout_text(arena::pack({{"w", CKPT_U64, {std::int64_t(settings.bytes() / 8)}, 0, 0}}));
+    manifest_.length_bytes = bytes;
+    manifest_.layout = arena::layout_text(layout);
     manifest_.layout_hash = arena::layout_hash(manifest_.layout);
-    manifest_.leaves.resize(kernels::leaf_count(settings.bytes()));
-    kernels::digest_leaves(from_.get(), settings.bytes(), manifest_.leaves.data());
-    manifest_.root_digest = kernels::root_digest(manifest_.leaves, settings.bytes());
+    manifest_.leaves.resize(kernels::leaf_count(bytes));
+    kernels::digest_leaves(from_.get(), bytes, manifest_.leaves.data());
+    manifest_.root_digest = kernels::root_digest(manifest_.leaves, bytes);
   }
 
   double write() {
@@ -106,10 +132,20 @@ class Ours {
     });
   }
 
+  double read_queued() {
+    return seconds([&] {
+      std::promise<ReadOutcome> outcome;
+      queue_.read("rank0", manifest_.version, {0, manifest_.length_bytes}, to_.get(),
+                  [&](const ReadOutcome& found) { outcome.set_value(found); });
+      if (const ReadOutcome found = outcome.get_future().get(); !found.ok()) throw std::runtime_error(found.sentence);
+    });
+  }
+
  private:
   PaceClock clock_;
   std::unique_ptr<FileSystem> files_;
   StorageSource source_;
+  ReadQueue queue_;
   std::shared_ptr<std::byte> from_, to_;
   arena::Manifest manifest_;
   std::int64_t iteration_ = 0;
@@ -152,6 +188,11 @@ void compare(const Settings& settings, const std::string& way, const std::functi
               gigabytes / median(their_rounds));
 }
 
+void serve(Ours& ours) {
+  for (std::string order; std::getline(std::cin, order);)
+    std::printf("%.6f\n", order == "write" ? ours.write() : ours.read_queued());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -163,11 +204,17 @@ int main(int argc, char** argv) {
   app.add_option("--block-kib", settings.block_kib, "a multiple of 64")->check(CLI::Range(64, 65536));
   app.add_option("--depth", settings.depth)->check(CLI::Range(1, 1024));
   app.add_flag("--buffered", settings.buffered, "through the page cache");
+  app.add_option("--tensors", settings.tensors_path, "JSON file with names and shapes, in place of --mib");
+  app.add_flag("--serve", settings.serve, "do as standard input says");
   CLI11_PARSE(app, argc, argv);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   try {
     const Workplace workplace(settings.directory);
     Ours ours(settings, workplace.path());
+    if (settings.serve) {
+      serve(ours);
+      return 0;
+    }
     ours.write();  // warms up both sides
     fio_seconds(settings, workplace.path(), "write");
     const auto fio = [&](const char* way) { return [&, way] { return fio_seconds(settings, workplace.path(), way); }; };

@@ -10,8 +10,8 @@ show_help() {
 usage: ./dev bench [NAME...] [-- ARGUMENT...]
        ./dev bench --list
 
-Runs the named benches, or all of them, one after the other. A bench NAME is the program bench_NAME of the release
-build, or bench/NAME.py. What follows -- is handed to each of them. Every bench ends with lines
+Runs the named benches, or all of them, one after the other. A bench NAME is bench/NAME.py, or else the program
+bench_NAME of the release build. What follows -- is handed to each of them. Every bench ends with lines
 "ratio: NAME = X (ours A, theirs B, unit)". Fails when a bench fails.
 TEXT
 }
@@ -20,7 +20,8 @@ TEXT
 all_benches() {
   local file name
   for file in build/release/bench/bench_*; do
-    [[ -f $file && -x $file ]] && echo "${file##*/bench_} $file"
+    name=${file##*/bench_}
+    [[ -f $file && -x $file && ! -f bench/$name.py ]] && echo "$name $file" # else the script runs it
   done
   for file in bench/*.py; do
     name=$(basename "$file" .py)
