@@ -60,7 +60,7 @@ TEST(Format, AStepsPiecesAreToldAsTheProtocolTellsThem) {
   const auto pieces = captured.write_and_commit(files).pieces();
   ASSERT_EQ(pieces.size(), 4u);
   for (const protocol::PieceInfo& piece : pieces) {
-    const arena::Manifest& manifest = *captured.piece(piece.shard).manifest;
+    const arena::Manifest manifest = *captured.piece(piece.shard).manifest;
     EXPECT_EQ(piece, (protocol::PieceInfo{manifest.shard, manifest.version, manifest.length_bytes,
                                           manifest.layout.size(), manifest.root_digest, manifest.world_size}));
   }

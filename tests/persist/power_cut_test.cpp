@@ -119,6 +119,8 @@ TEST(PowerCut, LeavesThePartsOfAShardWholeOrToBeWrittenAgain) {
     EXPECT_TRUE(cut || is_new);
     EXPECT_TRUE(is_new ? holds(files, *found.step, captured) : holds_what_was_written(files, *found.step));
     expect_whole_files(disk, captured);
+    for (const Step& step : list_steps(files, "job"))
+      EXPECT_EQ(step.usable(), disk.exists("job/" + step_name(step.iteration) + "/manifest.json")) << step.problem;
     ++(is_new ? new_found : old_found);
     captured.write(files);
     EXPECT_TRUE(holds(files, captured.commit(files), captured));
