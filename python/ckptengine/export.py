@@ -31,13 +31,16 @@ class ExportError(Exception):
 
 def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
     """The tensors of every shard of a step, or of the one named, by shard and name."""
-    manifest = json.loads((folder / "manifest.json").read_text())
     shards = {}
-    for name in dict.fromkeys(shard["file"] for shard in manifest["shards"]):
-        header, data = map_file(folder / name)
-        shard = header.pop("__metadata__")["ckptengine.shard"]
-        if only in (None, shard):
-            shards[shard] = tensors_in(header, data)
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        for name in dict.fromkeys(shard["file"] for shard in manifest["shards"]):
+            header, data = map_file(folder / name)
+            shard = header.pop("__metadata__")["ckptengine.shard"]
+            if only in (None, shard):
+                shards[shard] = tensors_in(header, data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ExportError(f"{folder} is damaged ({error}); ckptctl verify says where") from None
     if only is not None and only not in shards:
         raise ExportError(f"{folder} has no shard '{only}'")
     return shards

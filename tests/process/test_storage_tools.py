@@ -149,6 +149,9 @@ def test_ls_shows_jobs_and_the_steps_of_one(storage: Path) -> None:
         "written_s": int(written_s),
     }
     assert "usable" in done("ls", CKPT_STORAGE=str(storage), CKPT_JOB="job")
+    config = storage.parent / "config.json"
+    config.write_text(json.dumps({"storage": str(storage), "job": "job"}))
+    assert "usable" in done("ls", f"config={config}")
 
 
 def test_ls_says_what_is_wrong_with_a_step(storage: Path) -> None:
@@ -342,6 +345,9 @@ def test_nothing_damaged_is_exported(storage: Path, tmp_path: Path) -> None:
         assert not target[1].exists() or not any(target[1].glob("*/*"))
     done("export", "300", "--shard", "rank1", "--to", tmp_path / "out.pt", *where)
     done("export", "300", "--no-verify", "--dcp", tmp_path / "out", *where)
+    flip_bit(step_folder(storage, 300) / "rank0.1.safetensors", 9)
+    ran = ckptctl("export", "300", "--no-verify", "--to", tmp_path / "other.pt", *where)
+    assert ran.returncode == 1 and "is damaged" in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_a_raw_export_is_a_storage(storage: Path, tmp_path: Path) -> None:
@@ -432,6 +438,8 @@ def test_all_of_it_over_nfs(storage: Path, tmp_path: Path) -> None:
         assert done("verify", "100", *where).startswith("step 100: whole")
         done("export", "200", "--to", tmp_path / "out.pt", *where)
         assert_same(torch.load(tmp_path / "out.pt")["rank1"], step_state(200)["rank1"])
+        here = ("--arena-dir", f"/dev/shm/{tmp_path.name}-none", "--coordination", tmp_path)
+        assert f"{location.partition('?')[0]} can be written" in done("doctor", *where, *here)
         done("rm", "100", "--yes", *where)
         assert steps_left(folder / "export") == [200, 300]
         flip_bit(folder / "export" / "job" / "step-00000200" / "rank0.1.safetensors", 5000)
