@@ -86,7 +86,6 @@ void visit_fields(auto& v, Is<protocol::Cut> auto& cut) {
 void visit_fields(auto& v, Is<protocol::Decision> auto& decision) {
   v.field("verdict", decision.verdict);
   v.field("version", decision.version);
-  v.field("fallback", decision.fallback);
   v.field("cuts", decision.cuts);
   v.field("behind", decision.behind);
   v.field("status_unknown", decision.status_unknown);
@@ -131,6 +130,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("stranded", directive.stranded);
   v.field("alarm", directive.alarm);
   v.field("roll_call", directive.roll_call);
+  v.field("reading_storage", directive.reading_storage);
   v.field("write", directive.write);
   v.field("stored", directive.stored);
   v.field("stored_skipped", directive.stored_skipped);
@@ -160,6 +160,7 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("decision", record.decision);
   v.field("members", record.members);
   v.field("members_life", record.members_life);
+  v.field("base", record.base);
   v.field("first_commit", record.first_commit);
 }
 

@@ -76,7 +76,6 @@ struct Cut {
 struct Decision {
   Verdict verdict = Verdict::undecided;
   Version version;              // with Verdict::restore
-  Version fallback;             // newest known commit that is not newer: kept until `version` has all its copies
   bool behind = false;          // a newer commit is known of and lost
   bool status_unknown = false;  // nodes that did not answer may know of a newer commit
   std::vector<Cut> cuts;        // main shards that `version` has in parts; all others it has whole
@@ -134,6 +133,7 @@ struct Directive {
   std::string stranded;               // why the decided version cannot be brought home any more, "" while it can
   std::string alarm;                  // silent corruption or the like, "" if none
   std::uint64_t roll_call = 0;        // of this epoch; a report answers it
+  bool reading_storage = false;       // what is to be restored is not in memory yet: nobody goes on before it is
   WriteOrder write;                   // no shards: nothing is to be written
   Version stored;                     // newest step on storage, as far as the root knows
   std::uint64_t stored_skipped = 0;   // versions that were due there and passed over, because it was busy
@@ -166,7 +166,8 @@ struct LifeRecord {
   Decision decision;
   std::vector<Member> members;     // nodes that may hold state: those of the newest life that began
   std::uint64_t members_life = 0;  // that life
-  Version first_commit;            // newest of each life's first commits: state existed, even when every node is gone
+  Version base;          // newest commit that it went on from: the version it restored, once that has all its copies
+  Version first_commit;  // newest of each life's first commits: state existed, even when every node is gone
   bool operator==(const LifeRecord&) const = default;
 };
 

@@ -74,12 +74,16 @@ Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& ques
   return {};
 }
 
-// The newest version up to `limit` that some node knows as committed. Whether all of it is still there does not matter:
-// a node that does not answer may have the rest.
+// The newest version up to `limit` that is known as committed. Whether all of it is still there does not matter: a node
+// that does not answer may have the rest. Where the job goes on from the last life, what older lives committed beyond
+// the base of that one is void.
 Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
-  Version newest;
+  const bool goes_on = limit.incarnation() == question.members_life;
+  Version newest = question.base <= limit ? question.base : Version();
   for (const Report* report : question.reports) {
-    if (report->highest_commit <= limit) newest = std::max(newest, report->highest_commit);
+    const Version commit = report->highest_commit;
+    const bool is_void = goes_on && commit.incarnation() < question.members_life;
+    if (commit <= limit && !is_void) newest = std::max(newest, commit);
   }
   return newest;
 }
@@ -185,7 +189,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.verdict = Verdict::restore;
     decision.version = chosen;
     decision.behind = chosen < newest_commit;
-    decision.fallback = newest_commit_until(chosen, question);
+    answer.base = newest_commit_until(chosen, question);
     decision.cuts = cuts_of(inventory.at(chosen), question);
     if (decision.behind) {
       decision.text = describe(newest_commit) + " was committed but is lost (no source for shards " +

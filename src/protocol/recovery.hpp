@@ -32,6 +32,7 @@ struct RecoveryQuestion {
   std::vector<NodeId> missing;     // members of the last life that are not present
   std::vector<Member> members;     // of the last life
   std::uint64_t members_life = 0;  // the last life
+  Version base;                    // newest commit that it went on from
   Version first_commit;            // known from the store
   std::vector<PieceInfo> stored;   // on persistent storage
   std::set<Version> damaged;       // steps there that cannot be used
@@ -39,6 +40,7 @@ struct RecoveryQuestion {
 
 struct RecoveryAnswer {
   Decision decision;
+  Version base;        // newest commit that is not newer than the version: kept until that has all its copies
   bool final = false;  // what missing nodes might hold cannot change it
 };
 

@@ -24,7 +24,6 @@ void Root::on(const LifeRead& read) {
   if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
   swap_pending_ = false;
   const bool new_life = life_ && read.record.incarnation != life_->incarnation;
-  const bool was_undecided = !life_ || life_->decision.verdict == Verdict::undecided;
   life_ = read.record;
   life_revision_ = read.revision;
   if (new_life) {
@@ -42,9 +41,7 @@ void Root::on(const LifeRead& read) {
     alarm_.clear();
     storing_.on_new_life();
   }
-  if ((was_undecided || new_life) && life_->decision.verdict == Verdict::restore) {
-    committed_ = std::max(committed_, life_->decision.fallback);
-  }
+  if (life_->decision.verdict == Verdict::restore) committed_ = std::max(committed_, life_->base);
 }
 
 void Root::on(const Report& report, TimeMs now) {
@@ -266,6 +263,7 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   question.missing = missing_members(now);
   question.members = life_->members;
   question.members_life = life_->members_life;
+  question.base = life_->base;
   question.first_commit = life_->first_commit;
   if (storing_.listed()) question.stored = *storing_.listed();
   question.damaged = storing_.damaged();
@@ -283,10 +281,12 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   if (config_.storage && !storing_.listed() && !memory_suffices) return;
   if (!answer.final && now - *all_waiting_since_ < config_.node_wait_ms) return;
   decided.decision = answer.decision;
+  decided.base = answer.base;
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
   if (answer.decision.verdict == Verdict::lost || answer.decision.verdict == Verdict::mismatch) {
     decided.members = life_->members;
     decided.members_life = life_->members_life;
+    decided.base = life_->base;
   }
   swap_life(decided, now, effects);
 }
@@ -329,19 +329,22 @@ const Places& Root::places_of(Version version) const {
 // at once, in a life of its own, as long as nobody has gone on from it.
 void Root::settle_stranded(TimeMs now, Effects& effects) {
   std::set<std::string> lacking;
+  reading_storage_ = false;
   const bool waiting =
       std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
   if (waiting && life_->decision.verdict == Verdict::restore) {
     std::set<std::string> shards;
     for (const auto& [shard, place] : restored_) shards.insert(shard);
-    for (const auto& [shard, piece] : storing_.pieces_of(life_->decision.version)) shards.erase(shard);
     lacking = without_source(inventory_, life_->decision.version, shards);
+    const auto stored = storing_.pieces_of(life_->decision.version);
+    reading_storage_ = std::erase_if(lacking, [&](const auto& shard) { return stored.contains(shard); }) != 0;
   }
   if (lacking.empty()) {
     source_lost_at_.reset();
     stranded_.clear();
     return;
   }
+  reading_storage_ = reading_storage_ || storing_.damaged().contains(life_->decision.version);
   if (storing_.damaged().contains(life_->decision.version) && complete_life() && all_wait()) {
     LifeRecord next = *life_;
     ++next.incarnation;
@@ -383,9 +386,8 @@ bool Root::never_complete(Version version) const {
     if (report.attempted < version.iteration() || report.capturing == version.iteration()) continue;
     if (!has(binding.node, report.private_shard, version)) return true;
     const auto parts = parts_of(report.main_shard, arrangement_.shares.at(rank));
-    if (!std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return has(binding.node, part, version); })) {
-      return true;
-    }
+    const auto has_part = [&, node = binding.node](const auto& part) { return has(node, part, version); };
+    if (!std::all_of(parts.begin(), parts.end(), has_part)) return true;
   }
   return false;
 }
@@ -402,8 +404,12 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
 
   const Version restored = life_->decision.version;
   const auto its_pieces = inventory_.find(restored);
-  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_))
-    committed_ = restored;
+  // On record first: what was committed before goes with it, and the next life must not look for that.
+  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_)) {
+    LifeRecord record = *life_;
+    record.base = restored;
+    swap_life(record, now, effects);
+  }
 
   abandoned_.clear();
   for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
@@ -505,6 +511,7 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.stranded = stranded_;
   directive.alarm = alarm_;
   directive.roll_call = roll_call_;
+  directive.reading_storage = reading_storage_;
   directive.write = storing_.order_for(node);
   directive.stored = storing_.stored();
   directive.stored_skipped = storing_.skipped();

@@ -109,6 +109,7 @@ class Root {
   Inventory inventory_;                   // of the present reports; borrows from peers_
   std::optional<TimeMs> source_lost_at_;  // of the decided version, while ranks wait for it
   std::string stranded_;
+  bool reading_storage_ = false;
   Version committed_;
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;

@@ -384,6 +384,7 @@ void Worker::settle_restore(Trainer& trainer, Effects& effects) {
       const std::string& main_shard = trainer.hello.main_shard;
       const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
       const auto private_ = find_sources({trainer.hello.private_shard});
+      if (directive_.reading_storage && directive_.stranded.empty()) return;  // it may prove damaged
       if (!main || !private_) {
         if (directive_.stranded.empty()) return;  // on their way home
         effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});

@@ -236,6 +236,10 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
   }
   if (!was_decided && record.decision.verdict != Verdict::undecided) check_decision(by, old, record);
+  // A restored version is committed with its place on record: a root that reads it there goes by it.
+  if (was_decided && record.base == record.decision.version && record.base != old.base) {
+    committed(world_.machines.at(by), record.base);
+  }
 }
 
 // The nodes that the last life named are all there, with the memory that they had.

@@ -29,7 +29,8 @@ std::string describe(const LifeRecord& record) {
   std::string members;
   for (const Member& member : record.members) members += text(" ", member.node);
   return text("epoch ", record.epoch, " life ", record.incarnation, " ", sim::describe(record.decision), " members",
-              members, " of life ", record.members_life, " first commit ", sim::describe(record.first_commit));
+              members, " of life ", record.members_life, " base ", sim::describe(record.base), " first commit ",
+              sim::describe(record.first_commit));
 }
 
 std::string describe(const Report& report) {

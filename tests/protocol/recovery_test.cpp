@@ -145,7 +145,7 @@ TEST_F(Recovery, KeepsTheLastCommitUntilANewerVersionIsSafe) {
   reports[2].highest_commit = Version(life, 4);
   const RecoveryAnswer answer = ask({0, 1, 2});
   EXPECT_EQ(answer.decision.version, Version(life, 5));
-  EXPECT_EQ(answer.decision.fallback, Version(life, 4));
+  EXPECT_EQ(answer.base, Version(life, 4));
 }
 
 TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
