@@ -1,6 +1,7 @@
-// How fast a shard goes to storage and comes back, every leaf checked on both ways, against fio with the same block
-// size, queue depth and direct flag in the same directory. Writing includes what makes a step durable and whole: its
-// records, and every sync of a file or directory; fio's time ends with the sync of its file.
+// How fast a shard goes to storage and comes back, by a StepWriter and a ReadQueue, every leaf checked on both ways,
+// against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what makes
+// a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of its
+// file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
 //
@@ -86,17 +87,19 @@ double seconds(Work work) {
 // A shard in memory like an arena's slot, and its way to storage and back.
 class Ours {
  public:
+  static constexpr unsigned reading_threads = 2;  // share the queue depth
+
   Ours(const Settings& settings, const std::string& folder) : Ours(settings, folder, layout_of(settings)) {}
   Ours(const Settings& settings, const std::string& folder, const arena::Layout& layout)
       : files_(open_file_system(folder, settings.file_system())),
-        source_(open_file_system(folder, settings.file_system()), "job"),
         queue_(
             [=](std::stop_token stop) {
               FileSystemOptions options = settings.file_system();
+              options.queue_depth = std::max(1u, settings.depth / reading_threads);
               options.stop = std::move(stop);
               return std::make_unique<StorageSource>(open_file_system(folder, options), "job");
             },
-            {}),
+            {.threads = reading_threads}),
         from_(make_aligned_buffer(layout.length_bytes)),
         to_(make_aligned_buffer(layout.length_bytes)) {
     const std::size_t bytes = layout.length_bytes;
@@ -127,13 +130,6 @@ class Ours {
 
   double read() {
     return seconds([&] {
-      source_.list();
-      source_.read("rank0", manifest_.version, {0, manifest_.length_bytes}, to_.get());
-    });
-  }
-
-  double read_queued() {
-    return seconds([&] {
       std::promise<ReadOutcome> outcome;
       queue_.read("rank0", manifest_.version, {0, manifest_.length_bytes}, to_.get(),
                   [&](const ReadOutcome& found) { outcome.set_value(found); });
@@ -144,7 +140,6 @@ class Ours {
  private:
   PaceClock clock_;
   std::unique_ptr<FileSystem> files_;
-  StorageSource source_;
   ReadQueue queue_;
   std::shared_ptr<std::byte> from_, to_;
   arena::Manifest manifest_;
@@ -190,7 +185,7 @@ void compare(const Settings& settings, const std::string& way, const std::functi
 
 void serve(Ours& ours) {
   for (std::string order; std::getline(std::cin, order);)
-    std::printf("%.6f\n", order == "write" ? ours.write() : ours.read_queued());
+    std::printf("%.6f\n", order == "write" ? ours.write() : ours.read());
 }
 
 }  // namespace
