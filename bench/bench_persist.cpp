@@ -1,12 +1,11 @@
 // How fast a shard goes to storage and comes back, by a StepWriter and a ReadQueue, every leaf checked on both ways,
-// against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what makes
-// a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of its
-// file.
+// against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what makes a
+// step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of its file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
 //
 // With --serve it is our side of bench/persist.py: for each line "write" or "read" from standard input it prints how
-// many seconds that took. Reading then goes through a ReadQueue, as a restore does.
+// many seconds that took.
 #include <stdlib.h>
 
 #include <CLI/CLI.hpp>
