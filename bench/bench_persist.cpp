@@ -1,6 +1,7 @@
 // How fast a shard goes to storage and comes back, by a StepWriter and a ReadQueue, every leaf checked on both ways,
-// against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what makes a
-// step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of its file.
+// against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what makes
+// a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of its
+// file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
 //
