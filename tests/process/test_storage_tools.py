@@ -447,3 +447,5 @@ def test_all_of_it_over_nfs(storage: Path, tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["nfs", "out.pt", "storage"]
     finally:
         subprocess.run(["bash", script, "stop", folder], check=True, timeout=TIMEOUT_S)
+    for command in (["ls"], ["verify"], ["rm", "200", "--yes"]):
+        assert "the server does not answer" in refused(*command, *where, "storage_timeout_ms=2000")
