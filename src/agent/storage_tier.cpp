@@ -110,12 +110,13 @@ void StorageTier::write(const protocol::StartWrite& write) {
     }
     pieces.push_back({{pin, &pin->manifest()}, pin->data(), pin});
   }
-  writes_->write(write.version, std::move(pieces), [this, &queue = queue_](const WriteOutcome& outcome) {
+  const auto done = [this, &queue = queue_](const WriteOutcome& outcome) {
     queue.post([this, version = outcome.version, trouble = trouble_of(outcome)] {
       if (!trouble.empty()) note_(trouble);
       handle_(protocol::WriteEnded{version, trouble});
     });
-  });
+  };
+  writes_->write(write.version, std::move(pieces), done, {write.discarded.version, write.discarded.shards});
 }
 
 void StorageTier::commit(const protocol::CommitStep& commit) {

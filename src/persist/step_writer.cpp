@@ -141,6 +141,20 @@ ShardRecord StepWriter::write(const Piece& piece) {
   return record;
 }
 
+// Records first: without them nothing of the rest can be made part of a step any more.
+void StepWriter::discard(Version version, const std::vector<std::string>& shards) {
+  const std::string directory = job_ + "/" + step_name(version.iteration()) + "/";
+  const std::uint64_t incarnation = version.incarnation();
+  if (shards.empty() || files_.file_size(directory + std::string(manifest_name))) return;
+  for (const std::string_view suffix : {record_suffix, leaves_suffix}) {
+    for (const std::string& shard : shards) remove_quietly(files_, directory + file_name(shard, incarnation, suffix));
+  }
+  for (const std::string& shard : shards) {
+    const bool is_cut = protocol::parse_part(shard).of > 1;
+    remove_quietly(files_, directory + data_file_name(shard, incarnation) + std::string(is_cut ? parts_suffix : ""));
+  }
+}
+
 void StepWriter::refuse_missing(const std::string& path) const {
   throw Failure(CKPT_ERR_LOST, files_.label(path) + " is not there, so that the step cannot be made whole; look " +
                                    "whether all nodes name the same storage");

@@ -36,6 +36,10 @@ class StepWriter {
   // version.
   ShardRecord write(const Piece& piece);
 
+  // Removes these shards of a step that never became whole; one that has its manifest after all stays. What cannot be
+  // removed now goes with later clean-ups.
+  void discard(Version version, const std::vector<std::string>& shards);
+
   // Makes the step whole. `shards` are all pieces of the job; each was written, by whomever. CKPT_ERR_LOST where one is
   // not there, CKPT_ERR_CORRUPT where they do not make up whole shards. A whole step of the same iteration from an
   // earlier incarnation is replaced; one from a later incarnation stays (CKPT_ERR_SUPERSEDED).

@@ -146,10 +146,12 @@ WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& op
 
 WriteQueue::~WriteQueue() = default;
 
-void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done) {
-  const auto work = [shared = shared_, pieces = std::move(pieces)](FileSystem& files, WriteOutcome& outcome) {
+void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done, Discarded discarded) {
+  const auto work = [shared = shared_, pieces = std::move(pieces), discarded = std::move(discarded)](
+                        FileSystem& files, WriteOutcome& outcome) {
     Pace pace(shared->options.bytes_per_second, *shared->clock);
     StepWriter writer(files, shared->options.job, shared->options.node, pace);
+    writer.discard(discarded.version, discarded.shards);
     for (const Piece& piece : pieces) {
       outcome.shards.push_back(writer.write(piece));
       outcome.bytes += outcome.shards.back().data_bytes;

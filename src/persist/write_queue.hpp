@@ -59,7 +59,12 @@ class WriteQueue {
 
   // The pieces of `version` that this node writes. Their owners are held until just before `done`; after a failure the
   // storage may still read the memory of what it was given, to no effect on any whole step.
-  void write(Version version, std::vector<Piece> pieces, Done done);
+  // Before that, what this node wrote of `discarded`, which will never be whole, is removed.
+  struct Discarded {
+    Version version;
+    std::vector<std::string> shards;
+  };
+  void write(Version version, std::vector<Piece> pieces, Done done, Discarded discarded = {});
   // Makes the step whole when all nodes have written their shards, then removes what `retention` does not keep.
   void commit(Version version, std::uint32_t world_size, std::vector<std::string> shards, Done done);
   // Calls off what is under way and what waits: their outcomes are failed, with CKPT_ERR_DISCARDED.

@@ -192,10 +192,12 @@ struct ReleaseSegment {
 };  // empty and no longer wanted: give its memory back
 
 struct ListStorage {};  // answered by StorageListed
-// Write the whole pieces in these slots to storage; they stay as they are until WriteEnded.
+// Write the whole pieces in these slots to storage; they stay as they are until WriteEnded. What this node wrote of
+// `discarded` is to be removed first: that version never became whole there.
 struct StartWrite {
   Version version;
   std::vector<SlotRef> slots;
+  Written discarded;
 };
 // All pieces of the version have been written, by one node or another: make the step whole. Answered by StepEnded.
 struct CommitStep {

@@ -457,7 +457,8 @@ void Worker::settle_writes(Effects& effects) {
     if (ref == nullptr) return;  // the root will hear that it is not here
     writing.slots.push_back(*ref);
   }
-  effects.push_back(StartWrite{order.version, writing.slots});
+  const bool is_void = written_.version > directive_.stored && written_.version != order.version;
+  effects.push_back(StartWrite{order.version, writing.slots, is_void ? written_ : Written{}});
   writing_ = std::move(writing);
 }
 

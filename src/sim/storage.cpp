@@ -35,6 +35,10 @@ void Storage::list(Agent& agent) {
 
 // The slots are read until the end, also where nothing comes of it.
 void Storage::write(Machine& machine, Agent& agent, const StartWrite& order) {
+  const Version discarded = order.discarded.version;
+  for (const std::string& shard : order.discarded.shards) {
+    if (!steps_.contains(discarded)) pieces_[discarded].erase(shard);
+  }
   for (const SlotRef& ref : order.slots) {
     world_.invariants.writing(machine, ref, order.version);
     ++machine.arena.find(ref)->readers;

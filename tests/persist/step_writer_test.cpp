@@ -173,6 +173,19 @@ TEST_F(StepWriting, WhicheverOperationFailsTheStepBeforeStaysAndARepetitionSucce
   }
 }
 
+TEST_F(StepWriting, WhatIsDiscardedLeavesNothingAndAWholeStepStays) {
+  StepWriter writer = writer_on(files_);
+  writer.write(sample("rank0", {1, 1}).piece);
+  writer.write(sample("rank1", {1, 1}).piece);
+  writer.discard({1, 1}, {"rank0"});
+  EXPECT_TRUE(disk_->exists("job/step-00000001/rank1.1.safetensors"));
+  writer.discard({1, 1}, two_shards);
+  EXPECT_TRUE(files_.list("job/step-00000001").empty());
+  const StepRecord whole = write_step(files_, {1, 2}, 100);
+  writer.discard({1, 2}, two_shards);
+  EXPECT_TRUE(holds_what_was_written(files_, whole, 100));
+}
+
 TEST_F(StepWriting, AFullDiskIsToldAndLeavesNoHalfFiles) {
   write_step(files_, {1, 1});
   const auto before = disk_->files();

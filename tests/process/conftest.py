@@ -21,6 +21,10 @@ from ckptengine import Engine, Error, Status  # noqa: E402
 from job import agent_pids, build_file, kill_process  # noqa: E402
 
 
+def build_file_of(name: str) -> Path:
+    return build_file(BUILD, name)
+
+
 class Cluster:
     """A job whose engines live in this process and whose agents are real. Rank r runs on node n<r>."""
 

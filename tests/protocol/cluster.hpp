@@ -160,13 +160,13 @@ class Cluster {
     std::map<Version, std::map<std::string, PieceInfo>> written;
     std::map<Version, std::vector<PieceInfo>> steps;  // that are whole
     std::set<Version> damaged;
-    std::string trouble;   // while it does not answer
-    bool writing = true;   // false: writes stay under way
+    std::string trouble;  // while it does not answer
+    bool writing = true;  // false: writes stay under way
     std::vector<std::pair<NodeId, StartWrite>> held_writes;
     std::map<std::string, int> reads;  // by shard
   };
-  std::optional<Storage> storage;  // of nodes that boot from now on
-  std::int64_t storage_every = 0;  // likewise
+  std::optional<Storage> storage;           // of nodes that boot from now on
+  std::int64_t storage_every = 0;           // likewise
   std::set<std::pair<NodeId, NodeId>> cut;  // messages from, to that are lost
   const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }
   const Share& share(Rank rank) const { return shares_.at(rank); }
@@ -234,6 +234,7 @@ class Cluster {
       storage->held_writes.push_back({from, write});
       return;
     }
+    for (const std::string& shard : write.discarded.shards) storage->written[write.discarded.version].erase(shard);
     for (const SlotRef& slot : write.slots)
       storage->written[write.version][slot.shard] = piece_of(slot.shard, write.version, world_size_);
     feed(from, WriteEnded{write.version, storage->trouble});

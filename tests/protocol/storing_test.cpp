@@ -106,6 +106,18 @@ TEST(Storing, AFailedWriteIsSaidAndTriedAgain) {
   EXPECT_EQ(job.status(1).storage_trouble, "");
 }
 
+TEST(Storing, WhatWasWrittenOfAVersionThatFailedIsRemovedBeforeTheNext) {
+  Stored job(2, 2);
+  job.storage->trouble = "no space";
+  job.train(0, 12);
+  EXPECT_EQ(job.storage->written[Version(1, 10)].size(), 4u);
+  job.storage->trouble.clear();
+  job.advance(5000);
+  EXPECT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.storage->written[Version(1, 10)].size(), 0u);
+  EXPECT_EQ(job.storage->written[Version(1, 12)].size(), 4u);
+}
+
 TEST(Storing, AJobThatLostEveryNodeAndItsRecordComesBackFromStorageInANewerLife) {
   Stored job(4, 4);
   job.train(0, 14);
