@@ -10,7 +10,8 @@ show_help() {
 usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
 
 Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
-processes), then the C++ tests and 500 simulator seeds under the address and thread sanitizers.
+processes), then the C++ tests and 500 simulator seeds under the address and thread sanitizers, then the fuzzers for a
+minute.
 
   --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise)
@@ -37,7 +38,10 @@ else
   to_run=(release asan tsan)
 fi
 
-ensure_packages build test
+fuzz=
+[[ -n $chosen || -n $only ]] || fuzz=fuzz
+# shellcheck disable=SC2086
+ensure_packages build test $fuzz
 ensure_venv
 
 results=build/test-results
@@ -55,4 +59,13 @@ for preset in "${to_run[@]}"; do
   "${prefix[@]}" "$venv_python" scripts/run_tests.py --preset "$preset" --results "$results" --only "$only" ||
     echo "$preset: the test runner ended with status $?" >"$results/$preset-broken.txt"
 done
+if [[ -n $fuzz ]]; then
+  say "fuzz: building"
+  if build fuzz fuzzers; then
+    "$venv_python" scripts/run_fuzzers.py --build build/fuzz --seconds 60 --junit "$results/fuzz.xml" ||
+      echo "fuzz: the runner ended with status $?" >"$results/fuzz-broken.txt"
+  else
+    echo "fuzz: the build" >"$results/fuzz-broken.txt"
+  fi
+fi
 "$venv_python" scripts/test_summary.py "$results"

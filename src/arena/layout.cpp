@@ -37,6 +37,13 @@ std::string type_text(const LayoutEntry& entry) {
   throw Failure(CKPT_ERR_CORRUPT, "a stored layout is malformed: " + reason);
 }
 
+// A number with a point may be beyond all integers.
+template <class T>
+T integer(const nlohmann::json& json) {
+  if (!json.is_number_integer()) refuse("an extent or offset is not an integer");
+  return json.get<T>();
+}
+
 LayoutEntry parse_entry(const std::string& name, const nlohmann::json& json) {
   LayoutEntry entry;
   entry.name = name;
@@ -44,12 +51,12 @@ LayoutEntry parse_entry(const std::string& name, const nlohmann::json& json) {
   const auto dtype = dtype_named(json.at("dtype").get<std::string>());
   if (!dtype) refuse("unknown dtype of tensor " + quoted(name));
   entry.dtype = *dtype;
-  entry.shape = json.at("shape").get<std::vector<std::int64_t>>();
+  for (const auto& extent : json.at("shape")) entry.shape.push_back(integer<std::int64_t>(extent));
   const auto size_bytes = tensor_bytes(entry.dtype, entry.shape);
   const auto& offsets = json.at("data_offsets");
-  entry.offset_bytes = offsets.at(0).get<std::uint64_t>();
+  entry.offset_bytes = integer<std::uint64_t>(offsets.at(0));
   if (entry.shape.size() > extents_max || !size_bytes || offsets.size() != 2 || entry.offset_bytes > size_max_bytes ||
-      entry.offset_bytes + *size_bytes != offsets.at(1).get<std::uint64_t>())
+      entry.offset_bytes + *size_bytes != integer<std::uint64_t>(offsets.at(1)))
     refuse("shape and offsets of tensor " + quoted(name) + " do not fit");
   entry.size_bytes = *size_bytes;
   return entry;
@@ -120,6 +127,8 @@ Layout parse_layout(std::string_view text) {
   } catch (const nlohmann::json::exception& error) {
     refuse(error.what());
   }
+  // Headers are made around the text as it is.
+  if (layout_text(layout) != text) refuse("it is written in another way");
   return layout;
 }
 

@@ -102,7 +102,7 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
 
 StepRecord parse_record(const json& object) {
   StepRecord record;
-  if (const auto format = object.at("format").get<std::int64_t>(); format != format_version)
+  if (const auto format = size_field(object, "format"); format != format_version)
     refuse("it has format " + std::to_string(format) + ", and this program reads format " +
            std::to_string(format_version));
   const auto kind = object.at("kind").get<std::string>();

@@ -73,6 +73,13 @@ TEST(Layout, MalformedTextsAreRefused) {
   EXPECT_THAT(refusal(R"({"w":{"shape":[2],"data_offsets":[0,8]}})"), HasSubstr("malformed"));
   EXPECT_THAT(refusal(R"({"w":{"dtype":"F32","shape":"2","data_offsets":[0,8]}})"), HasSubstr("malformed"));
   EXPECT_THAT(refusal(R"({"":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})"), HasSubstr("name"));
+  EXPECT_THAT(refusal(R"({"w":{"dtype":"F32","shape":[1e300],"data_offsets":[0,4]}})"), HasSubstr("not an integer"));
+  EXPECT_THAT(refusal(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4.0]}})"), HasSubstr("not an integer"));
+  for (const char* text : {" {}", "{ }", "{} ", R"({"w":{"dtype":"F32","shape":[1], "data_offsets":[0,4]}})",
+                           R"({"w":{"shape":[1],"dtype":"F32","data_offsets":[0,4]}})",
+                           R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}})",
+                           R"({"\u0077":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"})
+    EXPECT_THAT(refusal(text), HasSubstr("written in another way")) << text;
 }
 
 TEST(Layout, NamesAreUtf8AndNotReserved) {
