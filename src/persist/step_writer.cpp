@@ -141,17 +141,26 @@ ShardRecord StepWriter::write(const Piece& piece) {
   return record;
 }
 
-// Records first: without them nothing of the rest can be made part of a step any more.
+// Records first, and for good: without them nothing of the rest can be made part of a step any more, and a record that
+// stays keeps the bytes that it stands for.
 void StepWriter::discard(Version version, const std::vector<std::string>& shards) {
-  const std::string directory = job_ + "/" + step_name(version.iteration()) + "/";
+  const std::string directory = job_ + "/" + step_name(version.iteration());
+  const auto path = [&](const std::string& name) { return directory + "/" + name; };
   const std::uint64_t incarnation = version.incarnation();
-  if (shards.empty() || files_.file_size(directory + std::string(manifest_name))) return;
-  for (const std::string_view suffix : {record_suffix, leaves_suffix}) {
-    for (const std::string& shard : shards) remove_quietly(files_, directory + file_name(shard, incarnation, suffix));
+  if (shards.empty() || files_.file_size(path(std::string(manifest_name)))) return;
+  try {
+    for (const std::string& shard : shards) {
+      const std::string record = path(file_name(shard, incarnation, record_suffix));
+      if (files_.file_size(record)) files_.remove(record);
+    }
+    files_.sync_directory(directory);
+  } catch (const StorageError&) {
+    return;
   }
   for (const std::string& shard : shards) {
     const bool is_cut = protocol::parse_part(shard).of > 1;
-    remove_quietly(files_, directory + data_file_name(shard, incarnation) + std::string(is_cut ? parts_suffix : ""));
+    remove_quietly(files_, path(file_name(shard, incarnation, leaves_suffix)));
+    remove_quietly(files_, path(data_file_name(shard, incarnation)) + std::string(is_cut ? parts_suffix : ""));
   }
 }
 

@@ -154,6 +154,28 @@ TEST(PowerCut, WhileAStepIsRemovedLeavesNoRecordOfPartsThatAreGone) {
   });
 }
 
+// The same where one node discards what it wrote of a step that failed.
+TEST(PowerCut, WhilePartsAreDiscardedLeavesNoStepOfThem) {
+  const CutStep captured({1, 2}, 3);
+  const auto work = [&](FileSystem& files) {
+    captured.write(files);
+    writer_on(files).discard({1, 2}, captured.names());
+  };
+  cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool cut) {
+    expect_whole_files(disk, captured);
+    if (!cut) {
+      for (const DirectoryEntry& entry : files.list("job/step-00000002"))
+        EXPECT_FALSE(entry.name.ends_with(record_suffix)) << entry.name;
+    }
+    captured.write(files, "model.2of3");
+    try {
+      EXPECT_TRUE(holds(files, captured.commit(files), captured));
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status(), CKPT_ERR_LOST) << failure.what();
+    }
+  });
+}
+
 // Whoever is told that a shard is written may rely on it, and a record on the files that it describes.
 TEST(PowerCut, LeavesAShardsRecordOnlyWithItsFiles) {
   const auto work = [](FileSystem& files) { writer_on(files).write(sample("rank0", {1, 2}).piece); };
