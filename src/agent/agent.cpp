@@ -50,8 +50,11 @@ std::optional<net::Source> serve(const PieceIndex& index, const net::PieceName& 
 }  // namespace
 
 AgentSetup standard_setup(const Options& options, Log log) {
-  return {options, std::make_unique<coord::DirectoryStore>(options.coordination + "/" + options.job),
-          &net::Transport::create, std::move(log)};
+  return {options,
+          std::make_unique<coord::DirectoryStore>(options.coordination + "/" + options.job),
+          &net::Transport::create,
+          std::move(log),
+          {}};
 }
 
 // In order of use: what is below uses what is above, and ends before it.
@@ -87,7 +90,8 @@ Agent::Parts::Parts(AgentSetup agent_setup)
     : setup(std::move(agent_setup)),
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(*setup.store, options.node)),
-      driver({options, arena, index, queue, digests, setup.log, [this](const std::string& why) { ask_to_stop(why); }},
+      driver({options, arena, index, queue, digests, setup.log, [this](const std::string& why) { ask_to_stop(why); },
+              setup.sources},
              node_id, agent_id) {
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id()), handlers());
   join_job();

@@ -4,11 +4,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "agent/log.hpp"
 #include "base/options.hpp"
 #include "coord/store.hpp"
 #include "net/transport.hpp"
+#include "persist/source.hpp"
 
 namespace ckpt::agent {
 
@@ -17,6 +19,7 @@ struct AgentSetup {
   std::unique_ptr<coord::Store> store;
   std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
   Log log;
+  std::vector<persist::SourceFactory> sources = {};  // of versions, besides storage; the same on all nodes
 };
 
 // With the directory as store and UCX as transport.

@@ -15,17 +15,18 @@ using protocol::FetchResult;
 using protocol::NodeId;
 using protocol::SlotRef;
 
-protocol::Config core_config(const Options& options, NodeId node, std::uint64_t arena_id) {
+protocol::Config core_config(const Options& options, bool has_sources, NodeId node, std::uint64_t arena_id) {
   protocol::Config config;
   config.node = node;
   config.arena_id = arena_id;
   config.copies = options.copies;
   config.strategy = options.placement;
   config.domain = options.domain;
-  config.storage = !options.storage.empty();
+  config.storage = !options.storage.empty() || has_sources;
+  config.storage_writes = !options.storage.empty();
   config.storage_every = options.storage_every;
   config.storage_interval_ms = options.storage_interval_s * 1000;
-  if (config.storage) ++config.local_slots;
+  if (config.storage_writes) ++config.local_slots;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;
   config.lease_ms = options.lease_ms;
@@ -78,8 +79,8 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
       agent_id_(agent_id),
       chronicle_(parts.log),
       segments_(parts.arena,
-                {parts.options.arena_bytes, core_config(parts.options, node, 0).local_slots,
-                 core_config(parts.options, node, 0).held_slots},
+                {parts.options.arena_bytes, core_config(parts.options, false, node, 0).local_slots,
+                 core_config(parts.options, false, node, 0).held_slots},
                 parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
       fetches_(
           segments_, parts.index, parts.digests, parts.queue,
@@ -90,16 +91,17 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
              [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
              [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
             std::move(recovery.grants)),
-      core_(core_config(parts.options, node, parts.arena.arena_id()), agent_id, [&] {
+      core_(core_config(parts.options, !parts.sources.empty(), node, parts.arena.arena_id()), agent_id, [&] {
         std::vector<std::string> notices;
         auto recovered = segments_.recover(recovery.granted, notices);
         for (const std::string& notice : notices) chronicle_.note(notice);
         return recovered;
       }()) {
   committed_ = parts.arena.memory().highest_commit;
-  if (!parts.options.storage.empty()) {
+  if (!parts.options.storage.empty() || !parts.sources.empty()) {
     storage_.emplace(
-        parts.options, parts.index, parts.queue, [this](protocol::Event event) { handle(std::move(event)); },
+        parts.options, parts.sources, parts.index, parts.queue,
+        [this](protocol::Event event) { handle(std::move(event)); },
         [this](const std::string& text) { chronicle_.note(text); });
   }
 }

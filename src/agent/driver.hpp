@@ -43,6 +43,7 @@ class Driver : public TrainerRequests {
     WorkerPool& digests;
     Log log;
     std::function<void(const std::string& why)> stop_agent;  // any thread
+    std::vector<persist::SourceFactory> sources = {};        // besides storage
   };
   Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id);
   ~Driver() override;

@@ -135,7 +135,7 @@ json Driver::segments_json() const {
 }
 
 json Driver::storage_json(const protocol::NodeStatus& status) const {
-  if (!storage_) return nullptr;
+  if (parts_.options.storage.empty()) return nullptr;
   const persist::WriteCounters written = storage_->written();
   return {{"location", parts_.options.storage}, {"stored", version_json(status.stored)},
           {"skipped", status.stored_skipped},   {"trouble", status.storage_trouble},

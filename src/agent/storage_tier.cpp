@@ -53,26 +53,22 @@ FetchResult result_of(ckpt_status status) {
   return status == CKPT_ERR_CORRUPT || status == CKPT_ERR_LOST ? FetchResult::corrupt : FetchResult::failed;
 }
 
-std::vector<protocol::PieceInfo> pieces_in(const persist::Listing& listing) {
-  std::vector<protocol::PieceInfo> pieces;
-  for (const persist::Offer& offer : listing.offers) {
-    for (const persist::ShardOffer& shard : offer.shards) {
-      pieces.push_back(
-          {shard.shard, offer.version, shard.length_bytes, shard.layout_bytes, shard.root_digest, offer.world_size});
-    }
-  }
-  return pieces;
+bool is_all(const persist::ShardOffer& shard) {
+  return shard.ranges == std::vector<persist::ByteRange>{{0, shard.length_bytes}};
 }
 
 }  // namespace
 
 struct StorageTier::Read {
-  Read(protocol::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into, std::uint8_t index, Done on_done)
-      : expected(std::move(expected_piece)),
+  Read(persist::ReadQueue& from, protocol::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into,
+       std::uint8_t index, Done on_done)
+      : source(from),
+        expected(std::move(expected_piece)),
         segment(std::move(into)),
         slot(segment->writable_slot(index)),
         done(std::move(on_done)) {}
 
+  persist::ReadQueue& source;
   const protocol::PieceInfo expected;
   const std::shared_ptr<arena::Segment> segment;
   arena::WritableSlot slot;
@@ -80,22 +76,63 @@ struct StorageTier::Read {
   arena::Manifest manifest;
 };
 
-StorageTier::StorageTier(const Options& options, const PieceIndex& index, CoreQueue& queue, Handle handle, Note note)
+// One look at all sources.
+struct StorageTier::Round {
+  std::vector<persist::Listing> listings;
+  std::size_t left = 0;
+  std::string trouble;
+  std::function<void(protocol::StorageListed)> then;
+};
+
+StorageTier::StorageTier(const Options& options, const std::vector<persist::SourceFactory>& others,
+                         const PieceIndex& index, CoreQueue& queue, Handle handle, Note note)
     : index_(index), queue_(queue), handle_(std::move(handle)), note_(std::move(note)) {
-  persist::open_file_system(options.storage, file_options(options));  // says so where the location is none
-  writes_ = std::make_unique<persist::WriteQueue>(make_files(options), write_options(options));
-  reads_ = std::make_unique<persist::ReadQueue>(make_source(options), persist::ReadQueue::Limits{});
+  const persist::ReadQueue::Limits limits;
+  if (!options.storage.empty()) {
+    persist::open_file_system(options.storage, file_options(options));  // says so where the location is none
+    writes_ = std::make_unique<persist::WriteQueue>(make_files(options), write_options(options));
+    sources_.push_back(std::make_unique<persist::ReadQueue>(make_source(options), limits));
+  }
+  for (const auto& other : others) sources_.push_back(std::make_unique<persist::ReadQueue>(other, limits));
 }
 
-void StorageTier::list() {
-  reads_->list([this, &queue = queue_](const ReadOutcome& outcome, const persist::Listing& listing) {
-    protocol::StorageListed listed{pieces_in(listing), outcome.sentence};
-    queue.post([this, listed = std::move(listed), problems = listing.problems] {
-      for (const std::string& problem : problems) note_(problem);
-      if (!listed.trouble.empty()) note_(listed.trouble);
-      handle_(listed);
+void StorageTier::list() { look(handle_); }
+
+void StorageTier::look(std::function<void(protocol::StorageListed)> then) {
+  const auto round = std::make_shared<Round>();
+  round->listings.resize(sources_.size());
+  round->left = sources_.size();
+  round->then = std::move(then);
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    sources_[i]->list([this, round, i, &queue = queue_](const ReadOutcome& outcome, const persist::Listing& listing) {
+      queue.post([this, round, i, outcome, listing] { take_listing(round, i, outcome, listing); });
     });
-  });
+  }
+}
+
+// That storage does not answer is trouble; another source that does not has nothing to offer.
+void StorageTier::take_listing(const std::shared_ptr<Round>& round, std::size_t source, const ReadOutcome& outcome,
+                               persist::Listing listing) {
+  if (!outcome.ok()) note_(outcome.sentence);
+  if (!outcome.ok() && source == 0 && writes_) round->trouble = outcome.sentence;
+  for (const std::string& problem : listing.problems) note_(problem);
+  round->listings[source] = std::move(listing);
+  if (--round->left == 0) round->then(merge(*round));
+}
+
+protocol::StorageListed StorageTier::merge(const Round& round) {
+  protocol::StorageListed listed{{}, round.trouble};
+  offered_by_.clear();
+  for (std::size_t source = 0; source < round.listings.size(); ++source) {
+    for (const persist::Offer& offer : round.listings[source].offers) {
+      for (const persist::ShardOffer& shard : offer.shards) {
+        if (!is_all(shard) || !offered_by_.try_emplace({offer.version, shard.shard}, source).second) continue;
+        listed.pieces.push_back(
+            {shard.shard, offer.version, shard.length_bytes, shard.layout_bytes, shard.root_digest, offer.world_size});
+      }
+    }
+  }
+  return listed;
 }
 
 void StorageTier::write(const protocol::StartWrite& write) {
@@ -130,13 +167,24 @@ void StorageTier::commit(const protocol::CommitStep& commit) {
       });
 }
 
+// The root has seen who offers it; this node may have to look for itself.
 void StorageTier::read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
                        std::uint8_t slot, Done done) {
-  const auto read = std::make_shared<Read>(piece, segment, slot, std::move(done));
-  reads_->manifest(piece.shard, piece.version,
-                   [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
-                     queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
-                   });
+  const auto offered = offered_by_.find({piece.version, piece.shard});
+  if (offered != offered_by_.end()) return read_from(offered->second, piece, segment, slot, std::move(done));
+  look([this, piece, segment, slot, done = std::move(done)](const protocol::StorageListed&) {
+    const auto found = offered_by_.find({piece.version, piece.shard});
+    read_from(found == offered_by_.end() ? 0 : found->second, piece, segment, slot, done);
+  });
+}
+
+void StorageTier::read_from(std::size_t source, const protocol::PieceInfo& piece,
+                            const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot, Done done) {
+  const auto read = std::make_shared<Read>(*sources_[source], piece, segment, slot, std::move(done));
+  read->source.manifest(piece.shard, piece.version,
+                        [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
+                          queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
+                        });
 }
 
 // As with a peer: nothing is believed beyond what was announced.
@@ -149,10 +197,10 @@ void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOut
   read->manifest = std::move(manifest);
   read->slot.begin();
   read->slot.drop(Version());  // this version may have been dropped from here before
-  reads_->read(read->expected.shard, read->expected.version, {0, read->expected.length_bytes}, read->slot.data(),
-               [this, read, &queue = queue_](const ReadOutcome& ended) {
-                 queue.post([this, read, ended] { end(read, ended); });
-               });
+  read->source.read(read->expected.shard, read->expected.version, {0, read->expected.length_bytes}, read->slot.data(),
+                    [this, read, &queue = queue_](const ReadOutcome& ended) {
+                      queue.post([this, read, ended] { end(read, ended); });
+                    });
 }
 
 void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {

@@ -1,13 +1,17 @@
 // The agent's way to persistent storage: carries out what the core orders, on the threads of persist/, and answers
-// through the core queue.
+// through the core queue. Versions may come from other sources, too, which all nodes reach; to the core they are one:
+// what several of them offer is taken from the first.
 //
 // Belongs to the core thread. The destructor calls off what is under way, within 100 ms.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/core_queue.hpp"
 #include "agent/piece_index.hpp"
@@ -24,9 +28,10 @@ class StorageTier {
   using Handle = std::function<void(protocol::Event event)>;
   using Note = std::function<void(const std::string& text)>;
 
-  // All outlive this object; `handle` and `note` are called on the core thread. Throws Failure (CKPT_ERR_INVALID) for a
-  // location that is none.
-  StorageTier(const Options& options, const PieceIndex& index, CoreQueue& queue, Handle handle, Note note);
+  // All outlive this object; `handle` and `note` are called on the core thread. Where the option for storage is empty,
+  // only `others` are read from. Throws Failure (CKPT_ERR_INVALID) for a location that is none.
+  StorageTier(const Options& options, const std::vector<persist::SourceFactory>& others, const PieceIndex& index,
+              CoreQueue& queue, Handle handle, Note note);
 
   void list();
   void write(const protocol::StartWrite& write);
@@ -37,10 +42,17 @@ class StorageTier {
   void read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
             Done done);
 
-  persist::WriteCounters written() const { return writes_->counters(); }
+  persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
 
  private:
   struct Read;
+  struct Round;
+  void look(std::function<void(protocol::StorageListed listed)> then);
+  void take_listing(const std::shared_ptr<Round>& round, std::size_t source, const persist::ReadOutcome& outcome,
+                    persist::Listing listing);
+  protocol::StorageListed merge(const Round& round);
+  void read_from(std::size_t source, const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
+                 std::uint8_t slot, Done done);
   void take_manifest(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome, arena::Manifest manifest);
   void end(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome);
 
@@ -48,8 +60,9 @@ class StorageTier {
   CoreQueue& queue_;
   const Handle handle_;
   const Note note_;
-  std::unique_ptr<persist::WriteQueue> writes_;
-  std::unique_ptr<persist::ReadQueue> reads_;
+  std::unique_ptr<persist::WriteQueue> writes_;                        // null where there is no storage
+  std::vector<std::unique_ptr<persist::ReadQueue>> sources_;           // storage first
+  std::map<std::pair<Version, std::string>, std::size_t> offered_by_;  // as last listed
 };
 
 }  // namespace ckpt::agent

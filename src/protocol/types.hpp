@@ -26,7 +26,8 @@ struct Config {
   std::uint32_t copies = 2;    // m of GEMINI: copies of every shard, the rank's own included
   std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
   std::string domain;              // of this node: outermost first, with '/' between levels; "" where nothing is known
-  bool storage = false;            // persistent storage, the same for all nodes, is there to write to and restore from
+  bool storage = false;            // there is persistent storage, or another source, that all nodes can restore from
+  bool storage_writes = true;      // and versions go there
   std::int64_t storage_every = 0;  // iterations from one version there to the next, 0: any number
   TimeMs storage_interval_ms = 0;  // likewise, time
   std::uint8_t local_slots = 3;    // committed, replicating, capturing; with storage one more, being written

@@ -5,9 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "cluster.hpp"
+#include "persist/step_catalog.hpp"
+#include "persist/storage_source.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -363,6 +367,68 @@ TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
   EXPECT_TRUE(cluster.asked_to_stop("a"));
   cluster.stop("a");
   EXPECT_TRUE(std::filesystem::exists(cluster.node_dir("a") + "/node"));
+}
+
+// Somebody who offers versions: those in `directory`, or, where that is empty, nothing but a complaint.
+Cluster::Change also_from(const std::string& directory) {
+  return [directory](AgentSetup& setup) {
+    setup.sources.push_back([directory](std::stop_token) -> std::unique_ptr<persist::Source> {
+      if (directory.empty()) throw Failure(CKPT_ERR_SYSTEM, "all who could have saved it are dead");
+      return std::make_unique<persist::StorageSource>(persist::open_file_system(directory, {}), "test");
+    });
+  };
+}
+
+TEST(Agent, AnotherSourceWinsWhereItHasTheNewestThenMemoryThenStorage) {
+  Cluster cluster(2);
+  const std::string stored = cluster.path() + "/stored", saved = cluster.path() + "/saved";
+  const auto start = [&](const std::string& storage, const std::string& source) {
+    for (const std::string node : {"a", "b"}) {
+      cluster.stop(node);
+      cluster.start(node, {{"storage", storage}, {"storage_every", "1"}, {"storage_keep_last", "100"}},
+                    also_from(source));
+    }
+  };
+  const auto steps_in = [&](const std::string& directory) {
+    std::set<std::int64_t> found;
+    for (const auto& step : persist::list_steps(*persist::open_file_system(directory, {}), "test"))
+      if (step.usable()) found.insert(step.iteration);
+    return found;
+  };
+  const auto lose_all = [&] {
+    for (const std::string node : {"a", "b"}) cluster.destroy(node);
+  };
+
+  start(stored, "");
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  const auto first = commit_one(trainers, 1);
+  ASSERT_TRUE(eventually([&] { return steps_in(stored).contains(first); }));
+  std::filesystem::copy(stored, saved, std::filesystem::copy_options::recursive);
+  std::filesystem::copy(stored, stored + ".first", std::filesystem::copy_options::recursive);
+  const auto second = commit_one(trainers, first + 1);
+  ASSERT_TRUE(eventually([&] { return steps_in(stored).contains(second); }));
+  trainers.clear();
+
+  // Storage knows the first, the other source the second, memory nothing.
+  lose_all();
+  start(stored + ".first", stored);
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, second);
+  for (const auto& trainer : trainers) EXPECT_NE(trainer->restored().main_tier, CKPT_TIER_LOCAL);
+  trainers.clear();
+
+  // The other source fails: memory, which has the second again, wins over storage.
+  start(stored + ".first", "");
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, second);
+  for (const auto& trainer : trainers) EXPECT_EQ(trainer->restored().main_tier, CKPT_TIER_LOCAL);
+  trainers.clear();
+
+  lose_all();
+  start(saved, "");
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, first);
 }
 
 }  // namespace
