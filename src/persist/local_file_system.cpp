@@ -269,7 +269,7 @@ OperationPtr LocalFileSystem::look_at(const std::string& path) {
   operation.kind = Kind::stat;
   operation.path = absolute(path);
   const std::string doing = "cannot look at " + label(path);
-  const OperationPtr found = attempt(std::move(operation), doing);
+  OperationPtr found = attempt(std::move(operation), doing);
   if (found->result == -ENOENT) return nullptr;
   if (found->result < 0) throw StorageError(static_cast<int>(-found->result), doing);
   return found;

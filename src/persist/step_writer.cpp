@@ -125,7 +125,7 @@ ShardRecord StepWriter::write(const Piece& piece) {
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
     throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" does not agree with itself");
   const Header header = encode_header(manifest, job_);
-  const ShardRecord record = describe(manifest, header, node_);
+  ShardRecord record = describe(manifest, header, node_);
   const std::uint64_t incarnation = manifest.version.incarnation();
   const std::string directory = job_ + "/" + step_name(manifest.version.iteration());
   make_step_directory(directory);

@@ -94,7 +94,7 @@ struct CutStep {
   }
   std::vector<std::string> names() const {
     auto names = protocol::parts_of("model", of);
-    names.push_back("rank0");
+    names.emplace_back("rank0");
     return names;
   }
   // Each piece is captured on a node of its own.
