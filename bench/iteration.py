@@ -3,7 +3,8 @@
 Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with a snapshot in each alternate
 with blocks without any; the first iterations of a block, in which the work of the block before it may still go on, are
 left out. Ours is the median iteration with snapshots, theirs the one without. On a machine whose cores are all busy
-training, everything that capturing and replicating compute is on top; the figures below the ratio say what.
+training, everything that capturing and replicating compute is on top; the figures below the ratio say what. Then the
+same with versions going to storage all the time, one after the other.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measure(arguments: argparse.Namespace, folder: Path) -> tuple[Run, float]:
+def measure(arguments: argparse.Namespace, folder: Path, storage: Path | None) -> tuple[Run, float]:
     """The run, and the CPU seconds of all agents during it."""
     programs = find_programs(Path(load_library(arguments.library).path))
     options = {"transport": arguments.transport, "interface": "lo"}
+    if storage is not None:
+        options |= {"storage": storage, "storage_every": 1, "storage_keep_last": 2}
+    folder.mkdir()
     with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:
         np.save(cluster.scratch / "text.npy", corpus.encode(corpus.read_text(None)))
         names = [f"node{i}" for i in range(arguments.nodes)]
@@ -81,10 +85,21 @@ def main() -> int:
     parser.add_argument("--block", type=int, default=7, help="iterations in a block")
     parser.add_argument("--batch", type=int, default=12)
     parser.add_argument("--transport", default="tcp")
+    parser.add_argument("--directory", type=Path, default=ROOT / "build", metavar="DIR", help="storage is made here")
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ckptengine-iteration-") as folder:
-        run, agents_s = measure(arguments, Path(folder))
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ckptengine-iteration-", dir=arguments.directory) as scratch:
+        folder = Path(scratch)
+        report(arguments, "iteration", *measure(arguments, folder / "logs", None))
+        storage = folder / "storage"
+        report(arguments, "iteration_storing", *measure(arguments, folder / "storing", storage))
+        newest = max((step.parent.name for step in storage.glob("*/*/manifest.json")), default="none")
+        print(f"newest step on storage: {newest}")
+    return 0
+
+
+def report(arguments: argparse.Namespace, name: str, run: Run, agents_s: float) -> None:
     with_snapshots, without = split(run, arguments.block)
     taken, skipped = run.count_snapshots()
     captured, _ = run.bytes_moved()
@@ -93,8 +108,7 @@ def main() -> int:
     print(f"snapshots: {taken} taken, {skipped} skipped; {mib(captured / rounds)} captured per iteration of all ranks")
     print(f"agents: {1e3 * agents_s / rounds:.0f} ms of CPU time per snapshot of all ranks, heartbeats included")
     ours, theirs = statistics.median(with_snapshots), statistics.median(without)
-    print(f"ratio: iteration = {ours / theirs:.3f} (ours {ours:.2f}, theirs {theirs:.2f}, ms)")
-    return 0
+    print(f"ratio: {name} = {ours / theirs:.3f} (ours {ours:.2f}, theirs {theirs:.2f}, ms)")
 
 
 if __name__ == "__main__":
