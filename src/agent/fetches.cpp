@@ -46,7 +46,12 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
                std::nullopt);
   fetch.writes = true;
   if (order.source == protocol::storage_node) {
-    if (storage == nullptr) return end(id, FetchResult::failed, std::nullopt);
+    if (storage == nullptr) {
+      on_notice_("shard " + order.piece.shard +
+                 " is to be read from storage, but this agent was told of none; give all " +
+                 "agents of the job the same option storage");
+      return end(id, FetchResult::failed, std::nullopt);
+    }
     storage->read(order.piece, segment, order.slot.slot,
                   [this, id](FetchResult result, std::optional<arena::Manifest> manifest) {
                     end(id, result, std::move(manifest));

@@ -118,7 +118,7 @@ bool Storing::assign(const Life& life) {
 }
 
 void Storing::settle_writes(const Life& life, TimeMs now, Effects& effects) {
-  if (!config_.storage || !config_.storage_writes || !listed_) return;
+  if (!config_.storage_writes || !listed_) return;
   if (!writing_ && now >= write_again_at_ && is_due(life, now)) begin(life);
   if (!writing_ || writing_->is_committing) return;
   for (const auto& [node, written] : reported_) {

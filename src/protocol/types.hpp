@@ -27,7 +27,7 @@ struct Config {
   std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
   std::string domain;              // of this node: outermost first, with '/' between levels; "" where nothing is known
   bool storage = false;            // there is persistent storage, or another source, that all nodes can restore from
-  bool storage_writes = true;      // and versions go there
+  bool storage_writes = false;     // and versions go there
   std::int64_t storage_every = 0;  // iterations from one version there to the next, 0: any number
   TimeMs storage_interval_ms = 0;  // likewise, time
   std::uint8_t local_slots = 3;    // committed, replicating, capturing; with storage one more, being written

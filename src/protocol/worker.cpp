@@ -450,6 +450,12 @@ void Worker::settle_segments(Effects& effects) {
 void Worker::settle_writes(Effects& effects) {
   const WriteOrder& order = directive_.write;
   if (writing_ || order.shards.empty()) return;
+  if (!config_.storage_writes) {
+    written_ = {order.version, order.attempt, order.shards,
+                "node " + std::to_string(config_.node) +
+                    " was told of no storage; give all agents of the job the same option storage"};
+    return;
+  }
   if (written_.version == order.version && written_.attempt == order.attempt && written_.shards == order.shards) return;
   Writing writing{{order.version, order.attempt, order.shards, ""}, {}};
   for (const std::string& shard : order.shards) {

@@ -55,7 +55,7 @@ Settings draw_settings(std::uint64_t seed) {
   if (settings.core.strategy == placement::Strategy::sharded) settings.core.copies = 1;
   settings.racks = random.chance(300);
   if (random.chance(400)) {
-    settings.core.storage = true;
+    settings.core.storage = settings.core.storage_writes = true;
     settings.core.local_slots = 4;
     settings.core.storage_every = random.between(0, 8);
     settings.core.storage_interval_ms = settings.core.storage_every == 0 ? 3000 : 0;

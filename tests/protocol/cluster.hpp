@@ -53,7 +53,7 @@ class Cluster {
     config.copies = copies_;
     config.strategy = strategy;
     config.domain = domains[node];
-    config.storage = storage.has_value();
+    config.storage = config.storage_writes = storage.has_value() && !without_storage.contains(node);
     config.storage_every = storage_every;
     if (storage) config.local_slots = 4;
     nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
@@ -166,6 +166,7 @@ class Cluster {
     std::map<std::string, int> reads;  // by shard
   };
   std::optional<Storage> storage;           // of nodes that boot from now on
+  std::set<NodeId> without_storage;         // likewise, as set up by mistake
   std::int64_t storage_every = 0;           // likewise
   std::set<std::pair<NodeId, NodeId>> cut;  // messages from, to that are lost
   const std::map<Rank, std::vector<SlotRef>>& granted() const { return granted_; }

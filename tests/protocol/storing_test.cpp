@@ -118,6 +118,19 @@ TEST(Storing, WhatWasWrittenOfAVersionThatFailedIsRemovedBeforeTheNext) {
   EXPECT_EQ(job.storage->written[Version(1, 12)].size(), 4u);
 }
 
+TEST(Storing, ANodeThatWasToldOfNoStorageSaysSo) {
+  Stored job(2, 2);
+  const NodeId other = *job.root() == 0 ? 1 : 0;
+  job.without_storage = {other};
+  job.boot(other);
+  job.start_again();
+  job.begin_training();
+  job.train(0, 12);
+  job.advance(500);
+  EXPECT_TRUE(job.storage->steps.empty());
+  EXPECT_THAT(job.status(0).storage_trouble, HasSubstr("the same option storage"));
+}
+
 TEST(Storing, AJobThatLostEveryNodeAndItsRecordComesBackFromStorageInANewerLife) {
   Stored job(4, 4);
   job.train(0, 14);
