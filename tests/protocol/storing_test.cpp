@@ -179,6 +179,27 @@ TEST(Storing, WhatIsLostInMemoryIsReplacedByAnOlderStepAndSaidToBeBehind) {
   EXPECT_THAT(job.ready.at(0).decision.text, HasSubstr("iteration 14"));
 }
 
+TEST(Storing, WhateverNodesAreLostTheNewestThatIsLeftAnywhereIsRestored) {
+  for (unsigned lost = 0; lost < 16; ++lost) {
+    Stored job(4, 4);  // groups {0, 1} and {2, 3}
+    job.train(0, 14);
+    for (NodeId node = 0; node < 4; ++node) {
+      if ((lost >> node & 1) != 0) job.lose(node);
+    }
+    for (NodeId node = 0; node < 4; ++node) {
+      if ((lost >> node & 1) != 0) job.boot(node);
+    }
+    job.start_again();
+    const bool group_lost = (lost & 3) == 3 || (lost >> 2 & 3) == 3;
+    ASSERT_EQ(job.ready.size(), 4u) << lost;
+    for (const auto& [rank, ready] : job.ready) {
+      EXPECT_EQ(ready.decision.version, Version(1, group_lost ? 10 : 14)) << lost;
+      EXPECT_EQ(ready.decision.behind, group_lost && lost != 15) << lost;
+    }
+    EXPECT_EQ(job.status(0).copies_now, 2u) << lost;
+  }
+}
+
 TEST(Storing, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
   Stored job(2, 2);
   job.train(0, 14);
