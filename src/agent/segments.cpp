@@ -111,7 +111,7 @@ arena::SegmentSpec Segments::spec_for(const SegmentKey& key, const SlotNeed& nee
   spec.manifest_capacity_bytes = arena::manifest_bytes(need.data_bytes, need.layout_bytes);
   // A successor holds all that its predecessor held.
   if (const auto old = find(key)) {
-    spec.slots = old->spec().slots;
+    spec.slots = std::max(spec.slots, old->spec().slots);
     spec.data_capacity_bytes = std::max(spec.data_capacity_bytes, old->spec().data_capacity_bytes);
     spec.manifest_capacity_bytes = std::max(spec.manifest_capacity_bytes, old->spec().manifest_capacity_bytes);
   }
@@ -124,7 +124,8 @@ std::uint64_t Segments::segment_bytes(const SegmentKey& key, const SlotNeed& nee
 
 bool Segments::large_enough(const SegmentKey& key, const SlotNeed& need) const {
   const auto segment = find(key);
-  return segment != nullptr && segment->slot(0).fits(need.data_bytes, need.layout_bytes);
+  return segment != nullptr && segment->spec().slots >= spec_for(key, need).slots &&
+         segment->slot(0).fits(need.data_bytes, need.layout_bytes);
 }
 
 void Segments::ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done) {

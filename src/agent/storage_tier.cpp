@@ -47,10 +47,10 @@ std::string trouble_of(const WriteOutcome& outcome) {
   return outcome.sentence.empty() ? "a newer version took its turn" : outcome.sentence;
 }
 
-// What says that the storage does not have, or no longer has, what it offered.
+// What this node does not find, others may: only wrong bytes speak against the step.
 FetchResult result_of(ckpt_status status) {
   if (status == CKPT_OK) return FetchResult::complete;
-  return status == CKPT_ERR_CORRUPT || status == CKPT_ERR_LOST ? FetchResult::corrupt : FetchResult::failed;
+  return status == CKPT_ERR_CORRUPT ? FetchResult::corrupt : FetchResult::failed;
 }
 
 bool is_all(const persist::ShardOffer& shard) {
@@ -205,7 +205,7 @@ void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOut
 
 void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {
   if (!outcome.ok()) {
-    note_(outcome.sentence);
+    note_(outcome.sentence + (outcome.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : ""));
     return read->done(result_of(outcome.status), std::nullopt);
   }
   read->slot.seal(read->manifest);

@@ -215,7 +215,8 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   const auto testifying = witnesses(question);
   const bool nothing_newer = nothing_lost && excludes_newer(testifying, chosen, newest_seen, question.members_life);
   answer.final = nothing_newer || (all_here && nothing_lost);
-  decision.status_unknown = !nothing_newer && testifying.size() < question.members.size();
+  const bool none_is_known = chosen && question.members.empty();  // the job's records are gone
+  decision.status_unknown = !nothing_newer && (testifying.size() < question.members.size() || none_is_known);
   if (decision.status_unknown && decision.text.empty()) {
     decision.text = "a newer commit cannot be excluded, for not every node of the last life is left to tell" +
                     missing_text(question.missing);

@@ -335,7 +335,13 @@ void Root::settle_stranded(TimeMs now, Effects& effects) {
   if (waiting && life_->decision.verdict == Verdict::restore) {
     std::set<std::string> shards;
     for (const auto& [shard, place] : restored_) shards.insert(shard);
+    // A new root that has yet to hear every rank, or storage, does not know whether all of it is in memory.
+    const bool knows = complete_life() && (!config_.storage || storing_.listed());
     lacking = without_source(inventory_, life_->decision.version, shards);
+    if (config_.storage && (!complete_life() || (!knows && !lacking.empty()))) {
+      reading_storage_ = true;
+      return;
+    }
     const auto stored = storing_.pieces_of(life_->decision.version);
     reading_storage_ = std::erase_if(lacking, [&](const auto& shard) { return stored.contains(shard); }) != 0;
   }

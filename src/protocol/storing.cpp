@@ -82,7 +82,9 @@ void Storing::fail(const std::string& trouble, TimeMs now) {
 // How many multiples of storage_every lie between what is stored and the newest commit.
 std::int64_t Storing::periods_passed(const Life& life) const {
   if (config_.storage_every == 0) return 0;
-  const Version base = std::max(life.began_from, stored_);
+  // What older lives stored beyond it is not this life's.
+  const bool is_own = stored_.incarnation() == life.committed.incarnation();
+  const Version base = is_own ? stored_ : life.began_from;
   const std::int64_t since = base ? base.iteration() : 0;
   return life.committed.iteration() / config_.storage_every - since / config_.storage_every;
 }

@@ -181,8 +181,11 @@ bool Worker::decided() const {
   return directive_.decision.verdict == Verdict::fresh || directive_.decision.verdict == Verdict::restore;
 }
 
-// While a life is undecided, or its state lost, nothing is dropped: a node that comes back may still complete it.
-bool Worker::keeps(Version version) const {
+// While a life is undecided, or its state lost, nothing is dropped: a node that comes back may still complete it. Nor
+// before storage has kept its word.
+bool Worker::keeps(Version version) const { return directive_.reading_storage || is_current(version); }
+
+bool Worker::is_current(Version version) const {
   if (!decided() || version == directive_.committed) return true;
   if (version == directive_.decision.version && version > directive_.committed) return true;  // not all copies yet
   if (version < directive_.committed || version.incarnation() < directive_.incarnation) return false;
@@ -287,12 +290,31 @@ bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) 
   const auto source = pick_source(order, now);
   if (!source) return false;
   const auto slot = destination(order.piece.shard);
-  if (!slot) return false;
+  if (!slot) {
+    make_room(order.piece.shard, effects);
+    return false;
+  }
   slots_.fill(*slot, order.piece);
   const std::uint64_t id = next_fetch_++;
   fetches_[id] = {order.piece, *source, *slot};
   effects.push_back(StartFetch{id, order.piece, *source, *slot});
   return true;
+}
+
+// While storage is read nothing is dropped but for what is read: then the newest goes first, for what may be chosen
+// instead is older.
+void Worker::make_room(const std::string& shard, Effects& effects) {
+  const Trainer* owner = home_of(shard);
+  const Rank rank = owner == nullptr ? held_rank : owner->hello.rank;
+  std::optional<SlotRef> newest;
+  slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
+    if (ref.rank != rank || ref.shard != shard || slot.state != SlotState::whole) return;
+    if (is_current(slot.piece.version) || is_to_be_written(ref, slot.piece)) return;
+    if (!newest || slots_.at(*newest).piece.version < slot.piece.version) newest = ref;
+  });
+  if (!newest) return;
+  slots_.drain(*newest);
+  effects.push_back(DropSlot{*newest});
 }
 
 // The source that failed least, in the order given; none while all of them have to wait after a failure.

@@ -81,6 +81,8 @@ class Worker {
 
   bool decided() const;
   bool keeps(Version version) const;
+  bool is_current(Version version) const;
+  void make_room(const std::string& shard, Effects& effects);
   bool is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const;
   bool is_member(const Trainer& trainer) const;
   bool is_admitted(const Trainer& trainer) const;

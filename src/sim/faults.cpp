@@ -49,6 +49,8 @@ void Faults::plan_one() {
   if (plan.phase <= Phase::restoring) prelude = Fault::trainer_crash;
   if (prelude && world_.random.chance(700)) plan_.push_back({*prelude, Phase::idle, false});
   plan_.push_back(plan);
+  // What is damaged there shows only when it is needed.
+  if (plan.fault == Fault::storage_damaged) plan_.push_back({Fault::everything_lost, Phase::capturing, true});
 }
 
 void Faults::after_step() {

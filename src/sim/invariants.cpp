@@ -86,7 +86,9 @@ void Invariants::committed(const Machine& machine, Version version) {
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->version == version;
   const std::size_t wanted = copies_wanted(is_restored ? history_.incarnation() : version.incarnation());
-  if (const auto [copies, shard] = history_.scarcest(version); copies < wanted) {
+  // Or, where it was a commit before and comes from storage, go by that meanwhile.
+  const bool is_stored = is_restored && world_.storage.has_step(version);
+  if (const auto [copies, shard] = history_.scarcest(version); copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while shard ", shard, " has ",
                                copies, " of ", wanted, " copies")};
   }

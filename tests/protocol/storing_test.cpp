@@ -239,6 +239,36 @@ TEST(Storing, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
   }
 }
 
+TEST(Storing, RoomIsMadeForWhatIsReadWhereEverySlotHoldsSomethingNewer) {
+  Stored job(4, 4);
+  job.train(0, 12);
+  job.lose(2);
+  job.lose(3);
+  for (std::int64_t k = 13; k < 20; ++k) {  // until no slot is free, for nothing is committed any more
+    job.snapshot(0, k);
+    job.snapshot(1, k);
+  }
+  job.boot(2);
+  job.boot(3);
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+}
+
+TEST(Storing, WhatAnOlderLifeStoredBeyondTheRestoredVersionPostponesNothing) {
+  Stored job(4, 4);
+  job.train(0, 34);
+  job.storage->damaged = {Version(1, 20), Version(1, 30)};
+  job.lose_everything();
+  job.start_again();
+  job.advance(20'000);  // a life for each step that proves damaged
+  ASSERT_EQ(job.ready.size(), 4u);
+  ASSERT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+  job.begin_training();
+  job.train(11, 20);
+  EXPECT_TRUE(job.storage->steps.contains(Version(job.incarnation(), 20)));
+}
+
 TEST(Storing, AStepOfAnotherWorldSizeIsAMismatch) {
   Stored job(2, 2);
   job.train(0, 12);
