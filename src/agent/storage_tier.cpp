@@ -36,7 +36,9 @@ persist::FileSystemFactory make_files(const Options& options) {
 }
 
 persist::SourceFactory make_source(const Options& options) {
-  return [location = options.storage, job = options.job, files = file_options(options)](std::stop_token stop) mutable {
+  // Called by several threads at once.
+  return [location = options.storage, job = options.job, base = file_options(options)](std::stop_token stop) {
+    persist::FileSystemOptions files = base;
     files.stop = std::move(stop);
     return std::make_unique<persist::StorageSource>(persist::open_file_system(location, files), job);
   };
