@@ -35,6 +35,16 @@ CKPT_TARGET inline void lanes_store(std::uint64_t* to, Lanes lanes) {
 
 CKPT_TARGET inline Stripe stripe_load(const std::byte* from) { return load_pair(from); }
 
+CKPT_TARGET inline void stripe_store(std::byte* to, Stripe stripe) {
+  auto* words = reinterpret_cast<__m256i*>(to);
+  _mm256_storeu_si256(words, stripe.low);
+  _mm256_storeu_si256(words + 1, stripe.high);
+}
+
+CKPT_TARGET inline Stripe stripe_xor(Stripe a, Stripe b) {
+  return {_mm256_xor_si256(a.low, b.low), _mm256_xor_si256(a.high, b.high)};
+}
+
 CKPT_TARGET inline void stripe_stream(std::byte* to, Stripe stripe) {
   auto* words = reinterpret_cast<__m256i*>(to);
   _mm256_stream_si256(words, stripe.low);
@@ -77,7 +87,7 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
 
 }  // namespace
 
-const StripeLoops avx2_loops = {digest, digest_and_copy};
+const StripeLoops avx2_loops = {digest, digest_and_copy, exclusive_or};
 
 }  // namespace ckpt::kernels
 

@@ -26,6 +26,10 @@ CKPT_TARGET inline void lanes_store(std::uint64_t* to, Lanes lanes) { _mm512_sto
 
 CKPT_TARGET inline Stripe stripe_load(const std::byte* from) { return _mm512_loadu_si512(from); }
 
+CKPT_TARGET inline void stripe_store(std::byte* to, Stripe stripe) { _mm512_storeu_si512(to, stripe); }
+
+CKPT_TARGET inline Stripe stripe_xor(Stripe a, Stripe b) { return _mm512_xor_si512(a, b); }
+
 CKPT_TARGET inline void stripe_stream(std::byte* to, Stripe stripe) {
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), stripe);
 }
@@ -55,7 +59,7 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
 
 }  // namespace
 
-const StripeLoops avx512_loops = {digest, digest_and_copy};
+const StripeLoops avx512_loops = {digest, digest_and_copy, exclusive_or};
 
 }  // namespace ckpt::kernels
 

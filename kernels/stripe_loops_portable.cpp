@@ -28,6 +28,13 @@ Stripe stripe_load(const std::byte* from) {
   return stripe;
 }
 
+void stripe_store(std::byte* to, const Stripe& stripe) { std::memcpy(to, stripe.data(), stripe.size()); }
+
+Stripe stripe_xor(Stripe a, const Stripe& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] ^= b[i];
+  return a;
+}
+
 void stripe_stream(std::byte* to, const Stripe& stripe) { std::memcpy(to, stripe.data(), stripe.size()); }
 
 void prefetch(const std::byte*) {}
@@ -47,6 +54,6 @@ void scramble(Lanes& lanes) {
 
 }  // namespace
 
-const StripeLoops portable_loops = {digest, digest_and_copy};
+const StripeLoops portable_loops = {digest, digest_and_copy, exclusive_or};
 
 }  // namespace ckpt::kernels

@@ -1,0 +1,66 @@
+// The erasure code: p parity pieces of k data pieces, any p of the k + p may be lost. The pieces of a stripe have
+// positions: data 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a linear combination of the data
+// over GF(2^8), with the coefficients of a Cauchy matrix whose columns are scaled so that its first row is all ones:
+//
+//   coefficient(row, column) = (4 + column) / ((4 + column) xor row)
+//
+// So one parity row is plain XOR; coefficients do not depend on k and p, and fewer parity rows are the first of more.
+// Every square submatrix of a Cauchy matrix can be inverted, scaled or not: that is why any p losses are survived.
+//
+// Which coefficients to use, and nothing else; kernels/coder.hpp applies them to bytes. Values, safe to share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+namespace ckpt::kernels {
+
+inline constexpr std::size_t max_parity_rows = 4;
+inline constexpr std::size_t max_stripe_pieces = 64;  // data and parity
+
+// Too few pieces are left.
+struct BeyondTolerance : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Coefficients, row by row: row r makes an output of `columns` sources.
+struct Matrix {
+  std::size_t rows = 0;
+  std::size_t columns = 0;
+  std::vector<std::uint8_t> coefficients = {};
+
+  std::uint8_t at(std::size_t row, std::size_t column) const { return coefficients[row * columns + column]; }
+  std::uint8_t& at(std::size_t row, std::size_t column) { return coefficients[row * columns + column]; }
+  bool operator==(const Matrix&) const = default;
+};
+
+class ErasureCode {
+ public:
+  // Throws std::invalid_argument unless data >= 1, 1 <= parity <= 4 and data + parity <= 64.
+  ErasureCode(std::size_t data, std::size_t parity);
+
+  std::size_t data() const { return data_; }
+  std::size_t parity() const { return parity_; }
+  std::size_t pieces() const { return data_ + parity_; }
+
+  static std::uint8_t coefficient(std::size_t row, std::size_t column);
+
+  // Parity of the data.
+  Matrix encoder() const;
+
+  // The pieces at `wanted` (data or parity) of those at `sources`: data() different positions, in the order in which
+  // the bytes will be given. O(k^3): once per kind of loss, not per chunk. Throws BeyondTolerance where there are fewer
+  // sources, std::invalid_argument where positions repeat or do not exist.
+  Matrix decoder(std::span<const std::size_t> sources, std::span<const std::size_t> wanted) const;
+
+ private:
+  Matrix generator_rows(std::span<const std::size_t> positions) const;
+
+  std::size_t data_;
+  std::size_t parity_;
+};
+
+}  // namespace ckpt::kernels
