@@ -1,7 +1,6 @@
 #include "cli/storage.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 
 #include "base/options.hpp"
@@ -18,12 +17,6 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// Failures of the connection or of the storage as a whole, which say nothing about one file.
-bool is_about_storage(const persist::StorageError& error) {
-  return error.error() == ETIMEDOUT || error.error() == ECANCELED || error.error() == ECONNRESET ||
-         error.error() == EHOSTUNREACH;
-}
-
 // A directory that is closed to us belongs to somebody else.
 bool has_steps(persist::FileSystem& files, const std::string& directory) {
   try {
@@ -31,7 +24,7 @@ bool has_steps(persist::FileSystem& files, const std::string& directory) {
     return std::any_of(entries.begin(), entries.end(),
                        [](const auto& entry) { return entry.is_directory && persist::parse_step_name(entry.name); });
   } catch (const persist::StorageError& error) {
-    if (is_about_storage(error)) throw;
+    if (error.is_about_storage()) throw;
     return false;
   }
 }
@@ -82,7 +75,7 @@ std::vector<persist::Step> Storage::steps() {
 bool Storage::may_be_coming(const std::string& job, const std::vector<persist::Step>& steps,
                             const persist::Step& step) {
   const persist::Step* const newest = newest_usable(steps);
-  if (step.record || (newest != nullptr && step.iteration < newest->iteration)) return false;
+  if (step.record || step.is_withheld || (newest != nullptr && step.iteration < newest->iteration)) return false;
   return !files_->file_size(job + "/" + persist::step_name(step.iteration) + "/" + std::string(persist::manifest_name));
 }
 
@@ -109,7 +102,7 @@ const persist::Step& find_step(const Storage& storage, const std::vector<persist
 const persist::StepRecord& find_usable_step(const Storage& storage, const std::vector<persist::Step>& steps,
                                             const std::string& word) {
   const persist::Step& step = find_step(storage, steps, word);
-  if (!step.usable()) throw Failure(CKPT_ERR_CORRUPT, step_text(step) + " cannot be used: " + step.problem);
+  if (!step.usable()) throw Failure(CKPT_ERR_CORRUPT, step_text(step) + " cannot be used: " + problem_text(step));
   return *step.record;
 }
 
@@ -131,6 +124,10 @@ std::uint64_t data_bytes(const persist::StepRecord& record) {
 
 std::string step_text(const persist::Step& step) { return "step " + std::to_string(step.iteration); }
 
+std::string problem_text(const persist::Step& step) {
+  return step.is_withheld ? "withheld: " + step.problem + "; it may be whole" : step.problem;
+}
+
 std::vector<std::string> read_shards(persist::FileSystem& files, const persist::StepRecord& record,
                                      const std::vector<persist::ShardFile>& shards, Progress& progress) {
   std::vector<std::string> problems;
@@ -140,7 +137,7 @@ std::vector<std::string> read_shards(persist::FileSystem& files, const persist::
       try {
         read_piece(files, record, *piece, memory.get(), progress);
       } catch (const persist::StorageError& error) {
-        if (is_about_storage(error)) throw;
+        if (error.is_about_storage()) throw;
         problems.emplace_back(error.what());
       } catch (const Failure& failure) {
         problems.emplace_back(failure.what());

@@ -62,6 +62,8 @@ std::uint64_t data_bytes(const persist::StepRecord& record);
 
 // "step 7"
 std::string step_text(const persist::Step& step);
+// Why it cannot be used.
+std::string problem_text(const persist::Step& step);
 
 // Reads shards of a step, every digest included; what is wrong with each piece, a sentence. Throws StorageError where
 // the storage, not the step, is the matter.

@@ -122,9 +122,10 @@ std::vector<Finding> look_at_job(Storage& storage, const std::string& job, const
                             std::to_string(newest->iteration)});
   for (const persist::Step& step : steps) {
     if (step.usable()) continue;
-    findings.push_back({Health::warning, subject,
-                        step.problem + (storage.may_be_coming(job, steps, step) ? ", unless it is being written now"
-                                                                                : "; ckptctl rm removes it")});
+    const std::string advice = step.is_withheld                          ? "; see that this node can read it"
+                               : storage.may_be_coming(job, steps, step) ? ", unless it is being written now"
+                                                                         : "; ckptctl rm removes it";
+    findings.push_back({Health::warning, subject, problem_text(step) + advice});
   }
   return findings;
 }

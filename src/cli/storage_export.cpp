@@ -196,6 +196,15 @@ void convert(const std::string& folder, const ExportOptions& options) {
                                        std::to_string(status) + "), and said why above");
 }
 
+// What "latest" leaves out: the steps that may be newer than the one it stands for.
+std::vector<std::string> passed_over(const std::vector<persist::Step>& steps, const StepRecord& taken) {
+  std::vector<std::string> sentences;
+  for (const persist::Step& step : steps)
+    if (!step.usable() && (step.is_withheld || step.iteration > taken.version.iteration()))
+      sentences.push_back(step_text(step) + ": " + problem_text(step));
+  return sentences;
+}
+
 }  // namespace
 
 Result export_step(const StorageScope& scope, const ExportOptions& options, Progress& progress) {
@@ -218,6 +227,9 @@ Result export_step(const StorageScope& scope, const ExportOptions& options, Prog
   result.json = {{"iteration", record.version.iteration()}, {"to", target_of(options)}};
   result.text = "exported step " + std::to_string(record.version.iteration()) + " of " + storage.job_label() + " to " +
                 target_of(options) + "\n";
+  if (options.step != "latest") return result;
+  result.json["passed_over"] = passed_over(steps, record);
+  for (const std::string& sentence : passed_over(steps, record)) result.text += "passed over " + sentence + "\n";
   return result;
 }
 

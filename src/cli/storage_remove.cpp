@@ -12,6 +12,7 @@ using persist::Step;
 // Why it should stay; "" where it may go.
 std::string why_keep(Storage& storage, const std::vector<Step>& all, const Step& step) {
   if (&step == newest_usable(all)) return step_text(step) + " is the newest usable one, which a restore takes";
+  if (step.is_withheld) return "storage keeps " + step_text(step) + " from us, which may be whole: " + step.problem;
   if (storage.may_be_coming(storage.job(), all, step))
     return step_text(step) + " is newer than all that are usable and may just be being written";
   return "";

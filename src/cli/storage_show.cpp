@@ -34,7 +34,10 @@ std::optional<std::int64_t> written_s(Storage& storage, const Step& step) {
 }
 
 json step_json(Storage& storage, const Step& step) {
-  json found = {{"iteration", step.iteration}, {"usable", step.usable()}, {"problem", step.problem}};
+  json found = {{"iteration", step.iteration},
+                {"usable", step.usable()},
+                {"withheld", step.is_withheld},
+                {"problem", step.problem}};
   if (!step.record) return found;
   const auto written = written_s(storage, step);
   found["incarnation"] = step.version().incarnation();
@@ -46,8 +49,7 @@ json step_json(Storage& storage, const Step& step) {
   return found;
 }
 
-Row step_row(const json& step) {
-  const std::string state = step.at("usable").get<bool>() ? "usable" : step.at("problem").get<std::string>();
+Row step_row(const json& step, const std::string& state) {
   if (!step.contains("incarnation")) return {step.at("iteration").dump(), "-", "-", "-", "-", "-", "-", state};
   const json& written = step.at("written_s");
   return {step.at("iteration").dump(),
@@ -66,7 +68,7 @@ Result list_job(Storage& storage) {
   std::vector<Row> rows = {{"step", "life", "ranks", "shards", "bytes", "written", "by", "state"}};
   for (const Step& step : storage.steps()) {
     result.json["steps"].push_back(step_json(storage, step));
-    rows.push_back(step_row(result.json["steps"].back()));
+    rows.push_back(step_row(result.json["steps"].back(), step.usable() ? "usable" : problem_text(step)));
   }
   result.text = table(rows);
   return result;

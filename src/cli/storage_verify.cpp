@@ -9,7 +9,7 @@ using nlohmann::json;
 using persist::Step;
 
 std::vector<std::string> problems_of(Storage& storage, const Step& step, Progress& progress) {
-  if (!step.usable()) return {step.problem};
+  if (!step.usable()) return {problem_text(step)};
   progress.begin("reading " + step_text(step), data_bytes(*step.record));
   auto problems = read_shards(storage.files(), *step.record, persist::files_of(*step.record), progress);
   progress.end();
@@ -35,7 +35,7 @@ Result verify(const StorageScope& scope, const std::vector<std::string>& words, 
     }
     const auto problems = problems_of(storage, *step, progress);
     result.json["steps"].push_back(
-        {{"iteration", step->iteration}, {"whole", problems.empty()}, {"problems", problems}});
+        {{"iteration", step->iteration}, {"whole", problems.empty()}, {"withheld", step->is_withheld}, {"problems", problems}});
     if (problems.empty()) result.text += step_text(*step) + ": whole, " + human_bytes(data_bytes(*step->record)) + "\n";
     for (const std::string& problem : problems) result.text += step_text(*step) + ": " + problem + "\n";
     result.good = result.good && problems.empty();

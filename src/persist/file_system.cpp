@@ -48,6 +48,12 @@ std::string text_of(int error) {
 StorageError::StorageError(int error, const std::string& doing)
     : Failure(status_of(error), doing + ": " + text_of(error)), error_(error) {}
 
+bool StorageError::is_about_storage() const {
+  return error_ == ETIMEDOUT || error_ == ECANCELED || error_ == ECONNRESET || error_ == EHOSTUNREACH;
+}
+
+bool StorageError::is_about_path() const { return error_ == ENOENT || error_ == ENOTDIR || error_ == EISDIR; }
+
 std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
   constexpr auto alignment = std::align_val_t{direct_alignment_bytes};
   return {static_cast<std::byte*>(::operator new(std::max<std::size_t>(size_bytes, 1), alignment)),

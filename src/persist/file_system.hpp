@@ -27,6 +27,10 @@ class StorageError : public Failure {
   // `doing` says what was tried, e.g. "cannot sync /mnt/job/step-00000001"; the text of `error` is appended.
   StorageError(int error, const std::string& doing);
   int error() const { return error_; }  // as errno; ETIMEDOUT: the deadline passed, ECANCELED: stopped
+  // It does not answer, is not there, or was called off: nothing is known of any path.
+  bool is_about_storage() const;
+  // The path is missing, or not what it should be. Of neither kind: what is there is kept from us, and may be whole.
+  bool is_about_path() const;
 
  private:
   int error_;

@@ -34,6 +34,7 @@ struct Offer {
 struct Listing {
   std::vector<Offer> offers;
   std::vector<std::string> problems;  // what was found and cannot be used, a sentence each
+  std::vector<std::string> withheld;  // what there is and cannot be read now: it may be newer than all that is offered
 };
 
 class Source {

@@ -10,19 +10,6 @@
 namespace ckpt::persist {
 namespace {
 
-// True for the failures that say nothing about the step: then there is no listing either.
-bool is_about_storage(const StorageError& error) {
-  switch (error.error()) {
-    case ETIMEDOUT:
-    case ECANCELED:
-    case ECONNRESET:
-    case EHOSTUNREACH:
-      return true;
-    default:
-      return false;
-  }
-}
-
 std::string check_file(FileSystem& files, const std::string& path, std::uint64_t expected_bytes) {
   const auto size = files.file_size(path);
   if (!size) return files.label(path) + " is missing";
@@ -58,8 +45,22 @@ void look_into(FileSystem& files, const std::string& job, Step& step) {
                    " of job " + record.job;
     return;
   }
-  step.problem = check_files(files, directory, record);
   step.record = std::move(record);
+  step.problem = check_files(files, directory, *step.record);
+}
+
+// Puts down what keeps a step from being used, and whether that is its own fault.
+template <class Look>
+void examine(Step& step, Look look) {
+  try {
+    look();
+  } catch (const StorageError& error) {
+    if (error.is_about_storage()) throw;
+    step.problem = error.what();
+    step.is_withheld = !error.is_about_path();
+  } catch (const Failure& failure) {
+    step.problem = failure.what();
+  }
 }
 
 // The newest version that anything in the directory belongs to; nothing where something is not ours.
@@ -76,6 +77,7 @@ std::optional<Version> newest_in(FileSystem& files, const std::string& directory
 
 bool may_go(FileSystem& files, const std::string& job, const Step& step, Version newest_usable) {
   if (step.usable()) return true;  // one of too many
+  if (step.is_withheld) return false;
   const auto newest = newest_in(files, job + "/" + step_name(step.iteration), step.iteration);
   return newest && *newest < newest_usable;
 }
@@ -113,14 +115,7 @@ std::vector<Step> list_steps(FileSystem& files, const std::string& job) {
     if (!iteration) continue;
     Step& step = steps.emplace_back();
     step.iteration = *iteration;
-    try {
-      look_into(files, job, step);
-    } catch (const StorageError& error) {
-      if (is_about_storage(error)) throw;
-      step.problem = error.what();
-    } catch (const Failure& failure) {
-      step.problem = failure.what();
-    }
+    examine(step, [&] { look_into(files, job, step); });
   }
   std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return a.version() != b.version() ? a.version() > b.version() : a.iteration > b.iteration;
@@ -132,7 +127,7 @@ std::string verify_step(FileSystem& files, const StepRecord& step) {
   try {
     for (const ShardRecord& shard : step.shards) ShardReader(files, step, shard.shard).verify();
   } catch (const StorageError& error) {
-    if (is_about_storage(error)) throw;
+    if (error.is_about_storage()) throw;
     return error.what();
   } catch (const Failure& failure) {
     return failure.what();
@@ -185,7 +180,7 @@ Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& r
         pruned.removed.push_back(step.iteration);
       }
     } catch (const StorageError& error) {
-      if (is_about_storage(error)) throw;
+      if (error.is_about_storage()) throw;
       pruned.problems.emplace_back(error.what());
     }
   }

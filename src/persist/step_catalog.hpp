@@ -17,13 +17,14 @@ struct Step {
   std::int64_t iteration = 0;
   std::optional<StepRecord> record;  // nothing: its manifest is missing or cannot be believed
   std::string problem;               // why the step cannot be used, as a sentence; empty: it can
+  bool is_withheld = false;          // the problem is that storage keeps it from us: it may be whole
   bool usable() const { return problem.empty(); }
   Version version() const { return record ? record->version : Version(); }
 };
 
 // Newest first, those of unknown version last. Reads manifests and the sizes of what they name, not the data: a step
 // found usable may still turn out damaged where it is read. Nothing where the job was never here. Throws StorageError
-// where the storage does not let us look; a step that it keeps from us is one with a problem.
+// where the storage does not let us look at all.
 std::vector<Step> list_steps(FileSystem& files, const std::string& job);
 
 // Reads the whole step. The problem as a sentence; empty: there is none.
@@ -48,8 +49,8 @@ struct Pruned {
 
 // Removes what need not be kept: usable steps beyond `retention`, what is left of older ones that never became whole or
 // are damaged, and, in those kept, what earlier lives and broken writes left. The newest usable step, everything newer,
-// and whatever this program does not understand stay. At every instant a step is whole or does not count: its manifest
-// goes first.
+// what storage keeps from us, and whatever this program does not understand stay. At every instant a step is whole or
+// does not count: its manifest goes first.
 Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention);
 
 // Removes one step, whatever its state.

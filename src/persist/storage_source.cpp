@@ -12,6 +12,10 @@ Listing StorageSource::list() {
   steps_.clear();
   reader_.reset();
   for (Step& step : list_steps(*files_, job_)) {
+    if (step.is_withheld) {
+      listing.withheld.push_back(step.problem + "; the step may be whole, and newer than all that is offered");
+      continue;
+    }
     if (!step.usable()) {
       listing.problems.push_back(std::move(step.problem));
       continue;

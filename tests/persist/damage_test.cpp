@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "memory_file_system.hpp"
+#include "persist/storage_source.hpp"
 #include "support.hpp"
 
 namespace ckpt::persist::test {
@@ -15,6 +16,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 const std::string newest = "job/step-00000002/";
+
+std::string text_of(int error) { return std::generic_category().message(error); }
 
 class Damage : public testing::Test {
  protected:
@@ -168,14 +171,47 @@ TEST_F(Damage, AManifestThatSaysSomethingImpossibleIsRefusedWithTheReason) {
   }
 }
 
-TEST_F(Damage, AFileThatCannotBeReadIsSkippedToo) {
-  for (const int error : {EIO, EACCES, ESTALE}) {
-    const auto disk = two_steps();
-    disk->fault = [&](std::size_t, const std::string& operation, const std::string& path) {
-      return operation != "list" && path.starts_with(newest + "rank1") ? error : 0;
-    };
-    EXPECT_THAT(sentence(disk), HasSubstr("step-00000002/rank1.1"));
+// Failures of whatever is done to a file, or all files, of the newest step.
+std::shared_ptr<Disk> failing(std::shared_ptr<Disk> disk, const std::string& file, int error) {
+  disk->fault = [=](std::size_t, const std::string& operation, const std::string& path) {
+    return operation != "list" && path.starts_with(newest + file) ? error : 0;
+  };
+  return disk;
+}
+
+// It may be whole, and is the newest: nobody may take it for one that is lost.
+TEST_F(Damage, AStepThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
+  for (const int error : {EIO, EACCES, EPERM, ESTALE, ELOOP, EROFS}) {
+    for (const std::string file : {"manifest.json", "rank1.1.safetensors", "rank0.1.leaves"}) {
+      const auto disk = failing(two_steps(), file, error);
+      EXPECT_THAT(sentence(disk), HasSubstr(newest + file));
+      MemoryFileSystem files(disk, options());
+      const auto steps = list_steps(files, "job");
+      const auto found = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.iteration == 2; });
+      ASSERT_NE(found, steps.end());
+      EXPECT_TRUE(found->is_withheld);
+      EXPECT_FALSE(found->usable());
+      const Listing listing = StorageSource(std::make_unique<MemoryFileSystem>(disk, options()), "job").list();
+      EXPECT_EQ(listing.offers.size(), 1u);
+      EXPECT_THAT(listing.problems, testing::IsEmpty());
+      EXPECT_THAT(listing.withheld, ElementsAre(testing::AllOf(HasSubstr(newest + file), HasSubstr(text_of(error)),
+                                                               HasSubstr("newer than all that is offered"))));
+    }
   }
+}
+
+TEST_F(Damage, WhatIsMissingOrNotWhatItShouldBeIsTheStepsOwnFault) {
+  for (const int error : {ENOENT, ENOTDIR, EISDIR}) {
+    const auto disk = failing(two_steps(), "manifest.json", error);
+    EXPECT_THAT(sentence(disk), HasSubstr(text_of(error)));
+    const Listing listing = StorageSource(std::make_unique<MemoryFileSystem>(disk, options()), "job").list();
+    EXPECT_EQ(listing.problems.size(), 1u);
+    EXPECT_THAT(listing.withheld, testing::IsEmpty());
+  }
+  const auto disk = two_steps();
+  disk->bytes(newest + "manifest.json")[100] ^= 1;
+  EXPECT_THAT(StorageSource(std::make_unique<MemoryFileSystem>(disk, options()), "job").list().withheld,
+              testing::IsEmpty());
 }
 
 // Nothing is said about the steps of a storage that does not answer.
@@ -244,6 +280,23 @@ TEST(StepCatalog, NeitherDamagedNorUnfinishedStepsCountAmongThoseKept) {
   EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, testing::UnorderedElementsAre(1, 2));
   EXPECT_THAT(iterations(files), testing::UnorderedElementsAre(3, 4, 5));
   EXPECT_EQ(find_whole_step(files, "job").step->version, Version(1, 3));
+}
+
+TEST(StepCatalog, WhatStorageKeepsFromUsIsNeitherRemovedNorCounted) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  for (std::int64_t k = 1; k <= 5; ++k) write_step(files, {1, k}, 3);
+  const auto before = disk->files();
+  disk->fault = [](std::size_t, const std::string& operation, const std::string& path) {
+    const bool is_withheld = path == "job/step-00000004/manifest.json" || path == "job/step-00000001/rank0.1.leaves";
+    return operation == "stat" && is_withheld ? EIO : 0;
+  };
+  EXPECT_TRUE(prune_steps(files, "job", {.keep_last = 3}).removed.empty());
+  EXPECT_EQ(disk->files(), before);
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, ElementsAre(3, 2));
+  disk->fault = nullptr;
+  EXPECT_THAT(iterations(files), ElementsAre(5, 4, 1));
+  EXPECT_TRUE(find_whole_step(files, "job").problems.empty());
 }
 
 TEST(StepCatalog, WhatALifeLeftUnfinishedGoesWhenALaterOneHasAStep) {

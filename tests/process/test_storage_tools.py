@@ -144,6 +144,7 @@ def test_ls_shows_jobs_and_the_steps_of_one(storage: Path) -> None:
         "shards": 2,
         "bytes": size,
         "usable": True,
+        "withheld": False,
         "problem": "",
         "written_by": "node-a",
         "written_s": int(written_s),
@@ -162,6 +163,36 @@ def test_ls_says_what_is_wrong_with_a_step(storage: Path) -> None:
     assert "has no manifest.json" in problems[300]
     assert "rank1.1.safetensors is" in problems[200] and "bytes long and should be" in problems[200]
     assert problems[100] == ""
+
+
+def keep_from_us(path: Path) -> None:
+    """What is there cannot be read by anybody, root included: a link to itself."""
+    path.rename(path.with_name("aside"))
+    path.symlink_to(path.name)
+
+
+def test_a_step_that_storage_keeps_back_is_not_called_damaged(storage: Path, tmp_path: Path) -> None:
+    manifest = step_folder(storage, 300) / "manifest.json"
+    keep_from_us(manifest)
+    where = ("--storage", storage, "--job", "job")
+    steps = json.loads(done("ls", "--json", *where))["steps"]
+    states = {step["iteration"]: (step["usable"], step["withheld"]) for step in steps}
+    assert states == {300: (False, True), 200: (True, False), 100: (True, False)}
+    sentence = f"withheld: cannot look at {manifest}: Too many levels of symbolic links; it may be whole"
+    assert sentence in done("ls", *where)
+    ran = ckptctl("verify", *where)
+    assert ran.returncode == 1 and f"step 300: {sentence}" in ran.stdout and "step 200: whole" in ran.stdout
+    assert json.loads(ckptctl("verify", "300", "--json", *where).stdout)["steps"][0]["withheld"]
+    assert "may be whole" in refused("rm", "300", "--yes", *where)
+    assert sentence in refused("inspect", "300", *where)
+    here = ("--arena-dir", f"/dev/shm/{tmp_path.name}-none", "--coordination", tmp_path)
+    doctor = ckptctl("doctor", *where, *here).stdout
+    assert sentence in doctor and "see that this node can read it" in doctor and "rm removes" not in doctor
+    exported = done("export", "latest", "--raw", tmp_path / "raw", *where)
+    assert "exported step 200" in exported and f"passed over step 300: {sentence}" in exported
+    assert "passed over" not in done("export", "100", "--raw", tmp_path / "raw", *where)
+    done("rm", "300", "--yes", "--force", *where)
+    assert steps_left(storage) == [100, 200]
 
 
 def test_inspect_shows_shards_and_tensors(storage: Path) -> None:
