@@ -1,7 +1,5 @@
 #include "kernels/coder.hpp"
 
-#include <isa-l/erasure_code.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -14,68 +12,157 @@ namespace ckpt::kernels {
 
 namespace {
 
-// Small enough that the tiles of all sources stay in the second cache, and of a few sources in the first.
-constexpr std::size_t tile_size_bytes = 4096;
-static_assert(leaf_size_bytes % tile_size_bytes == 0 && tile_size_bytes % stripe_size_bytes == 0);
+// The leaf that is being worked on, of one source or output: its bytes, and its digest as far as it has come.
+struct Leaf {
+  std::byte* data = nullptr;  // sources are not written through it
+  std::size_t size_bytes = 0;
+  std::uint64_t* digest = nullptr;
+  LeafHasher hasher = {};
 
-alignas(64) constexpr std::byte zeros[tile_size_bytes] = {};
+  bool in_stripes() const { return digest != nullptr && size_bytes > short_leaf_max_bytes; }
+  // Stripes that are whole and, where it is digested, fed to its digest: all but the last, which may be short.
+  std::size_t stripes() const { return whole_stripes(size_bytes); }
+  std::uint64_t* accumulators(std::size_t stripe) {
+    return in_stripes() && stripe < stripes() ? hasher.accumulators : nullptr;
+  }
+  void finish() {
+    if (digest == nullptr) return;
+    *digest = in_stripes() ? hasher.finish(data + size_bytes - stripe_size_bytes, size_bytes)
+                           : short_leaf_digest(data, size_bytes);
+  }
+};
 
-unsigned char* isal_bytes(const std::byte* data) {  // ISA-L reads through pointers that are not const
-  return const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(data));
-}
-
-// The digests of one piece's leaves, tile by tile in order.
-class LeafDigester {
+// One call: leaf by leaf, each in straight runs of stripes, and a seam wherever a source or the outputs end.
+class Pass {
  public:
-  void feed(const StripeLoops& loops, const std::byte* piece, std::size_t length_bytes, std::size_t offset,
-            std::size_t size_bytes, std::uint64_t* digests) {
-    const std::size_t leaf = offset / leaf_size_bytes, begin = offset % leaf_size_bytes;
-    const std::size_t leaf_bytes = leaf_length(length_bytes, leaf);
-    const std::byte* data = piece + leaf * leaf_size_bytes;
-    if (leaf_bytes <= short_leaf_max_bytes) {
-      digests[leaf] = short_leaf_digest(data, leaf_bytes);
-      return;
-    }
-    const std::size_t first = begin / stripe_size_bytes;
-    const std::size_t last = std::min((begin + size_bytes) / stripe_size_bytes, whole_stripes(leaf_bytes));
-    loops.digest(hasher_.accumulators, first, data + begin, last - first);
-    if (begin + size_bytes < leaf_bytes) return;
-    digests[leaf] = hasher_.finish(data + leaf_bytes - stripe_size_bytes, leaf_bytes);
-    hasher_ = LeafHasher{};
+  Pass(std::span<const Factor> factors, std::size_t columns, bool multiplying, bool to_sum, CombineLoop loop)
+      : factors_(factors), columns_(columns), multiplying_(multiplying), to_sum_(to_sum), loop_(loop) {}
+
+  void take(std::size_t column, const Source& source, std::uint64_t* digests) {
+    inputs_[input_count_++] = {source, digests, column};
   }
 
-  // As feed(), while the tile's bytes are copied into the piece from where they were made.
-  void feed_copying(const StripeLoops& loops, const std::byte* tile, std::byte* piece, std::size_t length_bytes,
-                    std::size_t offset, std::size_t size_bytes, std::uint64_t* digests) {
-    std::byte* to = piece + offset;
-    const std::size_t leaf_bytes = leaf_length(length_bytes, offset / leaf_size_bytes);
-    const std::size_t begin = offset % leaf_size_bytes;
-    const bool aligned = reinterpret_cast<std::uintptr_t>(to) % stripe_size_bytes == 0;
-    if (!aligned || leaf_bytes <= short_leaf_max_bytes) {
-      std::memcpy(to, tile, size_bytes);
-      if (digests != nullptr) feed(loops, piece, length_bytes, offset, size_bytes, digests);
-      return;
+  void run(std::span<const Output> outputs, std::size_t length_bytes) {
+    outputs_ = outputs;
+    for (std::size_t leaf = 0; leaf < leaf_count(length_bytes); ++leaf) {
+      open(leaf, length_bytes);
+      run_leaf();
+      for (std::size_t i = 0; i < living_; ++i) read_[i].finish();
+      for (std::size_t row = 0; row < outputs.size(); ++row) made_[row].finish();
     }
-    const std::size_t first = begin / stripe_size_bytes;
-    const std::size_t last = std::min((begin + size_bytes) / stripe_size_bytes, whole_stripes(leaf_bytes));
-    const std::size_t streamed = (last - first) * stripe_size_bytes;
-    loops.digest_and_copy(hasher_.accumulators, first, tile, tile, to, last - first);
-    std::memcpy(to + streamed, tile + streamed, size_bytes - streamed);
-    if (begin + size_bytes < leaf_bytes) return;
-    const std::byte* leaf_end = to + size_bytes;
-    if (digests != nullptr) {
-      digests[offset / leaf_size_bytes] = hasher_.finish(leaf_end - stripe_size_bytes, leaf_bytes);
-    }
-    hasher_ = LeafHasher{};
+    streaming_fence();
   }
 
  private:
-  LeafHasher hasher_;
-};
+  struct Input {
+    Source source;
+    std::uint64_t* digests;
+    std::size_t column;
+  };
 
-void prefetch_tile(const std::byte* data) {
-  for (std::size_t at = 0; at < tile_size_bytes; at += stripe_size_bytes) __builtin_prefetch(data + at);
-}
+  void open(std::size_t leaf, std::size_t length_bytes) {
+    const std::size_t offset = leaf * leaf_size_bytes;
+    for (std::size_t row = 0; row < outputs_.size(); ++row) {
+      const auto& [data, digests] = outputs_[row];
+      made_[row] = {data + offset, leaf_length(length_bytes, leaf), digests == nullptr ? nullptr : digests + leaf};
+    }
+    living_ = 0;
+    for (std::size_t i = 0; i < input_count_; ++i) {
+      const auto& [source, digests, column] = inputs_[i];
+      const std::size_t size = std::min(source.size_bytes, length_bytes);
+      if (size <= offset) continue;
+      read_[living_] = {const_cast<std::byte*>(source.data) + offset, leaf_length(size, leaf),
+                        digests == nullptr ? nullptr : digests + leaf};
+      columns_of_[living_++] = column;
+    }
+  }
+
+  void run_leaf() {
+    const std::size_t last = made_[0].stripes();
+    for (std::size_t stripe = 0; stripe <= last;) {
+      std::size_t stop = last;
+      for (std::size_t i = 0; i < living_; ++i) {
+        if (read_[i].stripes() >= stripe) stop = std::min(stop, read_[i].stripes());
+      }
+      if (stop > stripe) run_straight(stripe, stop - stripe);
+      run_seam(stop);
+      stripe = stop + 1;
+    }
+  }
+
+  void run_straight(std::size_t first, std::size_t count) {
+    std::size_t taken = 0;
+    for (std::size_t i = 0; i < living_; ++i) {
+      if (read_[i].stripes() > first) take_source(taken++, i, first, read_[i].data + first * stripe_size_bytes);
+    }
+    std::array<StripeOutput, max_parity_rows> to;
+    for (std::size_t row = 0; row < outputs_.size(); ++row) {
+      std::byte* data = made_[row].data + first * stripe_size_bytes;
+      // A sum was just read, so its line is in the cache already.
+      const bool aligned = reinterpret_cast<std::uintptr_t>(data) % stripe_size_bytes == 0;
+      to[row] = {data, made_[row].accumulators(first), aligned && !to_sum_};
+    }
+    run_loop(taken, to, first, count);
+  }
+
+  // One stripe, put together with zeros behind what ends in it.
+  void run_seam(std::size_t stripe) {
+    const std::size_t at = stripe * stripe_size_bytes;
+    alignas(64) std::byte ends[max_stripe_pieces][stripe_size_bytes];
+    std::size_t taken = 0;
+    for (std::size_t i = 0; i < living_; ++i) {
+      if (read_[i].size_bytes <= at) continue;
+      const std::byte* from = read_[i].data + at;
+      const std::size_t left = read_[i].size_bytes - at;
+      if (left < stripe_size_bytes) from = padded(ends[taken], from, left);
+      take_source(taken++, i, stripe, from);
+    }
+    const std::size_t left = std::min(stripe_size_bytes, made_[0].size_bytes - at);
+    alignas(64) std::byte sums[max_parity_rows][stripe_size_bytes];
+    std::array<StripeOutput, max_parity_rows> to;
+    for (std::size_t row = 0; row < outputs_.size(); ++row) {
+      if (to_sum_) padded(sums[row], made_[row].data + at, left);
+      to[row] = {sums[row], made_[row].accumulators(stripe), false};
+    }
+    run_loop(taken, to, stripe, 1);
+    for (std::size_t row = 0; row < outputs_.size(); ++row) std::memcpy(made_[row].data + at, sums[row], left);
+  }
+
+  static const std::byte* padded(std::byte* stripe, const std::byte* from, std::size_t size_bytes) {
+    std::memcpy(stripe, from, size_bytes);
+    std::memset(stripe + size_bytes, 0, stripe_size_bytes - size_bytes);
+    return stripe;
+  }
+
+  void take_source(std::size_t slot, std::size_t living, std::size_t stripe, const std::byte* data) {
+    from_[slot] = {data, read_[living].accumulators(stripe), factors_.data() + columns_of_[living]};
+  }
+
+  void run_loop(std::size_t taken, const std::array<StripeOutput, max_parity_rows>& to, std::size_t first,
+                std::size_t count) const {
+    loop_({.sources = std::span(from_).first(taken),
+           .outputs = std::span(to).first(outputs_.size()),
+           .factor_stride = columns_,
+           .multiplying = multiplying_,
+           .to_sum = to_sum_},
+          first, count);
+  }
+
+  std::span<const Factor> factors_;
+  std::size_t columns_;
+  bool multiplying_;
+  bool to_sum_;
+  CombineLoop loop_;
+  std::size_t input_count_ = 0;
+  std::array<Input, max_stripe_pieces> inputs_;
+  std::span<const Output> outputs_;
+
+  std::size_t living_ = 0;  // sources that reach into the leaf
+  std::array<Leaf, max_stripe_pieces> read_;
+  std::array<std::size_t, max_stripe_pieces> columns_of_;
+  std::array<Leaf, max_parity_rows> made_;
+  std::array<StripeSource, max_stripe_pieces> from_;
+};
 
 }  // namespace
 
@@ -86,130 +173,32 @@ Coder::Coder(Matrix matrix) : matrix_(std::move(matrix)) {
                                 std::to_string(max_stripe_pieces) + " columns, not " + std::to_string(rows()) +
                                 " and " + std::to_string(columns()));
   }
-  const auto& coefficients = matrix_.coefficients;
-  if (rows() == 1 && std::all_of(coefficients.begin(), coefficients.end(), [](auto c) { return c == 1; })) return;
-  tables_.resize(32 * coefficients.size());
-  ec_init_tables(static_cast<int>(columns()), static_cast<int>(rows()), matrix_.coefficients.data(), tables_.data());
+  for (const std::uint8_t coefficient : matrix_.coefficients) factors_.push_back(make_factor(coefficient));
+  is_xor_ = rows() == 1 && std::all_of(matrix_.coefficients.begin(), matrix_.coefficients.end(),
+                                       [](std::uint8_t coefficient) { return coefficient == 1; });
 }
-
-namespace {
-
-// Makes one tile of all outputs. Sources that end inside it cut it into runs; those that have ended are zeros.
-class TileMaker {
- public:
-  TileMaker(const Matrix& matrix, const std::vector<unsigned char>& tables, std::span<const Source> sources,
-            const StripeLoops& loops)
-      : matrix_(matrix), tables_(tables), sources_(sources), loops_(loops) {}
-
-  void make(std::size_t offset, std::size_t size_bytes, std::byte* const* tiles) {
-    std::size_t run = 0;
-    for (std::size_t done = 0; done < size_bytes; done += run) {
-      const std::size_t at = offset + done;
-      run = size_bytes - done;
-      std::size_t living = 0;
-      for (std::size_t column = 0; column < sources_.size(); ++column) {
-        const Source& source = sources_[column];
-        if (source.size_bytes > at) {
-          inputs_[tables_.empty() ? living : column] = source.data + at;
-          run = std::min(run, source.size_bytes - at);
-          ++living;
-        } else if (!tables_.empty()) {
-          inputs_[column] = zeros;
-        }
-      }
-      if (tables_.empty()) {
-        loops_.exclusive_or(inputs_.data(), living, tiles[0] + done, run);
-      } else {
-        multiply(tiles, done, run);
-      }
-    }
-  }
-
- private:
-  void multiply(std::byte* const* tiles, std::size_t done, std::size_t run) {
-    std::array<unsigned char*, max_stripe_pieces> from;
-    std::array<unsigned char*, max_parity_rows> to;
-    for (std::size_t column = 0; column < matrix_.columns; ++column) from[column] = isal_bytes(inputs_[column]);
-    for (std::size_t row = 0; row < matrix_.rows; ++row) to[row] = isal_bytes(tiles[row] + done);
-    ec_encode_data(static_cast<int>(run), static_cast<int>(matrix_.columns), static_cast<int>(matrix_.rows),
-                   const_cast<unsigned char*>(tables_.data()), from.data(), to.data());
-  }
-
-  const Matrix& matrix_;
-  const std::vector<unsigned char>& tables_;
-  std::span<const Source> sources_;
-  const StripeLoops& loops_;
-  std::array<const std::byte*, max_stripe_pieces> inputs_;
-};
-
-}  // namespace
 
 void Coder::combine(std::span<const Source> sources, std::span<const Output> outputs, std::size_t length_bytes,
                     std::span<std::uint64_t* const> source_digests, Isa isa) const {
-  const StripeLoops& loops = stripe_loops(isa);
-  alignas(64) std::byte memory[max_parity_rows][tile_size_bytes];
-  std::array<std::byte*, max_parity_rows> tiles;
-  for (std::size_t row = 0; row < rows(); ++row) tiles[row] = memory[row];
-  std::array<LeafDigester, max_parity_rows> made;
-  std::array<LeafDigester, max_stripe_pieces> read;
-  TileMaker maker(matrix_, tables_, sources, loops);
-
-  std::size_t size = 0;
-  for (std::size_t offset = 0; offset < length_bytes; offset += size) {
-    size = std::min(tile_size_bytes, length_bytes - offset);
-    for (std::size_t column = 0; column < source_digests.size(); ++column) {
-      const std::size_t length = std::min(length_bytes, sources[column].size_bytes);
-      if (source_digests[column] == nullptr || offset >= length) continue;
-      read[column].feed(loops, sources[column].data, length, offset, std::min(size, length - offset),
-                        source_digests[column]);
-    }
-    if (!is_xor()) {
-      for (const Source& source : sources) prefetch_tile(source.data + offset + tile_size_bytes);
-    }
-    maker.make(offset, size, tiles.data());
-    for (std::size_t row = 0; row < rows(); ++row) {
-      made[row].feed_copying(loops, tiles[row], outputs[row].data, length_bytes, offset, size, outputs[row].digests);
-    }
+  Pass pass(factors_, columns(), !is_xor_, false, combine_loop(isa));
+  for (std::size_t column = 0; column < sources.size(); ++column) {
+    pass.take(column, sources[column], source_digests.empty() ? nullptr : source_digests[column]);
   }
-  streaming_fence();
-}
-
-void Coder::take(Before before, std::size_t column, const Source& source, std::span<const Output> outputs,
-                 std::size_t length_bytes, Isa isa) const {
-  const StripeLoops& loops = stripe_loops(isa);
-  std::array<LeafDigester, max_parity_rows> made;
-  std::size_t size = 0;
-  for (std::size_t offset = 0; offset < length_bytes; offset += size) {
-    size = std::min(tile_size_bytes, length_bytes - offset);
-    const std::size_t given = offset < source.size_bytes ? std::min(size, source.size_bytes - offset) : 0;
-    std::array<unsigned char*, max_parity_rows> to;
-    for (std::size_t row = 0; row < rows(); ++row) {
-      to[row] = isal_bytes(outputs[row].data + offset);
-      if (before == Before::nothing) std::memset(to[row], 0, size);
-    }
-    if (given > 0 && is_xor()) {
-      const std::array<const std::byte*, 2> both = {outputs[0].data + offset, source.data + offset};
-      loops.exclusive_or(both.data(), both.size(), outputs[0].data + offset, given);
-    } else if (given > 0) {
-      ec_encode_data_update(static_cast<int>(given), static_cast<int>(columns()), static_cast<int>(rows()),
-                            static_cast<int>(column), const_cast<unsigned char*>(tables_.data()),
-                            isal_bytes(source.data + offset), to.data());
-    }
-    for (std::size_t row = 0; row < rows(); ++row) {
-      const auto& [data, digests] = outputs[row];
-      if (digests != nullptr) made[row].feed(loops, data, length_bytes, offset, size, digests);
-    }
-  }
+  pass.run(outputs, length_bytes);
 }
 
 void Coder::start(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
                   Isa isa) const {
-  take(Before::nothing, column, source, outputs, length_bytes, isa);
+  Pass pass(factors_, columns(), !is_xor_, false, combine_loop(isa));
+  pass.take(column, source, nullptr);
+  pass.run(outputs, length_bytes);
 }
 
 void Coder::add(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
                 Isa isa) const {
-  take(Before::sum, column, source, outputs, length_bytes, isa);
+  Pass pass(factors_, columns(), !is_xor_, true, combine_loop(isa));
+  pass.take(column, source, nullptr);
+  pass.run(outputs, length_bytes);
 }
 
 }  // namespace ckpt::kernels

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/combine_loops.hpp"
 #include "kernels/copy_digest.hpp"
 #include "kernels/erasure_code.hpp"
 #include "kernels/isa.hpp"
@@ -37,7 +38,7 @@ class Coder {
   std::size_t rows() const { return matrix_.rows; }
   std::size_t columns() const { return matrix_.columns; }
   const Matrix& matrix() const { return matrix_; }
-  bool is_xor() const { return tables_.empty(); }
+  bool is_xor() const { return is_xor_; }
 
   // outputs[r] = the sum over all columns c of coefficient (r, c) * sources[c], for length_bytes.
   //
@@ -55,12 +56,9 @@ class Coder {
            Isa isa = best_isa()) const;
 
  private:
-  enum class Before : std::uint8_t { nothing, sum };
-  void take(Before before, std::size_t column, const Source& source, std::span<const Output> outputs,
-            std::size_t length_bytes, Isa isa) const;
-
   Matrix matrix_;
-  std::vector<unsigned char> tables_;  // ISA-L's, row by row, 32 bytes for each coefficient; none for XOR
+  std::vector<Factor> factors_;  // of the matrix, row by row
+  bool is_xor_;
 };
 
 }  // namespace ckpt::kernels

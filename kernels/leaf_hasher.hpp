@@ -58,9 +58,6 @@ struct StripeLoops {
   // `copied` is `source` itself, or so near that its bytes are in the cache when it comes to them.
   void (*digest_and_copy)(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
                           const std::byte* copied, std::byte* destination, std::size_t count);
-  // destination = the exclusive or of `count` sources, zeros where there is none. The destination may be a source.
-  void (*exclusive_or)(const std::byte* const* sources, std::size_t count, std::byte* destination,
-                       std::size_t size_bytes);
 };
 
 // Of a supported `isa`.

@@ -1,6 +1,8 @@
-// The instruction sets' loops, one source file each (internal to kernels/). stripe_loops(Isa) picks among them.
+// The instruction sets' loops, one source file each (internal to kernels/). stripe_loops(Isa) and combine_loop(Isa)
+// pick among them.
 #pragma once
 
+#include "kernels/combine_loops.hpp"
 #include "kernels/leaf_hasher.hpp"
 
 namespace ckpt::kernels {
@@ -10,9 +12,12 @@ namespace ckpt::kernels {
 inline constexpr std::size_t prefetch_distance_bytes = 1536;
 
 extern const StripeLoops portable_loops;
+extern const CombineLoop portable_combine;
 #if defined(__x86_64__)
 extern const StripeLoops avx2_loops;
 extern const StripeLoops avx512_loops;
+extern const CombineLoop avx2_combine;
+extern const CombineLoop avx512_combine;  // needs GFNI and AVX512BW besides
 #endif
 
 }  // namespace ckpt::kernels

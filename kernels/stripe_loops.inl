@@ -6,8 +6,6 @@
 //   Lanes lanes_load(const std::uint64_t*); void lanes_store(std::uint64_t*, Lanes);
 //   void accumulate(Lanes&, Stripe, const unsigned char* key); void scramble(Lanes&);
 //   Stripe stripe_load(const std::byte*);             any alignment
-//   void stripe_store(std::byte*, Stripe);            any alignment
-//   Stripe stripe_xor(Stripe, Stripe);
 //   void stripe_stream(std::byte*, Stripe);           64-byte aligned, bypassing the cache where there is a way to
 //   void prefetch(const std::byte*);                  what lies prefetch_distance_bytes behind it
 
@@ -35,43 +33,4 @@ CKPT_TARGET void digest(std::uint64_t* accumulators, std::size_t first, const st
 CKPT_TARGET void digest_and_copy(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
                                  const std::byte* copied, std::byte* destination, std::size_t count) {
   take_stripes<true>(accumulators, first, source, copied, destination, count);
-}
-
-// The exclusive or of all sources' stripes at `at`.
-template <std::size_t stripes>
-CKPT_TARGET inline void xor_stripes(const std::byte* const* sources, std::size_t count, std::size_t at,
-                                    std::byte* destination) {
-  Stripe sums[stripes];
-  for (std::size_t i = 0; i < stripes; ++i) {
-    const std::byte* first = sources[0] + at + i * stripe_size_bytes;
-    prefetch(first);
-    sums[i] = stripe_load(first);
-  }
-  for (std::size_t source = 1; source < count; ++source) {
-    const std::byte* next = sources[source] + at;
-    for (std::size_t i = 0; i < stripes; ++i) {
-      prefetch(next + i * stripe_size_bytes);
-      sums[i] = stripe_xor(sums[i], stripe_load(next + i * stripe_size_bytes));
-    }
-  }
-  for (std::size_t i = 0; i < stripes; ++i) stripe_store(destination + at + i * stripe_size_bytes, sums[i]);
-}
-
-CKPT_TARGET void exclusive_or(const std::byte* const* sources, std::size_t count, std::byte* destination,
-                              std::size_t size_bytes) {
-  if (count == 0) {
-    std::fill_n(destination, size_bytes, std::byte{0});
-    return;
-  }
-  constexpr std::size_t at_once = 4;
-  std::size_t at = 0;
-  for (; size_bytes - at >= at_once * stripe_size_bytes; at += at_once * stripe_size_bytes) {
-    xor_stripes<at_once>(sources, count, at, destination);
-  }
-  for (; size_bytes - at >= stripe_size_bytes; at += stripe_size_bytes) xor_stripes<1>(sources, count, at, destination);
-  for (; at < size_bytes; ++at) {
-    std::byte sum = sources[0][at];
-    for (std::size_t source = 1; source < count; ++source) sum ^= sources[source][at];
-    destination[at] = sum;
-  }
 }

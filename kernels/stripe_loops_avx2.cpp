@@ -13,6 +13,7 @@ namespace ckpt::kernels {
 namespace {
 
 #define CKPT_TARGET __attribute__((target("avx2")))
+#define CKPT_COMBINE_TARGET CKPT_TARGET
 
 struct Pair {
   __m256i low, high;
@@ -83,11 +84,36 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
   lanes.high = scramble_half(lanes.high, keys.high);
 }
 
+// Each half of a byte looks its product up in a register.
+struct Multiplier {
+  __m256i low, high;
+};
+
+CKPT_TARGET inline __m256i twice(const std::uint8_t* table) {
+  return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+}
+
+CKPT_TARGET inline Multiplier multiplier(const Factor& factor) { return {twice(factor.low), twice(factor.high)}; }
+
+CKPT_TARGET inline __m256i multiply_half(__m256i bytes, const Multiplier& factor) {
+  const __m256i nibble = _mm256_set1_epi8(0x0F);
+  const __m256i low = _mm256_shuffle_epi8(factor.low, _mm256_and_si256(bytes, nibble));
+  const __m256i high = _mm256_shuffle_epi8(factor.high, _mm256_and_si256(_mm256_srli_epi64(bytes, 4), nibble));
+  return _mm256_xor_si256(low, high);
+}
+
+CKPT_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplier& factor) {
+  return {multiply_half(stripe.low, factor), multiply_half(stripe.high, factor)};
+}
+
 #include "kernels/stripe_loops.inl"
+// After it, since it builds on it:
+#include "kernels/combine_loops.inl"
 
 }  // namespace
 
-const StripeLoops avx2_loops = {digest, digest_and_copy, exclusive_or};
+const StripeLoops avx2_loops = {digest, digest_and_copy};
+const CombineLoop avx2_combine = combine;
 
 }  // namespace ckpt::kernels
 

@@ -1,4 +1,4 @@
-// AVX-512: a stripe is one register, and one store is a whole cache line.
+// AVX-512: a stripe is one register, and one store is a whole cache line. Combining needs GFNI and AVX512BW besides.
 #if defined(__x86_64__)
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -16,6 +16,7 @@ namespace ckpt::kernels {
 namespace {
 
 #define CKPT_TARGET __attribute__((target("avx512f")))
+#define CKPT_COMBINE_TARGET __attribute__((target("avx512f,avx512bw,gfni")))
 
 using Lanes = __m512i;
 using Stripe = __m512i;
@@ -55,11 +56,26 @@ CKPT_TARGET inline void scramble(Lanes& lanes) {
   lanes = _mm512_add_epi64(_mm512_mul_epu32(mixed, prime), _mm512_slli_epi64(high, 32));
 }
 
+struct Multiplier {
+  __m512i matrix;
+};
+
+CKPT_COMBINE_TARGET inline Multiplier multiplier(const Factor& factor) {
+  return {_mm512_set1_epi64(static_cast<long long>(factor.matrix))};
+}
+
+CKPT_COMBINE_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplier& factor) {
+  return _mm512_gf2p8affine_epi64_epi8(stripe, factor.matrix, 0);
+}
+
 #include "kernels/stripe_loops.inl"
+// After it, since it builds on it:
+#include "kernels/combine_loops.inl"
 
 }  // namespace
 
-const StripeLoops avx512_loops = {digest, digest_and_copy, exclusive_or};
+const StripeLoops avx512_loops = {digest, digest_and_copy};
+const CombineLoop avx512_combine = combine;
 
 }  // namespace ckpt::kernels
 

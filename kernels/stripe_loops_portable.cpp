@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/gf256.hpp"
 #include "kernels/stripe_loops.hpp"
 
 namespace ckpt::kernels {
@@ -10,6 +11,7 @@ namespace ckpt::kernels {
 namespace {
 
 #define CKPT_TARGET
+#define CKPT_COMBINE_TARGET CKPT_TARGET
 
 using Lanes = std::array<std::uint64_t, 8>;
 using Stripe = std::array<std::byte, stripe_size_bytes>;
@@ -50,10 +52,32 @@ void scramble(Lanes& lanes) {
   }
 }
 
+// By doubling: the compiler makes vectors of these loops.
+struct Multiplier {
+  std::uint8_t factor;
+};
+
+Multiplier multiplier(const Factor& factor) { return {factor.value}; }
+
+Stripe stripe_multiply(Stripe stripe, const Multiplier& multiplier) {
+  Stripe product{};
+  for (unsigned bits = multiplier.factor; bits != 0; bits >>= 1) {
+    if ((bits & 1) != 0) product = stripe_xor(product, stripe);
+    for (std::byte& byte : stripe) {
+      const auto value = std::to_integer<unsigned>(byte);
+      byte = static_cast<std::byte>(value << 1 ^ (value >> 7) * (gf256::polynomial & 0xFF));
+    }
+  }
+  return product;
+}
+
 #include "kernels/stripe_loops.inl"
+// After it, since it builds on it:
+#include "kernels/combine_loops.inl"
 
 }  // namespace
 
-const StripeLoops portable_loops = {digest, digest_and_copy, exclusive_or};
+const StripeLoops portable_loops = {digest, digest_and_copy};
+const CombineLoop portable_combine = combine;
 
 }  // namespace ckpt::kernels

@@ -1,0 +1,85 @@
+// The loop over the stripes of a combination, written once for all instruction sets, after stripe_loops.inl and in its
+// manner. Besides that file's operations a source file defines CKPT_COMBINE_TARGET, which may allow more, and
+//
+//   void stripe_store(std::byte*, Stripe);                      any alignment
+//   Stripe stripe_xor(Stripe, Stripe);
+//   struct Multiplier; Multiplier multiplier(const Factor&);    a factor in registers
+//   Stripe stripe_multiply(Stripe, const Multiplier&);
+
+CKPT_COMBINE_TARGET inline void digest_stripes(std::uint64_t* accumulators, std::size_t place, const Stripe* stripes,
+                                               std::size_t count) {
+  Lanes lanes = lanes_load(accumulators);
+  for (std::size_t i = 0; i < count; ++i) accumulate(lanes, stripes[i], secret + 8 * (place + i));
+  if (place + count == block_stripes) scramble(lanes);
+  lanes_store(accumulators, lanes);
+}
+
+// `at_once` stripes that lie in one block, the first at `place` of it and at offset `at` of all data.
+template <bool multiplying, std::size_t rows, std::size_t at_once>
+CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t place, std::size_t at) {
+  Stripe sums[rows][at_once];
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t i = 0; i < at_once; ++i) {
+      sums[row][i] = job.to_sum ? stripe_load(job.outputs[row].data + at + i * stripe_size_bytes) : Stripe{};
+    }
+  }
+  for (const StripeSource& source : job.sources) {
+    Stripe stripes[at_once];
+    for (std::size_t i = 0; i < at_once; ++i) {
+      prefetch(source.data + at + i * stripe_size_bytes);
+      stripes[i] = stripe_load(source.data + at + i * stripe_size_bytes);
+    }
+    for (std::size_t row = 0; row < rows; ++row) {
+      if constexpr (multiplying) {
+        const Multiplier factor = multiplier(source.factors[row * job.factor_stride]);
+        for (std::size_t i = 0; i < at_once; ++i) {
+          sums[row][i] = stripe_xor(sums[row][i], stripe_multiply(stripes[i], factor));
+        }
+      } else {
+        for (std::size_t i = 0; i < at_once; ++i) sums[row][i] = stripe_xor(sums[row][i], stripes[i]);
+      }
+    }
+    if (source.accumulators != nullptr) digest_stripes(source.accumulators, place, stripes, at_once);
+  }
+  for (std::size_t row = 0; row < rows; ++row) {
+    const StripeOutput& output = job.outputs[row];
+    if (output.accumulators != nullptr) digest_stripes(output.accumulators, place, sums[row], at_once);
+    for (std::size_t i = 0; i < at_once; ++i) {
+      std::byte* to = output.data + at + i * stripe_size_bytes;
+      if (output.streaming) {
+        stripe_stream(to, sums[row][i]);
+      } else {
+        stripe_store(to, sums[row][i]);
+      }
+    }
+  }
+}
+
+template <bool multiplying, std::size_t rows, std::size_t at_once>
+CKPT_COMBINE_TARGET void combine_rows(const StripeJob& job, std::size_t first, std::size_t count) {
+  static_assert(block_stripes % at_once == 0);
+  for (std::size_t done = 0; done < count;) {
+    const std::size_t place = (first + done) % block_stripes;
+    if (place % at_once == 0 && count - done >= at_once) {
+      combine_at<multiplying, rows, at_once>(job, place, done * stripe_size_bytes);
+      done += at_once;
+    } else {
+      combine_at<multiplying, rows, 1>(job, place, done * stripe_size_bytes);
+      ++done;
+    }
+  }
+}
+
+CKPT_COMBINE_TARGET void combine(const StripeJob& job, std::size_t first, std::size_t count) {
+  if (!job.multiplying) return combine_rows<false, 1, 4>(job, first, count);
+  switch (job.outputs.size()) {
+    case 1:
+      return combine_rows<true, 1, 4>(job, first, count);
+    case 2:
+      return combine_rows<true, 2, 2>(job, first, count);
+    case 3:
+      return combine_rows<true, 3, 1>(job, first, count);
+    default:
+      return combine_rows<true, 4, 1>(job, first, count);
+  }
+}
