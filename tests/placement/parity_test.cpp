@@ -1,0 +1,182 @@
+// The layout of parity groups: what lies where, what is sent, and how much.
+#include "placement/parity.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "placement/sampling.hpp"
+
+namespace ckpt::placement {
+namespace {
+
+constexpr std::uint64_t unit = 16;
+
+std::vector<ParityLayout> layouts() {
+  std::vector<ParityLayout> all;
+  for (std::uint32_t parity = 1; parity <= 4; ++parity) {
+    for (std::uint32_t members = parity + 1; members <= 9; ++members) {
+      std::vector<std::uint64_t> lengths(members);
+      all.emplace_back(lengths, parity, unit);  // all empty
+      for (std::uint32_t i = 0; i < members; ++i) lengths[i] = i % 3 == 2 ? 0 : 1 + (i * 389) % 1009;
+      all.emplace_back(lengths, parity, unit);
+      all.emplace_back(std::vector<std::uint64_t>(members, unit * (members - parity)), parity, unit);
+      all.emplace_back(std::vector<std::uint64_t>(members, 1), parity, unit);
+    }
+  }
+  return all;
+}
+
+TEST(ParityLayout, EveryMemberHasOnePositionInEveryStripe) {
+  for (const auto& layout : layouts()) {
+    for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
+      std::set<std::uint32_t> members;
+      for (std::uint32_t position = 0; position < layout.members(); ++position) {
+        const std::uint32_t member = layout.member_at(stripe, position);
+        EXPECT_TRUE(members.insert(member).second);
+        EXPECT_EQ(layout.position_of(stripe, member), position);
+        if (!layout.is_parity(position)) {
+          EXPECT_EQ(layout.stripe_of(member, position), stripe);
+        }
+      }
+      for (std::uint32_t row = 0; row < layout.parity(); ++row) {
+        EXPECT_EQ(layout.member_at(stripe, layout.columns() + row), (stripe + row) % layout.members());
+      }
+    }
+  }
+}
+
+// The figure in the header.
+TEST(ParityLayout, FourMembersWithOneParityLieAsDrawn) {
+  const ParityLayout layout(std::vector<std::uint64_t>(4, 48), 1, unit);
+  const std::vector<std::vector<int>> drawn = {{-1, 0, 1, 2}, {2, -1, 0, 1}, {1, 2, -1, 0}, {0, 1, 2, -1}};
+  for (std::uint32_t stripe = 0; stripe < 4; ++stripe) {
+    for (std::uint32_t member = 0; member < 4; ++member) {
+      const std::uint32_t position = layout.position_of(stripe, member);
+      EXPECT_EQ(layout.is_parity(position) ? -1 : static_cast<int>(position), drawn[stripe][member]);
+    }
+  }
+}
+
+TEST(ParityLayout, SegmentsFollowEachOtherAndAreAsLargeAsTheLongestShardNeeds) {
+  for (const auto& layout : layouts()) {
+    std::uint64_t longest = 0;
+    for (std::uint32_t member = 0; member < layout.members(); ++member) {
+      longest = std::max(longest, layout.length_bytes(member));
+      std::uint64_t end = 0;
+      for (std::uint32_t column = 0; column < layout.columns(); ++column) {
+        const ByteRange segment = layout.segment(member, column);
+        EXPECT_EQ(segment.first_byte, end);
+        EXPECT_LE(segment.size_bytes, layout.segment_bytes());
+        end += segment.size_bytes;
+      }
+      EXPECT_EQ(end, layout.length_bytes(member));
+    }
+    EXPECT_EQ(layout.segment_bytes() % unit, 0U);
+    EXPECT_GE(layout.segment_bytes() * layout.columns(), longest);
+    EXPECT_LT(layout.segment_bytes(), longest / layout.columns() + 1 + unit);
+  }
+}
+
+TEST(ParityLayout, ParityIsAsLongAsTheLongestSegmentOfItsStripe) {
+  for (const auto& layout : layouts()) {
+    std::uint64_t total = 0;
+    for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
+      std::uint64_t most = 0;
+      for (std::uint32_t column = 0; column < layout.columns(); ++column) {
+        most = std::max(most, layout.stored_bytes(stripe, column));
+      }
+      EXPECT_EQ(layout.parity_bytes(stripe), most);
+      EXPECT_EQ(layout.stored_bytes(stripe, layout.columns()), most);
+      total += most * layout.parity();
+    }
+    std::uint64_t held = 0;
+    for (std::uint32_t member = 0; member < layout.members(); ++member) held += layout.parity_bytes_of(member);
+    EXPECT_EQ(held, total);
+  }
+}
+
+// Follows the transfers: every row's holder gets every source's bytes once, or the finished row once.
+TEST(ParityLayout, TransfersBringEveryRowAllThatItNeedsAndNoMore) {
+  for (const auto& layout : layouts()) {
+    EXPECT_TRUE(layout.transfers(Route::local).empty());
+    for (const Route route : {Route::direct, Route::gathered}) {
+      std::map<std::pair<std::uint32_t, std::uint32_t>, std::set<std::uint32_t>> arrived;  // [stripe, member]
+      for (const ParityTransfer& transfer : layout.transfers(route)) {
+        EXPECT_GT(transfer.bytes.size_bytes, 0U);
+        EXPECT_NE(transfer.from, transfer.to);
+        EXPECT_TRUE((arrived[{transfer.stripe, transfer.to}].insert(transfer.position).second));
+        if (layout.is_parity(transfer.position)) {
+          EXPECT_EQ(transfer.from, transfer.stripe);  // row 0
+          EXPECT_EQ(transfer.to, layout.member_at(transfer.stripe, transfer.position));
+          EXPECT_EQ(transfer.bytes, (ByteRange{0, layout.parity_bytes(transfer.stripe)}));
+        } else {
+          EXPECT_EQ(transfer.from, layout.member_at(transfer.stripe, transfer.position));
+          EXPECT_EQ(transfer.bytes, layout.segment(transfer.from, transfer.position));
+        }
+      }
+      for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
+        std::set<std::uint32_t> sources;
+        for (std::uint32_t column = 0; column < layout.columns(); ++column) {
+          if (layout.stored_bytes(stripe, column) > 0) sources.insert(column);
+        }
+        for (std::uint32_t row = 0; row < layout.parity(); ++row) {
+          const std::uint32_t position = layout.columns() + row;
+          std::set<std::uint32_t> finished;
+          if (layout.parity_bytes(stripe) > 0) finished.insert(position);
+          EXPECT_EQ((arrived[{stripe, layout.member_at(stripe, position)}]),
+                    row == 0 || route == Route::direct ? sources : finished);
+        }
+      }
+    }
+  }
+}
+
+TEST(ParityLayout, RefusesGroupsThatCannotBe) {
+  const auto make = [](std::size_t members, std::uint32_t parity, std::uint64_t unit_bytes) {
+    ParityLayout(std::vector<std::uint64_t>(members, 1), parity, unit_bytes);
+  };
+  EXPECT_NO_THROW(make(2, 1, 1));
+  EXPECT_NO_THROW(make(64, 4, 1));
+  EXPECT_THROW(make(1, 1, 1), std::invalid_argument);
+  EXPECT_THROW(make(0, 1, 1), std::invalid_argument);
+  EXPECT_THROW(make(4, 0, 1), std::invalid_argument);
+  EXPECT_THROW(make(4, 4, 1), std::invalid_argument);
+  EXPECT_THROW(make(8, 5, 1), std::invalid_argument);
+  EXPECT_THROW(make(65, 1, 1), std::invalid_argument);
+  EXPECT_THROW(make(4, 1, 0), std::invalid_argument);
+  EXPECT_THROW(LocalParity(100, 0, 1, 1), std::invalid_argument);
+}
+
+// REFT: what a rank captures beyond its part is W / (m (m - 1)) of a shard of W bytes that m ranks hold.
+TEST(LocalParity, CapturesWhatTheReftPaperSaysAndFromBytesThatEveryRankHas) {
+  for (std::uint32_t ranks = 2; ranks <= 8; ++ranks) {
+    const std::uint64_t shard_bytes = unit * ranks * (ranks - 1) * 5;
+    const LocalParity local(shard_bytes, ranks, 1, unit);
+    std::vector<int> covered(shard_bytes);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      EXPECT_EQ(local.layout().parity_bytes_of(rank), shard_bytes / (ranks * (ranks - 1)));
+      for (std::uint32_t column = 0; column < ranks - 1; ++column) {
+        const ByteRange source = local.source(rank, column);
+        for (std::uint64_t i = 0; i < source.size_bytes; ++i) ++covered[source.first_byte + i];
+        // Nobody protects bytes of its own part.
+        EXPECT_NE(local.layout().member_at(local.layout().stripe_of(rank, column), ranks - 1), rank);
+      }
+    }
+    EXPECT_TRUE(std::all_of(covered.begin(), covered.end(), [](int times) { return times == 1; }));
+  }
+}
+
+TEST(LocalParity, PartsAreThoseOfSharedShards) {
+  const LocalParity local(1000, 3, 1, unit);
+  for (std::uint32_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(local.part(rank), bytes_of({rank, 3}, 1000, unit));
+    EXPECT_EQ(local.layout().length_bytes(rank), local.part(rank).size_bytes);
+  }
+}
+
+}  // namespace
+}  // namespace ckpt::placement
