@@ -68,16 +68,21 @@ struct ReadQueue::State {
   std::mutex mutex;
   std::condition_variable ready;
   std::deque<Task> tasks;
+  std::size_t lists = 0;  // that many of them, in front
   bool ending = false;
   std::stop_source stop;
   std::vector<std::thread> threads;
 
-  void put(std::vector<Task> added) {
+  void put(std::vector<Task> added, bool is_list = false) {
     bool full = false;
     {
       const std::lock_guard lock(mutex);
       full = tasks.size() + added.size() > limits.requests_max;
-      if (!full) std::move(added.begin(), added.end(), std::back_inserter(tasks));
+      if (!full) {
+        const auto at = is_list ? tasks.begin() + static_cast<std::ptrdiff_t>(lists) : tasks.end();
+        tasks.insert(at, std::make_move_iterator(added.begin()), std::make_move_iterator(added.end()));
+        lists += is_list ? 1 : 0;
+      }
     }
     if (!full) {
       ready.notify_all();
@@ -92,6 +97,7 @@ struct ReadQueue::State {
     {
       const std::lock_guard lock(mutex);
       dropped.swap(tasks);
+      lists = 0;
       ending = ending || for_good;
       stop.request_stop();
       if (!for_good) stop = std::stop_source();
@@ -113,6 +119,7 @@ struct ReadQueue::State {
         if (ending) return;
         task = std::move(tasks.front());
         tasks.pop_front();
+        lists -= lists > 0 ? 1 : 0;
         current = stop.get_token();
       }
       ReadOutcome made;
@@ -140,10 +147,11 @@ ReadQueue::~ReadQueue() {
 
 void ReadQueue::list(std::function<void(const ReadOutcome&, Listing)> done) {
   state_->put({{[done = std::move(done)](Source* source, const ReadOutcome& made) {
-    Listing listing;
-    const auto outcome = source == nullptr ? made : attempt([&] { listing = source->list(); });
-    done(outcome, std::move(listing));
-  }}});
+                Listing listing;
+                const auto outcome = source == nullptr ? made : attempt([&] { listing = source->list(); });
+                done(outcome, std::move(listing));
+              }}},
+              true);
 }
 
 void ReadQueue::manifest(const std::string& shard, Version version,
@@ -156,7 +164,7 @@ void ReadQueue::manifest(const std::string& shard, Version version,
 }
 
 void ReadQueue::read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
-                     std::function<void(const ReadOutcome&)> done) {
+                     std::function<void(const ReadOutcome&)> done, std::stop_token stop) {
   // Parts begin at leaves, so that none is read twice.
   const std::uint64_t share = range.size_bytes / std::max(state_->limits.threads, 1u) + 1;
   const std::uint64_t step =
@@ -176,6 +184,7 @@ void ReadQueue::read(const std::string& shard, Version version, ByteRange range,
   for (const ByteRange& part : parts) {
     std::byte* const to = destination + (part.offset_bytes - range.offset_bytes);
     tasks.push_back({[=](Source* source, const ReadOutcome& made) {
+      if (stop.stop_requested()) return shared->end_part(called_off);
       shared->end_part(source == nullptr ? made : attempt([&] { source->read(shard, version, part, to); }));
     }});
   }

@@ -1,15 +1,16 @@
 // Reads from a source in the background, on several threads, each with a source of its own.
 //
 // Thread-safe; no call waits for the source, but for the destructor, which calls off what is under way. Requests are
-// served in order; a read is spread over the threads. `done` is called once for each request, from one of the queue's
-// threads (the destructor's for those that were not begun): it must not block, and not call back. At most
-// `requests_max` wait; beyond, a request fails at once with CKPT_ERR_NO_SPACE.
+// served in order, a list before everything that is not one; a read is spread over the threads. `done` is called once
+// for each request, from one of the queue's threads (the destructor's for those that were not begun): it must not
+// block, and not call back. At most `requests_max` wait; beyond, a request fails at once with CKPT_ERR_NO_SPACE.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "persist/source.hpp"
@@ -37,9 +38,10 @@ class ReadQueue {
   void list(std::function<void(const ReadOutcome&, Listing)> done);
   void manifest(const std::string& shard, Version version,
                 std::function<void(const ReadOutcome&, arena::Manifest)> done);
-  // `destination` stays valid until `done`; nothing writes to it afterwards, whatever the outcome.
+  // `destination` stays valid until `done`; nothing writes to it afterwards, whatever the outcome. Parts that were not
+  // begun when `stop` is requested end as CKPT_ERR_DISCARDED when their turn comes; those that were go on.
   void read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
-            std::function<void(const ReadOutcome&)> done);
+            std::function<void(const ReadOutcome&)> done, std::stop_token stop = {});
   // Calls off what is under way and what waits: their outcomes are CKPT_ERR_DISCARDED.
   void cancel();
 
