@@ -200,7 +200,7 @@ void convert(const std::string& folder, const ExportOptions& options) {
 std::vector<std::string> passed_over(const std::vector<persist::Step>& steps, const StepRecord& taken) {
   std::vector<std::string> sentences;
   for (const persist::Step& step : steps)
-    if (!step.usable() && (step.is_withheld || step.iteration > taken.version.iteration()))
+    if (!step.usable() && step.may_be_newer_than(taken.version))
       sentences.push_back(step_text(step) + ": " + problem_text(step));
   return sentences;
 }

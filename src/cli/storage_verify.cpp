@@ -34,8 +34,10 @@ Result verify(const StorageScope& scope, const std::vector<std::string>& words, 
       continue;
     }
     const auto problems = problems_of(storage, *step, progress);
-    result.json["steps"].push_back(
-        {{"iteration", step->iteration}, {"whole", problems.empty()}, {"withheld", step->is_withheld}, {"problems", problems}});
+    result.json["steps"].push_back({{"iteration", step->iteration},
+                                    {"whole", problems.empty()},
+                                    {"withheld", step->is_withheld},
+                                    {"problems", problems}});
     if (problems.empty()) result.text += step_text(*step) + ": whole, " + human_bytes(data_bytes(*step->record)) + "\n";
     for (const std::string& problem : problems) result.text += step_text(*step) + ": " + problem + "\n";
     result.good = result.good && problems.empty();

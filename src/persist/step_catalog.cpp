@@ -40,6 +40,7 @@ void look_into(FileSystem& files, const std::string& job, Step& step) {
     return;
   }
   StepRecord record = decode_record(read_whole(files, path, record_max_bytes), files.label(path));
+  step.newest_incarnation = std::max(step.newest_incarnation, record.version.incarnation());
   if (record.kind != StepRecord::Kind::step || record.job != job || record.version.iteration() != step.iteration) {
     step.problem = files.label(path) + " belongs to iteration " + std::to_string(record.version.iteration()) +
                    " of job " + record.job;
@@ -63,23 +64,28 @@ void examine(Step& step, Look look) {
   }
 }
 
-// The newest version that anything in the directory belongs to; nothing where something is not ours.
-std::optional<Version> newest_in(FileSystem& files, const std::string& directory, std::int64_t iteration) {
-  Version newest;
+// What the names in a step's directory tell.
+struct Names {
+  std::uint64_t newest_incarnation = 0;
+  bool are_all_ours = true;
+};
+Names look_at_names(FileSystem& files, const std::string& directory) {
+  Names names;
   for (const DirectoryEntry& entry : files.list(directory)) {
     if (entry.name.starts_with(manifest_name)) continue;
     const auto incarnation = incarnation_in(entry.name);
-    if (entry.is_directory || !incarnation || *incarnation > Version::incarnation_max) return std::nullopt;
-    newest = std::max(newest, Version(*incarnation, iteration));
+    const bool is_ours = !entry.is_directory && incarnation && *incarnation <= Version::incarnation_max;
+    names.are_all_ours = names.are_all_ours && is_ours;
+    if (is_ours) names.newest_incarnation = std::max(names.newest_incarnation, *incarnation);
   }
-  return newest;
+  return names;
 }
 
 bool may_go(FileSystem& files, const std::string& job, const Step& step, Version newest_usable) {
   if (step.usable()) return true;  // one of too many
   if (step.is_withheld) return false;
-  const auto newest = newest_in(files, job + "/" + step_name(step.iteration), step.iteration);
-  return newest && *newest < newest_usable;
+  const Names names = look_at_names(files, job + "/" + step_name(step.iteration));
+  return names.are_all_ours && Version(names.newest_incarnation, step.iteration) < newest_usable;
 }
 
 // Removes what a whole step does not need: what earlier lives left, and what never became a whole file.
@@ -115,7 +121,9 @@ std::vector<Step> list_steps(FileSystem& files, const std::string& job) {
     if (!iteration) continue;
     Step& step = steps.emplace_back();
     step.iteration = *iteration;
-    examine(step, [&] { look_into(files, job, step); });
+    // Without the names nobody knows which lives left something there.
+    examine(step, [&] { step.newest_incarnation = look_at_names(files, job + "/" + entry.name).newest_incarnation; });
+    if (step.usable()) examine(step, [&] { look_into(files, job, step); });
   }
   std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return a.version() != b.version() ? a.version() > b.version() : a.iteration > b.iteration;
@@ -165,11 +173,13 @@ void remove_step(FileSystem& files, const std::string& job, std::int64_t iterati
   files.sync_directory(job);
 }
 
-Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention) {
+Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention,
+                   const std::set<Version>& damaged) {
   Pruned pruned;
   Version newest_usable;
   std::uint32_t kept = 0;
-  for (const Step& step : list_steps(files, job)) {
+  for (Step& step : list_steps(files, job)) {
+    if (damaged.contains(step.version())) step.problem = "it was found damaged";
     try {
       if (step.usable() && is_kept(step, retention, kept)) {
         newest_usable = std::max(newest_usable, step.version());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,14 @@ struct Step {
   std::optional<StepRecord> record;  // nothing: its manifest is missing or cannot be believed
   std::string problem;               // why the step cannot be used, as a sentence; empty: it can
   bool is_withheld = false;          // the problem is that storage keeps it from us: it may be whole
+  // The largest that a file's name or the manifest carries; 0: none was seen.
+  std::uint64_t newest_incarnation = 0;
   bool usable() const { return problem.empty(); }
   Version version() const { return record ? record->version : Version(); }
+  // Whether what lies there may be newer than that.
+  bool may_be_newer_than(Version other) const {
+    return newest_incarnation == 0 || Version(newest_incarnation, iteration) > other;
+  }
 };
 
 // Newest first, those of unknown version last. Reads manifests and the sizes of what they name, not the data: a step
@@ -50,8 +57,10 @@ struct Pruned {
 // Removes what need not be kept: usable steps beyond `retention`, what is left of older ones that never became whole or
 // are damaged, and, in those kept, what earlier lives and broken writes left. The newest usable step, everything newer,
 // what storage keeps from us, and whatever this program does not understand stay. At every instant a step is whole or
-// does not count: its manifest goes first.
-Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention);
+// does not count: its manifest goes first. `damaged` are steps that pass for usable and were found not to be, where
+// they were read.
+Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& retention,
+                   const std::set<Version>& damaged = {});
 
 // Removes one step, whatever its state.
 void remove_step(FileSystem& files, const std::string& job, std::int64_t iteration);

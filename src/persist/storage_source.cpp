@@ -1,8 +1,21 @@
 #include "persist/storage_source.hpp"
 
+#include <algorithm>
+
 #include "persist/step_catalog.hpp"
 
 namespace ckpt::persist {
+namespace {
+
+Offer offer_of(const StepRecord& step) {
+  Offer offer{step.version, step.world_size, {}};
+  for (const ShardRecord& shard : step.shards)
+    offer.shards.push_back(
+        {shard.shard, shard.data_bytes, shard.layout_bytes, shard.root_digest, {{0, shard.data_bytes}}});
+  return offer;
+}
+
+}  // namespace
 
 StorageSource::StorageSource(std::unique_ptr<FileSystem> files, std::string job)
     : files_(std::move(files)), job_(std::move(job)) {}
@@ -11,21 +24,19 @@ Listing StorageSource::list() {
   Listing listing;
   steps_.clear();
   reader_.reset();
-  for (Step& step : list_steps(*files_, job_)) {
-    if (step.is_withheld) {
+  auto steps = list_steps(*files_, job_);
+  const auto newest = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.usable(); });
+  const Version newest_offered = newest == steps.end() ? Version() : newest->version();
+  for (Step& step : steps) {
+    listing.newest_incarnation = std::max(listing.newest_incarnation, step.newest_incarnation);
+    if (step.usable()) {
+      listing.offers.push_back(offer_of(*step.record));
+      steps_.emplace(step.version(), std::move(*step.record));
+    } else if (step.is_withheld && step.may_be_newer_than(newest_offered)) {
       listing.withheld.push_back(step.problem + "; the step may be whole, and newer than all that is offered");
-      continue;
-    }
-    if (!step.usable()) {
+    } else {
       listing.problems.push_back(std::move(step.problem));
-      continue;
     }
-    Offer& offer = listing.offers.emplace_back(Offer{step.version(), step.record->world_size, {}});
-    for (const ShardRecord& shard : step.record->shards)
-      offer.shards.push_back(
-          {shard.shard, shard.data_bytes, shard.layout_bytes, shard.root_digest, {{0, shard.data_bytes}}});
-    const Version version = step.version();
-    steps_.emplace(version, std::move(*step.record));
   }
   return listing;
 }

@@ -299,6 +299,17 @@ TEST(StepCatalog, WhatStorageKeepsFromUsIsNeitherRemovedNorCounted) {
   EXPECT_TRUE(find_whole_step(files, "job").problems.empty());
 }
 
+TEST(StepCatalog, StepsFoundDamagedWhereTheyWereReadDoNotTakeThePlaceOfGoodOnes) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  for (std::int64_t k = 1; k <= 6; ++k) write_step(files, {1, k}, 3);
+  const std::set<Version> damaged = {{1, 2}, {1, 4}, {1, 6}, {3, 5}};
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 2, .keep_every = 2}, damaged).removed, ElementsAre(4, 2, 1));
+  EXPECT_THAT(iterations(files), ElementsAre(6, 5, 3));
+  EXPECT_TRUE(prune_steps(files, "job", {.keep_last = 2}, {{1, 3}, {1, 5}, {1, 6}}).removed.empty());
+  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 2}).removed, ElementsAre(3));
+}
+
 TEST(StepCatalog, WhatALifeLeftUnfinishedGoesWhenALaterOneHasAStep) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);

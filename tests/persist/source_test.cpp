@@ -35,6 +35,47 @@ TEST_F(Storage, TellsWhatItSkips) {
   EXPECT_THAT(listing.problems, ElementsAre(HasSubstr("step-00000006 has no manifest.json")));
 }
 
+// The next life of a job is to be newer than whatever any other left: it never meets files with its own name.
+TEST_F(Storage, TellsTheNewestLifeThatLeftAnything) {
+  const auto newest = [&] { return storage()->list().newest_incarnation; };
+  EXPECT_EQ(newest(), 0u);
+  write_step(files_, {2, 5}, 3);
+  writer_on(files_).write(sample("rank0", {1, 9}, 3).piece);
+  EXPECT_EQ(newest(), 2u);
+  disk_->put("job/step-00000005/rank0.3.safetensors.0123456789abcdef.part", "of a later life, beside a whole step");
+  EXPECT_EQ(newest(), 3u);
+  disk_->put("job/step-00000009/model.5.safetensors.parts", "in a step that was never finished");
+  EXPECT_EQ(newest(), 5u);
+  const StepRecord other = write_step(files_, {7, 20}, 3);
+  for (const std::string& path : disk_->files())
+    if (path.starts_with("job/step-00000020/") && !path.ends_with(manifest_name)) disk_->erase(path);
+  EXPECT_EQ(newest(), 7u);
+  EXPECT_EQ(storage()->list().offers.size(), 1u);
+  disk_->put("job/step-00000005/notes.txt", "x");
+  disk_->put("job/step-00000005/rank0.16777216.json", "no life has this number");
+  disk_->put("job/step-00000005/rank0.16777215.zstd", "not ours");
+  EXPECT_EQ(newest(), 7u);
+}
+
+// Only what may be newer than all that is offered keeps a job from going on with that.
+TEST_F(Storage, AWithheldStepIsAProblemLikeOthersWhereItIsKnownToBeOlder) {
+  for (const Version version : {Version(2, 1), Version(2, 3), Version(2, 2)}) write_step(files_, version, 3);
+  const auto withheld_where = [&](const std::string& failing, const std::string& at) {
+    disk_->fault = [=](std::size_t, const std::string& operation, const std::string& path) {
+      return operation == failing && path.starts_with(at) ? EIO : 0;
+    };
+    const Listing listing = storage()->list();
+    EXPECT_EQ(listing.problems.size() + listing.withheld.size(), 1u);
+    EXPECT_EQ(listing.offers.size(), 2u);
+    return !listing.withheld.empty();
+  };
+  EXPECT_FALSE(withheld_where("stat", "job/step-00000002"));
+  EXPECT_TRUE(withheld_where("list", "job/step-00000002"));  // anything may lie there
+  EXPECT_TRUE(withheld_where("stat", "job/step-00000003"));
+  disk_->put("job/step-00000002/rank0.3.json", "of a later life");
+  EXPECT_TRUE(withheld_where("stat", "job/step-00000002"));
+}
+
 TEST_F(Storage, AStepRemovedMeanwhileIsALossAndNotACrash) {
   write_step(files_, {1, 4});
   const auto source = storage();
@@ -111,6 +152,110 @@ TEST_F(ReadingInTheBackground, AFailureIsReportedWithItsSentence) {
   const ReadOutcome outcome = read.take();
   EXPECT_EQ(outcome.status, CKPT_ERR_CORRUPT);
   EXPECT_THAT(outcome.sentence, HasSubstr("leaf 0"));
+}
+
+// A queue of one thread that is held in its first operation, a read.
+class ReadingOneByOne : public ReadingInTheBackground {
+ protected:
+  ReadingOneByOne() {
+    write_step(files_, {1, 1});
+    disk_->fault = [this](std::size_t, const std::string& operation, const std::string&) {
+      if (operation == "read" && hold_.exchange(false)) {
+        held_.count_down();
+        release_.wait();
+      }
+      return 0;
+    };
+  }
+  // Puts down its name when it has ended.
+  auto ends(const std::string& name) {
+    return [this, name](const ReadOutcome& outcome, const auto&...) {
+      const std::lock_guard lock(mutex_);
+      ended_.push_back(name + (outcome.ok() ? "" : ": " + std::to_string(outcome.status)));
+      left_.count_down();
+    };
+  }
+  void read(ReadQueue& queue, const std::string& name, std::stop_token stop = {}) {
+    queue.read("rank0", {1, 1}, {0, 100}, bytes_.data(), ends(name), std::move(stop));
+  }
+  std::vector<std::string> ended() {
+    left_.wait();
+    return ended_;
+  }
+
+  std::atomic<bool> hold_{true};
+  std::latch held_{1}, release_{1}, left_{4};
+  std::mutex mutex_;
+  std::vector<std::string> ended_;
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(100);
+};
+
+TEST_F(ReadingOneByOne, AListGoesBeforeWhateverWaits) {
+  ReadQueue queue(factory(), {.threads = 1});
+  read(queue, "running");
+  held_.wait();
+  read(queue, "waiting");
+  queue.list(ends("first list"));
+  queue.list(ends("second list"));
+  release_.count_down();
+  EXPECT_THAT(ended(), ElementsAre("running", "first list", "second list", "waiting"));
+}
+
+TEST_F(ReadingOneByOne, AStopSparesWhatWasNotBegun) {
+  ReadQueue queue(factory(), {.threads = 1});
+  std::stop_source stop;
+  read(queue, "running", stop.get_token());
+  held_.wait();
+  read(queue, "stopped", stop.get_token());
+  read(queue, "another");
+  queue.list(ends("list"));
+  stop.request_stop();
+  release_.count_down();
+  EXPECT_THAT(ended(), ElementsAre("running", "list", "stopped: " + std::to_string(CKPT_ERR_DISCARDED), "another"));
+}
+
+// Of a read in several parts one is under way when it is stopped: its bytes come, the others' do not, and only then it
+// has ended.
+TEST_F(ReadingInTheBackground, AStoppedReadEndsOnceAndAfterThePartThatWasBegun) {
+  const auto layout = arena::pack({tensor("w", CKPT_U8, {70'000'001})});
+  const Sample large = sample("large", {1, 1}, layout);
+  StepWriter writer = writer_on(files_);
+  writer.write(large.piece);
+  writer.commit({1, 1}, 2, {"large"});
+  std::stop_source stop;
+  std::latch busy(1), release(1);
+  std::atomic<int> ended{0};
+  disk_->fault = [&](std::size_t, const std::string& operation, const std::string& path) {
+    if (operation == "open" && path.ends_with(data_suffix)) stop.request_stop();
+    return 0;
+  };
+  // Two threads, so that there are two parts; one of them has something else to do.
+  std::atomic<bool> hold{true};
+  const auto make_source = [&, make = factory()](std::stop_token token) {
+    if (hold.exchange(false)) {
+      busy.count_down();
+      release.wait();
+    }
+    return make(std::move(token));
+  };
+  ReadQueue queue(make_source, {.threads = 2});
+  queue.list([](const ReadOutcome&, const Listing&) {});
+  busy.wait();
+  std::vector<std::byte> bytes(large.bytes.size());
+  Answer<ReadOutcome> read;
+  queue.read(
+      "large", {1, 1}, {0, bytes.size()}, bytes.data(),
+      [&](const ReadOutcome& outcome) {
+        ++ended;
+        read.give(outcome);
+      },
+      stop.get_token());
+  EXPECT_EQ(read.take().status, CKPT_ERR_DISCARDED);
+  release.count_down();
+  const std::size_t first = 30'000'000;
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + first, large.bytes.begin()));
+  EXPECT_TRUE(std::all_of(bytes.end() - first, bytes.end(), [](std::byte byte) { return byte == std::byte{}; }));
+  EXPECT_EQ(ended, 1);
 }
 
 TEST_F(ReadingInTheBackground, ACancelEndsWhatWaitsAndLaterRequestsAreServed) {
