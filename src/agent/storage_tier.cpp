@@ -160,7 +160,7 @@ void StorageTier::write(const protocol::StartWrite& write) {
 
 void StorageTier::commit(const protocol::CommitStep& commit) {
   writes_->commit(
-      commit.version, commit.world_size, commit.shards, [this, &queue = queue_](const WriteOutcome& outcome) {
+      commit.version, commit.world_size, commit.shards, {}, [this, &queue = queue_](const WriteOutcome& outcome) {
         // After a commit the sentence is about what could not be removed.
         queue.post([this, version = outcome.version, said = outcome.sentence, trouble = trouble_of(outcome)] {
           if (!said.empty()) note_(said);

@@ -164,14 +164,16 @@ void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done, Di
   writes_->put({version, work, std::move(done)});
 }
 
-void WriteQueue::commit(Version version, std::uint32_t world_size, std::vector<std::string> shards, Done done) {
-  const auto work = [shared = shared_, version, world_size, shards = std::move(shards)](FileSystem& files,
-                                                                                        WriteOutcome& outcome) {
+void WriteQueue::commit(Version version, std::uint32_t world_size, std::vector<std::string> shards,
+                        std::set<Version> damaged, Done done) {
+  const auto work = [shared = shared_, version, world_size, shards = std::move(shards), damaged = std::move(damaged)](
+                        FileSystem& files, WriteOutcome& outcome) {
     Pace pace(0, *shared->clock);
     StepWriter(files, shared->options.job, shared->options.node, pace).commit(version, world_size, shards);
     shared->count([](WriteCounters& counters) { ++counters.committed; });
+    const WriteQueueOptions& options = shared->options;
     try {
-      for (const std::string& problem : prune_steps(files, shared->options.job, shared->options.retention).problems)
+      for (const std::string& problem : prune_steps(files, options.job, options.retention, damaged).problems)
         outcome.sentence += (outcome.sentence.empty() ? "" : "; ") + problem;
     } catch (const Failure& failure) {  // the step is whole all the same
       outcome.sentence = failure.what();

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,10 @@ class WriteQueue {
     std::vector<std::string> shards;
   };
   void write(Version version, std::vector<Piece> pieces, Done done, Discarded discarded = {});
-  // Makes the step whole when all nodes have written their shards, then removes what `retention` does not keep.
-  void commit(Version version, std::uint32_t world_size, std::vector<std::string> shards, Done done);
+  // Makes the step whole when all nodes have written their shards, then removes what `retention` does not keep, among
+  // which no step of `damaged` counts (prune_steps).
+  void commit(Version version, std::uint32_t world_size, std::vector<std::string> shards, std::set<Version> damaged,
+              Done done);
   // Calls off what is under way and what waits: their outcomes are failed, with CKPT_ERR_DISCARDED.
   void cancel();
 

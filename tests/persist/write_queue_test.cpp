@@ -78,7 +78,7 @@ TEST_F(Writing, AVersionIsWrittenCommittedAndFoundAgain) {
   const WriteOutcome written = outcomes_.wait_for(1)[0];
   EXPECT_EQ(written.kind, Kind::done);
   EXPECT_EQ(written.shards.size(), 2u);
-  queue.commit({1, 7}, 2, two_shards, outcomes_.collect());
+  queue.commit({1, 7}, 2, two_shards, {}, outcomes_.collect());
   EXPECT_EQ(outcomes_.wait_for(2)[1].kind, Kind::done);
   MemoryFileSystem files(disk_);
   const Found found = find_whole_step(files, "job");
@@ -160,7 +160,7 @@ TEST_F(Writing, ACommitDoesNotWaitForTheNextVersionsBytes) {
   WriteQueue slow_queue(factory(), slow, clock);
   slow_queue.write({1, 2}, pieces({1, 2}), outcomes_.collect());
   held_.wait();
-  slow_queue.commit({1, 1}, 2, two_shards, outcomes_.collect());
+  slow_queue.commit({1, 1}, 2, two_shards, {}, outcomes_.collect());
   EXPECT_EQ(outcomes_.wait_for(2)[1].version, Version(1, 1));
   slow_queue.cancel();
   const WriteOutcome cancelled = outcomes_.wait_for(3)[2];
@@ -203,7 +203,7 @@ TEST_F(Writing, ACommitRemovesWhatRetentionDoesNotKeep) {
   for (std::int64_t k = 1; k <= 3; ++k) {
     queue.write({1, k}, pieces({1, k}), outcomes_.collect());
     outcomes_.wait_for(++reported);
-    queue.commit({1, k}, 2, two_shards, outcomes_.collect());
+    queue.commit({1, k}, 2, two_shards, {}, outcomes_.collect());
     outcomes_.wait_for(++reported);
   }
   MemoryFileSystem files(disk_);
@@ -212,9 +212,24 @@ TEST_F(Writing, ACommitRemovesWhatRetentionDoesNotKeep) {
   EXPECT_EQ(steps.front().iteration, 3);
 }
 
+TEST_F(Writing, ACommitKeepsGoodStepsInThePlaceOfDamagedOnes) {
+  MemoryFileSystem files(disk_);
+  for (const std::int64_t k : {1, 2, 3}) write_step(files, {1, k}, 3);
+  WriteQueueOptions keep_two = options();
+  keep_two.retention.keep_last = 2;
+  WriteQueue queue(factory(), keep_two);
+  queue.write({1, 4}, pieces({1, 4}), outcomes_.collect());
+  outcomes_.wait_for(1);
+  queue.commit({1, 4}, 2, two_shards, {{1, 2}, {1, 3}}, outcomes_.collect());
+  EXPECT_EQ(outcomes_.wait_for(2)[1].sentence, "");
+  std::vector<std::int64_t> left;
+  for (const Step& step : list_steps(files, "job")) left.push_back(step.iteration);
+  EXPECT_THAT(left, testing::ElementsAre(4, 1));
+}
+
 TEST_F(Writing, ACommitOfAStepThatIsNotAllThereFails) {
   WriteQueue queue(factory(), options());
-  queue.commit({1, 1}, 2, two_shards, outcomes_.collect());
+  queue.commit({1, 1}, 2, two_shards, {}, outcomes_.collect());
   const WriteOutcome failed = outcomes_.wait_for(1)[0];
   EXPECT_EQ(failed.status, CKPT_ERR_LOST);
   EXPECT_THAT(failed.sentence, HasSubstr("rank0.1.json is not there"));
