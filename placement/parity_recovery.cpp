@@ -78,7 +78,7 @@ class StripePlanner {
     if (is_there(wanted_, piece)) return {source(wanted_, piece)};
     std::vector<DecodeSource> sources;
     for (std::uint32_t position = 0; position < layout_.members() && sources.size() < layout_.columns(); ++position) {
-      if (position != wanted_ && is_there(position, piece)) sources.push_back(source(position, piece));
+      if (is_there(position, piece)) sources.push_back(source(position, piece));
     }
     if (sources.size() < layout_.columns()) sources.clear();
     return sources;

@@ -276,6 +276,21 @@ TEST(ParityRecovery, ZerosBehindAShardsEndAreKnownEvenIfItsMemberIsLost) {
   EXPECT_TRUE(group.play(plan, 400) == expected);
 }
 
+TEST(ParityRecovery, DamageThatIsNotReadDoesNotCutThePlan) {
+  const std::vector<std::uint64_t> lengths = {64, 0, 0, 0};
+  ParityGroup group(lengths, 2, unit, 6);
+  const ParityLayout& layout = group.layout();
+  const std::uint32_t stripe = layout.stripe_of(0, 0);
+  LostPieces lost;
+  lost.add_member(layout, 0);
+  lost.add(stripe, layout.member_at(stripe, layout.columns() + 1), {3, 5});  // row 1; row 0 suffices
+  const DecodePlan plan = plan_shard(layout, lost, 0, {0, layout.segment_bytes()});
+  ASSERT_EQ(plan.steps.size(), 1U);
+  EXPECT_EQ(plan.steps[0].sources,
+            (std::vector<DecodeSource>{{1, layout.member_at(stripe, 1), {}},
+                                       {2, layout.member_at(stripe, 2), {0, layout.segment_bytes()}}}));
+}
+
 TEST(ParityRecovery, WantedBytesBeyondTheEndAreCutOff) {
   const ParityGroup group({100, 50, 0}, 1, unit, 5);
   EXPECT_TRUE(plan_shard(group.layout(), {}, 2, {0, 1000}).steps.empty());

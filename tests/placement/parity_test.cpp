@@ -94,7 +94,14 @@ TEST(ParityLayout, ParityIsAsLongAsTheLongestSegmentOfItsStripe) {
       total += most * layout.parity();
     }
     std::uint64_t held = 0;
-    for (std::uint32_t member = 0; member < layout.members(); ++member) held += layout.parity_bytes_of(member);
+    for (std::uint32_t member = 0; member < layout.members(); ++member) {
+      std::uint64_t own = 0;
+      for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
+        if (layout.is_parity(layout.position_of(stripe, member))) own += layout.parity_bytes(stripe);
+      }
+      EXPECT_EQ(layout.parity_bytes_of(member), own);
+      held += own;
+    }
     EXPECT_EQ(held, total);
   }
 }

@@ -1,0 +1,178 @@
+// What one GPU thread does when it makes parity: it compiles for the host too, so that its indexing is tested without a
+// GPU (internal to kernels/; kernels/parity_cuda.hpp launches it).
+//
+// A thread makes 16 bytes of all outputs, those at one 16-byte boundary of the first output. It reads 16 aligned bytes
+// at a time wherever a source has them: a source that lies otherwise is read as two aligned vectors, of which the
+// second is its neighbour's first and so in the cache. Only at the ends of sources and outputs single bytes are
+// touched. No byte outside them ever is, not even in the same vector.
+//
+// Multiplying needs no table. For each row, sources are added into eight sums, one per bit of their coefficient: with
+// x2 as doubling, the product is then sum[0] + x2(sum[1] + x2(sum[2] + ...)). So a source costs one masked addition per
+// bit and row, and doublings are paid once per output, not once per source.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/erasure_code.hpp"
+
+#if defined(__CUDACC__)
+#define CKPT_DEVICE __host__ __device__ __forceinline__
+#else
+#define CKPT_DEVICE inline
+#endif
+#if defined(__CUDA_ARCH__)
+#define CKPT_UNROLL _Pragma("unroll")
+#else
+#define CKPT_UNROLL
+#endif
+
+namespace ckpt::kernels::device {
+
+inline constexpr std::size_t vector_bytes = 16;
+
+// Handed to the kernel by value: nothing is allocated for it.
+struct ParityJob {
+  struct Source {
+    const unsigned char* data;
+    std::uint64_t size_bytes;  // zeros follow
+  };
+  Source sources[max_stripe_pieces];
+  std::uint8_t coefficients[max_parity_rows][max_stripe_pieces];
+  unsigned char* outputs[max_parity_rows];
+  std::uint64_t length_bytes;
+  std::uint32_t source_count;
+  bool to_sum;  // outputs are added to what they are
+};
+static_assert(sizeof(ParityJob) <= 4096, "kernel arguments of every CUDA version are at most 4 KiB");
+
+struct __attribute__((may_alias, aligned(16))) Vector {
+  std::uint32_t words[4];
+};
+
+CKPT_DEVICE std::size_t misalignment(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % vector_bytes; }
+
+// Threads that a job needs: a vector may begin before the outputs do.
+CKPT_DEVICE std::uint64_t vector_count(const ParityJob& job) {
+  if (job.length_bytes == 0) return 0;
+  return (job.length_bytes + misalignment(job.outputs[0]) + vector_bytes - 1) / vector_bytes;
+}
+
+CKPT_DEVICE void add(Vector& sum, const Vector& vector) {
+  CKPT_UNROLL
+  for (int i = 0; i < 4; ++i) sum.words[i] ^= vector.words[i];
+}
+
+CKPT_DEVICE void add_masked(Vector& sum, const Vector& vector, std::uint32_t mask) {
+  CKPT_UNROLL
+  for (int i = 0; i < 4; ++i) sum.words[i] ^= vector.words[i] & mask;
+}
+
+// Of each byte, by x^8 + x^4 + x^3 + x^2 + 1.
+CKPT_DEVICE void times_two(Vector& vector) {
+  CKPT_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const std::uint32_t word = vector.words[i];
+    vector.words[i] = ((word & 0x7F7F7F7FU) << 1) ^ (((word >> 7) & 0x01010101U) * 0x1DU);
+  }
+}
+
+CKPT_DEVICE std::uint64_t wide(std::uint32_t low, std::uint32_t high) {
+  return low | static_cast<std::uint64_t>(high) << 32;
+}
+
+// `shift` < 64 bits down, bits of `high` following.
+CKPT_DEVICE std::uint64_t funnel(std::uint64_t low, std::uint64_t high, unsigned shift) {
+  return shift == 0 ? low : low >> shift | high << (64 - shift);
+}
+
+// The 16 bytes that begin `skip` bytes into the first of two neighbours.
+CKPT_DEVICE Vector straddling(const Vector& first, const Vector& second, unsigned skip) {
+  const std::uint64_t a = wide(first.words[0], first.words[1]), b = wide(first.words[2], first.words[3]);
+  const std::uint64_t c = wide(second.words[0], second.words[1]), d = wide(second.words[2], second.words[3]);
+  const bool far = skip >= 8;
+  const unsigned shift = 8 * (skip % 8);
+  const std::uint64_t low = funnel(far ? b : a, far ? c : b, shift);
+  const std::uint64_t high = funnel(far ? c : b, far ? d : c, shift);
+  return {{static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32), static_cast<std::uint32_t>(high),
+           static_cast<std::uint32_t>(high >> 32)}};
+}
+
+CKPT_DEVICE const Vector& vector_at(const unsigned char* aligned) { return *reinterpret_cast<const Vector*>(aligned); }
+
+// Bytes [at, at + 16) of `data`, as far as they are within [0, size); zeros elsewhere. `at` may be negative.
+CKPT_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int64_t at) {
+  Vector vector{};
+  for (int i = 0; i < 16; ++i) {
+    if (at + i < 0 || at + i >= size) continue;
+    vector.words[i / 4] |= static_cast<std::uint32_t>(data[at + i]) << (8 * (i % 4));
+  }
+  return vector;
+}
+
+CKPT_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::int64_t at) {
+  if (at < 0 || at + 16 > size) return gather(data, size, at);
+  const auto skip = static_cast<std::int64_t>(misalignment(data + at));
+  if (skip == 0) return vector_at(data + at);
+  if (at < skip || at - skip + 32 > size) return gather(data, size, at);
+  const unsigned char* aligned = data + at - skip;
+  return straddling(vector_at(aligned), vector_at(aligned + vector_bytes), static_cast<unsigned>(skip));
+}
+
+CKPT_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t at, const Vector& vector) {
+  if (at >= 0 && at + 16 <= size && misalignment(data + at) == 0) {
+    *reinterpret_cast<Vector*>(data + at) = vector;
+    return;
+  }
+  for (int i = 0; i < 16; ++i) {
+    if (at + i < 0 || at + i >= size) continue;
+    data[at + i] = static_cast<unsigned char>(vector.words[i / 4] >> (8 * (i % 4)));
+  }
+}
+
+// Where vector number `index` begins, counted from the outputs' first byte.
+CKPT_DEVICE std::int64_t begin_of(const ParityJob& job, std::uint64_t index) {
+  return static_cast<std::int64_t>(index * vector_bytes) - static_cast<std::int64_t>(misalignment(job.outputs[0]));
+}
+
+CKPT_DEVICE void xor_vector(const ParityJob& job, std::uint64_t index) {
+  const std::int64_t at = begin_of(job, index), length = static_cast<std::int64_t>(job.length_bytes);
+  Vector sum{};
+  if (job.to_sum) sum = load(job.outputs[0], length, at);
+  for (std::uint32_t i = 0; i < job.source_count; ++i) {
+    add(sum, load(job.sources[i].data, static_cast<std::int64_t>(job.sources[i].size_bytes), at));
+  }
+  store(job.outputs[0], length, at, sum);
+}
+
+template <int rows>
+CKPT_DEVICE void multiply_vector(const ParityJob& job, std::uint64_t index) {
+  const std::int64_t at = begin_of(job, index), length = static_cast<std::int64_t>(job.length_bytes);
+  Vector sums[rows][8] = {};
+  for (std::uint32_t i = 0; i < job.source_count; ++i) {
+    const Vector vector = load(job.sources[i].data, static_cast<std::int64_t>(job.sources[i].size_bytes), at);
+    CKPT_UNROLL
+    for (int row = 0; row < rows; ++row) {
+      const std::uint32_t coefficient = job.coefficients[row][i];
+      if (coefficient == 1) {  // the same for all threads: no divergence
+        add(sums[row][0], vector);
+        continue;
+      }
+      CKPT_UNROLL
+      for (int bit = 0; bit < 8; ++bit) add_masked(sums[row][bit], vector, 0U - (coefficient >> bit & 1U));
+    }
+  }
+  CKPT_UNROLL
+  for (int row = 0; row < rows; ++row) {
+    Vector product = sums[row][7];
+    CKPT_UNROLL
+    for (int bit = 6; bit >= 0; --bit) {
+      times_two(product);
+      add(product, sums[row][bit]);
+    }
+    if (job.to_sum) add(product, load(job.outputs[row], length, at));
+    store(job.outputs[row], length, at, product);
+  }
+}
+
+}  // namespace ckpt::kernels::device
