@@ -93,6 +93,7 @@ def main() -> int:
         folder = Path(scratch)
         report(arguments, "iteration", *measure(arguments, folder / "logs", None))
         storage = folder / "storage"
+        storage.mkdir()
         report(arguments, "iteration_storing", *measure(arguments, folder / "storing", storage))
         newest = max((step.parent.name for step in storage.glob("*/*/manifest.json")), default="none")
         print(f"newest step on storage: {newest}")

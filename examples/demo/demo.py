@@ -100,6 +100,7 @@ def demo(arguments: argparse.Namespace) -> bool:
         names = [f"node{i}" for i in range(arguments.nodes)]
         if arguments.kill_all:
             storage = cluster.scratch / "storage"
+            storage.mkdir()
             cluster.agent_options |= {"storage": storage, "storage_every": arguments.storage_every}
         for name in names:
             cluster.add_node(name)

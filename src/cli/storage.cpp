@@ -49,7 +49,9 @@ Storage::Storage(const StorageScope& scope)
                         "no storage is named; give --storage, or set CKPT_STORAGE: an absolute path or "
                         "nfs://server/export/path");
         return persist::open_file_system(scope.location, scope.files);
-      }()) {}
+      }()) {
+  persist::require_location(*files_);
+}
 
 std::vector<std::string> Storage::jobs() {
   std::vector<std::string> jobs;

@@ -21,7 +21,7 @@ struct StorageScope {
 // Of one thread.
 class Storage {
  public:
-  // Throws Failure (CKPT_ERR_INVALID) where no location is named. Touches nothing yet.
+  // Throws Failure where no location is named, or it is not there.
   explicit Storage(const StorageScope& scope);
 
   persist::FileSystem& files() { return *files_; }

@@ -35,7 +35,10 @@ std::string text_of(int error) {
     case ECONNRESET:
       return "the connection to the server was lost";
     case EHOSTUNREACH:
-      return "the server does not answer, or does not export this; look whether it runs";
+      return "the server does not answer, or does not export this; look whether it runs, and whether the directory is "
+             "there";
+    case location_is_missing:
+      return "it does not exist; create it, or mount it";
     case ENOSPC:
       return "the storage is full; make room, or keep fewer steps";
     default:
@@ -49,7 +52,8 @@ StorageError::StorageError(int error, const std::string& doing)
     : Failure(status_of(error), doing + ": " + text_of(error)), error_(error) {}
 
 bool StorageError::is_about_storage() const {
-  return error_ == ETIMEDOUT || error_ == ECANCELED || error_ == ECONNRESET || error_ == EHOSTUNREACH;
+  return error_ == ETIMEDOUT || error_ == ECANCELED || error_ == ECONNRESET || error_ == EHOSTUNREACH ||
+         error_ == location_is_missing;
 }
 
 bool StorageError::is_about_path() const { return error_ == ENOENT || error_ == ENOTDIR || error_ == EISDIR; }
@@ -71,6 +75,10 @@ std::unique_ptr<FileSystem> open_file_system(const std::string& location, const 
   if (location.starts_with("nfs://")) return std::make_unique<NfsFileSystem>(location, options);
   throw Failure(CKPT_ERR_INVALID,
                 "storage \"" + location + "\" is neither an absolute path nor nfs://server/export/path; correct it");
+}
+
+void require_location(FileSystem& files) {
+  if (!files.file_size("")) throw StorageError(location_is_missing, "cannot use the storage " + files.label(""));
 }
 
 }  // namespace ckpt::persist

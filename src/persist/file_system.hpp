@@ -9,6 +9,7 @@
 // A FileSystem and its files belong to one thread; open one per thread. Files must not outlive it.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,12 +23,15 @@
 
 namespace ckpt::persist {
 
+// As an errno of StorageError: the file system's own root is not there.
+inline constexpr int location_is_missing = ENODEV;
+
 class StorageError : public Failure {
  public:
   // `doing` says what was tried, e.g. "cannot sync /mnt/job/step-00000001"; the text of `error` is appended.
   StorageError(int error, const std::string& doing);
   int error() const { return error_; }  // as errno; ETIMEDOUT: the deadline passed, ECANCELED: stopped
-  // It does not answer, is not there, or was called off: nothing is known of any path.
+  // It does not answer, its location is not there, or the call was called off: nothing is known of any path.
   bool is_about_storage() const;
   // The path is missing, or not what it should be. Of neither kind: what is there is kept from us, and may be whole.
   bool is_about_path() const;
@@ -100,7 +104,7 @@ class FileSystem {
   virtual void link(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
   virtual void remove_directory(const std::string& path) = 0;
-  // Fine where it exists. "" is the root itself, with the directories above it.
+  // In one that exists. Fine where there is one already.
   virtual void make_directory(const std::string& path) = 0;
   virtual void sync_directory(const std::string& path) = 0;
   virtual std::vector<DirectoryEntry> list(const std::string& path) = 0;
@@ -114,6 +118,10 @@ class FileSystem {
 // `location`: an absolute path, or nfs://server/export/path[?option=value...]. Throws Failure (CKPT_ERR_INVALID) for
 // anything else. Touches nothing yet.
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options);
+
+// Throws StorageError where the location itself is not there. Nobody makes it: in the place of a mount that is missing,
+// everything would go to another disk.
+void require_location(FileSystem& files);
 
 using FileSystemFactory = std::function<std::unique_ptr<FileSystem>(const FileSystemOptions&)>;
 

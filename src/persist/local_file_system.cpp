@@ -136,8 +136,9 @@ void LocalFileSystem::await(OperationQueue& queue, const std::function<bool()>& 
     if (deadline.passed()) throw StorageError(ETIMEDOUT, doing);
     OperationPtr operation = queue.wait(std::min(deadline.at(), Clock::now() + slice));
     if (!operation || !operation->waiter) continue;
-    auto& ended = *std::static_pointer_cast<LocalFile::Ended>(operation->waiter);
-    ended.push_back(std::move(operation));
+    // The file may be gone; then its list of what has ended is, too, and the memory is let go here.
+    const auto ended = std::static_pointer_cast<LocalFile::Ended>(std::move(operation->waiter));
+    ended->push_back(std::move(operation));
   }
 }
 
@@ -232,22 +233,14 @@ void LocalFileSystem::remove_directory(const std::string& path) {
   run(Kind::remove_directory, path, "cannot remove the directory");
 }
 
-void LocalFileSystem::make_absolute_directory(const std::string& path) {
+void LocalFileSystem::make_directory(const std::string& path) {
   Operation operation;
   operation.kind = Kind::make_directory;
-  operation.path = path;
-  const std::string doing = "cannot make the directory " + path;
-  const OperationPtr made = attempt(operation, doing);
-  const auto slash = path.rfind('/');
-  if (made->result == -ENOENT && slash != 0 && slash != std::string::npos) {
-    make_absolute_directory(path.substr(0, slash));
-    run(std::move(operation), doing);
-  } else if (made->result < 0 && made->result != -EEXIST) {
-    throw StorageError(static_cast<int>(-made->result), doing);
-  }
+  operation.path = absolute(path);
+  const std::string doing = "cannot make the directory " + label(path);
+  const OperationPtr made = attempt(std::move(operation), doing);
+  if (made->result < 0 && made->result != -EEXIST) throw StorageError(static_cast<int>(-made->result), doing);
 }
-
-void LocalFileSystem::make_directory(const std::string& path) { make_absolute_directory(absolute(path)); }
 
 void LocalFileSystem::sync_directory(const std::string& path) {
   const auto directory = open_fd(path, O_RDONLY | O_DIRECTORY);

@@ -39,7 +39,6 @@ class LocalFileSystem : public FileSystem {
   friend class LocalFile;
 
   std::string absolute(const std::string& path) const { return label(path); }
-  void make_absolute_directory(const std::string& path);
   std::unique_ptr<File> open_to_write(const std::string& path, int flags, std::uint64_t expected_bytes);
   std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);

@@ -119,7 +119,8 @@ void NfsConnection::connect(const std::string& doing) {
   result = mounted->lost ? -ECONNRESET : mounted->result;
   if (result < 0) {
     lose();
-    throw StorageError(means_lost(result) ? EHOSTUNREACH : -result, mounting);
+    const bool is_refused = means_lost(result) || result == -EACCES;  // as servers say of what they do not export
+    throw StorageError(is_refused ? EHOSTUNREACH : result == -ENOENT ? location_is_missing : -result, mounting);
   }
   for (nfsfh* handle : std::exchange(unclosed_, {})) close(handle);
 }

@@ -186,7 +186,6 @@ void NfsFileSystem::remove_directory(const std::string& path) {
 }
 
 void NfsFileSystem::make_directory(const std::string& path) {
-  if (path.empty()) return;
   const std::string doing = "cannot make the directory " + label(path);
   const int result = connection_.attempt(
       [&](nfs_context* context, auto callback, void* argument) {

@@ -112,8 +112,9 @@ std::vector<Step> list_steps(FileSystem& files, const std::string& job) {
   try {
     entries = files.list(job);
   } catch (const StorageError& error) {
-    if (error.error() == ENOENT) return {};
-    throw;
+    if (error.error() != ENOENT) throw;
+    require_location(files);
+    return {};
   }
   std::vector<Step> steps;
   for (const DirectoryEntry& entry : entries) {

@@ -31,7 +31,7 @@ struct Step {
 
 // Newest first, those of unknown version last. Reads manifests and the sizes of what they name, not the data: a step
 // found usable may still turn out damaged where it is read. Nothing where the job was never here. Throws StorageError
-// where the storage does not let us look at all.
+// where the storage is not there, or does not let us look at all.
 std::vector<Step> list_steps(FileSystem& files, const std::string& job);
 
 // Reads the whole step. The problem as a sentence; empty: there is none.

@@ -55,7 +55,7 @@ StepWriter::StepWriter(FileSystem& files, std::string job, std::string node, Pac
 // Whoever finds a directory made by another does not know whether it is durable yet.
 void StepWriter::make_step_directory(const std::string& directory) {
   if (directory == made_directory_) return;
-  files_.make_directory("");
+  require_location(files_);
   files_.make_directory(job_);
   files_.sync_directory("");
   files_.make_directory(directory);

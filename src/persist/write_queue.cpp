@@ -1,5 +1,6 @@
 #include "persist/write_queue.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -9,6 +10,9 @@
 
 namespace ckpt::persist {
 
+// Memory in the hands of the storage. Where that hangs, the loan outlives the write that failed.
+using Loan = std::shared_ptr<const void>;
+
 struct WriteQueue::Shared {
   const WriteQueueOptions options;
   const FileSystemFactory make_files;
@@ -16,6 +20,8 @@ struct WriteQueue::Shared {
 
   mutable std::mutex mutex;
   WriteCounters counters;
+
+  std::vector<std::weak_ptr<const Loan>> loans;  // of the last write; the writing thread's own
 
   template <class Count>
   void count(Count change) {
@@ -140,15 +146,34 @@ class WriteQueue::Lane {
 
 WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& options, std::shared_ptr<PaceClock> clock)
     : shared_(
-          new Shared{options, std::move(make_files), clock ? std::move(clock) : std::make_shared<PaceClock>(), {}, {}}),
+          new Shared{options, std::move(make_files), clock ? std::move(clock) : std::make_shared<PaceClock>(), {}, {}, {}}),
       writes_(std::make_unique<Lane>("ckpt-persist", shared_)),
       commits_(std::make_unique<Lane>("ckpt-commit", shared_)) {}
 
 WriteQueue::~WriteQueue() = default;
 
+// What a write that hung still holds is as much as may be held: were more lent for every attempt, the node would run out
+// of slots to capture into.
+void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pieces) {
+  files.file_size(shared.options.job);  // a sign of life; the file system takes note of what has ended meanwhile
+  const auto is_out = [](const auto& loan) { return !loan.expired(); };
+  if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
+    throw Failure(CKPT_ERR_TIMEOUT, files.label(shared.options.job) +
+                                        " still holds memory of a write that did not end: nothing more is written "
+                                        "there before it does; look whether the storage hangs");
+  }
+  shared.loans.clear();
+  for (Piece& piece : pieces) {
+    const auto loan = std::make_shared<const Loan>(std::move(piece.owner));
+    shared.loans.push_back(loan);
+    piece.owner = loan;
+  }
+}
+
 void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done, Discarded discarded) {
   const auto work = [shared = shared_, pieces = std::move(pieces), discarded = std::move(discarded)](
-                        FileSystem& files, WriteOutcome& outcome) {
+                        FileSystem& files, WriteOutcome& outcome) mutable {
+    lend(*shared, files, pieces);
     Pace pace(shared->options.bytes_per_second, *shared->clock);
     StepWriter writer(files, shared->options.job, shared->options.node, pace);
     writer.discard(discarded.version, discarded.shards);

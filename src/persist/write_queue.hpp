@@ -59,7 +59,8 @@ class WriteQueue {
   WriteQueue& operator=(const WriteQueue&) = delete;
 
   // The pieces of `version` that this node writes. Their owners are held until just before `done`; after a failure the
-  // storage may still read the memory of what it was given, to no effect on any whole step.
+  // storage may still read the memory of what it was given, to no effect on any whole step; until it lets go of that,
+  // further writes fail.
   // Before that, what this node wrote of `discarded`, which will never be whole, is removed.
   struct Discarded {
     Version version;
@@ -78,6 +79,7 @@ class WriteQueue {
  private:
   class Lane;
   struct Shared;
+  static void lend(Shared& shared, FileSystem& files, std::vector<Piece>& pieces);
   std::shared_ptr<Shared> shared_;
   std::unique_ptr<Lane> writes_, commits_;
 };

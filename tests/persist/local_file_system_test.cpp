@@ -40,7 +40,7 @@ class LocalFiles : public testing::TestWithParam<Way> {
   }
 
   ckpt::test::TemporaryDirectory directory_{GetParam().base};
-  const std::string root_ = directory_.path() + "/not/yet/there";
+  const std::string root_ = directory_.path();
 };
 
 TEST_P(LocalFiles, StepsOfAllSizesAreReadAsTheyWereWritten) {
@@ -117,15 +117,7 @@ TEST_P(LocalFiles, FailuresNameTheOperationThePathAndTheReason) {
 
 TEST_P(LocalFiles, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
   const auto files = open(), others = open();
-  const CutStep captured({1, 7}, 3, 60'001);
-  captured.write(*files, "model.2of3");
-  captured.write(*others, "model.0of3");
-  captured.write(*files, "rank0");
-  captured.write(*others, "model.1of3");
-  const StepRecord step = captured.commit(*files);
-  EXPECT_TRUE(holds(*others, step, captured));
-  EXPECT_EQ(captured.commit(*others), step);
-  EXPECT_EQ(others->list("job/step-00000007").size(), 11u);
+  expect_several_fill_one_file(*files, *others);
   files->link("job/step-00000007/manifest.json", "job/x");
   EXPECT_EQ(slurp(root_ + "/job/x"), slurp(root_ + "/job/step-00000007/manifest.json"));
   try {
@@ -138,6 +130,21 @@ TEST_P(LocalFiles, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
   ASSERT_TRUE(files->modified_s("job/x"));
   EXPECT_NEAR(static_cast<double>(*files->modified_s("job/x")), static_cast<double>(std::time(nullptr)), 60);
   EXPECT_FALSE(files->modified_s("job/y"));
+}
+
+// Nothing is written to the disk that a missing mount would hide, and nobody takes it for one without steps.
+TEST_P(LocalFiles, ALocationThatIsNotThereIsNeitherMadeNorTakenForEmpty) {
+  FileSystemOptions options{.queue_depth = 4, .block_bytes = 65536};
+  options.direct = GetParam().direct;
+  LocalFileSystem files(root_ + "/mount", options, GetParam().engine);
+  const std::string sentence = "cannot use the storage " + root_ + "/mount: it does not exist; create it, or mount it";
+  EXPECT_EQ(refusal(CKPT_ERR_SYSTEM, [&] { list_steps(files, "job"); }), sentence);
+  EXPECT_EQ(refusal(CKPT_ERR_SYSTEM, [&] { write_step(files, {1, 1}, 3); }), sentence);
+  EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { files.make_directory("job"); }), HasSubstr("No such file"));
+  EXPECT_FALSE(fs::exists(root_ + "/mount"));
+  fs::create_directory(root_ + "/mount");
+  EXPECT_TRUE(list_steps(files, "job").empty());
+  EXPECT_TRUE(holds_what_was_written(files, write_step(files, {1, 1}, 3), 3));
 }
 
 TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {
@@ -153,7 +160,6 @@ TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {
 // Opening a fifo to read waits for somebody who writes: a storage that hangs.
 TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
   const auto files = open({.timeout_ms = 200, .queue_depth = 4, .block_bytes = 65536});
-  files->make_directory("");
   ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
   try {
     files->open("hung");
@@ -167,10 +173,23 @@ TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
   ::close(::open((root_ + "/hung").c_str(), O_RDWR));  // lets it end
 }
 
+TEST_P(LocalFiles, MemoryThatNobodyWaitedForIsGivenBackWhenItsTransferHasEnded) {
+  const auto files = open();
+  auto memory = make_aligned_buffer(65536);
+  const std::weak_ptr<std::byte> lent = memory;
+  {
+    const auto file = files->create("a", 65536);
+    file->start_write(0, 0, memory.get(), 65536, memory);
+  }
+  memory.reset();
+  const Deadline deadline = Deadline::in_ms(20'000);
+  while (!lent.expired() && !deadline.passed()) files->file_size("a");
+  EXPECT_TRUE(lent.expired());
+}
+
 TEST_P(LocalFiles, AStopEndsAWaitBeforeItsDeadline) {
   std::stop_source stop;
   const auto files = open({.timeout_ms = 60'000, .queue_depth = 4, .block_bytes = 65536, .stop = stop.get_token()});
-  files->make_directory("");
   ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
   std::thread stopper([&] { stop.request_stop(); });
   try {

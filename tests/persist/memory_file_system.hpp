@@ -30,8 +30,10 @@ class Disk {
   // (EIO on "write") has half of it.
   std::function<int(std::size_t number, const std::string& operation, const std::string& path)> fault;
   std::size_t power_cut_before = SIZE_MAX;  // throws PowerCut from there on
+  bool is_there = true;                     // else it is a mount that is missing
   std::uint64_t capacity_bytes = UINT64_MAX;
   std::vector<std::string> log;  // "write job/step-00000001/x"
+  std::vector<std::shared_ptr<const void>> held;  // memory of writes that hang (ETIMEDOUT)
 
   std::size_t operations() const { return log.size(); }
 
@@ -71,7 +73,7 @@ class Disk {
 
   // For tests that damage things, or look.
   std::string& bytes(const std::string& path) { return live_.at(path)->bytes; }
-  bool exists(const std::string& path) const { return path.empty() || live_.contains(path); }
+  bool exists(const std::string& path) const { return path.empty() ? is_there : live_.contains(path); }
   void erase(const std::string& path) { live_.erase(path); }
   void put(const std::string& path, const std::string& bytes) {
     auto node = std::make_shared<Node>();
@@ -153,9 +155,10 @@ class MemoryFile : public File {
   std::uint64_t size_bytes() override { return node_->bytes.size(); }
 
   void start_write(std::uint64_t tag, std::uint64_t offset, const std::byte* data, std::size_t size_bytes,
-                   std::shared_ptr<const void>) override {
+                   std::shared_ptr<const void> owner) override {
     const std::lock_guard lock(disk_->mutex_);
     int error = disk_->begin("write", path_);
+    if (error == ETIMEDOUT) disk_->held.push_back(std::move(owner));
     std::string bytes(reinterpret_cast<const char*>(data), size_bytes);
     if (error == EIO) bytes.resize(size_bytes / 2);
     if (error == 0 && disk_->used_bytes() + size_bytes > disk_->capacity_bytes) error = ENOSPC;
@@ -254,6 +257,7 @@ class MemoryFileSystem : public FileSystem {
     const std::lock_guard lock(disk_->mutex_);
     begin("make_directory", path);
     if (disk_->exists(path)) return;
+    if (!disk_->exists(Disk::parent(path))) throw StorageError(ENOENT, "cannot make the directory " + path);
     auto node = std::make_shared<Disk::Node>();
     node->is_directory = true;
     disk_->change(Disk::parent(path), {{path, node}});
@@ -278,9 +282,8 @@ class MemoryFileSystem : public FileSystem {
   std::optional<std::uint64_t> file_size(const std::string& path) override {
     const std::lock_guard lock(disk_->mutex_);
     begin("stat", path);
-    const auto found = disk_->live_.find(path);
-    if (found == disk_->live_.end()) return std::nullopt;
-    return found->second->bytes.size();
+    if (!disk_->exists(path)) return std::nullopt;
+    return path.empty() ? 0 : disk_->live_.at(path)->bytes.size();
   }
   std::uint64_t free_bytes() override { return disk_->capacity_bytes - disk_->used_bytes(); }
 

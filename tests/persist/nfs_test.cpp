@@ -61,17 +61,6 @@ FileSystemOptions options(std::int64_t timeout_ms = 30'000) {
   return {.timeout_ms = timeout_ms, .queue_depth = 4, .block_bytes = 65536};
 }
 
-template <class Call>
-std::string refusal(ckpt_status status, Call call) {
-  try {
-    call();
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.status(), status) << failure.what();
-    return failure.what();
-  }
-  return "accepted";
-}
-
 // Does something before the block of a number, counted over all shards.
 class Interruption : public PaceClock {
  public:
@@ -133,15 +122,7 @@ TEST(Nfs, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
   const NfsServer server;
   const auto files = open_file_system(server.location(), options());
   const auto others = open_file_system(server.location(), options());
-  const CutStep captured({1, 7}, 3, large);
-  captured.write(*files, "model.2of3");
-  captured.write(*others, "model.0of3");
-  captured.write(*files, "rank0");
-  captured.write(*others, "model.1of3");
-  const StepRecord step = captured.commit(*files);
-  EXPECT_TRUE(holds(*others, step, captured));
-  EXPECT_EQ(captured.commit(*others), step);
-  EXPECT_EQ(others->list("job/step-00000007").size(), 11u);
+  expect_several_fill_one_file(*files, *others);
   EXPECT_THAT(refusal(CKPT_ERR_SYSTEM,
                       [&] { files->link("job/step-00000007/rank0.1.json", "job/step-00000007/manifest.json"); }),
               HasSubstr("File exists"));
@@ -300,6 +281,15 @@ TEST(Nfs, WhereNoServerIsTheSentenceSaysSo) {
   wrong.replace(wrong.find("/ckpt"), 5, "/nope");
   EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { open_file_system(wrong, options())->list(""); }),
               HasSubstr("cannot connect to nfs://127.0.0.1/nope"));
+  wrong = server.location();
+  wrong.replace(wrong.find("/ckpt"), 5, "/ckpt/mount");
+  const auto missing = open_file_system(wrong, options());
+  for (const auto& call : std::vector<std::function<void()>>{[&] { list_steps(*missing, "job"); },
+                                                             [&] {
+                                                               write_step(*missing, {1, 1}, 3);
+                                                             }})
+    EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, call),
+                testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("look whether it runs, and whether the directory")));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system(server.location() + "&version=4", options()); }),
               HasSubstr("asks for NFS version 4"));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system("nfs://", options()); }),

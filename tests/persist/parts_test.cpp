@@ -16,17 +16,6 @@ const std::string step_directory = "job/step-00000007/";
 const std::string model_file = step_directory + "model.1.safetensors";
 const FileSystemOptions small_blocks = {.queue_depth = 4, .block_bytes = 65536};
 
-template <class Call>
-std::string refusal(ckpt_status status, Call call) {
-  try {
-    call();
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.status(), status) << failure.what();
-    return failure.what();
-  }
-  return "accepted";
-}
-
 std::string as_text(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }

@@ -20,17 +20,6 @@ class StepWriting : public testing::Test {
   MemoryFileSystem files_{disk_, options_};
 };
 
-template <class Call>
-std::string refusal(ckpt_status status, Call call) {
-  try {
-    call();
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.status(), status) << failure.what();
-    return failure.what();
-  }
-  return "accepted";
-}
-
 TEST_F(StepWriting, WhatWasWrittenIsReadBitForBitWithItsManifest) {
   for (const std::int64_t elements : {0, 1, 5000, 40000}) {
     const Version version(1, elements);
@@ -184,6 +173,20 @@ TEST_F(StepWriting, WhatIsDiscardedLeavesNothingAndAWholeStepStays) {
   const StepRecord whole = write_step(files_, {1, 2}, 100);
   writer.discard({1, 2}, two_shards);
   EXPECT_TRUE(holds_what_was_written(files_, whole, 100));
+}
+
+TEST_F(StepWriting, AMountThatIsMissingIsNotWrittenTo) {
+  disk_->is_there = false;
+  EXPECT_THAT(refusal(CKPT_ERR_SYSTEM,
+                      [&] {
+                        write_step(files_, {1, 1}, 3);
+                      }),
+              HasSubstr("does not exist; create it, or mount it"));
+  EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { list_steps(files_, "job"); }), HasSubstr("create it, or mount it"));
+  EXPECT_THAT(disk_->files(), testing::IsEmpty());
+  disk_->is_there = true;
+  EXPECT_TRUE(list_steps(files_, "job").empty());
+  EXPECT_TRUE(holds_what_was_written(files_, write_step(files_, {1, 1}, 3), 3));
 }
 
 TEST_F(StepWriting, AFullDiskIsToldAndLeavesNoHalfFiles) {

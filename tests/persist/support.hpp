@@ -1,6 +1,8 @@
 // Shards with reproducible contents, and the steps made of them.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <memory>
 #include <string>
@@ -16,6 +18,18 @@
 #include "tests/kernels/random_bytes.hpp"
 
 namespace ckpt::persist::test {
+
+// What a call that must fail says.
+template <class Call>
+std::string refusal(ckpt_status status, Call call) {
+  try {
+    call();
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status(), status) << failure.what();
+    return failure.what();
+  }
+  return "accepted";
+}
 
 inline arena::LayoutEntry tensor(const std::string& name, ckpt_dtype dtype, std::vector<std::int64_t> shape) {
   return {name, dtype, std::move(shape), 0, 0};
@@ -145,6 +159,19 @@ inline bool holds_what_was_written(FileSystem& files, const StepRecord& step, st
   for (const std::string& shard : two_shards)
     if (read_all(files, step, shard) != sample(shard, step.version, elements).bytes) return false;
   return true;
+}
+
+// Two that see the same directory write the parts of a shard in turn.
+inline void expect_several_fill_one_file(FileSystem& files, FileSystem& others) {
+  const CutStep captured({1, 7}, 3, 60'001);
+  captured.write(files, "model.2of3");
+  captured.write(others, "model.0of3");
+  captured.write(files, "rank0");
+  captured.write(others, "model.1of3");
+  const StepRecord step = captured.commit(files);
+  EXPECT_TRUE(holds(others, step, captured));
+  EXPECT_EQ(captured.commit(others), step);
+  EXPECT_EQ(others.list("job/step-00000007").size(), 11u);
 }
 
 }  // namespace ckpt::persist::test

@@ -235,5 +235,25 @@ TEST_F(Writing, ACommitOfAStepThatIsNotAllThereFails) {
   EXPECT_THAT(failed.sentence, HasSubstr("rank0.1.json is not there"));
 }
 
+TEST_F(Writing, WhatAHungWriteHoldsIsAllThatIsHeldAndWritingGoesOnWhenItIsGivenBack) {
+  disk_->fault = [](std::size_t, const std::string& operation, const std::string&) {
+    return operation == "write" ? ETIMEDOUT : 0;
+  };
+  WriteQueue queue(factory(), options());
+  std::vector<std::weak_ptr<const void>> owners;
+  for (std::int64_t k = 1; k <= 4; ++k) {
+    auto given = pieces({1, k});
+    for (const Piece& piece : given) owners.push_back(piece.owner);
+    queue.write({1, k}, std::move(given), outcomes_.collect());
+    EXPECT_EQ(outcomes_.wait_for(static_cast<std::size_t>(k)).back().status, CKPT_ERR_TIMEOUT);
+  }
+  EXPECT_THAT(outcomes_.wait_for(4).back().sentence, HasSubstr("still holds memory"));
+  EXPECT_EQ(std::count_if(owners.begin(), owners.end(), [](const auto& owner) { return !owner.expired(); }), 1);
+  disk_->fault = nullptr;
+  disk_->held.clear();
+  queue.write({1, 5}, pieces({1, 5}), outcomes_.collect());
+  EXPECT_EQ(outcomes_.wait_for(5).back().kind, Kind::done);
+}
+
 }  // namespace
 }  // namespace ckpt::persist::test

@@ -3,6 +3,7 @@
 // SPEC is a file: one line "<shard>[/<parts>] <layout text>" per shard, each followed by a line with the path of its
 // bytes. A shard of several parts is written part by part, as the nodes do that captured them.
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -20,6 +21,7 @@ std::vector<std::byte> slurp(const std::string& path) {
 }
 
 void write(const std::string& location, const std::string& spec_path, std::int64_t iteration) {
+  std::filesystem::create_directories(location);
   const auto files = open_file_system(location, {});
   StepWriter writer = writer_on(*files);
   const Version version(1, iteration);

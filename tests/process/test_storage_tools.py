@@ -431,7 +431,11 @@ def test_wrong_words_are_one_sentence(storage: Path, command: list[str]) -> None
     name = command[0]
     assert "--storage" in refused(*command, "--job", "job")
     assert "absolute path" in refused(*command, "--storage", "relative", "--job", "job")
-    assert "No such file" in refused(*command, "--storage", storage / "nowhere", *([] if name == "ls" else ["job=job"]))
+    nowhere = storage / "nowhere"
+    for job in ([], ["job=job"]):
+        missing = f"cannot use the storage {nowhere}: it does not exist; create it, or mount it"
+        assert refused(*command, "--storage", nowhere, *job) == missing
+    assert not nowhere.exists()
     assert "the jobs in" in refused(*command, "--storage", storage, "--job", "gob")
     assert "colour" in refused(*command, "--storage", storage, "colour=red")
     if name != "ls":
@@ -453,7 +457,8 @@ def test_doctor_tries_the_storage(storage: Path, tmp_path: Path) -> None:
     assert "has no manifest.json" in about["stored job job"][1]
     assert sorted(path.name for path in storage.iterdir()) == ["job"]
     nowhere = ckptctl("doctor", "--storage", storage / "nowhere", *here)
-    assert nowhere.returncode == 1 and "BAD" in nowhere.stdout
+    assert nowhere.returncode == 1 and "BAD" in nowhere.stdout and "create it, or mount it" in nowhere.stdout
+    assert not (storage / "nowhere").exists()
 
 
 def test_all_of_it_over_nfs(storage: Path, tmp_path: Path) -> None:
