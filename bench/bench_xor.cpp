@@ -86,6 +86,26 @@ class Stripe {
     const std::span<std::uint64_t* const> digests = source_digests_;
     coder.combine(sources_, outputs_, piece_bytes, with_sources ? digests : digests.first(0));
   }
+  // As chunks come from several nodes: each source's chunk is added to the parity chunk by itself, digests at the last.
+  void ours_added(const Coder& coder) {
+    constexpr std::size_t chunk_bytes = 16 * leaf_size_bytes;
+    for (std::size_t at = 0; at < piece_bytes; at += chunk_bytes) {
+      std::vector<Output> undigested, digested;
+      for (const auto& [data, digests] : outputs_) {
+        undigested.push_back({data + at, nullptr});
+        digested.push_back({data + at, digests + at / leaf_size_bytes});
+      }
+      for (std::size_t i = 0; i < data_; ++i) {
+        const Source chunk{sources_[i].data + at, chunk_bytes};
+        const auto& rows = i + 1 < data_ ? undigested : digested;
+        if (i == 0) {
+          coder.start(i, chunk, rows, chunk_bytes);
+        } else {
+          coder.add(i, chunk, rows, chunk_bytes);
+        }
+      }
+    }
+  }
   void isal_xor() {
     std::vector<void*> pointers(from_.begin(), from_.end());
     pointers.push_back(to_[0]);
@@ -126,6 +146,7 @@ class Stripe {
 };
 
 // xor_fused: sources verified and parity digested, while parity is made. xor_fused_parity: parity digested alone.
+// xor_added: parity digested, of sources that come one after the other in chunks.
 void compare_xor(std::size_t data, int rounds) {
   const Coder coder(ErasureCode(data, 1).encoder());
   Stripe stripe(data, 1);
@@ -143,6 +164,8 @@ void compare_xor(std::size_t data, int rounds) {
   compare(
       "xor_fused_parity" + suffix, data, rounds, [&] { stripe.ours(coder, false); }, isal_parity);
   compare(
+      "xor_added" + suffix, data, rounds, [&] { stripe.ours_added(coder); }, isal_parity);
+  compare(
       "xor_cpu" + suffix, data, rounds, [&] { stripe.ours(coder, false); }, [&] { stripe.isal_xor(); });
   stripe.check();
 }
@@ -155,14 +178,19 @@ void compare_rs(std::size_t data, std::size_t parity, int rounds) {
   ec_init_tables(static_cast<int>(data), static_cast<int>(parity), matrix.coefficients.data(), tables.data());
   Stripe stripe(data, parity);
   const auto isal = [&] { stripe.isal_encode(tables.data()); };
-  const auto isal_all = [&] {
+  const auto isal_parity = [&] {
     isal();
     stripe.digest_parity();
+  };
+  const auto isal_all = [&] {
+    isal_parity();
     stripe.digest_sources();
   };
   const std::string suffix = "_k" + std::to_string(data) + "_p" + std::to_string(parity);
   compare(
       "rs_fused" + suffix, data, rounds, [&] { stripe.ours(coder, true); }, isal_all);
+  compare(
+      "rs_added" + suffix, data, rounds, [&] { stripe.ours_added(coder); }, isal_parity);
   compare(
       "rs_cpu" + suffix, data, rounds, [&] { stripe.ours(coder, false); }, isal);
   stripe.check();

@@ -35,8 +35,15 @@ struct Leaf {
 // One call: leaf by leaf, each in straight runs of stripes, and a seam wherever a source or the outputs end.
 class Pass {
  public:
-  Pass(std::span<const Factor> factors, std::size_t columns, bool multiplying, bool to_sum, CombineLoop loop)
-      : factors_(factors), columns_(columns), multiplying_(multiplying), to_sum_(to_sum), loop_(loop) {}
+  // `finished`: nothing will be added to the outputs, so that they need not stay in the caches.
+  Pass(std::span<const Factor> factors, std::size_t columns, bool multiplying, bool to_sum, bool finished,
+       CombineLoop loop)
+      : factors_(factors),
+        columns_(columns),
+        multiplying_(multiplying),
+        to_sum_(to_sum),
+        finished_(finished),
+        loop_(loop) {}
 
   void take(std::size_t column, const Source& source, std::uint64_t* digests) {
     inputs_[input_count_++] = {source, digests, column};
@@ -98,9 +105,8 @@ class Pass {
     std::array<StripeOutput, max_parity_rows> to;
     for (std::size_t row = 0; row < outputs_.size(); ++row) {
       std::byte* data = made_[row].data + first * stripe_size_bytes;
-      // A sum was just read, so its line is in the cache already.
       const bool aligned = reinterpret_cast<std::uintptr_t>(data) % stripe_size_bytes == 0;
-      to[row] = {data, made_[row].accumulators(first), aligned && !to_sum_};
+      to[row] = {data, made_[row].accumulators(first), aligned && finished_};
     }
     run_loop(taken, to, first, count);
   }
@@ -152,6 +158,7 @@ class Pass {
   std::size_t columns_;
   bool multiplying_;
   bool to_sum_;
+  bool finished_;
   CombineLoop loop_;
   std::size_t input_count_ = 0;
   std::array<Input, max_stripe_pieces> inputs_;
@@ -180,7 +187,7 @@ Coder::Coder(Matrix matrix) : matrix_(std::move(matrix)) {
 
 void Coder::combine(std::span<const Source> sources, std::span<const Output> outputs, std::size_t length_bytes,
                     std::span<std::uint64_t* const> source_digests, Isa isa) const {
-  Pass pass(factors_, columns(), !is_xor_, false, combine_loop(isa));
+  Pass pass(factors_, columns(), !is_xor_, false, true, combine_loop(isa));
   for (std::size_t column = 0; column < sources.size(); ++column) {
     pass.take(column, sources[column], source_digests.empty() ? nullptr : source_digests[column]);
   }
@@ -189,14 +196,14 @@ void Coder::combine(std::span<const Source> sources, std::span<const Output> out
 
 void Coder::start(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
                   Isa isa) const {
-  Pass pass(factors_, columns(), !is_xor_, false, combine_loop(isa));
+  Pass pass(factors_, columns(), !is_xor_, false, false, combine_loop(isa));
   pass.take(column, source, nullptr);
   pass.run(outputs, length_bytes);
 }
 
 void Coder::add(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
                 Isa isa) const {
-  Pass pass(factors_, columns(), !is_xor_, true, combine_loop(isa));
+  Pass pass(factors_, columns(), !is_xor_, true, false, combine_loop(isa));
   pass.take(column, source, nullptr);
   pass.run(outputs, length_bytes);
 }

@@ -1,8 +1,9 @@
 // Erasure coding of bytes: a Coder applies a matrix of kernels/erasure_code.hpp, be it for encoding or decoding, and
 // makes the leaf digests of what it writes in the same pass. Where all coefficients are one it is plain XOR.
 //
-// A source may be shorter than the outputs: it counts as if zeros followed. Lengths and alignments are free; outputs
-// that are 64-byte aligned are streamed past the caches (and fenced before a call returns), others go through them.
+// A source may be shorter than the outputs: it counts as if zeros followed. Lengths and alignments are free. combine()
+// streams outputs that are 64-byte aligned past the caches, and fences them before it returns. Sums that grow source by
+// source stay in the caches: work on chunks that fit, or better wait for the chunks of all sources and combine them.
 //
 // Digests are those of kernels/digest.hpp with leaf 0 at the first byte of the call. To work in chunks, or on several
 // threads, cut at multiples of leaf_size_bytes and move all pointers along, those of digests by leaves.

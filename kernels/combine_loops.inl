@@ -5,6 +5,7 @@
 //   Stripe stripe_xor(Stripe, Stripe);
 //   struct Multiplier; Multiplier multiplier(const Factor&);    a factor in registers
 //   Stripe stripe_multiply(Stripe, const Multiplier&);
+//   constexpr std::size_t sums_in_registers;                    stripes, beside what else the loop holds there
 
 CKPT_COMBINE_TARGET inline void digest_stripes(std::uint64_t* accumulators, std::size_t place, const Stripe* stripes,
                                                std::size_t count) {
@@ -25,8 +26,10 @@ CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t pla
   }
   for (const StripeSource& source : job.sources) {
     Stripe stripes[at_once];
+    // Bare XOR is faster with the processor's own prefetching alone; with more to do per byte, that falls behind.
+    const bool prefetching = multiplying || source.accumulators != nullptr;
     for (std::size_t i = 0; i < at_once; ++i) {
-      prefetch(source.data + at + i * stripe_size_bytes);
+      if (prefetching) prefetch(source.data + at + i * stripe_size_bytes);
       stripes[i] = stripe_load(source.data + at + i * stripe_size_bytes);
     }
     for (std::size_t row = 0; row < rows; ++row) {
@@ -55,8 +58,9 @@ CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t pla
   }
 }
 
-template <bool multiplying, std::size_t rows, std::size_t at_once>
+template <bool multiplying, std::size_t rows>
 CKPT_COMBINE_TARGET void combine_rows(const StripeJob& job, std::size_t first, std::size_t count) {
+  constexpr std::size_t at_once = rows <= sums_in_registers / 4 ? 4 : rows <= sums_in_registers / 2 ? 2 : 1;
   static_assert(block_stripes % at_once == 0);
   for (std::size_t done = 0; done < count;) {
     const std::size_t place = (first + done) % block_stripes;
@@ -71,15 +75,15 @@ CKPT_COMBINE_TARGET void combine_rows(const StripeJob& job, std::size_t first, s
 }
 
 CKPT_COMBINE_TARGET void combine(const StripeJob& job, std::size_t first, std::size_t count) {
-  if (!job.multiplying) return combine_rows<false, 1, 4>(job, first, count);
+  if (!job.multiplying) return combine_rows<false, 1>(job, first, count);
   switch (job.outputs.size()) {
     case 1:
-      return combine_rows<true, 1, 4>(job, first, count);
+      return combine_rows<true, 1>(job, first, count);
     case 2:
-      return combine_rows<true, 2, 2>(job, first, count);
+      return combine_rows<true, 2>(job, first, count);
     case 3:
-      return combine_rows<true, 3, 1>(job, first, count);
+      return combine_rows<true, 3>(job, first, count);
     default:
-      return combine_rows<true, 4, 1>(job, first, count);
+      return combine_rows<true, 4>(job, first, count);
   }
 }

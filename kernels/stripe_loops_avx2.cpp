@@ -106,6 +106,8 @@ CKPT_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplier& facto
   return {multiply_half(stripe.low, factor), multiply_half(stripe.high, factor)};
 }
 
+constexpr std::size_t sums_in_registers = 4;
+
 #include "kernels/stripe_loops.inl"
 // After it, since it builds on it:
 #include "kernels/combine_loops.inl"

@@ -68,6 +68,8 @@ CKPT_COMBINE_TARGET inline Stripe stripe_multiply(Stripe stripe, const Multiplie
   return _mm512_gf2p8affine_epi64_epi8(stripe, factor.matrix, 0);
 }
 
+constexpr std::size_t sums_in_registers = 8;
+
 #include "kernels/stripe_loops.inl"
 // After it, since it builds on it:
 #include "kernels/combine_loops.inl"

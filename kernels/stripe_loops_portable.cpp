@@ -71,6 +71,8 @@ Stripe stripe_multiply(Stripe stripe, const Multiplier& multiplier) {
   return product;
 }
 
+constexpr std::size_t sums_in_registers = 4;
+
 #include "kernels/stripe_loops.inl"
 // After it, since it builds on it:
 #include "kernels/combine_loops.inl"
