@@ -76,7 +76,7 @@ struct Agent::Parts {
   arena::NodeArena arena;
   const std::uint64_t agent_id = start_id();
   const std::uint32_t node_id;
-  CoreQueue queue{offered_tasks_max};
+  const std::shared_ptr<CoreQueue> queue = std::make_shared<CoreQueue>(offered_tasks_max);
   PieceIndex index;
   WorkerPool digests{digest_threads};
   Driver driver;
@@ -90,7 +90,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
     : setup(std::move(agent_setup)),
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(*setup.store, options.node)),
-      driver({options, arena, index, queue, digests, setup.log, [this](const std::string& why) { ask_to_stop(why); },
+      driver({options, arena, index, *queue, digests, setup.log, [this](const std::string& why) { ask_to_stop(why); },
               setup.sources},
              node_id, agent_id) {
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id()), handlers());
@@ -110,7 +110,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
 
 // The core thread ends first, since it uses all the others. Tasks that they still post are dropped.
 Agent::Parts::~Parts() {
-  queue.close();
+  queue->close();
   if (core_thread.joinable()) core_thread.join();
   server.reset();
   store_poller.reset();

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 
@@ -18,7 +19,7 @@ namespace ckpt::agent {
 
 using Task = std::function<void()>;
 
-class CoreQueue {
+class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
  public:
   explicit CoreQueue(std::size_t offered_limit) : offered_limit_(offered_limit) {}
 

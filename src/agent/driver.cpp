@@ -26,6 +26,7 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   config.storage_writes = !options.storage.empty();
   config.storage_every = options.storage_every;
   config.storage_interval_ms = options.storage_interval_s * 1000;
+  config.storage_wait_ms = options.storage_timeout_ms;
   if (config.storage_writes) ++config.local_slots;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;
@@ -84,7 +85,9 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                 parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
       fetches_(
           segments_, parts.index, parts.digests, parts.queue,
-          [this](const protocol::StartFetch& fetch, FetchResult result) { fetch_ended(fetch, result); },
+          [this](const protocol::StartFetch& fetch, FetchResult result, const std::string& trouble) {
+            fetch_ended(fetch, result, trouble);
+          },
           [this](const std::string& text) { chronicle_.note(text); }),
       desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_,
              [this](protocol::Event event) { handle(std::move(event)); },
@@ -181,8 +184,9 @@ void Driver::carry_out(const protocol::DropSlot& drop) {
   const Pin piece = parts_.index.find(drop.slot);
   // Marked first: however this agent ends, the next one does not find the piece.
   if (segment != nullptr && piece != nullptr) segment->writable_slot(drop.slot.slot).drop(piece->manifest().version);
-  parts_.index.drop(drop.slot, [&queue = parts_.queue, this, slot = drop.slot] {
-    queue.post([this, slot] { handle(protocol::SlotReleased{slot}); });
+  // The last reader may be a thread of storage that hangs, and outlives this agent.
+  parts_.index.drop(drop.slot, [alive = parts_.queue.weak_from_this(), this, slot = drop.slot] {
+    if (const auto queue = alive.lock()) queue->post([this, slot] { handle(protocol::SlotReleased{slot}); });
   });
 }
 
@@ -194,7 +198,7 @@ void Driver::carry_out(const protocol::CommitStep& commit) { storage_->commit(co
 
 void Driver::carry_out(const protocol::Notice& notice) { chronicle_.note(notice.text); }
 
-void Driver::fetch_ended(const protocol::StartFetch& fetch, FetchResult result) {
+void Driver::fetch_ended(const protocol::StartFetch& fetch, FetchResult result, const std::string& trouble) {
   if (result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
   if (result == FetchResult::corrupt && fetch.source != protocol::storage_node) {
     ++chronicle_.counters.corrupt;
@@ -203,7 +207,7 @@ void Driver::fetch_ended(const protocol::StartFetch& fetch, FetchResult result) 
     // On the way or at the source: the source looks at its own bytes.
     transport_->send(fetch.source, encode(VerifyRequest{fetch.piece.shard, fetch.piece.version}));
   }
-  handle(protocol::FetchEnded{fetch.fetch, result});
+  handle(protocol::FetchEnded{fetch.fetch, result, trouble});
 }
 
 void Driver::verify(const SlotRef& slot, std::function<void()> then) {

@@ -95,7 +95,7 @@ class Driver : public TrainerRequests {
     desk_.carry_out(effect);
   }
 
-  void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchResult result);
+  void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchResult result, const std::string& trouble);
   void verify(const protocol::SlotRef& slot, std::function<void()> then);
   void take_nodes(const std::vector<coord::NodeEntry>& nodes);
   std::string node_name(protocol::NodeId node) const;

@@ -26,7 +26,7 @@ Fetches::Fetches(Segments& segments, PieceIndex& index, WorkerPool& pool, CoreQu
       on_notice_(std::move(on_notice)) {}
 
 void Fetches::start(const protocol::StartFetch& order, net::Transport& transport, StorageTier* storage) {
-  fetches_[order.fetch] = {order, nullptr, false, false};
+  fetches_[order.fetch].order = order;
   const SegmentKey key{order.slot.rank, order.slot.shard};
   const SlotNeed need{order.piece.length_bytes, order.piece.layout_bytes};
   segments_.ensure({{key, need}}, 0,
@@ -47,14 +47,15 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
   fetch.writes = true;
   if (order.source == protocol::storage_node) {
     if (storage == nullptr) {
-      on_notice_("shard " + order.piece.shard +
-                 " is to be read from storage, but this agent was told of none; give all " +
-                 "agents of the job the same option storage");
-      return end(id, FetchResult::failed, std::nullopt);
+      const std::string trouble = "shard " + order.piece.shard +
+                                  " is to be read from storage, but this agent was told of none; give all agents of "
+                                  "the job the same option storage";
+      on_notice_(trouble);
+      return end(id, FetchResult::failed, std::nullopt, trouble);
     }
-    storage->read(order.piece, segment, order.slot.slot,
-                  [this, id](FetchResult result, std::optional<arena::Manifest> manifest) {
-                    end(id, result, std::move(manifest));
+    storage->read(order.piece, segment, order.slot.slot, fetch.stop.get_token(),
+                  [this, id](FetchResult result, std::optional<arena::Manifest> manifest, const std::string& trouble) {
+                    end(id, result, std::move(manifest), trouble);
                   });
     return;
   }
@@ -66,14 +67,15 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
                   fetch_timeout_ms(order.piece.length_bytes));
 }
 
-void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest) {
+void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest,
+                  const std::string& trouble) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
   const Fetch fetch = std::move(found->second);
   fetches_.erase(found);
   const protocol::SlotRef& slot = fetch.order.slot;
   if (result == FetchResult::complete) index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
-  on_ended_(fetch.order, result);
+  on_ended_(fetch.order, result, trouble);
   segments_.unblock();
 }
 
@@ -81,6 +83,7 @@ void Fetches::cancel(std::uint64_t id) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
   found->second.cancelled = true;
+  found->second.stop.request_stop();
   if (found->second.sink != nullptr) found->second.sink->cancel();
 }
 

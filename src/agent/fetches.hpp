@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "agent/core_queue.hpp"
@@ -17,8 +18,10 @@ namespace ckpt::agent {
 
 class Fetches {
  public:
-  // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already.
-  using OnEnded = std::function<void(const protocol::StartFetch& fetch, protocol::FetchResult result)>;
+  // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already. `trouble`: of a
+  // read from storage that failed.
+  using OnEnded =
+      std::function<void(const protocol::StartFetch& fetch, protocol::FetchResult result, const std::string& trouble)>;
   using OnNotice = std::function<void(const std::string& text)>;
 
   // All references outlive this object, and `pool` and `queue` the transport.
@@ -36,13 +39,15 @@ class Fetches {
   struct Fetch {
     protocol::StartFetch order;
     std::shared_ptr<FetchSink> sink;  // of a transfer from a peer
+    std::stop_source stop;            // of a read from storage
     bool writes = false;              // into its slot
     bool cancelled = false;
   };
 
   void transfer(std::uint64_t fetch, net::Transport& transport, StorageTier* storage,
                 const std::optional<Failure>& failure);
-  void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest);
+  void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest,
+           const std::string& trouble = {});
 
   Segments& segments_;
   PieceIndex& index_;

@@ -66,8 +66,10 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("newest_seen", report.newest_seen);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
+  v.field("storage", report.storage);
   v.field("written", report.written);
   v.field("damaged", report.damaged);
+  v.field("read_trouble", report.read_trouble);
   v.field("directive", report.directive);
   v.field("roll_call", report.roll_call);
 }
@@ -153,6 +155,14 @@ void visit_fields(auto& v, Is<protocol::Member> auto& member) {
   v.field("arena_id", member.arena_id);
 }
 
+void visit_fields(auto& v, Is<protocol::Seat> auto& seat) {
+  v.field("rank", seat.rank);
+  v.field("node", seat.node);
+  v.field("domain", seat.domain);
+  v.shard("main_shard", seat.main_shard);
+  v.shard("private_shard", seat.private_shard);
+}
+
 void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("epoch", record.epoch);
   v.field("incarnation", record.incarnation);
@@ -160,6 +170,9 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("decision", record.decision);
   v.field("members", record.members);
   v.field("members_life", record.members_life);
+  v.field("seats", record.seats);
+  v.field("strategy", record.strategy);
+  v.field("copies", record.copies);
   v.field("base", record.base);
   v.field("first_commit", record.first_commit);
 }

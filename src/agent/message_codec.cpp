@@ -10,7 +10,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 2;
+constexpr std::uint8_t format = 3;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class Writer {

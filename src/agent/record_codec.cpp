@@ -2,8 +2,10 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "agent/fields.hpp"
+#include "base/options.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -21,6 +23,7 @@ class Writer {
   void field(const char* name, const T& value) {
     body[name] = to_json(value);
   }
+  void shard(const char* name, const std::string& shard) { field(name, shard); }
 
  private:
   template <class T>
@@ -34,6 +37,9 @@ class Writer {
     }
   }
   static json to_json(const Verdict& verdict) { return verdict_names[static_cast<std::size_t>(verdict)]; }
+  static json to_json(const std::optional<placement::Strategy>& strategy) {
+    return strategy ? json(placement::name(*strategy)) : json();
+  }
   static json to_json(const Version& version) {
     return {{"incarnation", version.incarnation()}, {"iteration", version.iteration()}};
   }
@@ -56,6 +62,10 @@ class Reader {
   void field(const char* name, T& value) {
     from_json(body_.at(name), value);
   }
+  void shard(const char* name, std::string& shard) {
+    field(name, shard);
+    if (!is_plain_name(shard)) throw OutOfRange();
+  }
 
  private:
   template <class T>
@@ -74,6 +84,9 @@ class Reader {
     for (std::size_t i = 0; i < std::size(verdict_names); ++i)
       if (from.get<std::string>() == verdict_names[i]) return void(verdict = static_cast<Verdict>(i));
     throw OutOfRange();
+  }
+  static void from_json(const json& from, std::optional<placement::Strategy>& strategy) {
+    if (!from.is_null()) strategy = placement::strategy_named(from.get<std::string>());
   }
   static void from_json(const json& from, protocol::Cut& cut) {
     Reader inner(from);
@@ -115,7 +128,18 @@ std::optional<Record> read(std::string_view text) {
     return std::nullopt;
   } catch (const OutOfRange&) {
     return std::nullopt;
+  } catch (const std::invalid_argument&) {  // a strategy that there is not
+    return std::nullopt;
   }
+}
+
+// Roots rely on it: every rank of a life that began has its seat.
+bool is_consistent(const protocol::LifeRecord& record) {
+  const bool began = record.decision.verdict == Verdict::fresh || record.decision.verdict == Verdict::restore;
+  if (began && (record.seats.size() != record.world_size || record.copies == 0)) return false;
+  for (std::size_t i = 0; i < record.seats.size(); ++i)
+    if (record.seats[i].rank != i) return false;
+  return true;
 }
 
 }  // namespace
@@ -123,6 +147,10 @@ std::optional<Record> read(std::string_view text) {
 std::string to_text(const protocol::RootRecord& record) { return write(record); }
 std::string to_text(const protocol::LifeRecord& record) { return write(record); }
 std::optional<protocol::RootRecord> root_record(std::string_view text) { return read<protocol::RootRecord>(text); }
-std::optional<protocol::LifeRecord> life_record(std::string_view text) { return read<protocol::LifeRecord>(text); }
+std::optional<protocol::LifeRecord> life_record(std::string_view text) {
+  auto record = read<protocol::LifeRecord>(text);
+  if (record && !is_consistent(*record)) return std::nullopt;
+  return record;
+}
 
 }  // namespace ckpt::agent

@@ -1,5 +1,6 @@
 #include "agent/storage_tier.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "persist/storage_source.hpp"
@@ -62,28 +63,28 @@ bool is_all(const persist::ShardOffer& shard) {
 }  // namespace
 
 struct StorageTier::Read {
-  Read(persist::ReadQueue& from, protocol::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into,
-       std::uint8_t index, Done on_done)
-      : source(from),
-        expected(std::move(expected_piece)),
+  Read(protocol::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into, std::uint8_t index,
+       std::stop_token stop_token, Done on_done)
+      : expected(std::move(expected_piece)),
         segment(std::move(into)),
         slot(segment->writable_slot(index)),
+        stop(std::move(stop_token)),
         done(std::move(on_done)) {}
 
-  persist::ReadQueue& source;
+  persist::ReadQueue* source = nullptr;
   const protocol::PieceInfo expected;
   const std::shared_ptr<arena::Segment> segment;
   arena::WritableSlot slot;
+  const std::stop_token stop;
   const Done done;
   arena::Manifest manifest;
 };
 
-// One look at all sources.
+// One look at all sources, for all who want one meanwhile.
 struct StorageTier::Round {
   std::vector<persist::Listing> listings;
   std::size_t left = 0;
-  std::string trouble;
-  std::function<void(protocol::StorageListed)> then;
+  std::vector<Then> then;
 };
 
 StorageTier::StorageTier(const Options& options, const std::vector<persist::SourceFactory>& others,
@@ -98,35 +99,45 @@ StorageTier::StorageTier(const Options& options, const std::vector<persist::Sour
   for (const auto& other : others) sources_.push_back(std::make_unique<persist::ReadQueue>(other, limits));
 }
 
+StorageTier::~StorageTier() = default;
+
 void StorageTier::list() { look(handle_); }
 
-void StorageTier::look(std::function<void(protocol::StorageListed)> then) {
-  const auto round = std::make_shared<Round>();
-  round->listings.resize(sources_.size());
-  round->left = sources_.size();
-  round->then = std::move(then);
+void StorageTier::look(Then then) {
+  if (round_) return round_->then.push_back(std::move(then));
+  round_ = std::make_unique<Round>();
+  round_->listings.resize(sources_.size());
+  round_->left = sources_.size();
+  round_->then.push_back(std::move(then));
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    sources_[i]->list([this, round, i, &queue = queue_](const ReadOutcome& outcome, const persist::Listing& listing) {
-      queue.post([this, round, i, outcome, listing] { take_listing(round, i, outcome, listing); });
+    sources_[i]->list([this, i, &queue = queue_](const ReadOutcome& outcome, const persist::Listing& listing) {
+      queue.post([this, i, outcome, listing] { take_listing(i, outcome, listing); });
     });
   }
 }
 
 // That storage does not answer is trouble; another source that does not has nothing to offer.
-void StorageTier::take_listing(const std::shared_ptr<Round>& round, std::size_t source, const ReadOutcome& outcome,
-                               persist::Listing listing) {
+void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, persist::Listing listing) {
   if (!outcome.ok()) note_(outcome.sentence);
-  if (!outcome.ok() && source == 0 && writes_) round->trouble = outcome.sentence;
+  if (!outcome.ok() && source == 0 && writes_) listing.withheld.push_back(outcome.sentence);
   for (const std::string& problem : listing.problems) note_(problem);
-  round->listings[source] = std::move(listing);
-  if (--round->left == 0) round->then(merge(*round));
+  for (const std::string& problem : listing.withheld) note_(problem);
+  round_->listings[source] = std::move(listing);
+  if (--round_->left != 0) return;
+  const auto round = std::exchange(round_, nullptr);
+  const protocol::StorageListed listed = merge(*round);
+  for (const Then& then : round->then) then(listed);
 }
 
 protocol::StorageListed StorageTier::merge(const Round& round) {
-  protocol::StorageListed listed{{}, round.trouble};
+  protocol::StorageListed listed;
   offered_by_.clear();
   for (std::size_t source = 0; source < round.listings.size(); ++source) {
-    for (const persist::Offer& offer : round.listings[source].offers) {
+    const persist::Listing& listing = round.listings[source];
+    listed.unusable.insert(listed.unusable.end(), listing.problems.begin(), listing.problems.end());
+    listed.newest_incarnation = std::max(listed.newest_incarnation, listing.newest_incarnation);
+    if (listed.trouble.empty() && !listing.withheld.empty()) listed.trouble = listing.withheld.front();
+    for (const persist::Offer& offer : listing.offers) {
       for (const persist::ShardOffer& shard : offer.shards) {
         if (!is_all(shard) || !offered_by_.try_emplace({offer.version, shard.shard}, source).second) continue;
         listed.pieces.push_back(
@@ -160,7 +171,8 @@ void StorageTier::write(const protocol::StartWrite& write) {
 
 void StorageTier::commit(const protocol::CommitStep& commit) {
   writes_->commit(
-      commit.version, commit.world_size, commit.shards, {}, [this, &queue = queue_](const WriteOutcome& outcome) {
+      commit.version, commit.world_size, commit.shards, {commit.damaged.begin(), commit.damaged.end()},
+      [this, &queue = queue_](const WriteOutcome& outcome) {
         // After a commit the sentence is about what could not be removed.
         queue.post([this, version = outcome.version, said = outcome.sentence, trouble = trouble_of(outcome)] {
           if (!said.empty()) note_(said);
@@ -171,22 +183,23 @@ void StorageTier::commit(const protocol::CommitStep& commit) {
 
 // The root has seen who offers it; this node may have to look for itself.
 void StorageTier::read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
-                       std::uint8_t slot, Done done) {
+                       std::uint8_t slot, const std::stop_token& stop, Done done) {
+  const auto read = std::make_shared<Read>(piece, segment, slot, stop, std::move(done));
   const auto offered = offered_by_.find({piece.version, piece.shard});
-  if (offered != offered_by_.end()) return read_from(offered->second, piece, segment, slot, std::move(done));
-  look([this, piece, segment, slot, done = std::move(done)](const protocol::StorageListed&) {
-    const auto found = offered_by_.find({piece.version, piece.shard});
-    read_from(found == offered_by_.end() ? 0 : found->second, piece, segment, slot, done);
+  if (offered != offered_by_.end()) return read_from(offered->second, read);
+  look([this, read](const protocol::StorageListed&) {
+    const auto found = offered_by_.find({read->expected.version, read->expected.shard});
+    read_from(found == offered_by_.end() ? 0 : found->second, read);
   });
 }
 
-void StorageTier::read_from(std::size_t source, const protocol::PieceInfo& piece,
-                            const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot, Done done) {
-  const auto read = std::make_shared<Read>(*sources_[source], piece, segment, slot, std::move(done));
-  read->source.manifest(piece.shard, piece.version,
-                        [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
-                          queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
-                        });
+void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& read) {
+  if (read->stop.stop_requested()) return end(read, {CKPT_ERR_DISCARDED, "reading from storage was called off", 0});
+  read->source = sources_[source].get();
+  read->source->manifest(read->expected.shard, read->expected.version,
+                         [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
+                           queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
+                         });
 }
 
 // As with a peer: nothing is believed beyond what was announced.
@@ -199,19 +212,23 @@ void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOut
   read->manifest = std::move(manifest);
   read->slot.begin();
   read->slot.drop(Version());  // this version may have been dropped from here before
-  read->source.read(read->expected.shard, read->expected.version, {0, read->expected.length_bytes}, read->slot.data(),
-                    [this, read, &queue = queue_](const ReadOutcome& ended) {
-                      queue.post([this, read, ended] { end(read, ended); });
-                    });
+  read->source->read(
+      read->expected.shard, read->expected.version, {0, read->expected.length_bytes}, read->slot.data(),
+      [this, read, &queue = queue_](const ReadOutcome& ended) {
+        queue.post([this, read, ended] { end(read, ended); });
+      },
+      read->stop);
 }
 
 void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {
   if (!outcome.ok()) {
-    note_(outcome.sentence + (outcome.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : ""));
-    return read->done(result_of(outcome.status), std::nullopt);
+    const std::string trouble =
+        outcome.sentence + (outcome.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : "");
+    note_(trouble);
+    return read->done(result_of(outcome.status), std::nullopt, trouble);
   }
   read->slot.seal(read->manifest);
-  read->done(FetchResult::complete, std::move(read->manifest));
+  read->done(FetchResult::complete, std::move(read->manifest), "");
 }
 
 }  // namespace ckpt::agent

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,27 +33,29 @@ class StorageTier {
   // only `others` are read from. Throws Failure (CKPT_ERR_INVALID) for a location that is none.
   StorageTier(const Options& options, const std::vector<persist::SourceFactory>& others, const PieceIndex& index,
               CoreQueue& queue, Handle handle, Note note);
+  ~StorageTier();
 
   void list();
   void write(const protocol::StartWrite& write);
   void commit(const protocol::CommitStep& commit);
 
-  // Reads the piece into the slot and seals it when all of it was found to match. `done` runs once, on the core thread.
-  using Done = std::function<void(protocol::FetchResult result, std::optional<arena::Manifest> manifest)>;
+  // Reads the piece into the slot and seals it when all of it was found to match. `done` runs once, on the core thread,
+  // and nothing touches the slot any more; a stopped read ends early.
+  using Done = std::function<void(protocol::FetchResult result, std::optional<arena::Manifest> manifest,
+                                  const std::string& trouble)>;
   void read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
-            Done done);
+            const std::stop_token& stop, Done done);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
 
  private:
   struct Read;
   struct Round;
-  void look(std::function<void(protocol::StorageListed listed)> then);
-  void take_listing(const std::shared_ptr<Round>& round, std::size_t source, const persist::ReadOutcome& outcome,
-                    persist::Listing listing);
+  using Then = std::function<void(const protocol::StorageListed& listed)>;
+  void look(Then then);
+  void take_listing(std::size_t source, const persist::ReadOutcome& outcome, persist::Listing listing);
   protocol::StorageListed merge(const Round& round);
-  void read_from(std::size_t source, const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
-                 std::uint8_t slot, Done done);
+  void read_from(std::size_t source, const std::shared_ptr<Read>& read);
   void take_manifest(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome, arena::Manifest manifest);
   void end(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome);
 
@@ -62,6 +65,7 @@ class StorageTier {
   const Note note_;
   std::unique_ptr<persist::WriteQueue> writes_;                        // null where there is no storage
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;           // storage first
+  std::unique_ptr<Round> round_;                                       // under way
   std::map<std::pair<Version, std::string>, std::size_t> offered_by_;  // as last listed
 };
 

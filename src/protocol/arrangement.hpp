@@ -15,15 +15,6 @@
 
 namespace ckpt::protocol {
 
-// A rank of the life, and where it sits.
-struct Seat {
-  Rank rank = 0;
-  NodeId node = 0;
-  std::string domain;  // of the node
-  std::string main_shard;
-  std::string private_shard;
-};
-
 struct Place {
   std::vector<NodeId> owners;     // whose ranks restore from it
   std::vector<NodeId> capturers;  // whose ranks capture it

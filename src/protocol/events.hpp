@@ -77,6 +77,7 @@ enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
 struct FetchEnded {
   std::uint64_t fetch = 0;
   FetchResult result = FetchResult::failed;
+  std::string trouble = {};  // of a read from storage: why it failed
 };
 struct SlotReleased {
   SlotRef slot;
@@ -88,7 +89,9 @@ struct PieceCorrupt {
 // What storage offers: the pieces of every step on it that is whole, as far as one can tell without reading them.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
-  std::string trouble;  // why it cannot be told, "" where it can
+  std::vector<std::string> unusable;     // steps that are there and cannot be restored from, a sentence each
+  std::uint64_t newest_incarnation = 0;  // that anything there was written in
+  std::string trouble;                   // why there may be more than that, "" where that is all
 };
 // The pieces of StartWrite are on the medium, unless there was trouble.
 struct WriteEnded {
@@ -204,6 +207,7 @@ struct CommitStep {
   Version version;
   std::uint32_t world_size = 0;
   std::vector<std::string> shards;
+  std::vector<Version> damaged;  // steps that need not be kept any longer
 };
 
 struct Notice {

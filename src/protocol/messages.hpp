@@ -51,8 +51,10 @@ struct Report {
   Version newest_seen;          // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, version) once
+  bool storage = false;           // as Config::storage
   Written written;
   std::vector<Version> damaged;  // steps on storage that proved so when they were read
+  std::string read_trouble;      // why something could not be read from storage, until something could
   std::uint64_t roll_call = 0;   // newest one heard of the root of `epoch`: all of the above is from after it
   bool operator==(const Report&) const = default;
 };
@@ -157,6 +159,16 @@ struct Member {
   bool operator==(const Member&) const = default;
 };
 
+// A rank of a life, and where it sits.
+struct Seat {
+  Rank rank = 0;
+  NodeId node = 0;
+  std::string domain;  // of the node
+  std::string main_shard;
+  std::string private_shard;
+  bool operator==(const Seat&) const = default;
+};
+
 // Store key "life": the current life of the job. A root of epoch e first writes its epoch here, so that a
 // compare-and-swap by an older root fails: fencing needs nothing else.
 struct LifeRecord {
@@ -166,6 +178,10 @@ struct LifeRecord {
   Decision decision;
   std::vector<Member> members;     // nodes that may hold state: those of the newest life that began
   std::uint64_t members_life = 0;  // that life
+  // Who captures and holds what in it follows from these alone: every root of the life finds the same.
+  std::vector<Seat> seats;  // by rank, without gaps
+  std::optional<placement::Strategy> strategy;
+  std::uint32_t copies = 0;
   Version base;          // newest commit that it went on from: the version it restored, once that has all its copies
   Version first_commit;  // newest of each life's first commits: state existed, even when every node is gone
   bool operator==(const LifeRecord&) const = default;

@@ -136,6 +136,23 @@ std::string missing_text(const std::vector<NodeId>& missing) {
   return missing.empty() ? "" : "; nodes that do not answer: " + join(missing);
 }
 
+std::string lacking_text(const RecoveryQuestion& question, const std::set<std::string>& shards) {
+  const std::string who =
+      question.asks_storage ? "neither a node that answers nor storage has" : "no node that answers has";
+  const std::string steps = question.unusable.empty() ? "" : "; on storage: " + join(question.unusable, 3);
+  return who + " shards " + join(shards) + steps + missing_text(question.missing);
+}
+
+std::string give_up_text(const RecoveryQuestion& question) {
+  return question.asks_storage ? "'ckptctl gc', and 'ckptctl rm' on storage" : "'ckptctl gc'";
+}
+
+std::string cannot_tell_text(const RecoveryQuestion& question) {
+  const auto& trouble = question.storage_trouble;
+  return trouble.empty() ? "not every node of the last life is left to tell"
+                         : "storage does not tell all that it has (" + trouble + ")";
+}
+
 }  // namespace
 
 Inventory take_inventory(const std::vector<const Report*>& reports) {
@@ -192,8 +209,8 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     answer.base = newest_commit_until(chosen, question);
     decision.cuts = cuts_of(inventory.at(chosen), question);
     if (decision.behind) {
-      decision.text = describe(newest_commit) + " was committed but is lost (no source for shards " +
-                      join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) + ")";
+      decision.text = describe(newest_commit) + " was committed but is lost (" +
+                      lacking_text(question, unusable(inventory, newest_commit, question)) + ")";
     }
   } else if (const std::uint32_t stored = foreign_world_size(inventory, question.world_size); stored != 0) {
     decision.verdict = Verdict::mismatch;
@@ -202,10 +219,14 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
                     " ranks, or remove what is stored ('ckptctl gc', and 'ckptctl rm' on storage)";
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
-    decision.text = "beyond tolerance: " + describe(newest_commit) +
-                    " was committed, but no node that answers has shards " +
-                    join(unusable(inventory, newest_commit, question)) + missing_text(question.missing) +
-                    "; bring those nodes back and restart, or give up with 'ckptctl gc'";
+    decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
+                    lacking_text(question, unusable(inventory, newest_commit, question)) +
+                    "; bring those nodes back and restart, or give up with " + give_up_text(question);
+  } else if (!question.unusable.empty()) {
+    decision.verdict = Verdict::lost;
+    decision.text = "no node that answers has anything, and no step on storage can be used (" +
+                    join(question.unusable, 3) + missing_text(question.missing) +
+                    "); mend one of them and restart, or give up with " + give_up_text(question);
   } else {
     decision.verdict = Verdict::fresh;
   }
@@ -218,8 +239,8 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   const bool none_is_known = chosen && question.members.empty();  // the job's records are gone
   decision.status_unknown = !nothing_newer && (testifying.size() < question.members.size() || none_is_known);
   if (decision.status_unknown && decision.text.empty()) {
-    decision.text = "a newer commit cannot be excluded, for not every node of the last life is left to tell" +
-                    missing_text(question.missing);
+    decision.text =
+        "a newer commit cannot be excluded, for " + cannot_tell_text(question) + missing_text(question.missing);
   }
   return answer;
 }

@@ -29,13 +29,16 @@ struct RecoveryQuestion {
   std::vector<const Report*> reports;  // of the nodes that are present
   std::set<std::string> shards;        // that the new life needs
   std::uint32_t world_size = 0;
-  std::vector<NodeId> missing;     // members of the last life that are not present
-  std::vector<Member> members;     // of the last life
-  std::uint64_t members_life = 0;  // the last life
-  Version base;                    // newest commit that it went on from
-  Version first_commit;            // known from the store
-  std::vector<PieceInfo> stored;   // on persistent storage
-  std::set<Version> damaged;       // steps there that cannot be used
+  std::vector<NodeId> missing;        // members of the last life that are not present
+  std::vector<Member> members;        // of the last life
+  std::uint64_t members_life = 0;     // the last life
+  Version base;                       // newest commit that it went on from
+  Version first_commit;               // known from the store
+  bool asks_storage = false;          // there is persistent storage
+  std::vector<PieceInfo> stored;      // on it
+  std::set<Version> damaged;          // steps there that proved so when they were read
+  std::vector<std::string> unusable;  // further ones that cannot be used, a sentence each
+  std::string storage_trouble;        // why there may be more than that, "" where that is all
 };
 
 struct RecoveryAnswer {

@@ -175,9 +175,7 @@ void Root::refresh_bindings() {
 // A decision may be written late, when a rank has moved since: its node is then none of the life's. It needs a life of
 // its own.
 bool Root::is_misplaced(const Peer& peer) const {
-  const Verdict verdict = life_->decision.verdict;
-  if (verdict != Verdict::fresh && verdict != Verdict::restore) return false;
-  return !contains(life_->members, Member{peer.report.node, peer.report.arena_id});
+  return has_begun() && !contains(life_->members, Member{peer.report.node, peer.report.arena_id});
 }
 
 // It was given an older life's version before it could be carried over into this one.
@@ -191,7 +189,8 @@ void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effec
   const bool second_hello = bound != bindings_.end();
   const bool decided = life_->decision.verdict != Verdict::undecided;
   // A job without a record may have steps on storage, and its lives must be newer than those.
-  if (life_->incarnation == 0 && config_.storage && !storing_.listed()) return;
+  const bool knows_lives = !config_.storage || storing_.knows_all() || storing_.newest_incarnation() != 0;
+  if (life_->incarnation == 0 && !knows_lives) return;
   if (life_->incarnation == 0 || second_hello || decided) {
     open_incarnation(rank, now, effects);
     return;
@@ -209,6 +208,10 @@ void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& eff
   next.world_size = newcomer.world_size;
   next.decision = {};
   swap_life(next, now, effects);
+}
+
+bool Root::has_begun() const {
+  return life_->decision.verdict == Verdict::fresh || life_->decision.verdict == Verdict::restore;
 }
 
 bool Root::complete_life() const { return life_->incarnation != 0 && bindings_.size() == life_->world_size; }
@@ -257,6 +260,39 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   }
   if (!all_answered(now)) return;
 
+  // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent;
+  // but what there is to go on from does not wait for it for ever.
+  const TimeMs waited_ms = now - *all_waiting_since_;
+  const bool is_untold = !storage_trouble(now).empty();
+  const bool storage_is_late = waited_ms >= config_.storage_wait_ms;
+  const RecoveryAnswer answer = plan_recovery(question(!is_untold || storage_is_late, now));
+  const bool can_restore = answer.decision.verdict == Verdict::restore;
+  if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
+  if (!answer.final && waited_ms < config_.node_wait_ms) return;
+  LifeRecord decided = *life_;
+  decided.decision = answer.decision;
+  // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
+  const bool begins = can_restore || answer.decision.verdict == Verdict::fresh;
+  if (begins) enter_members(decided, answer.base);
+  swap_life(decided, now, effects);
+}
+
+// The ranks as they sit now are the life's, and so is what this root was told of placement.
+void Root::enter_members(LifeRecord& record, Version base) const {
+  record.base = base;
+  record.members_life = record.incarnation;
+  record.members.clear();
+  record.seats.clear();
+  record.strategy = config_.strategy;
+  record.copies = config_.copies;
+  for (const auto& [rank, binding] : bindings_) {
+    const Report& report = peers_.at(binding.node).report;
+    add_once(record.members, Member{binding.node, report.arena_id});
+    record.seats.push_back({rank, binding.node, report.domain, binding.rank.main_shard, binding.rank.private_shard});
+  }
+}
+
+RecoveryQuestion Root::question(bool with_storage, TimeMs now) const {
   RecoveryQuestion question;
   question.reports = present_reports(now);
   question.world_size = life_->world_size;
@@ -265,30 +301,31 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   question.members_life = life_->members_life;
   question.base = life_->base;
   question.first_commit = life_->first_commit;
-  if (storing_.listed()) question.stored = *storing_.listed();
+  question.asks_storage = config_.storage;
+  question.storage_trouble = storage_trouble(now);
+  if (with_storage && storing_.has_heard()) {
+    question.stored = storing_.heard().pieces;
+    question.unusable = storing_.heard().unusable;
+  }
   question.damaged = storing_.damaged();
-  LifeRecord decided = *life_;
-  decided.members.clear();
-  decided.members_life = decided.incarnation;
   for (const auto& [rank, binding] : bindings_) {
     question.shards.insert(binding.rank.main_shard);
     question.shards.insert(binding.rank.private_shard);
-    add_once(decided.members, Member{binding.node, peers_.at(binding.node).report.arena_id});
   }
-  const RecoveryAnswer answer = plan_recovery(question);
-  // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent.
-  const bool memory_suffices = answer.final && answer.decision.verdict == Verdict::restore;
-  if (config_.storage && !storing_.listed() && !memory_suffices) return;
-  if (!answer.final && now - *all_waiting_since_ < config_.node_wait_ms) return;
-  decided.decision = answer.decision;
-  decided.base = answer.base;
-  // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
-  if (answer.decision.verdict == Verdict::lost || answer.decision.verdict == Verdict::mismatch) {
-    decided.members = life_->members;
-    decided.members_life = life_->members_life;
-    decided.base = life_->base;
+  return question;
+}
+
+// Why it is not known what storage has; "" where it is, or where there is none.
+std::string Root::storage_trouble(TimeMs now) const {
+  if (config_.storage && storing_.has_heard()) return storing_.heard().trouble;
+  if (config_.storage) return "it has not answered yet";
+  for (const Report* report : present_reports(now)) {
+    if (report->storage) {
+      return "node " + std::to_string(config_.node) + ", which leads the job, was told of none, node " +
+             std::to_string(report->node) + " was; give all agents of the job the same option storage";
+    }
   }
-  swap_life(decided, now, effects);
+  return "";
 }
 
 bool Root::all_wait() const {
@@ -306,16 +343,9 @@ bool Root::all_answered(TimeMs now) const {
 // ---- Placement ----
 
 void Root::settle_placement(Effects& effects) {
-  const Verdict verdict = life_->decision.verdict;
-  const bool began = verdict == Verdict::restore || verdict == Verdict::fresh;
-  if (!began || !complete_life() || !arrangement_.places.empty()) return;
-  std::vector<Seat> seats;
-  for (const auto& [rank, binding] : bindings_) {
-    seats.push_back({rank, binding.node, peers_.at(binding.node).report.domain, binding.rank.main_shard,
-                     binding.rank.private_shard});
-  }
-  arrangement_ = arrange(seats, config_.strategy, config_.copies);
-  restored_ = places_with(life_->decision.cuts, seats, arrangement_);
+  if (!has_begun() || !arrangement_.places.empty()) return;
+  arrangement_ = arrange(life_->seats, life_->strategy, life_->copies);
+  restored_ = places_with(life_->decision.cuts, life_->seats, arrangement_);
   if (!arrangement_.notice.empty()) effects.push_back(Notice{arrangement_.notice});
 }
 
@@ -336,7 +366,7 @@ void Root::settle_stranded(TimeMs now, Effects& effects) {
     std::set<std::string> shards;
     for (const auto& [shard, place] : restored_) shards.insert(shard);
     // A new root that has yet to hear every rank, or storage, does not know whether all of it is in memory.
-    const bool knows = complete_life() && (!config_.storage || storing_.listed());
+    const bool knows = complete_life() && (!config_.storage || storing_.has_heard());
     lacking = without_source(inventory_, life_->decision.version, shards);
     if (config_.storage && (!complete_life() || (!knows && !lacking.empty()))) {
       reading_storage_ = true;
@@ -399,8 +429,7 @@ bool Root::never_complete(Version version) const {
 }
 
 void Root::settle_commits(TimeMs now, Effects& effects) {
-  const Verdict verdict = life_->decision.verdict;
-  if ((verdict != Verdict::restore && verdict != Verdict::fresh) || !complete_life()) return;
+  if (!has_begun() || !complete_life()) return;
   for (const auto& [rank, binding] : bindings_) {
     const Peer& peer = peers_.at(binding.node);
     if (!is_present(peer, now)) return;
@@ -470,11 +499,11 @@ std::uint32_t Root::copies_now() const {
   return static_cast<std::uint32_t>(fewest);
 }
 
-// Some piece of the commit has fewer holders left than it was given.
-bool Root::is_short() const {
-  const auto pieces = inventory_.find(committed_);
+// Some piece of the version has fewer holders left than it was given.
+bool Root::is_short(Version version) const {
+  const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return true;
-  const Places& places = places_of(committed_);
+  const Places& places = places_of(version);
   return std::any_of(places.begin(), places.end(), [&](const auto& entry) {
     const auto& [shard, place] = entry;
     const auto holders = pieces->second.find(shard);
@@ -482,11 +511,24 @@ bool Root::is_short() const {
   });
 }
 
+// As far as those who are here have heard. A new root does not announce it: there may be a newer one.
+Version Root::newest_known_commit(TimeMs now) const {
+  Version newest = committed_;
+  for (const Report* report : present_reports(now)) {
+    if (report->highest_commit.incarnation() == life_->incarnation) newest = std::max(newest, report->highest_commit);
+  }
+  return newest;
+}
+
 void Root::settle_storage(TimeMs now, Effects& effects) {
-  if (!committed_ || arrangement_.places.empty()) return;
-  storing_.settle_writes(
-      {committed_, life_->decision.version, is_short(), life_->world_size, restored_, arrangement_.places, inventory_},
-      now, effects);
+  if (arrangement_.places.empty()) return;
+  const Version committed = newest_known_commit(now);
+  // Before a new root has heard the nodes that are there, all of them seem to have lost their copies.
+  const bool has_heard = missing_members(now).empty() || now - elected_at_ > config_.node_timeout_ms;
+  if (!committed || !has_heard) return;
+  storing_.settle_writes({committed, life_->decision.version, is_short(committed), life_->world_size, restored_,
+                          arrangement_.places, inventory_},
+                         now, effects);
 }
 
 // ---- Directives ----
@@ -521,7 +563,7 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.write = storing_.order_for(node);
   directive.stored = storing_.stored();
   directive.stored_skipped = storing_.skipped();
-  directive.storage_trouble = storing_.trouble();
+  directive.storage_trouble = config_.storage ? storing_.trouble() : storage_trouble(now);
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);
     if (auto refusal = refusal_of(node, rank)) {

@@ -67,12 +67,16 @@ class Root {
   void refresh_bindings();
   void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
   bool complete_life() const;
+  bool has_begun() const;
   bool serves_older_life(const RankReport& rank) const;
   bool is_misplaced(const Peer& peer) const;
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
   void settle_decision(TimeMs now, Effects& effects);
   bool all_answered(TimeMs now) const;
+  RecoveryQuestion question(bool with_storage, TimeMs now) const;
+  std::string storage_trouble(TimeMs now) const;
+  void enter_members(LifeRecord& record, Version base) const;
   void settle_placement(Effects& effects);
   void settle_stranded(TimeMs now, Effects& effects);
   void settle_storage(TimeMs now, Effects& effects);
@@ -87,7 +91,8 @@ class Root {
   const Places& places_of(Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
-  bool is_short() const;
+  bool is_short(Version version) const;
+  Version newest_known_commit(TimeMs now) const;
   bool all_wait() const;
   std::vector<NodeId> missing_members(TimeMs now) const;
 
@@ -104,7 +109,7 @@ class Root {
   std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;           // made when all ranks wait
-  Arrangement arrangement_;               // once the life is decided and complete
+  Arrangement arrangement_;               // once the life is decided
   Places restored_;                       // where the decided version belongs
   Inventory inventory_;                   // of the present reports; borrows from peers_
   std::optional<TimeMs> source_lost_at_;  // of the decided version, while ranks wait for it

@@ -26,41 +26,41 @@ NodeId writer_of(const Place& place, const Holders& holders) {
 
 void Storing::on(const StorageListed& listed, TimeMs now) {
   listing_ = false;
-  trouble_ = listed.trouble;
-  if (!listed.trouble.empty()) {
-    list_again_at_ = now + retry_ms;
-    return;
+  if (!listed.trouble.empty()) list_again_at_ = now + retry_ms;
+  heard_ = listed;
+  newest_incarnation_ = std::max(newest_incarnation_, listed.newest_incarnation);
+  for (const PieceInfo& piece : listed.pieces) {
+    stored_ = std::max(stored_, piece.version);
+    newest_incarnation_ = std::max(newest_incarnation_, piece.version.incarnation());
   }
-  listed_ = listed.pieces;
-  for (const PieceInfo& piece : *listed_) stored_ = std::max(stored_, piece.version);
 }
 
 void Storing::on_new_life() {
-  listed_.reset();
-  writing_.reset();
+  heard_.reset();
+  read_troubles_.clear();
+  if (writing_ && !writing_->is_committing) writing_.reset();
 }
 
 void Storing::settle_listing(TimeMs now, Effects& effects) {
-  if (!config_.storage || listed_ || listing_ || now < list_again_at_) return;
+  if (!config_.storage || knows_all() || listing_ || now < list_again_at_) return;
   listing_ = true;
   effects.push_back(ListStorage{});
 }
 
 std::map<std::string, const PieceInfo*> Storing::pieces_of(Version version) const {
   std::map<std::string, const PieceInfo*> pieces;
-  if (!listed_ || damaged_.contains(version)) return pieces;
-  for (const PieceInfo& piece : *listed_) {
+  if (!heard_ || damaged_.contains(version)) return pieces;
+  for (const PieceInfo& piece : heard_->pieces) {
     if (piece.version == version) pieces[piece.shard] = &piece;
   }
   return pieces;
 }
 
-std::uint64_t Storing::newest_incarnation() const { return stored_.incarnation(); }
-
 // ---- What goes there ----
 
 void Storing::on(const Report& report) {
   reported_[report.node] = report.written;
+  read_troubles_[report.node] = report.read_trouble;
   damaged_.insert(report.damaged.begin(), report.damaged.end());
 }
 
@@ -69,12 +69,12 @@ void Storing::on(const StepEnded& ended, TimeMs now) {
   if (!ended.trouble.empty()) return fail(ended.trouble, now);
   stored_ = std::max(stored_, ended.version);
   stored_at_ = now;
-  trouble_.clear();
+  write_trouble_.clear();
   writing_.reset();
 }
 
 void Storing::fail(const std::string& trouble, TimeMs now) {
-  trouble_ = trouble;
+  write_trouble_ = trouble;
   write_again_at_ = now + retry_ms;
   writing_.reset();
 }
@@ -120,7 +120,7 @@ bool Storing::assign(const Life& life) {
 }
 
 void Storing::settle_writes(const Life& life, TimeMs now, Effects& effects) {
-  if (!config_.storage_writes || !listed_) return;
+  if (!config_.storage_writes || !heard_) return;
   if (!writing_ && now >= write_again_at_ && is_due(life, now)) begin(life);
   if (!writing_ || writing_->is_committing) return;
   for (const auto& [node, written] : reported_) {
@@ -133,9 +133,18 @@ void Storing::settle_writes(const Life& life, TimeMs now, Effects& effects) {
     return;
   }
   writing_->is_committing = true;
-  CommitStep commit{writing_->version, writing_->world_size, {}};
+  CommitStep commit{writing_->version, writing_->world_size, {}, {damaged_.begin(), damaged_.end()}};
   for (const auto& [shard, writer] : writing_->writers) commit.shards.push_back(shard);
   effects.push_back(std::move(commit));
+}
+
+// What keeps the job from restoring comes first.
+std::string Storing::trouble() const {
+  if (heard_ && !heard_->trouble.empty()) return heard_->trouble;
+  for (const auto& [node, trouble] : read_troubles_) {
+    if (!trouble.empty()) return trouble;
+  }
+  return write_trouble_;
 }
 
 WriteOrder Storing::order_for(NodeId node) const {

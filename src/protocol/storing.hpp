@@ -25,23 +25,26 @@ class Storing {
   void on(const StepEnded& ended, TimeMs now);
   // Of any node, present or not.
   void on(const Report& report);
-  // A life's decision asks storage anew, and no version of the life before is written any more.
+  // A life's decision asks storage anew, and no version of the life before is written any more; a step that is being
+  // made whole becomes so, and until that has ended nothing else is written: what does not become whole is removed
+  // then.
   void on_new_life();
 
-  // Asks storage what is there, until it says so.
+  // Asks storage what is there, until it has said all.
   void settle_listing(TimeMs now, Effects& effects);
 
-  // The pieces there; nothing while that is not known.
-  const std::optional<std::vector<PieceInfo>>& listed() const { return listed_; }
+  // The newest answer in this life, if there was one, and whether that is all there is.
+  bool has_heard() const { return heard_.has_value(); }
+  bool knows_all() const { return heard_ && heard_->trouble.empty(); }
+  const StorageListed& heard() const { return *heard_; }
   const std::set<Version>& damaged() const { return damaged_; }
   // Of a step there that is not damaged, by shard.
   std::map<std::string, const PieceInfo*> pieces_of(Version version) const;
-  // Of the newest version that was ever there.
-  std::uint64_t newest_incarnation() const;
+  std::uint64_t newest_incarnation() const { return newest_incarnation_; }
 
   // What of the life matters here.
   struct Life {
-    Version committed;
+    Version committed;      // newest commit that is known
     Version began_from;     // what it restored
     bool is_short = false;  // the commit has fewer copies than asked for
     std::uint32_t world_size = 0;
@@ -54,7 +57,7 @@ class Storing {
   WriteOrder order_for(NodeId node) const;
   Version stored() const { return stored_; }
   std::uint64_t skipped() const { return skipped_; }
-  const std::string& trouble() const { return trouble_; }
+  std::string trouble() const;
 
  private:
   struct Writing {
@@ -72,19 +75,21 @@ class Storing {
   void fail(const std::string& trouble, TimeMs now);
 
   const Config& config_;
-  std::optional<std::vector<PieceInfo>> listed_;
+  std::optional<StorageListed> heard_;
+  std::uint64_t newest_incarnation_ = 0;
   bool listing_ = false;
   TimeMs list_again_at_ = 0;
   std::set<Version> damaged_;
 
   std::optional<Writing> writing_;
   std::map<NodeId, Written> reported_;
+  std::map<NodeId, std::string> read_troubles_;
   std::uint64_t attempts_ = 0;
   TimeMs write_again_at_ = 0;
   Version stored_;
   TimeMs stored_at_ = 0;
   std::uint64_t skipped_ = 0;
-  std::string trouble_;
+  std::string write_trouble_;
 };
 
 }  // namespace ckpt::protocol

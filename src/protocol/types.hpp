@@ -30,6 +30,7 @@ struct Config {
   bool storage_writes = false;     // and versions go there
   std::int64_t storage_every = 0;  // iterations from one version there to the next, 0: any number
   TimeMs storage_interval_ms = 0;  // likewise, time
+  TimeMs storage_wait_ms = 30000;  // how long a restore decision waits for storage to say what it has
   std::uint8_t local_slots = 3;    // committed, replicating, capturing; with storage one more, being written
   std::uint8_t held_slots = 2;     // committed, arriving
   TimeMs report_ms = 250;          // a report at least so often: the heartbeat

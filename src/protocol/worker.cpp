@@ -132,6 +132,7 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
   if (it == fetches_.end()) return;
   const Fetch fetch = it->second;
   fetches_.erase(it);
+  if (fetch.source == storage_node && !fetch.cancelled) read_trouble_ = ended.trouble;
   if (ended.result == FetchResult::complete) {
     slots_.fetched(fetch.slot, fetch.source == storage_node ? Tier::persistent : Tier::peer, directive_.incarnation);
     newest_seen_ = std::max(newest_seen_, fetch.piece.version);
@@ -162,6 +163,7 @@ void Worker::on(const WriteEnded& ended) {
   if (!writing_ || writing_->order.version != ended.version) return;
   written_ = std::move(writing_->order);
   written_.trouble = ended.trouble;
+  written_epoch_ = writing_->epoch;
   writing_.reset();
 }
 
@@ -173,6 +175,7 @@ void Worker::on(const Directive& directive) {
   if (directive.epoch < epoch_) return;  // of a root that was replaced
   if (directive.epoch == directive_.epoch && directive.sequence <= directive_.sequence) return;  // overtaken
   epoch_ = directive.epoch;
+  if (directive.incarnation != directive_.incarnation) read_trouble_.clear();
   directive_ = directive;
   highest_commit_ = std::max(highest_commit_, directive.committed);
 }
@@ -476,18 +479,25 @@ void Worker::settle_writes(Effects& effects) {
     written_ = {order.version, order.attempt, order.shards,
                 "node " + std::to_string(config_.node) +
                     " was told of no storage; give all agents of the job the same option storage"};
+    written_epoch_ = directive_.epoch;
     return;
   }
   if (written_.version == order.version && written_.attempt == order.attempt && written_.shards == order.shards) return;
-  Writing writing{{order.version, order.attempt, order.shards, ""}, {}};
+  Writing writing{{order.version, order.attempt, order.shards, ""}, directive_.epoch, {}};
   for (const std::string& shard : order.shards) {
     const SlotRef* ref = slots_.find_whole(shard, order.version);
     if (ref == nullptr) return;  // the root will hear that it is not here
     writing.slots.push_back(*ref);
   }
-  const bool is_void = written_.version > directive_.stored && written_.version != order.version;
-  effects.push_back(StartWrite{order.version, writing.slots, is_void ? written_ : Written{}});
+  effects.push_back(StartWrite{order.version, writing.slots, is_void() ? written_ : Written{}});
   writing_ = std::move(writing);
+}
+
+// What was written last will not become whole. The root that ordered it knows; another one may not know yet what that
+// one has made of it, unless there was trouble here.
+bool Worker::is_void() const {
+  const bool is_told = written_epoch_ == directive_.epoch || !written_.trouble.empty();
+  return is_told && written_.version > directive_.stored && written_.version != directive_.write.version;
 }
 
 // ---- Reporting ----
@@ -503,8 +513,10 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.newest_seen = newest_seen_;
   report.ranks = rank_reports();
   report.pieces = slots_.whole_pieces();
+  report.storage = config_.storage;
   report.written = written_;
   report.damaged.assign(damaged_.begin(), damaged_.end());
+  report.read_trouble = read_trouble_;
   report.roll_call = directive_.epoch == epoch_ ? directive_.roll_call : 0;
   report.directive = last_report_.directive;  // as in the last one, for the comparison
   report.sequence = report_sequence_;

@@ -70,6 +70,7 @@ class Worker {
   };
   struct Writing {
     Written order;
+    std::uint64_t epoch = 0;
     std::vector<SlotRef> slots;
   };
   using Attempt = std::tuple<std::string, Version, NodeId>;
@@ -98,6 +99,7 @@ class Worker {
   void settle_words(Trainer& trainer, Effects& effects);
   void settle_segments(Effects& effects);
   void settle_writes(Effects& effects);
+  bool is_void() const;
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
   const Trainer* home_of(const std::string& shard) const;
@@ -117,7 +119,9 @@ class Worker {
   std::uint64_t next_fetch_ = 1;
   std::optional<Writing> writing_;
   Written written_;
+  std::uint64_t written_epoch_ = 0;  // of the root that ordered it
   std::set<Version> damaged_;
+  std::string read_trouble_;
 
   Directive directive_;
   std::uint64_t epoch_ = 0;

@@ -47,10 +47,15 @@ void Faults::plan_one() {
   if (plan.phase == Phase::electing) prelude = Fault::root_crash;
   if (plan.phase == Phase::reprotecting) prelude = Fault::node_loss;
   if (plan.phase <= Phase::restoring) prelude = Fault::trainer_crash;
-  if (prelude && world_.random.chance(700)) plan_.push_back({*prelude, Phase::idle, false});
+  // The next version is under way before this one is known to be committed where messages are slow.
+  if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
+  // A root that crashes while nobody leads is one that sleeps.
+  const bool on_root = plan.fault == Fault::root_crash && plan.phase == Phase::electing;
+  if (on_root) prelude = Fault::agent_freeze;
+  if (prelude && (on_root || world_.random.chance(700))) plan_.push_back({*prelude, Phase::idle, false, on_root});
   plan_.push_back(plan);
   // What is damaged there shows only when it is needed.
-  if (plan.fault == Fault::storage_damaged) plan_.push_back({Fault::everything_lost, Phase::capturing, true});
+  if (plan.fault == Fault::storage_damaged) plan_.push_back({Fault::everything_lost, Phase::capturing});
 }
 
 void Faults::after_step() {
@@ -61,7 +66,7 @@ void Faults::after_step() {
   const bool on_target = phases.test(static_cast<std::size_t>(plan.phase));
   if (!on_target && now < armed_at_ + aim_ms) return;
   if (!world_.random.chance(300)) return;  // anywhere in the phase, not always at its first event
-  if (strike(plan.fault)) {
+  if (strike(plan)) {
     count(plan.fault, phases);
   } else if (now < armed_at_ + give_up_ms) {
     return;
@@ -92,7 +97,8 @@ void Faults::mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> men
   });
 }
 
-bool Faults::strike(Fault fault) {
+bool Faults::strike(const Plan& plan) {
+  const Fault fault = plan.fault;
   switch (fault) {
     case Fault::trainer_crash:
     case Fault::trainer_freeze:
@@ -108,7 +114,7 @@ bool Faults::strike(Fault fault) {
     case Fault::root_crash:
       return strike_agent(fault);
     case Fault::agent_freeze:
-      return freeze_agent();
+      return freeze_agent(plan.on_root);
     case Fault::node_loss:
       return lose_machines(1);
     case Fault::two_node_losses:
@@ -146,6 +152,11 @@ bool Faults::strike(Fault fault) {
 }
 
 // ---- Victims ----
+
+Machine* Faults::root_machine() {
+  const auto root = world_.machines.find(world_.store.root().record.node);
+  return root == world_.machines.end() || !root->second.agent ? nullptr : &root->second;
+}
 
 Machine* Faults::pick_machine() {
   std::vector<Machine*> running;

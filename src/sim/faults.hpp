@@ -77,12 +77,13 @@ class Faults {
   struct Plan {
     Fault fault = Fault::trainer_crash;
     Phase phase = Phase::idle;
-    bool is_last = true;  // else the next one follows at once
+    bool is_last = true;   // else the next one follows at once
+    bool on_root = false;  // of a fault that strikes some agent
   };
 
   void plan_one();
   void count(Fault fault, Phases phases);
-  bool strike(Fault fault);  // false: there is nothing to strike now
+  bool strike(const Plan& plan);  // false: there is nothing to strike now
   void mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend);
 
   bool strike_trainer(Fault fault);
@@ -94,7 +95,7 @@ class Faults {
   bool flip_wire_bit();
   bool corrupt_silently();
   bool claim_twice();
-  bool freeze_agent();
+  bool freeze_agent(bool on_root);
   bool fill_memory();
   bool jump_clock();
   bool cut_network(bool one_way);
@@ -103,6 +104,7 @@ class Faults {
   bool lose_everything();
   bool hurt_storage(Fault fault);
 
+  Machine* root_machine();  // null where it has no agent
   Machine* pick_machine();  // one with a running agent, preferably one that is busy
   Trainer* pick_trainer();
 

@@ -24,10 +24,18 @@ TimeMs Storage::takes_ms() {
 void Storage::list(Agent& agent) {
   agent.later(world_.random.between(1, 50), [this](Agent& asker) {
     StorageListed listed;
-    if (is_out()) listed.trouble = unreachable;
-    for (const auto& [version, step] : steps_) {
-      if (is_out()) break;
-      for (const std::string& shard : step.shards) listed.pieces.push_back(pieces_.at(version).at(shard).info);
+    if (is_out()) {
+      listed.trouble = unreachable;
+      return asker.handle(listed);
+    }
+    for (const auto& [version, pieces] : pieces_) {
+      listed.newest_incarnation = std::max(listed.newest_incarnation, version.incarnation());
+      const auto step = steps_.find(version);
+      if (step == steps_.end()) {
+        if (!pieces.empty()) listed.unusable.push_back(text(describe(version), " was never finished"));
+        continue;
+      }
+      for (const std::string& shard : step->second.shards) listed.pieces.push_back(pieces.at(shard).info);
     }
     asker.handle(listed);
   });

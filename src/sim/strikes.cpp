@@ -51,11 +51,7 @@ bool Faults::corrupt_silently() {
 }
 
 bool Faults::strike_agent(Fault fault) {
-  Machine* machine = pick_machine();
-  if (fault == Fault::root_crash) {
-    const auto root = world_.machines.find(world_.store.root().record.node);
-    machine = root == world_.machines.end() || !root->second.agent ? nullptr : &root->second;
-  }
+  Machine* machine = fault == Fault::root_crash ? root_machine() : pick_machine();
   if (machine == nullptr) return false;
   if (fault == Fault::agent_crash_midway) {
     machine->agent->crash_in_next_effects(static_cast<int>(world_.random.below(6)));
@@ -68,8 +64,8 @@ bool Faults::strike_agent(Fault fault) {
   return true;
 }
 
-bool Faults::freeze_agent() {
-  Machine* machine = pick_machine();
+bool Faults::freeze_agent(bool on_root) {
+  Machine* machine = on_root ? root_machine() : pick_machine();
   if (machine == nullptr) return false;
   machine->agent->freeze();
   world_.trouble_begins(*machine);

@@ -382,6 +382,7 @@ Cluster::Change also_from(const std::string& directory) {
 TEST(Agent, AnotherSourceWinsWhereItHasTheNewestThenMemoryThenStorage) {
   Cluster cluster(2);
   const std::string stored = cluster.path() + "/stored", saved = cluster.path() + "/saved";
+  std::filesystem::create_directory(stored);
   const auto start = [&](const std::string& storage, const std::string& source) {
     for (const std::string node : {"a", "b"}) {
       cluster.stop(node);

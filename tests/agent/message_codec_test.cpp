@@ -25,6 +25,10 @@ Report some_report() {
   report.ranks = {{0, 99, 2, 16, "rank0", "rank0.private", true, 101, -1},
                   {protocol::held_rank - 1, 1, 0, 16, "dp.shard-1", "x.private", false, -1, 102}};
   report.pieces = {some_piece(0), some_piece(1), some_piece(2)};
+  report.storage = true;
+  report.written = {{2, 90}, 4, {"rank0"}, "no space"};
+  report.damaged = {{1, 80}};
+  report.read_trouble = "a server is away";
   return report;
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 namespace ckpt::agent {
 namespace {
 
@@ -17,6 +19,10 @@ protocol::LifeRecord some_life() {
   life.members = {{0, 11}, {1, UINT64_MAX}};
   life.members_life = 4;
   life.first_commit = {1, 0};
+  for (protocol::Rank rank = 0; rank < 8; ++rank)
+    life.seats.push_back({rank, rank / 4, "rack 1/\"b\"", "model", "rank" + std::to_string(rank) + ".private"});
+  life.strategy = placement::Strategy::sharded_copy;
+  life.copies = 2;
   return life;
 }
 
@@ -60,6 +66,25 @@ TEST(RecordCodec, UnknownVerdictsAndImpossibleVersionsAreRefused) {
   EXPECT_EQ(life_record(replaced("lost", "found")), std::nullopt);
   EXPECT_EQ(life_record(replaced(std::to_string(Version::iteration_max), std::to_string(Version::iteration_max + 1))),
             std::nullopt);
+}
+
+TEST(RecordCodec, ALifeThatBeganHasASeatForEveryRankAndAPlacementThatThereIs) {
+  const auto with = [](const std::function<void(protocol::LifeRecord&)>& change) {
+    auto life = some_life();
+    life.decision.verdict = protocol::Verdict::fresh;
+    change(life);
+    return life_record(to_text(life)).has_value();
+  };
+  EXPECT_TRUE(with([](auto&) {}));
+  EXPECT_TRUE(with([](auto& life) { life.strategy.reset(); }));
+  EXPECT_FALSE(with([](auto& life) { life.seats.pop_back(); }));
+  EXPECT_FALSE(with([](auto& life) { life.seats[3].rank = 4; }));
+  EXPECT_FALSE(with([](auto& life) { life.seats[3].main_shard = "../model"; }));
+  EXPECT_FALSE(with([](auto& life) { life.copies = 0; }));
+  auto text = to_text(some_life());
+  const std::string strategy(placement::name(placement::Strategy::sharded_copy));
+  text.replace(text.find(strategy), strategy.size(), "everywhere");
+  EXPECT_EQ(life_record(text), std::nullopt);
 }
 
 }  // namespace

@@ -136,6 +136,16 @@ class Cluster {
     }
   }
 
+  void finish_commit(NodeId from, const CommitStep& commit) {
+    if (storage->trouble.empty()) {
+      auto& step = storage->steps[commit.version];
+      step.clear();
+      for (const std::string& shard : commit.shards) step.push_back(storage->written.at(commit.version).at(shard));
+    }
+    storage->committed_damaged = commit.damaged;
+    feed(from, StepEnded{commit.version, storage->trouble});
+  }
+
   NodeStatus status(NodeId node) const { return nodes_.at(node)->status(); }
   std::uint64_t incarnation() const { return life_.incarnation; }
   const LifeRecord& life() const { return life_; }
@@ -160,10 +170,17 @@ class Cluster {
     std::map<Version, std::map<std::string, PieceInfo>> written;
     std::map<Version, std::vector<PieceInfo>> steps;  // that are whole
     std::set<Version> damaged;
-    std::string trouble;  // while it does not answer
+    std::string trouble;       // while it does not answer
+    std::string read_trouble;  // while it lists and cannot be read
+    std::string withheld;      // why it does not tell all
+    std::vector<std::string> unusable;
+    std::uint64_t newest_incarnation = 0;
     bool writing = true;  // false: writes stay under way
     std::vector<std::pair<NodeId, StartWrite>> held_writes;
-    std::map<std::string, int> reads;  // by shard
+    bool committing = true;  // false: commits stay under way
+    std::vector<std::pair<NodeId, CommitStep>> held_commits;
+    std::vector<Version> committed_damaged;  // that the last commit was told of
+    std::map<std::string, int> reads;        // by shard
   };
   std::optional<Storage> storage;           // of nodes that boot from now on
   std::set<NodeId> without_storage;         // likewise, as set up by mistake
@@ -213,21 +230,23 @@ class Cluster {
     if (fetch.source == storage_node) return read_stored(from, fetch);
     const bool there = nodes_.contains(fetch.source) &&
                        nodes_.at(fetch.source)->find(fetch.piece.shard, fetch.piece.version) != nullptr;
-    feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed});
+    feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed, {}});
   }
   void read_stored(NodeId from, const StartFetch& fetch) {
     ++storage->reads[fetch.piece.shard];
     const bool damaged = storage->damaged.contains(fetch.piece.version);
-    const auto result = !storage->trouble.empty() ? FetchResult::failed
-                        : damaged                 ? FetchResult::corrupt
-                                                  : FetchResult::complete;
-    feed(from, FetchEnded{fetch.fetch, result});
+    const std::string trouble = storage->trouble + storage->read_trouble + (damaged ? "damaged" : "");
+    const auto result = trouble.empty() ? FetchResult::complete : damaged ? FetchResult::corrupt : FetchResult::failed;
+    feed(from, FetchEnded{fetch.fetch, result, trouble});
   }
   void carry_out(NodeId from, ListStorage&) {
-    StorageListed listed{{}, storage->trouble};
+    StorageListed listed;
+    listed.trouble = storage->trouble.empty() ? storage->withheld : storage->trouble;
     for (const auto& [version, pieces] : storage->steps) {
       if (storage->trouble.empty()) listed.pieces.insert(listed.pieces.end(), pieces.begin(), pieces.end());
     }
+    if (storage->trouble.empty()) listed.unusable = storage->unusable;
+    listed.newest_incarnation = storage->newest_incarnation;
     feed(from, listed);
   }
   void carry_out(NodeId from, StartWrite& write) {
@@ -241,14 +260,13 @@ class Cluster {
     feed(from, WriteEnded{write.version, storage->trouble});
   }
   void carry_out(NodeId from, CommitStep& commit) {
-    if (storage->trouble.empty()) {
-      auto& step = storage->steps[commit.version];
-      step.clear();
-      for (const std::string& shard : commit.shards) step.push_back(storage->written.at(commit.version).at(shard));
+    if (!storage->committing) {
+      storage->held_commits.push_back({from, commit});
+      return;
     }
-    feed(from, StepEnded{commit.version, storage->trouble});
+    finish_commit(from, commit);
   }
-  void carry_out(NodeId from, CancelFetch& cancel) { feed(from, FetchEnded{cancel.fetch, FetchResult::failed}); }
+  void carry_out(NodeId from, CancelFetch& cancel) { feed(from, FetchEnded{cancel.fetch, FetchResult::failed, {}}); }
   void carry_out(NodeId from, DropSlot& drop) {
     if (releasing)
       feed(from, SlotReleased{drop.slot});

@@ -293,6 +293,43 @@ TEST(Job, ReportsRanksOfOneShardThatDisagree) {
   EXPECT_FALSE(cluster.status(0).committed);
 }
 
+// Whatever later roots were told of placement.
+TEST(Job, EveryRootOfALifePlacesAsTheFirstOneDid) {
+  Cluster cluster(4, 4);
+  const NodeId root = *cluster.root();
+  cluster.strategy = placement::Strategy::ring;
+  for (NodeId node = 0; node < 4; ++node) {
+    if (node != root) cluster.boot(node);
+  }
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  const auto holders_of = [&](Version version) {
+    std::set<std::pair<NodeId, std::string>> holders;
+    for (NodeId node = 0; node < 4; ++node) {
+      for (const PieceInfo& piece : cluster.status(node).pieces) {
+        if (piece.version == version) holders.insert({node, piece.shard});
+      }
+    }
+    return holders;
+  };
+  const auto placed = holders_of(Version(1, 0));
+  ASSERT_EQ(placed.size(), 16u);
+  for (NodeId node = 0; node < 4; ++node) {
+    if (node == root) continue;
+    cluster.cut.insert({node, root});
+    cluster.cut.insert({root, node});
+  }
+  for (int i = 0; i < 400 && cluster.root() == root; ++i) cluster.advance(50);
+  ASSERT_NE(cluster.root(), root);
+  cluster.cut.clear();
+  cluster.advance(3000);
+  cluster.snapshot_all(1);
+  cluster.advance(1000);
+  EXPECT_EQ(cluster.commits.at(0), Version(1, 1));
+  EXPECT_EQ(holders_of(Version(1, 1)), placed);
+}
+
 TEST(Job, FetchesAnewWhatWasQuarantined) {
   Cluster cluster(2, 2);
   cluster.start_life(own_node);

@@ -92,6 +92,32 @@ TEST(Storing, ACommitThatLosesACopyGoesToStorageAtOnce) {
   EXPECT_EQ(job.storage->steps.begin()->first, Version(1, 3));
 }
 
+TEST(Storing, ACommitThatLosesACopyWithItsRootGoesToStorageAtOnce) {
+  Stored job(4, 4, 1000);
+  job.train(0, 3);
+  job.advance(500);
+  job.lose(*job.root());
+  job.advance(12'000);  // nobody takes the lost rank's place
+  ASSERT_EQ(job.storage->steps.size(), 1u);
+  EXPECT_EQ(job.storage->steps.begin()->first, Version(1, 3));
+}
+
+TEST(Storing, ANewRootDoesNotTakeCopiesForLostThatItHasNotHeardOfYet) {
+  Stored job(4, 4, 1000);
+  job.train(0, 3);
+  const NodeId root = *job.root();
+  for (NodeId node = 0; node < 4; ++node) {
+    if (node == root) continue;
+    job.cut.insert({node, root});
+    job.cut.insert({root, node});
+  }
+  for (int i = 0; i < 400 && job.root() == root; ++i) job.advance(50);
+  ASSERT_NE(job.root(), root);
+  job.cut.clear();
+  job.advance(5000);
+  EXPECT_TRUE(job.storage->steps.empty());
+}
+
 TEST(Storing, AFailedWriteIsSaidAndTriedAgain) {
   Stored job(2, 2);
   job.storage->trouble = "no space";
@@ -116,6 +142,36 @@ TEST(Storing, WhatWasWrittenOfAVersionThatFailedIsRemovedBeforeTheNext) {
   EXPECT_EQ(job.storage->steps.size(), 1u);
   EXPECT_EQ(job.storage->written[Version(1, 10)].size(), 0u);
   EXPECT_EQ(job.storage->written[Version(1, 12)].size(), 4u);
+}
+
+TEST(Storing, WhatAnotherRootOrderedIsNotRemovedForItMayStillBecomeWhole) {
+  Stored job(2, 2);
+  job.storage->committing = false;
+  job.train(0, 12);
+  ASSERT_EQ(job.storage->held_commits.size(), 1u);
+  job.lose(*job.root());
+  job.advance(12'000);
+  ASSERT_EQ(job.storage->held_commits.size(), 2u);
+  EXPECT_EQ(job.storage->held_commits[1].second.version, Version(1, 12));
+  EXPECT_EQ(job.storage->written[Version(1, 10)].size(), 4u);
+}
+
+TEST(Storing, AStepThatIsBeingMadeWholeWhenItsLifeEndsBecomesSo) {
+  Stored job(2, 2);
+  job.storage->committing = false;
+  job.train(0, 12);
+  const auto held = job.storage->held_commits;
+  ASSERT_EQ(held.size(), 1u);
+  job.start_again();
+  job.begin_training();
+  job.train(13, 25);
+  EXPECT_EQ(job.storage->held_commits.size(), 1u);  // nothing else meanwhile
+  EXPECT_EQ(job.storage->written[Version(1, 10)].size(), 4u);
+  job.storage->committing = true;
+  job.finish_commit(held[0].first, held[0].second);
+  job.advance(3000);
+  EXPECT_TRUE(job.storage->steps.contains(Version(1, 10)));
+  EXPECT_TRUE(job.storage->steps.contains(Version(2, 25)));
 }
 
 TEST(Storing, ANodeThatWasToldOfNoStorageSaysSo) {
@@ -214,6 +270,76 @@ TEST(Storing, StorageThatDoesNotAnswerIsNotTakenForEmpty) {
   EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
 }
 
+TEST(Storing, AStepThatStorageKeepsBackIsWaitedForAndThenPassedOverAndSaidSo) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->withheld = "step-00000020 cannot be read";
+  job.lose_everything();
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty());
+  EXPECT_EQ(job.status(0).storage_trouble, "step-00000020 cannot be read");
+  job.advance(25'000);
+  ASSERT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+  EXPECT_TRUE(job.ready.at(0).decision.status_unknown);
+  EXPECT_THAT(job.ready.at(0).decision.text, HasSubstr("step-00000020 cannot be read"));
+}
+
+TEST(Storing, AStepThatStorageKeptBackForAWhileIsRestored) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->withheld = "it cannot be read";
+  const auto steps = std::exchange(job.storage->steps, {});
+  job.storage->newest_incarnation = 1;
+  job.lose_everything();
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty() && job.failed.empty());
+  job.storage->steps = steps;
+  job.storage->withheld.clear();
+  job.advance(5000);
+  ASSERT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+  EXPECT_FALSE(job.ready.at(0).decision.status_unknown && job.ready.at(0).decision.text.empty());
+}
+
+TEST(Storing, WhereNoStepCanBeUsedTheJobIsLostAndNotFresh) {
+  Stored job(2, 2);
+  job.storage->unusable = {"step-00000010 is damaged"};
+  job.storage->newest_incarnation = 7;
+  job.lose_everything();
+  job.start_again();
+  ASSERT_EQ(job.failed.size(), 2u);
+  EXPECT_EQ(job.failed.at(0).error, RestoreError::lost);
+  EXPECT_THAT(job.failed.at(0).text, HasSubstr("step-00000010 is damaged"));
+  EXPECT_EQ(job.incarnation(), 8u);  // newer than whatever lies there
+}
+
+TEST(Storing, ARootThatWasToldOfNoStorageDoesNotDecideAsIfThereWereNone) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.without_storage = {0};
+  job.lose_everything();
+  ASSERT_EQ(*job.root(), 0u);
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty() && job.failed.empty());
+  EXPECT_THAT(job.status(1).storage_trouble, HasSubstr("the same option storage"));
+}
+
+TEST(Storing, WhyStorageCannotBeReadIsSaidUntilItCan) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->read_trouble = "a server is away";
+  job.lose_everything();
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty());
+  EXPECT_EQ(job.status(0).storage_trouble, "a server is away");
+  EXPECT_EQ(job.status(1).storage_trouble, "a server is away");
+  job.storage->read_trouble.clear();
+  job.advance(9000);
+  EXPECT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.status(0).storage_trouble, "");
+}
+
 TEST(Storing, WhatMemoryStillHasIsRestoredWithoutStorage) {
   Stored job(2, 2);
   job.train(0, 14);
@@ -236,7 +362,11 @@ TEST(Storing, AStepThatProvesDamagedIsPassedOverForTheNextOlderOne) {
   for (const auto& [rank, ready] : job.ready) {
     EXPECT_EQ(ready.decision.version, Version(1, 10));
     EXPECT_TRUE(ready.decision.behind);
+    EXPECT_THAT(ready.decision.text, HasSubstr("storage"));
   }
+  job.begin_training();
+  job.train(11, 20);
+  EXPECT_EQ(job.storage->committed_damaged, std::vector<Version>{Version(1, 20)});  // it need not be kept
 }
 
 TEST(Storing, RoomIsMadeForWhatIsReadWhereEverySlotHoldsSomethingNewer) {
