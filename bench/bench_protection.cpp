@@ -1,0 +1,149 @@
+// What each protection costs and what it brings, as one table: bytes stored and sent, the odds of getting everything
+// back when k of 48 nodes are lost at once, and the time that one thread takes for what a node does per GiB of its
+// shard.
+//
+//   encode  copies: to copy and digest what is received. Parity: to verify the sources and make parity with its
+//   digests. decode  copies: to copy and verify. Parity: to verify the sources and decode as many pieces as may be
+//   lost; per GiB
+//           of what was lost.
+//
+// Cold buffers; all sides take turns. The table is in the form in which docs/parity.md shows it.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/coder.hpp"
+#include "placement/protection.hpp"
+
+namespace {
+
+using namespace ckpt::kernels;
+using ckpt::placement::Protection;
+
+constexpr std::size_t piece_bytes = std::size_t{64} << 20;
+constexpr std::uint32_t nodes = 48;
+constexpr std::size_t most_pieces = 9;
+
+struct Piece {
+  std::byte* data;
+  std::vector<std::uint64_t> digests;
+};
+
+std::vector<Piece> make_pieces() {
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < most_pieces; ++i) {
+    void* memory =
+        mmap(nullptr, piece_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    std::memset(memory, static_cast<int>(i + 1), piece_bytes);
+    pieces.push_back({static_cast<std::byte*>(memory), std::vector<std::uint64_t>(leaf_count(piece_bytes))});
+  }
+  return pieces;
+}
+
+// Verifies `sources` pieces and makes rows of them.
+void combine(const Coder& coder, std::vector<Piece>& pieces) {
+  std::vector<Source> sources;
+  std::vector<std::uint64_t*> digests;
+  std::vector<Output> outputs;
+  for (std::size_t i = 0; i < coder.columns(); ++i) {
+    sources.push_back({pieces[i].data, piece_bytes});
+    digests.push_back(pieces[i].digests.data());
+  }
+  for (std::size_t row = 0; row < coder.rows(); ++row) {
+    Piece& piece = pieces[coder.columns() + row];
+    outputs.push_back({piece.data, piece.digests.data()});
+  }
+  coder.combine(sources, outputs, piece_bytes, digests);
+}
+
+void copy(std::vector<Piece>& pieces) {
+  const std::vector<Source> sources{{pieces[0].data, piece_bytes}};
+  const auto offsets = segment_offsets(std::span<const Source>(sources));
+  gather_leaves(sources, offsets, pieces[1].data, 0, leaf_count(piece_bytes), pieces[1].digests.data());
+}
+
+Coder encoder_of(const Protection& protection) {
+  return Coder(ErasureCode(protection.members - protection.tolerated, protection.tolerated).encoder());
+}
+
+// As many data pieces as may be lost are made again, from the other data and all parity.
+Coder decoder_of(const Protection& protection) {
+  const std::size_t parity = protection.tolerated, data = protection.members - parity;
+  std::vector<std::size_t> sources, wanted;
+  for (std::size_t position = 0; position < data + parity; ++position) {
+    (position < parity ? wanted : sources).push_back(position);
+  }
+  return Coder(ErasureCode(data, parity).decoder(sources, wanted));
+}
+
+// One measured cell: its work handles `gib` of what the column counts.
+struct Cell {
+  std::function<void()> work;
+  double gib;
+  std::vector<double> ms_per_gib = {};
+
+  void run() {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    ms_per_gib.push_back(took.count() / gib);
+  }
+  double median() {
+    std::sort(ms_per_gib.begin(), ms_per_gib.end());
+    return ms_per_gib[ms_per_gib.size() / 2];
+  }
+};
+
+std::string odds(const Protection& protection, std::uint32_t lost) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * recoverable(protection, nodes, lost));
+  return text;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
+  std::vector<Piece> pieces = make_pieces();
+  const std::vector<Protection> protections = {Protection::copies(2), Protection::copies(3),
+                                               Protection::parity_of(4, 1), Protection::parity_of(8, 1),
+                                               Protection::parity_of(8, 2)};
+  const double piece_gib = static_cast<double>(piece_bytes) / (1 << 30);
+  std::vector<Cell> encode, decode;
+  for (const Protection& protection : protections) {
+    if (!protection.parity) {
+      // Received and stored: one copy fewer than there are.
+      encode.push_back({[&] { copy(pieces); }, piece_gib / protection.tolerated});
+      decode.push_back({[&] { copy(pieces); }, piece_gib});
+    } else {
+      const Coder encoder = encoder_of(protection), decoder = decoder_of(protection);
+      encode.push_back(
+          {[&, encoder] { combine(encoder, pieces); }, piece_gib * static_cast<double>(encoder.columns())});
+      decode.push_back({[&, decoder] { combine(decoder, pieces); }, piece_gib * static_cast<double>(decoder.rows())});
+    }
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (Cell& cell : encode) cell.run();
+    for (Cell& cell : decode) cell.run();
+  }
+  std::puts("| protection | stored besides | sent | k = 1 | k = 2 | k = 3 | k = 4 | encode | decode |");
+  std::puts("|---|---|---|---|---|---|---|---|---|");
+  for (std::size_t i = 0; i < protections.size(); ++i) {
+    const Protection& protection = protections[i];
+    std::printf("| %s | %.0f %% | %.0f %% |", name(protection).c_str(), 100 * extra_stored(protection),
+                100 * sent(protection));
+    for (std::uint32_t lost = 1; lost <= 4; ++lost) std::printf(" %s |", odds(protection, lost).c_str());
+    std::printf(" %.0f ms/GiB | %.0f ms/GiB |\n", encode[i].median(), decode[i].median());
+  }
+  // copies(2) against xor(8), which sends as much and stores an eighth of it.
+  std::printf("ratio: encode_xor8_vs_copy = %.2f (ours %.0f, theirs %.0f, ms/GiB)\n",
+              encode[0].median() / encode[3].median(), encode[3].median(), encode[0].median());
+}
