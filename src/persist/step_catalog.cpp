@@ -85,18 +85,29 @@ bool may_go(FileSystem& files, const std::string& job, const Step& step, Version
   if (step.usable()) return true;  // one of too many
   if (step.is_withheld) return false;
   const Names names = look_at_names(files, job + "/" + step_name(step.iteration));
-  return names.are_all_ours && Version(names.newest_incarnation, step.iteration) < newest_usable;
+  // A directory without names of any life may have been made just now.
+  const auto newest = names.newest_incarnation == 0 ? newest_usable.incarnation() : names.newest_incarnation;
+  return names.are_all_ours && Version(newest, step.iteration) < newest_usable;
 }
 
-// Removes what a whole step does not need: what earlier lives left, and what never became a whole file.
-void sweep(FileSystem& files, const std::string& job, const Step& step) {
+bool is_on_its_way(std::string_view name) { return name.ends_with(part_suffix) || name.ends_with(parts_suffix); }
+
+// Whether a step that is kept needs no file of this name: what earlier lives left, what never became a whole file, and
+// what later lives did not bring to an end before a step newer than all theirs was there.
+bool is_left_over(const Step& step, const std::string& name, Version newest_usable) {
+  const std::uint64_t kept = step.version().incarnation();
+  if (name.starts_with(manifest_name)) return is_on_its_way(name) && step.version() < newest_usable;
+  const auto of = incarnation_in(name);
+  if (!of || *of > Version::incarnation_max) return false;
+  return *of < kept || (*of == kept && is_on_its_way(name)) ||
+         (*of > kept && Version(*of, step.iteration) < newest_usable);
+}
+
+void sweep(FileSystem& files, const std::string& job, const Step& step, Version newest_usable) {
   const std::string directory = job + "/" + step_name(step.iteration);
-  const std::uint64_t incarnation = step.version().incarnation();
-  for (const DirectoryEntry& entry : files.list(directory)) {
-    const auto of = incarnation_in(entry.name);
-    const bool is_part = entry.name.ends_with(part_suffix) || entry.name.ends_with(parts_suffix);
-    if (of && (*of < incarnation || (*of == incarnation && is_part))) files.remove(directory + "/" + entry.name);
-  }
+  for (const DirectoryEntry& entry : files.list(directory))
+    if (!entry.is_directory && is_left_over(step, entry.name, newest_usable))
+      files.remove(directory + "/" + entry.name);
 }
 
 // Whether `retention` keeps a usable step, when so many newer ones are kept.
@@ -185,7 +196,7 @@ Pruned prune_steps(FileSystem& files, const std::string& job, const Retention& r
       if (step.usable() && is_kept(step, retention, kept)) {
         newest_usable = std::max(newest_usable, step.version());
         ++kept;
-        sweep(files, job, step);
+        sweep(files, job, step, newest_usable);
       } else if (newest_usable && may_go(files, job, step, newest_usable)) {
         remove_step(files, job, step.iteration);
         pruned.removed.push_back(step.iteration);

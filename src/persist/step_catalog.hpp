@@ -55,7 +55,7 @@ struct Pruned {
 };
 
 // Removes what need not be kept: usable steps beyond `retention`, what is left of older ones that never became whole or
-// are damaged, and, in those kept, what earlier lives and broken writes left. The newest usable step, everything newer,
+// are damaged, and, in those kept, what other lives and broken writes left. The newest usable step, everything newer,
 // what storage keeps from us, and whatever this program does not understand stay. At every instant a step is whole or
 // does not count: its manifest goes first. `damaged` are steps that pass for usable and were found not to be, where
 // they were read.

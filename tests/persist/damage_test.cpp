@@ -346,6 +346,92 @@ TEST(StepCatalog, InAStepThatIsKeptOnlyWhatItNeedsStays) {
                                             step + "rank1.2.leaves", step + "rank1.2.safetensors"));
 }
 
+std::vector<std::string> left_overs(const Disk& disk) {
+  std::vector<std::string> paths;
+  for (const std::string& path : disk.files())
+    if (path.ends_with(part_suffix) || path.ends_with(parts_suffix)) paths.push_back(path);
+  return paths;
+}
+
+// Whichever operation a write hangs in: the files on their way that it cannot clean up are gone once a newer step is
+// there, whether its own step came to be after all or not.
+TEST(StepCatalog, WhatAHungWriteLeavesIsGoneWithANewerStep) {
+  std::size_t left = 0;
+  for (std::size_t failing = 0, struck = 1; struck != 0; ++failing) {
+    const auto disk = std::make_shared<Disk>();
+    MemoryFileSystem files(disk, {.queue_depth = 4, .block_bytes = 65536});
+    const CutStep captured({1, 7}, 2);
+    disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
+      return number >= failing ? ETIMEDOUT : 0;
+    };
+    try {
+      captured.write_and_commit(files);
+    } catch (const Failure&) {
+    }
+    struck = disk->operations() > failing ? 1 : 0;
+    disk->fault = nullptr;
+    left += left_overs(*disk).size();
+    if (failing % 2 == 0) captured.write_and_commit(files);
+    write_step(files, {1, 8}, 3);
+    prune_steps(files, "job", {.keep_last = 2});
+    EXPECT_THAT(left_overs(*disk), testing::IsEmpty()) << "operation " << failing;
+    for (const Step& step : list_steps(files, "job")) EXPECT_TRUE(step.usable()) << step.problem;
+  }
+  EXPECT_GT(left, 20u);
+}
+
+// The same where the storage comes back at once, and the step is given up: the next write discards it.
+TEST(StepCatalog, WhatAFailedWriteLeavesGoesWithItsDiscardOrANewerStep) {
+  for (std::size_t failing = 0, struck = 1; struck != 0; ++failing) {
+    const auto disk = std::make_shared<Disk>();
+    MemoryFileSystem files(disk, {.queue_depth = 4, .block_bytes = 65536});
+    const CutStep captured({1, 7}, 2);
+    disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
+      return number == failing ? EIO : 0;
+    };
+    try {
+      captured.write(files);
+    } catch (const Failure&) {
+    }
+    struck = disk->operations() > failing ? 1 : 0;
+    disk->fault = nullptr;
+    writer_on(files).discard({1, 7}, captured.names());
+    EXPECT_THAT(disk->files(), testing::IsEmpty()) << "operation " << failing;
+    write_step(files, {1, 8}, 3);
+    prune_steps(files, "job", {});
+    EXPECT_THAT(iterations(files), ElementsAre(8));
+  }
+}
+
+TEST(StepCatalog, WhatALaterLifeLeftInAStepThatIsKeptGoesWithANewerStep) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  write_step(files, {1, 5}, 3);
+  writer_on(files).write(sample("rank0", {2, 5}, 3).piece);
+  const std::string manifest = "job/step-00000005/manifest.json.0123456789abcdef.part";
+  disk->put(manifest, "x");
+  const auto before = disk->files();
+  prune_steps(files, "job", {});
+  EXPECT_EQ(disk->files(), before);  // it may still be at it
+  write_step(files, {3, 6}, 3);
+  prune_steps(files, "job", {});
+  for (const std::string& path : disk->files()) EXPECT_THAT(path, Not(HasSubstr("rank0.2.")));
+  EXPECT_FALSE(disk->exists(manifest));
+  EXPECT_TRUE(find_whole_step(files, "job").problems.empty());
+  EXPECT_THAT(iterations(files), ElementsAre(6, 5));
+}
+
+// Somebody has made the directory of the next step, and is about to write to it.
+TEST(StepCatalog, ADirectoryThatWasJustMadeStays) {
+  const auto disk = std::make_shared<Disk>();
+  MemoryFileSystem files(disk);
+  write_step(files, {2, 6}, 3);
+  files.make_directory("job/step-00000007");
+  files.make_directory("job/step-00000005");
+  EXPECT_THAT(prune_steps(files, "job", {}).removed, ElementsAre(5));
+  EXPECT_TRUE(disk->exists("job/step-00000007"));
+}
+
 TEST(StepCatalog, WhatCannotBeRemovedIsTold) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
