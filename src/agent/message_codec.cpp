@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little, "integers are copied a
 constexpr std::uint8_t format = 3;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
-class Writer {
+class BinaryWriter {
  public:
   std::vector<std::byte> take() { return std::move(bytes_); }
 
@@ -58,9 +58,9 @@ class Writer {
 };
 
 // After the first thing that does not fit, everything reads as zero and whole() is false.
-class Reader {
+class BinaryReader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  explicit BinaryReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
   bool whole() const { return good_ && bytes_.empty(); }
 
@@ -139,7 +139,7 @@ class Reader {
 };
 
 template <std::size_t kind = 0>
-std::optional<WireMessage> decode_kind(std::size_t wanted, Reader& reader) {
+std::optional<WireMessage> decode_kind(std::size_t wanted, BinaryReader& reader) {
   if constexpr (kind == std::variant_size_v<WireMessage>) {
     return std::nullopt;
   } else {
@@ -154,7 +154,7 @@ std::optional<WireMessage> decode_kind(std::size_t wanted, Reader& reader) {
 }  // namespace
 
 std::vector<std::byte> encode(const WireMessage& message) {
-  Writer writer;
+  BinaryWriter writer;
   writer.put(format);
   writer.put(static_cast<std::uint8_t>(message.index()));
   std::visit([&](const auto& content) { visit_fields(writer, content); }, message);
@@ -162,7 +162,7 @@ std::vector<std::byte> encode(const WireMessage& message) {
 }
 
 std::optional<WireMessage> decode(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+  BinaryReader reader(bytes);
   if (reader.get<std::uint8_t>() != format) return std::nullopt;
   const std::size_t kind = reader.get<std::uint8_t>();
   return decode_kind(kind, reader);

@@ -15,7 +15,7 @@ using protocol::Verdict;
 
 constexpr const char* verdict_names[] = {"undecided", "fresh", "restore", "lost", "mismatch"};
 
-class Writer {
+class JsonWriter {
  public:
   json body = json::object();
 
@@ -31,7 +31,7 @@ class Writer {
     if constexpr (std::integral<T> || std::same_as<T, std::string>) {
       return value;
     } else {
-      Writer inner;
+      JsonWriter inner;
       visit_fields(inner, value);
       return inner.body;
     }
@@ -54,9 +54,9 @@ class Writer {
 // Throws json::exception or OutOfRange for what is not there or cannot be.
 struct OutOfRange {};
 
-class Reader {
+class JsonReader {
  public:
-  explicit Reader(const json& body) : body_(body) {}
+  explicit JsonReader(const json& body) : body_(body) {}
 
   template <class T>
   void field(const char* name, T& value) {
@@ -76,7 +76,7 @@ class Reader {
       if (!from.is_number_unsigned() || from.get<std::uint64_t>() > std::numeric_limits<T>::max()) throw OutOfRange();
       value = from.get<T>();
     } else {
-      Reader inner(from);
+      JsonReader inner(from);
       visit_fields(inner, value);
     }
   }
@@ -89,7 +89,7 @@ class Reader {
     if (!from.is_null()) strategy = placement::strategy_named(from.get<std::string>());
   }
   static void from_json(const json& from, protocol::Cut& cut) {
-    Reader inner(from);
+    JsonReader inner(from);
     visit_fields(inner, cut);
     if (cut.of < 1 || cut.of > protocol::parts_max) throw OutOfRange();
   }
@@ -111,7 +111,7 @@ class Reader {
 
 template <class Record>
 std::string write(const Record& record) {
-  Writer writer;
+  JsonWriter writer;
   visit_fields(writer, record);
   return writer.body.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -121,7 +121,7 @@ std::optional<Record> read(std::string_view text) {
   try {
     const json body = json::parse(text);
     Record record;
-    Reader reader(body);
+    JsonReader reader(body);
     visit_fields(reader, record);
     return record;
   } catch (const json::exception&) {

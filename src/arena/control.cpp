@@ -15,7 +15,7 @@ std::string control_path(const std::string& directory, std::uint32_t rank) {
   return directory + "/rank-" + std::to_string(rank) + ".control";
 }
 
-[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is malformed"); }
+[[noreturn]] void refuse_page() { throw Failure(CKPT_ERR_CORRUPT, "a rank's control page is malformed"); }
 
 struct stat stat_of(int fd) {
   struct stat file {};
@@ -73,10 +73,10 @@ Control Control::create(const std::string& directory, std::uint32_t rank) {
 
 Control Control::attach(UniqueFd fd, std::uint32_t rank) {
   const struct stat file = stat_of(fd.get());
-  if (!S_ISREG(file.st_mode) || file.st_size != static_cast<off_t>(page_bytes) || file.st_blocks == 0) refuse();
+  if (!S_ISREG(file.st_mode) || file.st_size != static_cast<off_t>(page_bytes) || file.st_blocks == 0) refuse_page();
   Mapping mapping(fd.get(), page_bytes, Mapping::Access::write, "a rank's control page");
   const auto* words = reinterpret_cast<const RankControl*>(mapping.data());
-  if (words->magic != control_magic || words->format != format_version || words->rank != rank) refuse();
+  if (words->magic != control_magic || words->format != format_version || words->rank != rank) refuse_page();
   return Control(std::move(fd), std::move(mapping));
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -47,6 +48,9 @@ struct FileSystemOptions {
   bool direct = true;                              // past the page cache, where the file system takes that
   std::stop_token stop = {};
 };
+
+// How long a call waits between two looks at the option `stop`.
+inline constexpr std::chrono::milliseconds stop_slice{50};
 
 // Offset, size and memory of a transfer that are multiples of this go past the page cache.
 inline constexpr std::size_t direct_alignment_bytes = 4096;

@@ -11,7 +11,6 @@ namespace {
 using Kind = Operation::Kind;
 
 constexpr unsigned threads_max = 16;
-constexpr auto slice = std::chrono::milliseconds(50);  // between two looks at the stop token
 
 bool is_aligned(std::uint64_t value) { return value % direct_alignment_bytes == 0; }
 
@@ -134,7 +133,7 @@ void LocalFileSystem::await(OperationQueue& queue, const std::function<bool()>& 
   while (!arrived()) {
     if (options_.stop.stop_requested()) throw StorageError(ECANCELED, doing);
     if (deadline.passed()) throw StorageError(ETIMEDOUT, doing);
-    OperationPtr operation = queue.wait(std::min(deadline.at(), Clock::now() + slice));
+    OperationPtr operation = queue.wait(std::min(deadline.at(), Clock::now() + stop_slice));
     if (!operation || !operation->waiter) continue;
     // The file may be gone; then its list of what has ended is, too, and the memory is let go here.
     const auto ended = std::static_pointer_cast<LocalFile::Ended>(std::move(operation->waiter));

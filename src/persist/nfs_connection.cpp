@@ -18,8 +18,6 @@
 namespace ckpt::persist {
 namespace {
 
-constexpr auto slice = std::chrono::milliseconds(50);  // between two looks at the stop token
-
 // What libnfs says of a reply that never came.
 bool means_lost(int result) { return result == -EFAULT || result == -EINTR || result == -ETIMEDOUT; }
 
@@ -159,7 +157,7 @@ void NfsConnection::await(const std::function<bool()>& arrived, const std::strin
       lose();
       throw StorageError(ECONNRESET, doing);
     }
-    serve(std::min(deadline.at(), Clock::now() + slice));
+    serve(std::min(deadline.at(), Clock::now() + stop_slice));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "placement/placement.hpp"
+#include "protocol/lists.hpp"
 
 namespace ckpt::protocol {
 
@@ -10,11 +11,6 @@ namespace {
 
 using placement::Domains;
 using placement::Strategy;
-
-template <class Value>
-void add_once(std::vector<Value>& list, const Value& value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
-}
 
 struct Nodes {
   std::vector<NodeId> ids;  // in the order of their lowest rank: one that is replaced moves no other

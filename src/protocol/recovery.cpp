@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/lists.hpp"
+
 namespace ckpt::protocol {
 
 namespace {
@@ -100,8 +102,7 @@ std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world
 
 // Took part in the last life and still has what it had then.
 bool is_witness(const Report& report, const RecoveryQuestion& question) {
-  const Member self{report.node, report.arena_id};
-  return std::find(question.members.begin(), question.members.end(), self) != question.members.end();
+  return contains(question.members, Member{report.node, report.arena_id});
 }
 
 std::vector<const Report*> witnesses(const RecoveryQuestion& question) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "protocol/lists.hpp"
+
 namespace ckpt::protocol {
 
 Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
@@ -192,16 +194,14 @@ bool Worker::is_current(Version version) const {
   if (!decided() || version == directive_.committed) return true;
   if (version == directive_.decision.version && version > directive_.committed) return true;  // not all copies yet
   if (version < directive_.committed || version.incarnation() < directive_.incarnation) return false;
-  const auto& abandoned = directive_.abandoned;
-  return std::find(abandoned.begin(), abandoned.end(), version) == abandoned.end();
+  return !contains(directive_.abandoned, version);
 }
 
 bool Worker::is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const {
-  if (writing_ && std::find(writing_->slots.begin(), writing_->slots.end(), ref) != writing_->slots.end()) return true;
+  if (writing_ && contains(writing_->slots, ref)) return true;
   const WriteOrder& order = directive_.write;
   const bool is_done = written_.version == order.version && written_.attempt == order.attempt;
-  return piece.version == order.version && !is_done &&
-         std::find(order.shards.begin(), order.shards.end(), piece.shard) != order.shards.end();
+  return piece.version == order.version && !is_done && contains(order.shards, piece.shard);
 }
 
 bool Worker::is_member(const Trainer& trainer) const {
@@ -374,8 +374,7 @@ std::optional<std::vector<Source>> Worker::find_sources(const std::vector<std::s
 const Worker::Trainer* Worker::home_of(const std::string& shard) const {
   for (const auto& [rank, trainer] : trainers_) {
     if (!is_member(trainer)) continue;
-    const auto captured = captures(trainer);
-    if (std::find(captured.begin(), captured.end(), shard) != captured.end()) return &trainer;
+    if (contains(captures(trainer), shard)) return &trainer;
   }
   return nullptr;
 }
@@ -459,10 +458,8 @@ void Worker::settle_words(Trainer& trainer, Effects& effects) {
 void Worker::settle_segments(Effects& effects) {
   if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
   for (const auto& [rank, shard] : slots_.empty_segments()) {
-    const auto& wanted = directive_.wanted;
     const Trainer* home = home_of(shard);
-    const bool held_for_peers =
-        rank == held_rank && home == nullptr && std::find(wanted.begin(), wanted.end(), shard) != wanted.end();
+    const bool held_for_peers = rank == held_rank && home == nullptr && contains(directive_.wanted, shard);
     const auto trainer = trainers_.find(rank);
     const bool captured_here =
         trainer != trainers_.end() && (!is_member(trainer->second) || (home != nullptr && home->hello.rank == rank));

@@ -18,6 +18,9 @@ namespace ckpt::protocol {
 inline std::string main_shard(Rank rank) { return "rank" + std::to_string(rank); }
 inline std::string private_shard(Rank rank) { return "rank" + std::to_string(rank) + ".private"; }
 
+// Every rank on the node of its number.
+inline NodeId own_node(Rank rank) { return rank; }
+
 inline PieceInfo piece_of(const std::string& shard, Version version, std::uint32_t world_size) {
   return {shard, version, 1000, 100, std::hash<std::string>{}(shard) ^ version.word(), world_size};
 }

@@ -10,8 +10,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-NodeId own_node(Rank rank) { return rank; }
-
 TEST(Job, StartsFreshWhenNothingIsStored) {
   Cluster cluster(4, 4);
   cluster.start_life(own_node);

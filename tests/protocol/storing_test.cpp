@@ -9,8 +9,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-NodeId own_node(Rank rank) { return rank; }
-
 // Boots anew, for the nodes are configured when they boot.
 struct Stored : Cluster {
   explicit Stored(std::uint32_t nodes, std::uint32_t ranks, std::int64_t every = 10) : Cluster(nodes, ranks) {

@@ -1,0 +1,145 @@
+// When a version counts as committed, or never will, and which commit goes to storage.
+#include <algorithm>
+
+#include "protocol/lists.hpp"
+#include "protocol/root.hpp"
+
+namespace ckpt::protocol {
+
+bool Root::has(NodeId node, const std::string& shard, Version version) const {
+  const auto pieces = inventory_.find(version);
+  if (pieces == inventory_.end()) return false;
+  const auto holders = pieces->second.find(shard);
+  return holders != pieces->second.end() && std::any_of(holders->second.begin(), holders->second.end(),
+                                                        [&](const Holder& holder) { return holder.node == node; });
+}
+
+bool Root::is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const {
+  return std::all_of(places.begin(), places.end(), [&](const auto& entry) {
+    const auto& [shard, place] = entry;
+    const auto found = pieces.find(shard);
+    if (found == pieces.end() || !agree(found->second)) return false;
+    return std::all_of(place.holders.begin(), place.holders.end(), [&](NodeId node) {
+      return std::any_of(found->second.begin(), found->second.end(),
+                         [&](const Holder& holder) { return holder.node == node; });
+    });
+  });
+}
+
+// Some rank has moved past the version without having it: it skipped it, discarded it, or never tried.
+bool Root::never_complete(Version version) const {
+  for (const auto& [rank, binding] : bindings_) {
+    const RankReport& report = binding.rank;
+    if (report.attempted < version.iteration() || report.capturing == version.iteration()) continue;
+    if (!has(binding.node, report.private_shard, version)) return true;
+    const auto parts = parts_of(report.main_shard, arrangement_.shares.at(rank));
+    const auto has_part = [&, node = binding.node](const auto& part) { return has(node, part, version); };
+    if (!std::all_of(parts.begin(), parts.end(), has_part)) return true;
+  }
+  return false;
+}
+
+void Root::settle_commits(TimeMs now, Effects& effects) {
+  if (!has_begun() || !complete_life()) return;
+  for (const auto& [rank, binding] : bindings_) {
+    const Peer& peer = peers_.at(binding.node);
+    if (!is_present(peer, now)) return;
+    const Version known = peer.report.highest_commit;
+    if (known.incarnation() == life_->incarnation) committed_ = std::max(committed_, known);
+  }
+
+  const Version restored = life_->decision.version;
+  const auto its_pieces = inventory_.find(restored);
+  // On record first: what was committed before goes with it, and the next life must not look for that.
+  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_)) {
+    LifeRecord record = *life_;
+    record.base = restored;
+    swap_life(record, now, effects);
+  }
+
+  abandoned_.clear();
+  for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
+    const auto& [version, pieces] = *it;
+    if (version.incarnation() != life_->incarnation || version <= committed_) continue;
+    if (is_complete(pieces, arrangement_.places)) {
+      committed_ = version;
+      margin_ = 0;
+      break;
+    }
+  }
+  for (const auto& [version, pieces] : inventory_) {
+    if (version.incarnation() != life_->incarnation || version <= committed_) continue;
+    for (const auto& [shard, holders] : pieces) {
+      if (agree(holders)) continue;
+      alarm_ = "silent data corruption: shard " + shard + " of iteration " + std::to_string(version.iteration()) +
+               " differs between its ranks; node " + std::to_string(holders.back().node) + " does not match node " +
+               std::to_string(holders.front().node);
+      abandoned_.push_back(version);
+      break;
+    }
+    if (never_complete(version)) {
+      add_once(abandoned_, version);
+      if (version > newest_abandoned_) name_next_iteration(version);
+    }
+  }
+  if (committed_.incarnation() == life_->incarnation && life_->first_commit.incarnation() != life_->incarnation) {
+    LifeRecord record = *life_;
+    record.first_commit = committed_;
+    swap_life(record, now, effects);
+  }
+}
+
+// The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from
+// one abandoned version to the next it lies further ahead, until a commit shows that they meet.
+void Root::name_next_iteration(Version abandoned) {
+  newest_abandoned_ = abandoned;
+  std::int64_t furthest = abandoned.iteration();
+  for (const auto& [rank, binding] : bindings_) furthest = std::max(furthest, binding.rank.attempted);
+  resume_at_ = std::max(resume_at_, furthest + 1 + margin_);
+  margin_ = std::min<std::int64_t>(std::max<std::int64_t>(1, 2 * margin_), 64);
+}
+
+std::uint32_t Root::copies_now() const {
+  const auto pieces = inventory_.find(committed_);
+  if (!committed_ || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
+  std::size_t fewest = SIZE_MAX;
+  for (const auto& [shard, place] : places_of(committed_)) {
+    const auto holders = pieces->second.find(shard);
+    fewest = std::min(fewest, holders == pieces->second.end() ? 0 : holders->second.size());
+  }
+  return static_cast<std::uint32_t>(fewest);
+}
+
+// Some piece of the version has fewer holders left than it was given.
+bool Root::is_short(Version version) const {
+  const auto pieces = inventory_.find(version);
+  if (pieces == inventory_.end()) return true;
+  const Places& places = places_of(version);
+  return std::any_of(places.begin(), places.end(), [&](const auto& entry) {
+    const auto& [shard, place] = entry;
+    const auto holders = pieces->second.find(shard);
+    return holders == pieces->second.end() || holders->second.size() < place.holders.size();
+  });
+}
+
+// As far as those who are here have heard. A new root does not announce it: there may be a newer one.
+Version Root::newest_known_commit(TimeMs now) const {
+  Version newest = committed_;
+  for (const Report* report : present_reports(now)) {
+    if (report->highest_commit.incarnation() == life_->incarnation) newest = std::max(newest, report->highest_commit);
+  }
+  return newest;
+}
+
+void Root::settle_storage(TimeMs now, Effects& effects) {
+  if (arrangement_.places.empty()) return;
+  const Version committed = newest_known_commit(now);
+  // Before a new root has heard the nodes that are there, all of them seem to have lost their copies.
+  const bool has_heard = missing_members(now).empty() || now - elected_at_ > config_.node_timeout_ms;
+  if (!committed || !has_heard) return;
+  storing_.settle_writes({committed, life_->decision.version, is_short(committed), life_->world_size, restored_,
+                          arrangement_.places, inventory_},
+                         now, effects);
+}
+
+}  // namespace ckpt::protocol

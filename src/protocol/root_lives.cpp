@@ -1,0 +1,229 @@
+// Who makes up a life of the job, and from what it goes on.
+#include <algorithm>
+
+#include "protocol/lists.hpp"
+#include "protocol/root.hpp"
+
+namespace ckpt::protocol {
+
+// ---- Admission ----
+
+void Root::settle_admissions(TimeMs now, Effects& effects) {
+  refresh_bindings();
+  // Members of this life that a new root has not met yet come first, then newcomers, then those who wait since a life
+  // that was never decided: they are carried over.
+  for (const auto& [node, peer] : peers_) {
+    if (!is_present(peer, now)) continue;
+    for (const RankReport& rank : peer.report.ranks) {
+      if (rank.incarnation != life_->incarnation || rank.incarnation == 0 || superseded_.contains(rank.instance))
+        continue;
+      if (is_misplaced(peer)) {
+        open_incarnation(rank, now, effects);
+      } else {
+        bindings_.try_emplace(rank.rank, Binding{node, rank});
+      }
+    }
+  }
+  for (const auto& [node, peer] : peers_) {
+    if (!is_present(peer, now)) continue;
+    for (const RankReport& rank : peer.report.ranks) {
+      if (rank.incarnation == 0 && !superseded_.contains(rank.instance)) admit_newcomer(node, rank, now, effects);
+    }
+  }
+  if (life_->decision.verdict != Verdict::undecided) return;
+  for (const auto& [node, peer] : peers_) {
+    if (!is_present(peer, now)) continue;
+    for (const RankReport& rank : peer.report.ranks) {
+      const bool carried = rank.incarnation != 0 && rank.incarnation < life_->incarnation && rank.waiting;
+      if (carried && rank.world_size == life_->world_size && !superseded_.contains(rank.instance)) {
+        bindings_.try_emplace(rank.rank, Binding{node, rank});
+      }
+    }
+  }
+}
+
+void Root::refresh_bindings() {
+  const bool undecided = life_->decision.verdict == Verdict::undecided;
+  for (auto it = bindings_.begin(); it != bindings_.end();) {
+    Binding& binding = it->second;
+    const Report& report = peers_.at(binding.node).report;
+    const auto entry = std::find_if(report.ranks.begin(), report.ranks.end(), [&](const RankReport& rank) {
+      return rank.rank == it->first && rank.instance == binding.rank.instance;
+    });
+    if (entry != report.ranks.end()) binding.rank = *entry;
+    const bool gone = report.epoch == epoch_ && (entry == report.ranks.end() || serves_older_life(*entry));
+    // Before the decision a trainer that is gone makes room for the next one; after it the life keeps its shape.
+    const bool leaves = undecided ? gone : is_misplaced(peers_.at(binding.node));
+    it = leaves ? bindings_.erase(it) : std::next(it);
+  }
+}
+
+// A decision may be written late, when a rank has moved since: its node is then none of the life's. It needs a life of
+// its own.
+bool Root::is_misplaced(const Peer& peer) const {
+  return has_begun() && !contains(life_->members, Member{peer.report.node, peer.report.arena_id});
+}
+
+// It was given an older life's version before it could be carried over into this one.
+bool Root::serves_older_life(const RankReport& rank) const {
+  return rank.incarnation != 0 && rank.incarnation < life_->incarnation && !rank.waiting;
+}
+
+void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effects& effects) {
+  const auto bound = bindings_.find(rank.rank);
+  if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
+  const bool second_hello = bound != bindings_.end();
+  const bool decided = life_->decision.verdict != Verdict::undecided;
+  // A job without a record may have steps on storage, and its lives must be newer than those.
+  const bool knows_lives = !config_.storage || storing_.knows_all() || storing_.newest_incarnation() != 0;
+  if (life_->incarnation == 0 && !knows_lives) return;
+  if (life_->incarnation == 0 || second_hello || decided) {
+    open_incarnation(rank, now, effects);
+    return;
+  }
+  if (rank.world_size == life_->world_size) bindings_.emplace(rank.rank, Binding{node, rank});
+}
+
+void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects) {
+  const auto bound = bindings_.find(newcomer.rank);
+  if (bound != bindings_.end() && bound->second.rank.instance != newcomer.instance) {
+    superseded_.insert(bound->second.rank.instance);
+  }
+  LifeRecord next = *life_;
+  next.incarnation = std::max(life_->incarnation, storing_.newest_incarnation()) + 1;
+  next.world_size = newcomer.world_size;
+  next.decision = {};
+  swap_life(next, now, effects);
+}
+
+bool Root::has_begun() const {
+  return life_->decision.verdict == Verdict::fresh || life_->decision.verdict == Verdict::restore;
+}
+
+bool Root::complete_life() const { return life_->incarnation != 0 && bindings_.size() == life_->world_size; }
+
+std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) const {
+  const auto bound = bindings_.find(rank.rank);
+  const bool is_bound = bound != bindings_.end() && bound->second.rank.instance == rank.instance;
+  if (is_bound && !serves_older_life(rank)) return std::nullopt;
+  const bool undecided = life_->decision.verdict == Verdict::undecided;
+  const bool newcomer = rank.incarnation == 0;
+  if (newcomer && undecided && life_->incarnation != 0 && rank.world_size != life_->world_size) {
+    return Refusal{rank.rank, rank.instance, false, life_->incarnation,
+                   "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) + " says the job has " +
+                       std::to_string(rank.world_size) + " ranks, the others say " + std::to_string(life_->world_size) +
+                       ": start all ranks with one world_size"};
+  }
+  const bool outlived = !newcomer && rank.incarnation < life_->incarnation && !(rank.waiting && undecided);
+  if (outlived || superseded_.contains(rank.instance)) {
+    return Refusal{rank.rank, rank.instance, true, life_->incarnation,
+                   "rank " + std::to_string(rank.rank) + " was superseded by life " +
+                       std::to_string(life_->incarnation) + " of the job: this process takes no further part, end it"};
+  }
+  return std::nullopt;
+}
+
+// ---- Decision ----
+
+std::vector<NodeId> Root::missing_members(TimeMs now) const {
+  std::vector<NodeId> missing;
+  for (const Member& member : life_->members) {
+    const auto peer = peers_.find(member.node);
+    if (peer == peers_.end() || !is_present(peer->second, now)) missing.push_back(member.node);
+  }
+  return missing;
+}
+
+void Root::settle_decision(TimeMs now, Effects& effects) {
+  if (life_->decision.verdict != Verdict::undecided || !complete_life()) return;
+  if (!all_wait()) {
+    all_waiting_since_.reset();
+    return;
+  }
+  if (!all_waiting_since_) {
+    all_waiting_since_ = now;
+    ++roll_call_;
+  }
+  if (!all_answered(now)) return;
+
+  // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent;
+  // but what there is to go on from does not wait for it for ever.
+  const TimeMs waited_ms = now - *all_waiting_since_;
+  const bool is_untold = !storage_trouble(now).empty();
+  const bool storage_is_late = waited_ms >= config_.storage_wait_ms;
+  const RecoveryAnswer answer = plan_recovery(question(!is_untold || storage_is_late, now));
+  const bool can_restore = answer.decision.verdict == Verdict::restore;
+  if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
+  if (!answer.final && waited_ms < config_.node_wait_ms) return;
+  LifeRecord decided = *life_;
+  decided.decision = answer.decision;
+  // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
+  const bool begins = can_restore || answer.decision.verdict == Verdict::fresh;
+  if (begins) enter_members(decided, answer.base);
+  swap_life(decided, now, effects);
+}
+
+// The ranks as they sit now are the life's, and so is what this root was told of placement.
+void Root::enter_members(LifeRecord& record, Version base) const {
+  record.base = base;
+  record.members_life = record.incarnation;
+  record.members.clear();
+  record.seats.clear();
+  record.strategy = config_.strategy;
+  record.copies = config_.copies;
+  for (const auto& [rank, binding] : bindings_) {
+    const Report& report = peers_.at(binding.node).report;
+    add_once(record.members, Member{binding.node, report.arena_id});
+    record.seats.push_back({rank, binding.node, report.domain, binding.rank.main_shard, binding.rank.private_shard});
+  }
+}
+
+RecoveryQuestion Root::question(bool with_storage, TimeMs now) const {
+  RecoveryQuestion question;
+  question.reports = present_reports(now);
+  question.world_size = life_->world_size;
+  question.missing = missing_members(now);
+  question.members = life_->members;
+  question.members_life = life_->members_life;
+  question.base = life_->base;
+  question.first_commit = life_->first_commit;
+  question.asks_storage = config_.storage;
+  question.storage_trouble = storage_trouble(now);
+  if (with_storage && storing_.has_heard()) {
+    question.stored = storing_.heard().pieces;
+    question.unusable = storing_.heard().unusable;
+  }
+  question.damaged = storing_.damaged();
+  for (const auto& [rank, binding] : bindings_) {
+    question.shards.insert(binding.rank.main_shard);
+    question.shards.insert(binding.rank.private_shard);
+  }
+  return question;
+}
+
+// Why it is not known what storage has; "" where it is, or where there is none.
+std::string Root::storage_trouble(TimeMs now) const {
+  if (config_.storage && storing_.has_heard()) return storing_.heard().trouble;
+  if (config_.storage) return "it has not answered yet";
+  for (const Report* report : present_reports(now)) {
+    if (report->storage) {
+      return "node " + std::to_string(config_.node) + ", which leads the job, was told of none, node " +
+             std::to_string(report->node) + " was; give all agents of the job the same option storage";
+    }
+  }
+  return "";
+}
+
+bool Root::all_wait() const {
+  return std::all_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
+}
+
+// A node counts as present for a while after its death. So that the decision does not count on such a one, every node
+// is heard once more; a dead one drops out in time.
+bool Root::all_answered(TimeMs now) const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    return !is_present(entry.second, now) || entry.second.report.roll_call == roll_call_;
+  });
+}
+
+}  // namespace ckpt::protocol
