@@ -33,10 +33,11 @@ CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t pla
       stripes[i] = stripe_load(source.data + at + i * stripe_size_bytes);
     }
     for (std::size_t row = 0; row < rows; ++row) {
-      if constexpr (multiplying) {
-        const Multiplier factor = multiplier(source.factors[row * job.factor_stride]);
+      const Factor* factor = multiplying ? source.factors + row * job.factor_stride : nullptr;
+      if (multiplying && factor->value != 1) {
+        const Multiplier times = multiplier(*factor);
         for (std::size_t i = 0; i < at_once; ++i) {
-          sums[row][i] = stripe_xor(sums[row][i], stripe_multiply(stripes[i], factor));
+          sums[row][i] = stripe_xor(sums[row][i], stripe_multiply(stripes[i], times));
         }
       } else {
         for (std::size_t i = 0; i < at_once; ++i) sums[row][i] = stripe_xor(sums[row][i], stripes[i]);

@@ -71,9 +71,8 @@ CKPT_DEVICE void add_masked(Vector& sum, const Vector& vector, std::uint32_t mas
 // Of each byte, by x^8 + x^4 + x^3 + x^2 + 1.
 CKPT_DEVICE void times_two(Vector& vector) {
   CKPT_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const std::uint32_t word = vector.words[i];
-    vector.words[i] = ((word & 0x7F7F7F7FU) << 1) ^ (((word >> 7) & 0x01010101U) * 0x1DU);
+  for (std::uint32_t& word : vector.words) {
+    word = ((word & 0x7F7F7F7FU) << 1) ^ (((word >> 7) & 0x01010101U) * 0x1DU);
   }
 }
 
