@@ -24,15 +24,26 @@ lint_format() {
   sources '*.c' '*.h' '*.cpp' '*.hpp' '*.inl' '*.cu' | xargs -r clang-format "${mode[@]}"
 }
 
-lint_tidy() {
-  build_or_die release # generated sources, and the list of commands
-  local log=build/release/tidy.log
+# tidy PRESET FOLDERS: clang-tidy over the sources of a configured build that lie in one of the folders.
+tidy() {
+  local log=build/$1/tidy.log
   local status=0
-  run-clang-tidy -p build/release -j "$(nproc)" -quiet "^$PWD/(${only:-(src|kernels|placement|tests|bench|examples)/})" \
-    >"$log.raw" 2>/dev/null || status=1
+  run-clang-tidy -p "build/$1" -j "$(nproc)" -quiet "^$PWD/(${only:-($2)/})" >"$log.raw" 2>/dev/null || status=1
   sed -e 's/\x1b\[[0-9;]*m//g' -e "s|$PWD/||g" "$log.raw" >"$log"
   # A header's finding comes once for each source that includes it.
   grep -E '^[^ ]+:[0-9]+:[0-9]+: (warning|error): ' "$log" | sort -u >&2
+  return $status
+}
+
+lint_tidy() {
+  local status=0
+  build_or_die release # generated sources, and the list of commands
+  tidy release 'src|kernels|placement|tests|bench|examples' || status=1
+  # The fuzzers are clang's own, and nothing else than their sources is looked at in their build.
+  if command -v clang++ >/dev/null && [[ -z $only || $only == fuzz* ]]; then
+    configure fuzz || die "cmake could not configure 'fuzz'; its error is above"
+    tidy fuzz fuzz || status=1
+  fi
   return $status
 }
 
