@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/digest_cuda.hpp"
 #include "kernels/parity_cuda.hpp"
 
 namespace {
@@ -103,6 +104,40 @@ void check_bytes(std::size_t data, std::size_t parity, cudaStream_t stream) {
   check(cudaFree(memory), "cudaFree");
 }
 
+void check_digests(std::size_t length, std::size_t shift, cudaStream_t stream) {
+  std::mt19937_64 random(length);
+  std::vector<std::byte> bytes(length);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  std::vector<std::uint64_t> expected(leaf_count(length)), found(leaf_count(length));
+  ckpt::kernels::digest_leaves(bytes.data(), length, expected.data());
+  std::byte* memory = device_memory(length + shift);
+  auto* digests = reinterpret_cast<std::uint64_t*>(device_memory(8 * found.size()));
+  check(cudaMemcpyAsync(memory + shift, bytes.data(), length, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
+  check(device::digest_leaves(memory + shift, length, digests, stream), "digest_leaves");
+  check(cudaMemcpyAsync(found.data(), digests, 8 * found.size(), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  if (found != expected) {
+    std::fprintf(stderr, "bench_parity_cuda: digests of %zu bytes differ from the CPU's\n", length);
+    std::exit(1);
+  }
+  check(cudaFree(memory), "cudaFree");
+  check(cudaFree(digests), "cudaFree");
+}
+
+void measure_digests(cudaStream_t stream) {
+  std::byte* data = device_memory(piece_bytes);
+  std::byte* copied = device_memory(piece_bytes);
+  auto* digests = reinterpret_cast<std::uint64_t*>(device_memory(8 * leaf_count(piece_bytes)));
+  const auto bytes = static_cast<double>(piece_bytes);
+  compare(
+      "digest_gpu", stream, bytes,
+      [&] { check(device::digest_leaves(data, piece_bytes, digests, stream), "digest_leaves"); }, 2 * bytes,
+      [&] { check(cudaMemcpyAsync(copied, data, piece_bytes, cudaMemcpyDeviceToDevice, stream), "copy"); });
+  check(cudaFree(data), "cudaFree");
+  check(cudaFree(copied), "cudaFree");
+  check(cudaFree(digests), "cudaFree");
+}
+
 void measure(std::size_t data, std::size_t parity, cudaStream_t stream) {
   const Matrix matrix = ErasureCode(data, parity).encoder();
   std::vector<Source> sources;
@@ -148,7 +183,11 @@ int main() {
   for (const std::size_t parity : {1, 2, 3, 4}) {
     for (const std::size_t data : {1, 3, 7, 60}) check_bytes(data, parity, stream);
   }
+  for (const std::size_t length : {1, 200, 300, 1000000}) {
+    for (const std::size_t shift : {0, 8, 5}) check_digests(length, shift, stream);
+  }
   for (const std::size_t data : {3, 7}) measure(data, 1, stream);
   for (const std::size_t parity : {2, 4}) measure(6, parity, stream);
+  measure_digests(stream);
   check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }

@@ -14,9 +14,9 @@
 namespace ckpt::kernels::device {
 
 // outputs[r] = the sum over columns c of coefficient (r, c) * sources[c]; with `to_sum`, added to what they are.
-// Digests are not made. One row of ones is plain XOR, with a kernel of its own. Returns what the launch returned;
-// errors of its execution come with a later call on the stream. Throws std::invalid_argument where numbers do not fit
-// the matrix.
+// Digests are not made: that is for kernels/digest_cuda.hpp, behind it in the stream. One row of ones is plain XOR,
+// with a kernel of its own. Returns what the launch returned; errors of its execution come with a later call on the
+// stream. Throws std::invalid_argument where numbers do not fit the matrix.
 cudaError_t combine(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                     std::size_t length_bytes, cudaStream_t stream, bool to_sum = false);
 

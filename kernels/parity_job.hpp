@@ -9,7 +9,7 @@
 namespace ckpt::kernels::device {
 
 // Sources [columns of the matrix] and outputs [rows]. Throws std::invalid_argument where their numbers differ from the
-// matrix's, or an output asks for digests: they are made by who copies the parity to the host.
+// matrix's, or an output asks for digests: they are made by kernels/digest_cuda.hpp.
 ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                           std::size_t length_bytes, bool to_sum);
 

@@ -1,0 +1,28 @@
+#include "kernels/digest_body.hpp"
+#include "kernels/leaf_hasher.hpp"
+
+namespace ckpt::kernels::device {
+
+namespace {
+
+// Where XXH3 reads its secret for bytes beyond 128 of a leaf of 129 to 240, and for that leaf's last 16.
+constexpr std::size_t odd_offset = 3, tail_offset = 119;
+
+static_assert(sizeof(secret) == 8 * key_words && lanes_per_leaf == 8 && stripes_per_block == block_stripes);
+
+}  // namespace
+
+DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests) {
+  DigestJob job{static_cast<const unsigned char*>(data), length_bytes, leaf_count(length_bytes), digests, {}};
+  const auto fill = [](auto& words, std::size_t offset) {
+    for (std::size_t i = 0; i < std::size(words); ++i) words[i] = load_word(secret + offset + 8 * i);
+  };
+  fill(job.keys.words, 0);
+  fill(job.keys.last, last_secret_offset);
+  fill(job.keys.merge, merge_secret_offset);
+  fill(job.keys.tail, tail_offset);
+  fill(job.keys.odd, odd_offset);
+  return job;
+}
+
+}  // namespace ckpt::kernels::device
