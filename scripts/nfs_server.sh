@@ -93,6 +93,7 @@ start() {
   [[ -f $folder/ports ]] || free_ports >"$folder/ports"
   read -r nfs_port mount_port <"$folder/ports"
   is_gone "$(server_pid)" || die "a server of $folder runs already"
+  rm -f "$folder/pid" # the next one writes over it without making it shorter
   write_config
   exec 9>/run/lock/ckptengine-nfs.lock
   flock -w 60 9 || die "another server takes too long to start"
