@@ -145,15 +145,15 @@ class WriteQueue::Lane {
 };
 
 WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& options, std::shared_ptr<PaceClock> clock)
-    : shared_(
-          new Shared{options, std::move(make_files), clock ? std::move(clock) : std::make_shared<PaceClock>(), {}, {}, {}}),
+    : shared_(new Shared{
+          options, std::move(make_files), clock ? std::move(clock) : std::make_shared<PaceClock>(), {}, {}, {}}),
       writes_(std::make_unique<Lane>("ckpt-persist", shared_)),
       commits_(std::make_unique<Lane>("ckpt-commit", shared_)) {}
 
 WriteQueue::~WriteQueue() = default;
 
-// What a write that hung still holds is as much as may be held: were more lent for every attempt, the node would run out
-// of slots to capture into.
+// What a write that hung still holds is as much as may be held: were more lent for every attempt, the node would run
+// out of slots to capture into.
 void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pieces) {
   files.file_size(shared.options.job);  // a sign of life; the file system takes note of what has ended meanwhile
   const auto is_out = [](const auto& loan) { return !loan.expired(); };
