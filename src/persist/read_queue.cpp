@@ -164,7 +164,7 @@ void ReadQueue::manifest(const std::string& shard, Version version,
 }
 
 void ReadQueue::read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
-                     std::function<void(const ReadOutcome&)> done, std::stop_token stop) {
+                     std::function<void(const ReadOutcome&)> done, const std::stop_token& stop) {
   // Parts begin at leaves, so that none is read twice.
   const std::uint64_t share = range.size_bytes / std::max(state_->limits.threads, 1u) + 1;
   const std::uint64_t step =

@@ -32,7 +32,7 @@ class Disk {
   std::size_t power_cut_before = SIZE_MAX;  // throws PowerCut from there on
   bool is_there = true;                     // else it is a mount that is missing
   std::uint64_t capacity_bytes = UINT64_MAX;
-  std::vector<std::string> log;  // "write job/step-00000001/x"
+  std::vector<std::string> log;                   // "write job/step-00000001/x"
   std::vector<std::shared_ptr<const void>> held;  // memory of writes that hang (ETIMEDOUT)
 
   std::size_t operations() const { return log.size(); }
