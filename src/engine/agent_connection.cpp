@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t start_timeout_ms = 15'000;
 constexpr std::int64_t ready_timeout_ms = 5'000;  // of an agent that another rank started at the same moment
-constexpr std::int64_t answer_margin_ms = 5'000;  // beyond what the agent was told to keep to
+constexpr std::int64_t claim_margin_ms = 5'000;  // beyond what the agent was told to keep to
 constexpr std::chrono::milliseconds connect_pause{10};
 
 nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
@@ -84,7 +84,7 @@ void check_answer(const nlohmann::json& answer) {
 AgentConnection AgentConnection::open(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
   AgentConnection connection(connect(options));
   const auto request = hello(options, instance, incarnation);
-  const Deadline deadline = Deadline::in_ms(options.claim_timeout_ms + answer_margin_ms);
+  const Deadline deadline = Deadline::in_ms(options.claim_timeout_ms + claim_margin_ms);
   Frame answer;
   try {
     answer = connection.ask(request, deadline);

@@ -17,11 +17,6 @@ namespace {
 
 constexpr std::uint64_t part_min_bytes = std::uint64_t{16} << 20;
 
-// `run` is called with a source, or with null and the reason why not.
-struct Task {
-  std::function<void(Source*, const ReadOutcome&)> run;
-};
-
 ReadOutcome outcome_of(const Failure& failure) { return {failure.status(), failure.what(), 0}; }
 
 const ReadOutcome called_off = {CKPT_ERR_DISCARDED, "reading from storage was called off", 0};
@@ -62,6 +57,11 @@ struct SharedRead {
 }  // namespace
 
 struct ReadQueue::State {
+  // `run` is called with a source, or with null and the reason why not.
+  struct Task {
+    std::function<void(Source*, const ReadOutcome&)> run;
+  };
+
   SourceFactory make_source;
   Limits limits;
 
@@ -180,7 +180,7 @@ void ReadQueue::read(const std::string& shard, Version version, ByteRange range,
   const auto shared = std::make_shared<SharedRead>();
   shared->left = parts.size();
   shared->done = std::move(done);
-  std::vector<Task> tasks;
+  std::vector<State::Task> tasks;
   for (const ByteRange& part : parts) {
     std::byte* const to = destination + (part.offset_bytes - range.offset_bytes);
     tasks.push_back({[=](Source* source, const ReadOutcome& made) {

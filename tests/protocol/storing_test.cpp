@@ -283,6 +283,20 @@ TEST(Storing, AStepThatStorageKeepsBackIsWaitedForAndThenPassedOverAndSaidSo) {
   EXPECT_THAT(job.ready.at(0).decision.text, HasSubstr("step-00000020 cannot be read"));
 }
 
+TEST(Storing, NeitherALostNodeNorAStepThatIsKeptBackIsWaitedForForEver) {
+  Stored job(4, 4);
+  job.train(0, 14);
+  job.storage->withheld = "step-00000020 cannot be read";
+  for (NodeId node = 0; node < 4; ++node) job.lose(node);
+  for (NodeId node = 0; node < 3; ++node) job.boot(node);
+  job.advance(5000);
+  job.ready.clear();
+  job.start_life([](Rank rank) { return std::min<NodeId>(rank, 2); });
+  job.advance(35'000);
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+}
+
 TEST(Storing, AStepThatStorageKeptBackForAWhileIsRestored) {
   Stored job(2, 2);
   job.train(0, 14);
