@@ -42,20 +42,20 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// In GB/s of sources.
+// In GB/s of sources. The ratio is the median over rounds of which both sides saw the same load.
 void compare(const std::string& name, std::size_t sources, int rounds, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
-  std::vector<double> ours_ms, theirs_ms;
+  std::vector<double> ours_ms, theirs_ms, ratios;
   ours();
   theirs();
   for (int round = 0; round < rounds; ++round) {
     ours_ms.push_back(time_ms(ours));
     theirs_ms.push_back(time_ms(theirs));
+    ratios.push_back(theirs_ms.back() / ours_ms.back());
   }
   const auto rate = [&](double ms) { return static_cast<double>(sources * piece_bytes) / ms / 1e6; };
-  const double ours_median = median(ours_ms), theirs_median = median(theirs_ms);
-  std::printf("ratio: %s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), theirs_median / ours_median,
-              rate(ours_median), rate(theirs_median));
+  std::printf("ratio: %s = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), median(ratios), rate(median(ours_ms)),
+              rate(median(theirs_ms)));
   std::fflush(stdout);
 }
 
