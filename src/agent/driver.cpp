@@ -26,7 +26,8 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   config.storage_writes = !options.storage.empty();
   config.storage_every = options.storage_every;
   config.storage_interval_ms = options.storage_interval_s * 1000;
-  config.storage_wait_ms = options.storage_timeout_ms;
+  // Before the trainers' own deadline.
+  config.storage_wait_ms = std::min(options.storage_timeout_ms, options.restore_timeout_ms / 2);
   if (config.storage_writes) ++config.local_slots;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;

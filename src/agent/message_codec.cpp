@@ -15,6 +15,8 @@ constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
  public:
+  BinaryWriter() { bytes_.reserve(1024); }
+
   std::vector<std::byte> take() { return std::move(bytes_); }
 
   template <std::integral T>

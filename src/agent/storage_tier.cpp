@@ -101,7 +101,13 @@ StorageTier::StorageTier(const Options& options, const std::vector<persist::Sour
 
 StorageTier::~StorageTier() = default;
 
-void StorageTier::list() { look(handle_); }
+// What is asked now is not answered by what was seen before.
+void StorageTier::list() {
+  if (round_)
+    list_again_ = true;
+  else
+    look(handle_);
+}
 
 void StorageTier::look(Then then) {
   if (round_) return round_->then.push_back(std::move(then));
@@ -119,13 +125,17 @@ void StorageTier::look(Then then) {
 // That storage does not answer is trouble; another source that does not has nothing to offer.
 void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, persist::Listing listing) {
   if (!outcome.ok()) note_(outcome.sentence);
-  if (!outcome.ok() && source == 0 && writes_) listing.withheld.push_back(outcome.sentence);
+  if (!outcome.ok() && source == 0 && writes_) {
+    listing.withheld.push_back(outcome.sentence);
+    listing.knows_incarnations = false;
+  }
   for (const std::string& problem : listing.problems) note_(problem);
   for (const std::string& problem : listing.withheld) note_(problem);
   round_->listings[source] = std::move(listing);
   if (--round_->left != 0) return;
   const auto round = std::exchange(round_, nullptr);
   const protocol::StorageListed listed = merge(*round);
+  if (std::exchange(list_again_, false)) look(handle_);
   for (const Then& then : round->then) then(listed);
 }
 
@@ -136,6 +146,7 @@ protocol::StorageListed StorageTier::merge(const Round& round) {
     const persist::Listing& listing = round.listings[source];
     listed.unusable.insert(listed.unusable.end(), listing.problems.begin(), listing.problems.end());
     listed.newest_incarnation = std::max(listed.newest_incarnation, listing.newest_incarnation);
+    listed.knows_incarnations = listed.knows_incarnations && listing.knows_incarnations;
     if (listed.trouble.empty() && !listing.withheld.empty()) listed.trouble = listing.withheld.front();
     for (const persist::Offer& offer : listing.offers) {
       for (const persist::ShardOffer& shard : offer.shards) {

@@ -66,6 +66,7 @@ class StorageTier {
   std::unique_ptr<persist::WriteQueue> writes_;                        // null where there is no storage
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;           // storage first
   std::unique_ptr<Round> round_;                                       // under way
+  bool list_again_ = false;                                            // and the core asked since it began
   std::map<std::pair<Version, std::string>, std::size_t> offered_by_;  // as last listed
 };
 

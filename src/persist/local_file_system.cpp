@@ -123,8 +123,11 @@ void LocalFileSystem::submit(OperationPtr operation, const std::string& doing) {
   while (helpers_->wait(Clock::time_point::min())) {
   }  // what was closed
   OperationQueue& queue = queue_of(operation->kind);
-  if (queue.unfinished() > 2 * std::size_t{options_.queue_depth} + 8)
-    throw StorageError(ETIMEDOUT, doing + " while earlier operations do not end");
+  const auto is_full = [&] { return queue.unfinished() > 2 * std::size_t{options_.queue_depth} + 8; };
+  if (is_full()) {  // of what hung and has ended since, perhaps
+    while (OperationPtr ended = queue.wait(Clock::now())) hand_over(std::move(ended));
+  }
+  if (is_full()) throw StorageError(ETIMEDOUT, doing + " while earlier operations do not end");
   queue.submit(std::move(operation));
 }
 
@@ -134,11 +137,15 @@ void LocalFileSystem::await(OperationQueue& queue, const std::function<bool()>& 
     if (options_.stop.stop_requested()) throw StorageError(ECANCELED, doing);
     if (deadline.passed()) throw StorageError(ETIMEDOUT, doing);
     OperationPtr operation = queue.wait(std::min(deadline.at(), Clock::now() + stop_slice));
-    if (!operation || !operation->waiter) continue;
-    // The file may be gone; then its list of what has ended is, too, and the memory is let go here.
-    const auto ended = std::static_pointer_cast<LocalFile::Ended>(std::move(operation->waiter));
-    ended->push_back(std::move(operation));
+    if (operation) hand_over(std::move(operation));
   }
+}
+
+// The file may be gone; then its list of what has ended is, too, and the memory is let go here.
+void LocalFileSystem::hand_over(OperationPtr operation) {
+  if (!operation->waiter) return;
+  const auto ended = std::static_pointer_cast<LocalFile::Ended>(std::move(operation->waiter));
+  ended->push_back(std::move(operation));
 }
 
 OperationPtr LocalFileSystem::attempt(Operation operation, const std::string& doing) {

@@ -53,6 +53,7 @@ class LocalFileSystem : public FileSystem {
   OperationPtr run(Operation::Kind kind, const std::string& path, const std::string& doing);
   void submit(OperationPtr operation, const std::string& doing);
   // Waits for operations of a queue to end until `arrived`.
+  static void hand_over(OperationPtr operation);
   void await(OperationQueue& queue, const std::function<bool()>& arrived, const std::string& doing);
   OperationQueue& queue_of(Operation::Kind kind);
 

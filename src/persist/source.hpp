@@ -37,6 +37,7 @@ struct Listing {
   std::vector<std::string> withheld;  // what there is and cannot be read now: it may be newer than all that is offered
   // The largest that anything found belongs to, whole or not; beyond what is withheld, of which nothing may be known.
   std::uint64_t newest_incarnation = 0;
+  bool knows_incarnations = true;  // false: there may be newer ones in what is withheld
 };
 
 class Source {

@@ -91,6 +91,7 @@ struct StorageListed {
   std::vector<PieceInfo> pieces;
   std::vector<std::string> unusable;     // steps that are there and cannot be restored from, a sentence each
   std::uint64_t newest_incarnation = 0;  // that anything there was written in
+  bool knows_incarnations = true;        // false: there may be newer ones
   std::string trouble;                   // why there may be more than that, "" where that is all
 };
 // The pieces of StartWrite are on the medium, unless there was trouble.

@@ -25,6 +25,7 @@ void Root::on(const LifeRead& read) {
     margin_ = 0;
     committed_ = {};
     source_lost_at_.reset();
+    unreadable_since_.reset();
     stranded_.clear();
     alarm_.clear();
     storing_.on_new_life();
@@ -134,31 +135,43 @@ void Root::settle_stranded(TimeMs now, Effects& effects) {
     std::set<std::string> shards;
     for (const auto& [shard, place] : restored_) shards.insert(shard);
     // A new root that has yet to hear every rank, or storage, does not know whether all of it is in memory.
-    const bool knows = complete_life() && (!config_.storage || storing_.has_heard());
+    const auto stored = storing_.pieces_of(life_->decision.version);
+    const bool knows = complete_life() && (!config_.storage || storing_.knows_all() || !stored.empty());
     lacking = without_source(inventory_, life_->decision.version, shards);
     if (config_.storage && (!complete_life() || (!knows && !lacking.empty()))) {
       reading_storage_ = true;
       return;
     }
-    const auto stored = storing_.pieces_of(life_->decision.version);
     reading_storage_ = std::erase_if(lacking, [&](const auto& shard) { return stored.contains(shard); }) != 0;
   }
+  if (pass_over_step(!lacking.empty(), now, effects)) return;
   if (lacking.empty()) {
     source_lost_at_.reset();
     stranded_.clear();
     return;
   }
-  reading_storage_ = reading_storage_ || storing_.damaged().contains(life_->decision.version);
-  if (storing_.damaged().contains(life_->decision.version) && complete_life() && all_wait()) {
-    LifeRecord next = *life_;
-    ++next.incarnation;
-    next.decision = {};
-    swap_life(next, now, effects);
-    return;
-  }
   if (!source_lost_at_) source_lost_at_ = now;
   if (now - *source_lost_at_ < config_.node_wait_ms) return;
   stranded_ = explain_stranded(life_->decision.version, lacking, missing_members(now));
+}
+
+// What is read from storage proved damaged, or nobody can read it for so long that something older is better. True: the
+// next life decides anew.
+bool Root::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
+  const Version version = life_->decision.version;
+  const bool is_damaged = is_lacking && storing_.is_unusable(version);
+  const bool fails = reading_storage_ && storing_.has_read_trouble();
+  if (!fails) unreadable_since_.reset();
+  if (fails && !unreadable_since_) unreadable_since_ = now;
+  const bool is_late = fails && now - *unreadable_since_ >= config_.storage_wait_ms;
+  reading_storage_ = reading_storage_ || is_damaged;
+  if (!(is_damaged || is_late) || !complete_life() || !all_wait()) return false;
+  if (!is_damaged) storing_.pass_over(version);
+  LifeRecord next = *life_;
+  ++next.incarnation;
+  next.decision = {};
+  swap_life(next, now, effects);
+  return true;
 }
 
 // ---- Directives ----
@@ -220,7 +233,7 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   // A node that replaced a member waits for the life in which it gets a rank.
   if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
   const Version base = std::max(committed_, life_->decision.version);
-  if (life_->decision.version && base == life_->decision.version) add_reads(node, directive);
+  if (life_->decision.version && base == life_->decision.version) add_reads(node, now, directive);
   if (base) add_fetches(node, base, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
@@ -229,13 +242,22 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   return directive;
 }
 
+// The first that is there and has not failed to read.
+NodeId Root::reader_of(const Place& place, TimeMs now) const {
+  for (const NodeId node : place.holders) {
+    const auto peer = peers_.find(node);
+    if (peer != peers_.end() && is_present(peer->second, now) && !storing_.has_read_trouble(node)) return node;
+  }
+  return place.holders.front();
+}
+
 // What no node has of the version to be restored is read from storage: by one node, from which the others then get it.
-void Root::add_reads(NodeId node, Directive& directive) const {
+void Root::add_reads(NodeId node, TimeMs now, Directive& directive) const {
   const Version version = life_->decision.version;
   const auto pieces = inventory_.find(version);
   for (const auto& [shard, piece] : storing_.pieces_of(version)) {
     const auto place = restored_.find(shard);
-    if (place == restored_.end() || place->second.holders.front() != node) continue;
+    if (place == restored_.end() || reader_of(place->second, now) != node) continue;
     if (pieces != inventory_.end() && pieces->second.contains(shard)) continue;
     directive.fetches.push_back({*piece, {storage_node}});
   }

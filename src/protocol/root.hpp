@@ -69,7 +69,7 @@ class Root {
   bool complete_life() const;
   bool has_begun() const;
   bool serves_older_life(const RankReport& rank) const;
-  bool is_misplaced(const Peer& peer) const;
+  bool is_misplaced(NodeId node, const RankReport& rank) const;
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
   void settle_decision(TimeMs now, Effects& effects);
@@ -79,6 +79,7 @@ class Root {
   void enter_members(LifeRecord& record, Version base) const;
   void settle_placement(Effects& effects);
   void settle_stranded(TimeMs now, Effects& effects);
+  bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void settle_storage(TimeMs now, Effects& effects);
   void settle_commits(TimeMs now, Effects& effects);
   bool is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const;
@@ -87,7 +88,8 @@ class Root {
   void send_directives(TimeMs now, Effects& effects);
   Directive directive_for(const Peer& peer, TimeMs now) const;
   void add_fetches(NodeId node, Version version, Directive& directive) const;
-  void add_reads(NodeId node, Directive& directive) const;
+  void add_reads(NodeId node, TimeMs now, Directive& directive) const;
+  NodeId reader_of(const Place& place, TimeMs now) const;
   const Places& places_of(Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
@@ -108,11 +110,12 @@ class Root {
   std::map<Rank, Binding> bindings_;    // of life_->incarnation
   std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
-  std::uint64_t roll_call_ = 0;           // made when all ranks wait
-  Arrangement arrangement_;               // once the life is decided
-  Places restored_;                       // where the decided version belongs
-  Inventory inventory_;                   // of the present reports; borrows from peers_
-  std::optional<TimeMs> source_lost_at_;  // of the decided version, while ranks wait for it
+  std::uint64_t roll_call_ = 0;             // made when all ranks wait
+  Arrangement arrangement_;                 // once the life is decided
+  Places restored_;                         // where the decided version belongs
+  Inventory inventory_;                     // of the present reports; borrows from peers_
+  std::optional<TimeMs> unreadable_since_;  // what is read from storage
+  std::optional<TimeMs> source_lost_at_;    // of the decided version, while ranks wait for it
   std::string stranded_;
   bool reading_storage_ = false;
   Version committed_;

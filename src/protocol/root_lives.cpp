@@ -17,7 +17,7 @@ void Root::settle_admissions(TimeMs now, Effects& effects) {
     for (const RankReport& rank : peer.report.ranks) {
       if (rank.incarnation != life_->incarnation || rank.incarnation == 0 || superseded_.contains(rank.instance))
         continue;
-      if (is_misplaced(peer)) {
+      if (is_misplaced(node, rank)) {
         open_incarnation(rank, now, effects);
       } else {
         bindings_.try_emplace(rank.rank, Binding{node, rank});
@@ -53,15 +53,20 @@ void Root::refresh_bindings() {
     if (entry != report.ranks.end()) binding.rank = *entry;
     const bool gone = report.epoch == epoch_ && (entry == report.ranks.end() || serves_older_life(*entry));
     // Before the decision a trainer that is gone makes room for the next one; after it the life keeps its shape.
-    const bool leaves = undecided ? gone : is_misplaced(peers_.at(binding.node));
+    const bool leaves = undecided ? gone : is_misplaced(binding.node, binding.rank);
     it = leaves ? bindings_.erase(it) : std::next(it);
   }
 }
 
 // A decision may be written late, when a rank has moved since: its node is then none of the life's. It needs a life of
 // its own.
-bool Root::is_misplaced(const Peer& peer) const {
-  return has_begun() && !contains(life_->members, Member{peer.report.node, peer.report.arena_id});
+bool Root::is_misplaced(NodeId node, const RankReport& rank) const {
+  if (!has_begun()) return false;
+  if (rank.rank >= life_->seats.size()) return true;
+  const Seat& seat = life_->seats[rank.rank];
+  const bool is_seated =
+      seat.node == node && seat.main_shard == rank.main_shard && seat.private_shard == rank.private_shard;
+  return !is_seated || !contains(life_->members, Member{node, peers_.at(node).report.arena_id});
 }
 
 // It was given an older life's version before it could be carried over into this one.
@@ -75,8 +80,7 @@ void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effec
   const bool second_hello = bound != bindings_.end();
   const bool decided = life_->decision.verdict != Verdict::undecided;
   // A job without a record may have steps on storage, and its lives must be newer than those.
-  const bool knows_lives = !config_.storage || storing_.knows_all() || storing_.newest_incarnation() != 0;
-  if (life_->incarnation == 0 && !knows_lives) return;
+  if (life_->incarnation == 0 && config_.storage && !storing_.knows_incarnations()) return;
   if (life_->incarnation == 0 || second_hello || decided) {
     open_incarnation(rank, now, effects);
     return;
@@ -193,7 +197,7 @@ RecoveryQuestion Root::question(bool with_storage, TimeMs now) const {
     question.stored = storing_.heard().pieces;
     question.unusable = storing_.heard().unusable;
   }
-  question.damaged = storing_.damaged();
+  question.damaged = storing_.unusable();
   for (const auto& [rank, binding] : bindings_) {
     question.shards.insert(binding.rank.main_shard);
     question.shards.insert(binding.rank.private_shard);
@@ -203,8 +207,9 @@ RecoveryQuestion Root::question(bool with_storage, TimeMs now) const {
 
 // Why it is not known what storage has; "" where it is, or where there is none.
 std::string Root::storage_trouble(TimeMs now) const {
-  if (config_.storage && storing_.has_heard()) return storing_.heard().trouble;
-  if (config_.storage) return "it has not answered yet";
+  if (config_.storage && !storing_.has_heard()) return "it has not answered yet";
+  if (config_.storage && storing_.is_finishing()) return "a step of the life before is being made whole";
+  if (config_.storage) return storing_.heard().trouble;
   for (const Report* report : present_reports(now)) {
     if (report->storage) {
       return "node " + std::to_string(config_.node) + ", which leads the job, was told of none, node " +

@@ -1,6 +1,9 @@
 #include "protocol/storing.hpp"
 
 #include <algorithm>
+#include <utility>
+
+#include "protocol/lists.hpp"
 
 namespace ckpt::protocol {
 
@@ -26,30 +29,58 @@ NodeId writer_of(const Place& place, const Holders& holders) {
 
 void Storing::on(const StorageListed& listed, TimeMs now) {
   listing_ = false;
-  if (!listed.trouble.empty()) list_again_at_ = now + retry_ms;
-  heard_ = listed;
   newest_incarnation_ = std::max(newest_incarnation_, listed.newest_incarnation);
   for (const PieceInfo& piece : listed.pieces) {
     stored_ = std::max(stored_, piece.version);
     newest_incarnation_ = std::max(newest_incarnation_, piece.version.incarnation());
   }
+  if (std::exchange(listing_is_stale_, false)) return;
+  if (!listed.trouble.empty()) list_again_at_ = now + retry_ms;
+  take(listed);
+}
+
+// What an answer with trouble leaves out may be there all the same.
+void Storing::take(const StorageListed& listed) {
+  const auto before = std::exchange(heard_, listed);
+  if (listed.trouble.empty() || !before) return;
+  for (const PieceInfo& piece : before->pieces) add_once(heard_->pieces, piece);
+  for (const std::string& step : before->unusable) add_once(heard_->unusable, step);
 }
 
 void Storing::on_new_life() {
   heard_.reset();
+  listing_is_stale_ = listing_;
   read_troubles_.clear();
+  passed_over_ = std::exchange(passed_over_next_, std::nullopt);
   if (writing_ && !writing_->is_committing) writing_.reset();
+  if (writing_) writing_->is_of_older_life = true;
+}
+
+std::set<Version> Storing::unusable() const {
+  std::set<Version> versions = damaged_;
+  if (passed_over_) versions.insert(*passed_over_);
+  return versions;
+}
+
+bool Storing::has_read_trouble() const {
+  return std::any_of(read_troubles_.begin(), read_troubles_.end(),
+                     [](const auto& entry) { return !entry.second.empty(); });
+}
+
+bool Storing::has_read_trouble(NodeId node) const {
+  const auto found = read_troubles_.find(node);
+  return found != read_troubles_.end() && !found->second.empty();
 }
 
 void Storing::settle_listing(TimeMs now, Effects& effects) {
-  if (!config_.storage || knows_all() || listing_ || now < list_again_at_) return;
+  if (!config_.storage || knows_all() || is_finishing() || listing_ || now < list_again_at_) return;
   listing_ = true;
   effects.push_back(ListStorage{});
 }
 
 std::map<std::string, const PieceInfo*> Storing::pieces_of(Version version) const {
   std::map<std::string, const PieceInfo*> pieces;
-  if (!heard_ || damaged_.contains(version)) return pieces;
+  if (!heard_ || is_unusable(version)) return pieces;
   for (const PieceInfo& piece : heard_->pieces) {
     if (piece.version == version) pieces[piece.shard] = &piece;
   }
@@ -66,6 +97,10 @@ void Storing::on(const Report& report) {
 
 void Storing::on(const StepEnded& ended, TimeMs now) {
   if (!writing_ || ended.version != writing_->version) return;
+  if (writing_->is_of_older_life) {  // what was heard in this life is from before it was there
+    heard_.reset();
+    listing_is_stale_ = listing_;
+  }
   if (!ended.trouble.empty()) return fail(ended.trouble, now);
   stored_ = std::max(stored_, ended.version);
   stored_at_ = now;
@@ -90,13 +125,14 @@ std::int64_t Storing::periods_passed(const Life& life) const {
 }
 
 bool Storing::is_due(const Life& life, TimeMs now) const {
-  if (life.committed <= stored_) return false;
+  // What a newer life left there, whatever it is, does not stand for this one's.
+  if (life.committed <= stored_ && stored_.incarnation() <= life.committed.incarnation()) return false;
   const bool is_time = config_.storage_interval_ms != 0 && now - stored_at_ >= config_.storage_interval_ms;
   return life.is_short || is_time || periods_passed(life) > 0;
 }
 
 void Storing::begin(const Life& life) {
-  writing_ = Writing{life.committed, ++attempts_, life.world_size, {}, {}, false};
+  writing_ = Writing{life.committed, ++attempts_, life.world_size, {}, {}, false, false};
   if (assign(life)) {
     skipped_ += static_cast<std::uint64_t>(std::max<std::int64_t>(periods_passed(life) - 1, 0));
   } else {

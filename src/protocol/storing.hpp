@@ -33,12 +33,22 @@ class Storing {
   // Asks storage what is there, until it has said all.
   void settle_listing(TimeMs now, Effects& effects);
 
-  // The newest answer in this life, if there was one, and whether that is all there is.
+  // What was heard in this life, if anything was, and whether that is all there is.
   bool has_heard() const { return heard_.has_value(); }
-  bool knows_all() const { return heard_ && heard_->trouble.empty(); }
+  bool knows_all() const { return heard_ && heard_->trouble.empty() && !is_finishing(); }
+  bool knows_incarnations() const { return heard_ && heard_->knows_incarnations; }
   const StorageListed& heard() const { return *heard_; }
-  const std::set<Version>& damaged() const { return damaged_; }
-  // Of a step there that is not damaged, by shard.
+  // A step of the life before is being made whole.
+  bool is_finishing() const { return writing_ && writing_->is_of_older_life; }
+
+  // Steps that proved damaged when they were read, and one that could not be read for so long that it is passed over
+  // in the next life.
+  bool is_unusable(Version version) const { return unusable().contains(version); }
+  std::set<Version> unusable() const;
+  void pass_over(Version version) { passed_over_next_ = version; }
+  bool has_read_trouble() const;
+  bool has_read_trouble(NodeId node) const;
+  // Of a step there that can be used, by shard.
   std::map<std::string, const PieceInfo*> pieces_of(Version version) const;
   std::uint64_t newest_incarnation() const { return newest_incarnation_; }
 
@@ -67,19 +77,24 @@ class Storing {
     std::map<std::string, NodeId> writers;  // of every piece
     std::set<std::string> written;
     bool is_committing = false;
+    bool is_of_older_life = false;
   };
   std::int64_t periods_passed(const Life& life) const;
   bool is_due(const Life& life, TimeMs now) const;
   void begin(const Life& life);
   bool assign(const Life& life);
   void fail(const std::string& trouble, TimeMs now);
+  void take(const StorageListed& listed);
 
   const Config& config_;
   std::optional<StorageListed> heard_;
   std::uint64_t newest_incarnation_ = 0;
   bool listing_ = false;
+  bool listing_is_stale_ = false;  // asked in the life before
   TimeMs list_again_at_ = 0;
   std::set<Version> damaged_;
+  std::optional<Version> passed_over_;       // in this life
+  std::optional<Version> passed_over_next_;  // in the next one
 
   std::optional<Writing> writing_;
   std::map<NodeId, Written> reported_;

@@ -21,7 +21,7 @@ using Access = Segment::Access;
 
 SegmentSpec small_spec() { return {SegmentKind::local, 3, 3, "rank3", 200'000, manifest_bytes(200'000, 1000)}; }
 
-std::string refusal(const std::string& path) {
+std::string refusal_to_open(const std::string& path) {
   try {
     Segment::attach(path, Access::read);
   } catch (const Failure& failure) {
@@ -122,29 +122,29 @@ TEST_F(SegmentTest, AnyFlippedByteOfHeaderOrManifestIsNoticed) {
 TEST_F(SegmentTest, UnfinishedCutOffOrForeignFilesAreRefused) {
   auto* header = reinterpret_cast<SegmentHeader*>(segment_.mapping().data());
   header->ready = 0;
-  EXPECT_THAT(refusal(path_), HasSubstr("never finished"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("never finished"));
   header->ready = 1;
   header->format = 99;
-  EXPECT_THAT(refusal(path_), HasSubstr("format version"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("format version"));
   header->format = format_version;
   header->slots = 2;
-  EXPECT_THAT(refusal(path_), HasSubstr("do not fit its size"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
   header->slots = 0;
-  EXPECT_THAT(refusal(path_), HasSubstr("impossible"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("impossible"));
   header->slots = 3;
   header->data_capacity_bytes = std::uint64_t{1} << 63;
-  EXPECT_THAT(refusal(path_), HasSubstr("do not fit its size"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("do not fit its size"));
   header->data_capacity_bytes = segment_.spec().data_capacity_bytes;
   std::memset(header->shard, 'x', sizeof(header->shard));
-  EXPECT_THAT(refusal(path_), HasSubstr("valid name"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("valid name"));
   std::strcpy(header->shard, "rank3");
-  EXPECT_EQ(refusal(path_), "attached");
+  EXPECT_EQ(refusal_to_open(path_), "attached");
 
   ASSERT_EQ(::truncate(path_.c_str(), 100), 0);
-  EXPECT_THAT(refusal(path_), HasSubstr("too short"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("too short"));
   ASSERT_EQ(::truncate(path_.c_str(), 0), 0);
   ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(segment_bytes(small_spec()))), 0);
-  EXPECT_THAT(refusal(path_), HasSubstr("does not begin"));
+  EXPECT_THAT(refusal_to_open(path_), HasSubstr("does not begin"));
 }
 
 TEST_F(SegmentTest, MemoryThatIsNotReservedIsRefused) {
@@ -152,7 +152,7 @@ TEST_F(SegmentTest, MemoryThatIsNotReservedIsRefused) {
   const UniqueFd file(::open(holes.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_.size_bytes())), 0);
   ASSERT_EQ(::pwrite(file.get(), segment_.mapping().data(), page_bytes, 0), static_cast<ssize_t>(page_bytes));
-  EXPECT_THAT(refusal(holes), HasSubstr("not reserved"));
+  EXPECT_THAT(refusal_to_open(holes), HasSubstr("not reserved"));
 }
 
 TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {

@@ -173,6 +173,27 @@ TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
   ::close(::open((root_ + "/hung").c_str(), O_RDWR));  // lets it end
 }
 
+TEST_P(LocalFiles, AfterAHangThatLastedLongItServesAgain) {
+  const auto files = open({.timeout_ms = 5, .queue_depth = 4, .block_bytes = 65536});
+  ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
+  for (int i = 0; i < 30; ++i) EXPECT_THROW(files->open("hung"), StorageError);
+  EXPECT_THAT(refusal(CKPT_ERR_TIMEOUT, [&] { files->open("hung"); }),
+              HasSubstr("while earlier operations do not end"));
+  const UniqueFd writer(::open((root_ + "/hung").c_str(), O_RDWR | O_CLOEXEC));  // lets all of them end
+  const auto serves = [&] {
+    try {
+      files->make_directory("job");
+      return true;
+    } catch (const StorageError&) {
+      return false;
+    }
+  };
+  const Deadline deadline = Deadline::in_ms(20'000);
+  bool served = serves();
+  while (!served && !deadline.passed()) served = serves();
+  EXPECT_TRUE(served);
+}
+
 TEST_P(LocalFiles, MemoryThatNobodyWaitedForIsGivenBackWhenItsTransferHasEnded) {
   const auto files = open();
   auto memory = make_aligned_buffer(65536);

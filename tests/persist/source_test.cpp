@@ -37,24 +37,24 @@ TEST_F(Storage, TellsWhatItSkips) {
 
 // The next life of a job is to be newer than whatever any other left: it never meets files with its own name.
 TEST_F(Storage, TellsTheNewestLifeThatLeftAnything) {
-  const auto newest = [&] { return storage()->list().newest_incarnation; };
-  EXPECT_EQ(newest(), 0u);
+  const auto newest_life = [&] { return storage()->list().newest_incarnation; };
+  EXPECT_EQ(newest_life(), 0u);
   write_step(files_, {2, 5}, 3);
   writer_on(files_).write(sample("rank0", {1, 9}, 3).piece);
-  EXPECT_EQ(newest(), 2u);
+  EXPECT_EQ(newest_life(), 2u);
   disk_->put("job/step-00000005/rank0.3.safetensors.0123456789abcdef.part", "of a later life, beside a whole step");
-  EXPECT_EQ(newest(), 3u);
+  EXPECT_EQ(newest_life(), 3u);
   disk_->put("job/step-00000009/model.5.safetensors.parts", "in a step that was never finished");
-  EXPECT_EQ(newest(), 5u);
+  EXPECT_EQ(newest_life(), 5u);
   const StepRecord other = write_step(files_, {7, 20}, 3);
   for (const std::string& path : disk_->files())
     if (path.starts_with("job/step-00000020/") && !path.ends_with(manifest_name)) disk_->erase(path);
-  EXPECT_EQ(newest(), 7u);
+  EXPECT_EQ(newest_life(), 7u);
   EXPECT_EQ(storage()->list().offers.size(), 1u);
   disk_->put("job/step-00000005/notes.txt", "x");
   disk_->put("job/step-00000005/rank0.16777216.json", "no life has this number");
   disk_->put("job/step-00000005/rank0.16777215.zstd", "not ours");
-  EXPECT_EQ(newest(), 7u);
+  EXPECT_EQ(newest_life(), 7u);
 }
 
 // Only what may be newer than all that is offered keeps a job from going on with that.

@@ -139,6 +139,16 @@ class Cluster {
     }
   }
 
+  // The root is cut off until another node is.
+  void change_root() {
+    const NodeId old = *root();
+    for (const auto& [node, core] : nodes_) {
+      cut.insert({node, old});
+      cut.insert({old, node});
+    }
+    for (int i = 0; i < 400 && root() == old; ++i) advance(50);
+    cut.clear();
+  }
   void finish_commit(NodeId from, const CommitStep& commit) {
     if (storage->trouble.empty()) {
       auto& step = storage->steps[commit.version];
@@ -165,6 +175,13 @@ class Cluster {
   std::map<Rank, Version> commits;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
+  bool swapping = true;  // false: changes of the life record stay under way
+  std::vector<std::pair<NodeId, SwapLife>> held_swaps;
+  void release_swaps() {
+    swapping = true;
+    for (auto& [from, swap] : std::exchange(held_swaps, {})) carry_out(from, swap);
+    drain();
+  }
   bool fetching = true;   // false: fetches stay under way
   bool releasing = true;  // false: dropped slots keep a reader
   std::vector<StartFetch> held_fetches;
@@ -173,11 +190,14 @@ class Cluster {
     std::map<Version, std::map<std::string, PieceInfo>> written;
     std::map<Version, std::vector<PieceInfo>> steps;  // that are whole
     std::set<Version> damaged;
-    std::string trouble;       // while it does not answer
-    std::string read_trouble;  // while it lists and cannot be read
-    std::string withheld;      // why it does not tell all
+    std::set<Version> unreadable;  // that list well
+    std::set<NodeId> cannot_read;  // nodes
+    std::string trouble;           // while it does not answer
+    std::string read_trouble;      // while it lists and cannot be read
+    std::string withheld;          // why it does not tell all
     std::vector<std::string> unusable;
     std::uint64_t newest_incarnation = 0;
+    bool knows_incarnations = true;
     bool writing = true;  // false: writes stay under way
     std::vector<std::pair<NodeId, StartWrite>> held_writes;
     bool committing = true;  // false: commits stay under way
@@ -219,6 +239,10 @@ class Cluster {
     }
   }
   void carry_out(NodeId from, SwapLife& swap) {
+    if (!swapping) {
+      held_swaps.push_back({from, swap});
+      return;
+    }
     if (swap.expected_revision == life_revision_) {
       life_ = swap.record;
       ++life_revision_;
@@ -238,8 +262,14 @@ class Cluster {
   void read_stored(NodeId from, const StartFetch& fetch) {
     ++storage->reads[fetch.piece.shard];
     const bool damaged = storage->damaged.contains(fetch.piece.version);
-    const std::string trouble = storage->trouble + storage->read_trouble + (damaged ? "damaged" : "");
-    const auto result = trouble.empty() ? FetchResult::complete : damaged ? FetchResult::corrupt : FetchResult::failed;
+    const bool unreadable = storage->unreadable.contains(fetch.piece.version) || storage->cannot_read.contains(from);
+    const std::string trouble = storage->trouble + storage->read_trouble +
+                                (unreadable ? "it cannot be read"
+                                 : damaged  ? "damaged"
+                                            : "");
+    const auto result = trouble.empty()          ? FetchResult::complete
+                        : damaged && !unreadable ? FetchResult::corrupt
+                                                 : FetchResult::failed;
     feed(from, FetchEnded{fetch.fetch, result, trouble});
   }
   void carry_out(NodeId from, ListStorage&) {
@@ -250,6 +280,7 @@ class Cluster {
     }
     if (storage->trouble.empty()) listed.unusable = storage->unusable;
     listed.newest_incarnation = storage->newest_incarnation;
+    listed.knows_incarnations = storage->knows_incarnations && storage->trouble.empty();
     feed(from, listed);
   }
   void carry_out(NodeId from, StartWrite& write) {

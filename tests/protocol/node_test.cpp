@@ -313,19 +313,39 @@ TEST(Job, EveryRootOfALifePlacesAsTheFirstOneDid) {
   };
   const auto placed = holders_of(Version(1, 0));
   ASSERT_EQ(placed.size(), 16u);
-  for (NodeId node = 0; node < 4; ++node) {
-    if (node == root) continue;
-    cluster.cut.insert({node, root});
-    cluster.cut.insert({root, node});
-  }
-  for (int i = 0; i < 400 && cluster.root() == root; ++i) cluster.advance(50);
-  ASSERT_NE(cluster.root(), root);
-  cluster.cut.clear();
+  cluster.change_root();
   cluster.advance(3000);
   cluster.snapshot_all(1);
   cluster.advance(1000);
   EXPECT_EQ(cluster.commits.at(0), Version(1, 1));
   EXPECT_EQ(holders_of(Version(1, 1)), placed);
+}
+
+// The store is slow with a decision, and a rank is at home on another node when it comes.
+TEST(Job, ARankThatMovedBeforeItsLifeWasDecidedGetsALifeInWhichItHasItsPlace) {
+  Cluster cluster(4, 4);
+  for (Rank rank = 0; rank < 4; ++rank) cluster.hello(rank, rank);
+  for (Rank rank = 0; rank < 3; ++rank) cluster.ask_restore(rank);
+  cluster.swapping = false;
+  cluster.ask_restore(3);
+  cluster.advance(1000);
+  ASSERT_FALSE(cluster.held_swaps.empty());
+  cluster.lose(3);
+  cluster.advance(3000);
+  cluster.hello(0, 3);
+  cluster.ask_restore(3);
+  cluster.advance(500);
+  cluster.release_swaps();
+  cluster.advance(3000);
+  EXPECT_EQ(cluster.incarnation(), 2u);
+  cluster.ready.clear();
+  cluster.start_life([](Rank rank) { return rank == 3 ? 0 : rank; });
+  cluster.advance(9000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  cluster.begin_training();
+  cluster.snapshot_all(0);
+  cluster.advance(1000);
+  EXPECT_EQ(cluster.commits.at(3), Version(cluster.incarnation(), 0));
 }
 
 TEST(Job, FetchesAnewWhatWasQuarantined) {

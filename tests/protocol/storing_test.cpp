@@ -103,15 +103,7 @@ TEST(Storing, ACommitThatLosesACopyWithItsRootGoesToStorageAtOnce) {
 TEST(Storing, ANewRootDoesNotTakeCopiesForLostThatItHasNotHeardOfYet) {
   Stored job(4, 4, 1000);
   job.train(0, 3);
-  const NodeId root = *job.root();
-  for (NodeId node = 0; node < 4; ++node) {
-    if (node == root) continue;
-    job.cut.insert({node, root});
-    job.cut.insert({root, node});
-  }
-  for (int i = 0; i < 400 && job.root() == root; ++i) job.advance(50);
-  ASSERT_NE(job.root(), root);
-  job.cut.clear();
+  job.change_root();
   job.advance(5000);
   EXPECT_TRUE(job.storage->steps.empty());
 }
@@ -312,6 +304,99 @@ TEST(Storing, AStepThatStorageKeptBackForAWhileIsRestored) {
   ASSERT_EQ(job.ready.size(), 2u);
   EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
   EXPECT_FALSE(job.ready.at(0).decision.status_unknown && job.ready.at(0).decision.text.empty());
+}
+
+TEST(Storing, WhatWasHeardBeforeStorageFellSilentStillCounts) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->withheld = "step-00000020 cannot be read";
+  job.lose_everything();
+  job.start_again();
+  job.advance(12'000);
+  job.storage->trouble = "it hangs";
+  job.advance(15'000);
+  job.storage->trouble.clear();
+  job.advance(5000);
+  ASSERT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+}
+
+TEST(Storing, ANewRootThatCannotAskStorageDoesNotTakeForLostWhatIsReadFromIt) {
+  Stored job(4, 4);
+  job.train(0, 14);
+  job.lose_everything();
+  job.storage->read_trouble = "slow";
+  job.start_again();
+  ASSERT_EQ(job.life().decision.version, Version(1, 10));
+  job.storage->trouble = "it hangs";
+  job.change_root();
+  job.advance(12'000);
+  EXPECT_TRUE(job.failed.empty());
+  job.storage->trouble.clear();
+  job.storage->read_trouble.clear();
+  job.advance(9000);
+  EXPECT_EQ(job.ready.size(), 4u);
+}
+
+TEST(Storing, AFirstLifeWaitsUntilItIsKnownWhichLivesWereBefore) {
+  Stored job(2, 2);
+  job.train(0, 14);
+  job.storage->withheld = "a directory cannot be listed";
+  job.storage->knows_incarnations = false;
+  job.lose_everything();
+  job.start_again();
+  job.advance(40'000);
+  EXPECT_EQ(job.incarnation(), 0u);
+  EXPECT_EQ(job.status(0).storage_trouble, "a directory cannot be listed");
+  job.storage->knows_incarnations = true;
+  job.storage->withheld.clear();
+  job.storage->newest_incarnation = 5;
+  job.advance(9000);
+  ASSERT_EQ(job.ready.size(), 2u);
+  EXPECT_EQ(job.incarnation(), 6u);
+}
+
+TEST(Storing, AStepThatBecomesWholeWhileALifeIsUndecidedCounts) {
+  Stored job(4, 4);  // groups {0, 1} and {2, 3}
+  job.storage->committing = false;
+  job.train(0, 12);
+  const auto held = job.storage->held_commits;
+  ASSERT_EQ(held.size(), 1u);
+  const NodeId first = *job.root() < 2 ? 2 : 0;  // the group without the root
+  for (const NodeId node : {first, first + 1}) {
+    job.lose(node);
+    job.boot(node);
+  }
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty() && job.failed.empty());
+  job.storage->committing = true;
+  job.finish_commit(held[0].first, held[0].second);
+  job.advance(9000);
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+}
+
+TEST(Storing, AStepThatNobodyCanReadIsPassedOverAfterAWhile) {
+  Stored job(4, 4);
+  job.train(0, 24);
+  job.storage->unreadable.insert(Version(1, 20));
+  job.lose_everything();
+  job.start_again();
+  EXPECT_TRUE(job.ready.empty());
+  job.advance(45'000);
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
+  EXPECT_TRUE(job.ready.at(0).decision.behind);
+}
+
+TEST(Storing, WhatOneNodeCannotReadAnotherDoes) {
+  Stored job(4, 4);
+  job.train(0, 14);
+  job.storage->cannot_read = {0};
+  job.lose_everything();
+  job.start_again();
+  ASSERT_EQ(job.ready.size(), 4u);
+  EXPECT_EQ(job.ready.at(0).decision.version, Version(1, 10));
 }
 
 TEST(Storing, WhereNoStepCanBeUsedTheJobIsLostAndNotFresh) {
