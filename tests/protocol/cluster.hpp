@@ -85,6 +85,10 @@ class Cluster {
     feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank)});
     drain();
   }
+  void exit_trainer(Rank rank) {
+    feed(homes_.at(rank), TrainerExited{rank, instances_.at(rank)});
+    drain();
+  }
   void ask_restore(Rank rank) {
     feed(homes_.at(rank), RestoreAsked{rank});
     drain();

@@ -330,8 +330,8 @@ TEST(Job, ARankThatMovedBeforeItsLifeWasDecidedGetsALifeInWhichItHasItsPlace) {
   cluster.ask_restore(3);
   cluster.advance(1000);
   ASSERT_FALSE(cluster.held_swaps.empty());
-  cluster.lose(3);
-  cluster.advance(3000);
+  cluster.exit_trainer(3);
+  cluster.advance(500);
   cluster.hello(0, 3);
   cluster.ask_restore(3);
   cluster.advance(500);

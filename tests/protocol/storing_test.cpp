@@ -315,6 +315,7 @@ TEST(Storing, WhatWasHeardBeforeStorageFellSilentStillCounts) {
   job.advance(12'000);
   job.storage->trouble = "it hangs";
   job.advance(15'000);
+  EXPECT_EQ(job.life().decision.version, Version(1, 10));
   job.storage->trouble.clear();
   job.advance(5000);
   ASSERT_EQ(job.ready.size(), 2u);
