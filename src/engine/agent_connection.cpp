@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t start_timeout_ms = 15'000;
 constexpr std::int64_t ready_timeout_ms = 5'000;  // of an agent that another rank started at the same moment
-constexpr std::int64_t claim_margin_ms = 5'000;  // beyond what the agent was told to keep to
+constexpr std::int64_t claim_margin_ms = 5'000;   // beyond what the agent was told to keep to
 constexpr std::chrono::milliseconds connect_pause{10};
 
 nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
