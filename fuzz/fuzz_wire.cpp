@@ -29,6 +29,16 @@ void try_answer(const wire::FetchAnswer& answer, std::size_t payload_bytes) {
                            answer.chunk_bytes));
 }
 
+void try_request(const wire::FetchRequest& request, std::size_t payload_bytes) {
+  if (wire::plausible(request, payload_bytes)) require(payload_bytes <= wire::shard_name_bytes_max);
+  static const std::vector<std::byte> piece(100'000);
+  const auto range = wire::range_of(request, piece);
+  require(range.data() >= piece.data() && range.size() <= request.size_bytes);
+  const auto first_byte = static_cast<std::uint64_t>(range.data() - piece.data());
+  require(first_byte <= piece.size() && range.size() <= piece.size() - first_byte);
+  require(range.empty() || first_byte == request.first_byte);
+}
+
 void try_chunk(const wire::Chunk& chunk, std::size_t payload_bytes) {
   for (const std::size_t data_bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1'000'000}, SIZE_MAX})
     for (const std::size_t chunk_bytes : {wire::chunk_bytes_min, std::size_t{100'000}, SIZE_MAX})
@@ -45,16 +55,15 @@ void try_input(Input input) {
   const Input header = input.subspan(sizeof(payload_bytes));
   if (const auto hello = wire::decode<wire::Hello>(header); hello && wire::plausible(*hello))
     require(hello->magic == wire::magic && hello->version == wire::version);
-  if (const auto request = wire::decode<wire::FetchRequest>(header);
-      request && wire::plausible(*request, payload_bytes))
-    require(payload_bytes <= wire::shard_name_bytes_max);
+  if (const auto request = wire::decode<wire::FetchRequest>(header)) try_request(*request, payload_bytes);
   if (const auto answer = wire::decode<wire::FetchAnswer>(header)) try_answer(*answer, payload_bytes);
   if (const auto chunk = wire::decode<wire::Chunk>(header)) try_chunk(*chunk, payload_bytes);
 }
 
 std::vector<std::string> seeds() {
   return {seed_of(0, wire::Hello{}),
-          seed_of(5, wire::FetchRequest{1, 77, 5, 0}),
+          seed_of(5, wire::FetchRequest{1, 77, 0, UINT64_MAX, 5, 1}),
+          seed_of(5, wire::FetchRequest{1, 77, 65'536, 1'000'000, 5, 0}),
           seed_of(100, wire::FetchAnswer{1, 1'000'000, wire::chunk_bytes_min, 100, wire::Status::found}),
           seed_of(0, wire::FetchAnswer{1, 0, 0, 0, wire::Status::refused}),
           seed_of(wire::chunk_bytes_min, wire::Chunk{1, wire::chunk_bytes_min}),

@@ -12,7 +12,7 @@ constexpr std::int64_t drain_ms = 250;
 }  // namespace
 
 struct Fetching::Fetch {
-  std::uint64_t request = 0;
+  wire::FetchRequest asked;
   std::shared_ptr<Link> link;
   std::shared_ptr<Sink> sink;
   std::int64_t deadline_ms = 0;
@@ -27,29 +27,30 @@ struct Fetching::Fetch {
   std::size_t receives = 0;     // in UCX's hands
 };
 
-void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, std::shared_ptr<Sink> sink,
-                     std::int64_t timeout_ms) {
+void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
+                     std::shared_ptr<Sink> sink, std::int64_t timeout_ms) {
   if (link == nullptr || piece.shard.size() > wire::shard_name_bytes_max) {
     sink->ended(link == nullptr ? FetchEnd::peer_failed : FetchEnd::refused);
     return;
   }
   auto fetch = std::make_shared<Fetch>();
-  fetch->request = ++last_request_;
+  fetch->asked.request = ++last_request_;
+  fetch->asked.version = piece.version;
+  fetch->asked.first_byte = part.first_byte;
+  fetch->asked.size_bytes = part.size_bytes;
+  fetch->asked.shard_bytes = static_cast<std::uint32_t>(piece.shard.size());
+  fetch->asked.manifest = part.manifest ? 1 : 0;
   fetch->link = link;
   fetch->sink = std::move(sink);
   fetch->progressed_at_ms = now_ms();
   fetch->deadline_ms = fetch->progressed_at_ms + std::max<std::int64_t>(timeout_ms, 0);
-  fetches_[fetch->request] = fetch;
+  fetches_[fetch->asked.request] = fetch;
   if (link->failed()) {
     end(fetch, link->failure());
     return;
   }
   auto name = std::make_shared<const std::string>(piece.shard);
-  wire::FetchRequest request;
-  request.request = fetch->request;
-  request.version = piece.version;
-  request.shard_bytes = static_cast<std::uint32_t>(name->size());
-  link->when_proven([link = link.get(), request, name] {
+  link->when_proven([link = link.get(), request = fetch->asked, name] {
     link->send(wire::kind_fetch_request, request, std::as_bytes(std::span(*name)), name);
   });
 }
@@ -63,7 +64,7 @@ void Fetching::answered(const std::shared_ptr<Link>& link, Arrival& arrival) {
   const auto answer = wire::decode<wire::FetchAnswer>(arrival.header);
   if (!answer || !wire::plausible(*answer, arrival.payload_bytes)) return;
   const FetchPtr fetch = find(link, answer->request);
-  if (fetch == nullptr || fetch->state != State::asked) return;
+  if (fetch == nullptr || fetch->state != State::asked || !wire::within(*answer, fetch->asked)) return;
   fetch->progressed_at_ms = now_ms();
   switch (answer->status) {
     case wire::Status::waiting:
@@ -92,7 +93,7 @@ void Fetching::begin(const FetchPtr& fetch, std::span<const std::byte> manifest)
   fetch->state = State::receiving;
   fetch->progressed_at_ms = now_ms();
   if (fetch->chunks_left == 0) return end(fetch, FetchEnd::complete);
-  fetch->link->send(wire::kind_accept, wire::Control{fetch->request});
+  fetch->link->send(wire::kind_accept, wire::Control{fetch->asked.request});
 }
 
 void Fetching::chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival) {
@@ -127,13 +128,14 @@ void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
   fetch->state = State::ending;
   fetch->how = how;
   fetch->ending_since_ms = now_ms();
-  if (source_must_know && fetch->link->proven()) fetch->link->send(wire::kind_cancel, wire::Control{fetch->request});
+  if (source_must_know && fetch->link->proven())
+    fetch->link->send(wire::kind_cancel, wire::Control{fetch->asked.request});
   over_if_drained(fetch);
 }
 
 void Fetching::over_if_drained(const FetchPtr& fetch) {
   if (fetch->receives != 0) return;
-  fetches_.erase(fetch->request);
+  fetches_.erase(fetch->asked.request);
   const auto sink = std::exchange(fetch->sink, nullptr);
   sink->ended(fetch->how);
 }

@@ -23,8 +23,8 @@ class Fetching {
   explicit Fetching(const TransportOptions& options) : options_(options) {}
 
   // `link` may be null: the peer cannot be reached.
-  void start(const std::shared_ptr<Link>& link, const PieceName& piece, std::shared_ptr<Sink> sink,
-             std::int64_t timeout_ms);
+  void start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
+             std::shared_ptr<Sink> sink, std::int64_t timeout_ms);
   void answered(const std::shared_ptr<Link>& link, Arrival& arrival);
   void chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);

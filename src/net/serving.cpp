@@ -13,9 +13,9 @@ constexpr std::size_t waiting_max = 1024;
 
 struct Serving::Serve {
   std::shared_ptr<Link> link;
-  std::uint64_t request = 0;
+  wire::FetchRequest asked;
   PieceName piece;
-  Source source;
+  Source source;  // what was asked for of it
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
   std::size_t in_flight = 0;  // chunks in UCX's hands
@@ -30,7 +30,9 @@ struct Serving::Serve {
 Serving::ServePtr Serving::find(const std::shared_ptr<Link>& link, const Arrival& arrival) const {
   const auto control = wire::decode<wire::Control>(arrival.header);
   if (!control) return nullptr;
-  const auto named = [&](const ServePtr& serve) { return serve->link == link && serve->request == control->request; };
+  const auto named = [&](const ServePtr& serve) {
+    return serve->link == link && serve->asked.request == control->request;
+  };
   if (const auto found = std::find_if(active_.begin(), active_.end(), named); found != active_.end()) return *found;
   const auto found = std::find_if(waiting_.begin(), waiting_.end(), named);
   return found == waiting_.end() ? nullptr : *found;
@@ -47,7 +49,7 @@ void Serving::enqueue(const std::shared_ptr<Link>& link, const wire::FetchReques
   if (link->failed()) return;
   auto serve = std::make_shared<Serve>();
   serve->link = link;
-  serve->request = request.request;
+  serve->asked = request;
   serve->piece.shard.assign(reinterpret_cast<const char*>(name.data()), name.size());
   serve->piece.version = request.version;
   if (waiting_.size() >= waiting_max) {
@@ -59,7 +61,7 @@ void Serving::enqueue(const std::shared_ptr<Link>& link, const wire::FetchReques
 
 void Serving::answer(const Serve& serve, wire::Status status) {
   wire::FetchAnswer answer;
-  answer.request = serve.request;
+  answer.request = serve.asked.request;
   answer.status = status;
   if (status != wire::Status::found) {
     serve.link->send(wire::kind_fetch_answer, answer);
@@ -73,6 +75,10 @@ void Serving::answer(const Serve& serve, wire::Status status) {
 
 void Serving::open(const ServePtr& serve) {
   auto source = serve_(serve->link->peer(), serve->piece);
+  if (source) {
+    source->data = wire::range_of(serve->asked, source->data);
+    if (serve->asked.manifest == 0) source->manifest = {};
+  }
   if (!source || source->manifest.size() > wire::manifest_bytes_max) {
     answer(*serve, source ? wire::Status::refused : wire::Status::not_there);
     return;
@@ -118,8 +124,8 @@ void Serving::send_chunk(const ServePtr& serve) {
   const std::size_t size = std::min(serve->chunk_bytes, serve->source.data.size() - offset);
   serve->next_offset += size;
   ++serve->in_flight;
-  serve->link->send(wire::kind_chunk, wire::Chunk{serve->request, offset}, serve->source.data.subspan(offset, size),
-                    serve->source.pin, [serve](bool ok) {
+  serve->link->send(wire::kind_chunk, wire::Chunk{serve->asked.request, offset},
+                    serve->source.data.subspan(offset, size), serve->source.pin, [serve](bool ok) {
                       --serve->in_flight;
                       if (!ok) serve->cancelled = true;
                     });

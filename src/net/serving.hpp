@@ -1,6 +1,6 @@
 // The giving side of fetches: pieces that peers asked for, sent in chunks, a few at a time.
 //
-// At most serves_max pieces are served at once; further requests wait (the asker is told) up to a limit, then are
+// At most serves_max requests are served at once; further ones wait (the asker is told) up to a limit, then are
 // refused. A piece stays pinned until UCX has handed back every chunk of it, also when the asker cancelled or vanished.
 //
 // Not thread-safe: everything on the transport's thread.

@@ -81,9 +81,10 @@ class UcxTransport final : public Transport, private UcxEvents {
     return true;
   }
 
-  void fetch(NodeId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) override {
-    commands_.push([this, from, piece = std::move(piece), sink = std::move(sink), timeout_ms] {
-      fetching_.start(stopping_ ? nullptr : links_.to(from), piece, sink, timeout_ms);
+  void fetch(NodeId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
+             std::int64_t timeout_ms) override {
+    commands_.push([this, from, piece = std::move(piece), part, sink = std::move(sink), timeout_ms] {
+      fetching_.start(stopping_ ? nullptr : links_.to(from), piece, part, sink, timeout_ms);
     });
   }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ckpt::net {
@@ -27,24 +28,33 @@ struct PieceName {
   bool operator==(const PieceName&) const = default;
 };
 
+// Which part of a piece: the bytes [first_byte, first_byte + size_bytes), cut off at its end (there may be none), and
+// whether its manifest comes before them.
+struct FetchPart {
+  std::uint64_t first_byte = 0;
+  std::uint64_t size_bytes = UINT64_MAX;
+  bool manifest = true;
+};
+
 // A piece that this node serves. `pin` keeps both ranges alive and unchanged until the transfer's callbacks ran.
 struct Source {
-  std::span<const std::byte> manifest;  // small: travels with the answer's header
+  std::span<const std::byte> manifest;  // small: travels with the answer's header where it is wanted
   std::span<const std::byte> data;
   std::shared_ptr<void> pin;
 };
 
 enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
 
-// Where one fetched piece goes. All calls on the transport's thread, in this order: begin once, landed per chunk, ended
+// Where what is fetched goes. All calls on the transport's thread, in this order: begin once, landed per chunk, ended
 // exactly once (also without begin). After `ended` the transport touches none of the memory any more; a slot with an
 // unfinished transfer is in use until then.
 class Sink {
  public:
   virtual ~Sink() = default;
-  // The range of `data_bytes` bytes to receive into, or nothing to refuse. `manifest` is valid during the call.
+  // The memory of `data_bytes` bytes to receive the part's bytes into, or nothing to refuse. `data_bytes` is what the
+  // piece has of them. `manifest` is valid during the call, and empty when it was not asked for.
   virtual std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) = 0;
-  // [offset, offset + size) has arrived. Chunks may land in any order; each byte lands once.
+  // [offset, offset + size) of that memory has arrived. Chunks may land in any order; each byte lands once.
   virtual void landed(std::size_t offset_bytes, std::size_t size_bytes) = 0;
   virtual void ended(FetchEnd end) = 0;
 };
@@ -89,9 +99,14 @@ class Transport {
   // [any thread] Queues a message; false when the queue is full or the peer unknown.
   virtual bool send(NodeId to, std::vector<std::byte> message) = 0;
 
-  // [any thread] Fetches a piece into `sink`. At most `timeout_ms` in all; receives that are under way then get another
-  // quarter of a second before the connection, with all that runs over it, is closed to end them.
-  virtual void fetch(NodeId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) = 0;
+  // [any thread] Fetches a part of a piece into `sink`. At most `timeout_ms` in all; receives that are under way then
+  // get another quarter of a second before the connection, with all that runs over it, is closed to end them.
+  virtual void fetch(NodeId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
+                     std::int64_t timeout_ms) = 0;
+  // The whole piece with its manifest.
+  void fetch(NodeId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) {
+    fetch(from, std::move(piece), FetchPart{}, std::move(sink), timeout_ms);
+  }
 
   // [any thread] What was chosen, for people: "tcp over lo".
   virtual std::string description() const = 0;

@@ -9,7 +9,7 @@ namespace ckpt::net::wire {
 bool plausible(const Hello& hello) { return hello.magic == magic && hello.version == version; }
 
 bool plausible(const FetchRequest& request, std::size_t payload_bytes) {
-  return request.shard_bytes == payload_bytes && payload_bytes <= shard_name_bytes_max && request.reserved == 0;
+  return request.shard_bytes == payload_bytes && payload_bytes <= shard_name_bytes_max && request.manifest <= 1;
 }
 
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes) {
@@ -18,9 +18,18 @@ bool plausible(const FetchAnswer& answer, std::size_t payload_bytes) {
   return payload_bytes <= manifest_bytes_max && answer.chunk_bytes >= chunk_bytes_min;
 }
 
+bool within(const FetchAnswer& answer, const FetchRequest& request) {
+  return answer.data_bytes <= request.size_bytes && (request.manifest == 1 || answer.manifest_bytes == 0);
+}
+
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes) {
   if (chunk.offset >= data_bytes || chunk.offset % chunk_bytes != 0) return false;
   return payload_bytes == std::min(chunk_bytes, data_bytes - chunk.offset);
+}
+
+std::span<const std::byte> range_of(const FetchRequest& request, std::span<const std::byte> data) {
+  const std::uint64_t first_byte = std::min<std::uint64_t>(request.first_byte, data.size());
+  return data.subspan(first_byte, std::min<std::uint64_t>(request.size_bytes, data.size() - first_byte));
 }
 
 std::uint64_t job_hash(std::string_view job) { return XXH3_64bits(job.data(), job.size()); }

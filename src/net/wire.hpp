@@ -6,13 +6,15 @@
 //   id  kind            header    payload             direction
 //   1   hello           40 bytes  -                   both ways, first; nothing else is heard before it
 //   2   message         0 bytes   the message         asker to other
-//   3   fetch_request   24 bytes  shard name          asker to source
-//   4   fetch_answer    32 bytes  manifest if found   source to asker
+//   3   fetch_request   40 bytes  shard name          asker to source
+//   4   fetch_answer    32 bytes  manifest if wanted  source to asker
 //   5   accept          8 bytes   -                   asker to source: send the chunks
 //   6   chunk           16 bytes  the chunk's bytes   source to asker
 //   7   cancel          8 bytes   -                   asker to source: send no more
 //
-// A found piece is cut into chunks of chunk_bytes, the last one possibly short. They may arrive in any order.
+// A request names a range of the piece, which is cut off at the piece's end and may so be empty. From the answer on
+// there is only the range: data_bytes is its size, offsets count from its first byte, and it is cut into chunks of
+// chunk_bytes, the last one possibly short. They may arrive in any order.
 // Whatever does not decode, exceeds a bound or names an unknown request is dropped, payload included.
 //
 // Pure functions; thread-safe.
@@ -32,7 +34,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
 // Stands for all that both sides must have alike, among it socket_segment_size of ucx.cpp.
-inline constexpr std::uint32_t version = 3;
+inline constexpr std::uint32_t version = 4;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t chunk_bytes_min = 64u << 10;
@@ -62,10 +64,12 @@ static_assert(sizeof(Hello) == 40);
 struct FetchRequest {
   std::uint64_t request = 0;  // chosen by the asker, unique on its connection
   std::uint64_t version = 0;
+  std::uint64_t first_byte = 0;
+  std::uint64_t size_bytes = UINT64_MAX;  // the sum of both may exceed 64 bits
   std::uint32_t shard_bytes = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t manifest = 1;  // whether it is wanted: 0 or 1
 };
-static_assert(sizeof(FetchRequest) == 24);
+static_assert(sizeof(FetchRequest) == 40);
 
 enum class Status : std::uint32_t {
   found = 0,
@@ -76,7 +80,7 @@ enum class Status : std::uint32_t {
 
 struct FetchAnswer {
   std::uint64_t request = 0;
-  std::uint64_t data_bytes = 0;
+  std::uint64_t data_bytes = 0;  // of the range
   std::uint64_t chunk_bytes = 0;
   std::uint32_t manifest_bytes = 0;
   Status status = Status::found;
@@ -112,12 +116,17 @@ std::span<const std::byte> bytes_of(const T& value) {
 bool plausible(const Hello& hello);
 bool plausible(const FetchRequest& request, std::size_t payload_bytes);
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
-// `data_bytes` and `chunk_bytes` are those of the answer that announced the piece.
+// Whether an answer brings no more than was asked for.
+bool within(const FetchAnswer& answer, const FetchRequest& request);
+// `data_bytes` and `chunk_bytes` are those of the answer that announced the range.
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);
 
 constexpr std::size_t chunk_count(std::size_t data_bytes, std::size_t chunk_bytes) {
   return data_bytes / chunk_bytes + (data_bytes % chunk_bytes != 0);
 }
+
+// What `request` asks for of a piece's data; inside it, whatever the fields are.
+std::span<const std::byte> range_of(const FetchRequest& request, std::span<const std::byte> data);
 
 std::uint64_t job_hash(std::string_view job);
 

@@ -187,10 +187,10 @@ class TamperingTransport : public net::Transport {
     inner_->set_peer(peer, instance, address);
   }
   bool send(net::NodeId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
-  void fetch(net::NodeId from, net::PieceName piece, std::shared_ptr<net::Sink> sink,
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
     auto tampering = std::make_shared<Sink>(from, piece, std::move(sink), tamper_);
-    inner_->fetch(from, std::move(piece), std::move(tampering), timeout_ms);
+    inner_->fetch(from, std::move(piece), part, std::move(tampering), timeout_ms);
   }
   std::string description() const override { return inner_->description(); }
 
@@ -262,9 +262,9 @@ class SilentTransport : public net::Transport {
   bool send(net::NodeId to, std::vector<std::byte> message) override {
     return silent_ || inner_->send(to, std::move(message));
   }
-  void fetch(net::NodeId from, net::PieceName piece, std::shared_ptr<net::Sink> sink,
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
-    inner_->fetch(from, std::move(piece), std::move(sink), timeout_ms);
+    inner_->fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
   }
   std::string description() const override { return inner_->description(); }
 

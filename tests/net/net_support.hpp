@@ -143,6 +143,11 @@ class Node {
     transport->fetch(from, name, sink, timeout_ms);
     return sink;
   }
+  std::shared_ptr<MemorySink> fetch(NodeId from, const PieceName& name, const FetchPart& part) {
+    auto sink = std::make_shared<MemorySink>();
+    transport->fetch(from, name, part, sink, 25000);
+    return sink;
+  }
 
   std::unique_ptr<Transport> transport;
   Mailbox<std::pair<NodeId, std::vector<std::byte>>> messages;

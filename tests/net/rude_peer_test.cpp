@@ -56,7 +56,10 @@ class RudePeer : private UcxEvents {
   }
   void ask_for(const std::string& shard) {
     auto name = std::make_shared<const std::string>(shard);
-    wire::FetchRequest request{1, 1, static_cast<std::uint32_t>(name->size()), 0};
+    wire::FetchRequest request;
+    request.request = 1;
+    request.version = 1;
+    request.shard_bytes = static_cast<std::uint32_t>(name->size());
     link_->send(wire::kind_fetch_request, request, std::as_bytes(std::span(*name)), name);
     progress_until([this] { return heard_[wire::kind_fetch_answer] > 0; });
   }
@@ -96,11 +99,19 @@ class RudeHost : private UcxEvents {
     while (!done() && std::chrono::steady_clock::now() < deadline) ucx_.progress();
   }
   int asked_for() const { return asked_for_; }
+  // What every request is answered with, one after the other.
+  void will_answer(std::vector<wire::FetchAnswer> answers) { fetch_answers_ = std::move(answers); }
 
  private:
-  void arrived(wire::Kind kind, ucp_ep_h, Arrival&) override {
+  void arrived(wire::Kind kind, ucp_ep_h, Arrival& arrival) override {
     if (kind == wire::kind_hello) link_->send(wire::kind_hello, answer_);
-    asked_for_ += kind == wire::kind_fetch_request;
+    if (kind != wire::kind_fetch_request) return;
+    ++asked_for_;
+    const auto request = wire::decode<wire::FetchRequest>(arrival.header);
+    for (wire::FetchAnswer answer : fetch_answers_) {
+      answer.request = request->request;
+      link_->send(wire::kind_fetch_answer, answer, std::span(manifest_).first(answer.manifest_bytes));
+    }
   }
   void connection_requested(ucp_conn_request_h request) override {
     link_ = std::make_shared<Link>(ucx_, false, failures_);
@@ -108,6 +119,8 @@ class RudeHost : private UcxEvents {
   }
 
   const wire::Hello answer_;
+  const std::vector<std::byte> manifest_ = std::vector<std::byte>(100);
+  std::vector<wire::FetchAnswer> fetch_answers_;
   std::size_t failures_ = 0;
   int asked_for_ = 0;
   Ucx ucx_;
@@ -171,6 +184,25 @@ TEST(RudePeer, AnAnswerThatIsWrongInAnyFieldIsRefused) {
   const auto sink = node.fetch(9, {"piece", 1});
   host.progress_until([&] { return host.asked_for() > 0; });
   EXPECT_EQ(host.asked_for(), 1);
+}
+
+TEST(RudePeer, AnAnswerWithMoreThanWasAskedForIsDropped) {
+  RudeHost host(hello_of(9, 900, 1, 100));
+  Node node(loopback_options(1, 100));
+  node.transport->set_peer(9, 900, host.address());
+  constexpr auto chunk_bytes = wire::chunk_bytes_min;
+  const wire::FetchAnswer in_order{0, 0, chunk_bytes, 0, wire::Status::found};
+  for (const wire::FetchAnswer& excess : {wire::FetchAnswer{0, 501, chunk_bytes, 0, wire::Status::found},
+                                          wire::FetchAnswer{0, UINT64_MAX, chunk_bytes, 0, wire::Status::found},
+                                          wire::FetchAnswer{0, 0, chunk_bytes, 100, wire::Status::found}}) {
+    host.will_answer({excess, in_order});
+    const auto sink = node.fetch(9, {"piece", 1}, FetchPart{1000, 500, false});
+    host.progress_until([&] { return sink->ends.count() > 0; });
+    EXPECT_EQ(sink->end(), FetchEnd::complete);
+    EXPECT_TRUE(sink->in_order);
+    EXPECT_TRUE(sink->data.empty());
+    EXPECT_TRUE(sink->manifest.empty());
+  }
 }
 
 TEST(RudePeer, GarbageOfEveryKindIsDropped) {

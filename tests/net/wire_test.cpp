@@ -29,8 +29,16 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   const unsigned char expected[] = {8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
   ASSERT_EQ(bytes.size(), sizeof expected);
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
+  const FetchRequest request{0x01, 0x02, 0x1112131415161718, 0x2122232425262728, 5, 1};
+  const unsigned char expected_request[] = {1,    0,    0,    0,    0,    0,    0,    0,     // request
+                                            2,    0,    0,    0,    0,    0,    0,    0,     // version
+                                            0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // first_byte
+                                            0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // size_bytes
+                                            5,    0,    0,    0,    1,    0,    0,    0};    // shard_bytes, manifest
+  ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
+  EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\3\0\0\0", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\4\0\0\0", 8), 0);
 }
 
 template <class T>
@@ -65,6 +73,13 @@ TEST(Wire, OversizedFieldsAreNotPlausible) {
   EXPECT_FALSE(plausible(request, shard_name_bytes_max - 1));
   request.shard_bytes += 1;
   EXPECT_FALSE(plausible(request, shard_name_bytes_max + 1));
+  request.shard_bytes = 5;
+  for (const std::uint32_t manifest : {0u, 1u}) {
+    request.manifest = manifest;
+    EXPECT_TRUE(plausible(request, 5));
+  }
+  request.manifest = 2;
+  EXPECT_FALSE(plausible(request, 5));
 
   FetchAnswer answer;
   answer.chunk_bytes = chunk_bytes_min;
@@ -77,6 +92,51 @@ TEST(Wire, OversizedFieldsAreNotPlausible) {
   EXPECT_FALSE(plausible(answer, 0));
   answer.status = static_cast<Status>(4);
   EXPECT_FALSE(plausible(answer, 0));
+}
+
+TEST(Wire, AnyRangeIsPlausibleAndCutOffAtThePiecesEnd) {
+  const std::vector<std::byte> piece(100);
+  const auto cut = [&](std::uint64_t first_byte, std::uint64_t size_bytes) {
+    FetchRequest request;
+    request.first_byte = first_byte;
+    request.size_bytes = size_bytes;
+    EXPECT_TRUE(plausible(request, 0));
+    const auto range = range_of(request, piece);
+    return std::pair(range.data() - piece.data(), range.size());
+  };
+  using Cut = std::pair<std::ptrdiff_t, std::size_t>;
+  EXPECT_EQ(cut(0, UINT64_MAX), Cut(0, 100));
+  EXPECT_EQ(cut(0, 10), Cut(0, 10));
+  EXPECT_EQ(cut(40, 20), Cut(40, 20));
+  EXPECT_EQ(cut(90, 10), Cut(90, 10));
+  EXPECT_EQ(cut(90, 11), Cut(90, 10));
+  EXPECT_EQ(cut(99, UINT64_MAX), Cut(99, 1));
+  EXPECT_EQ(cut(50, UINT64_MAX - 49), Cut(50, 50));  // where the range's end is just past 64 bits
+  EXPECT_EQ(cut(50, UINT64_MAX - 20), Cut(50, 50));
+  EXPECT_EQ(cut(40, 0).second, 0u);
+  for (const std::uint64_t first_byte : {std::uint64_t{100}, std::uint64_t{101}, UINT64_MAX}) {
+    for (const std::uint64_t size_bytes : {std::uint64_t{0}, std::uint64_t{1}, UINT64_MAX}) {
+      EXPECT_EQ(cut(first_byte, size_bytes).second, 0u) << first_byte << " " << size_bytes;
+    }
+  }
+}
+
+TEST(Wire, AnAnswerWithMoreThanWasAskedForIsNotWithinTheRequest) {
+  FetchRequest request;
+  request.first_byte = 1000;
+  request.size_bytes = 500;
+  FetchAnswer answer;
+  answer.data_bytes = 500;
+  answer.manifest_bytes = 20;
+  EXPECT_TRUE(within(answer, request));
+  answer.data_bytes = 501;
+  EXPECT_FALSE(within(answer, request));
+  answer.data_bytes = 0;
+  EXPECT_TRUE(within(answer, request));
+  request.manifest = 0;
+  EXPECT_FALSE(within(answer, request));
+  answer.manifest_bytes = 0;
+  EXPECT_TRUE(within(answer, request));
 }
 
 TEST(Wire, APlausibleChunkLiesWhollyInsideThePiece) {
