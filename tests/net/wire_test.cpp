@@ -29,7 +29,13 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   const unsigned char expected[] = {8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11};
   ASSERT_EQ(bytes.size(), sizeof expected);
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
-  const FetchRequest request{0x01, 0x02, 0x1112131415161718, 0x2122232425262728, 5, 1};
+  FetchRequest request;
+  request.request = 1;
+  request.version = 2;
+  request.first_byte = 0x1112131415161718;
+  request.size_bytes = 0x2122232425262728;
+  request.shard_bytes = 5;
+  request.manifest = 1;
   const unsigned char expected_request[] = {1,    0,    0,    0,    0,    0,    0,    0,     // request
                                             2,    0,    0,    0,    0,    0,    0,    0,     // version
                                             0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // first_byte
