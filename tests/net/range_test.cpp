@@ -13,10 +13,10 @@ constexpr std::size_t piece_bytes = 5 * chunk + 4321;
 const PieceName name{"layers", 9};
 
 class RangesOverEachTransport : public ::testing::TestWithParam<const char*> {
- protected:
+ public:
   RangesOverEachTransport() : pair(GetParam()) { pair.two.serves(name, piece, manifest); }
 
-  // What a part has to bring, said anew here: bit for bit and byte by byte.
+  // What a part has to bring, worked out here byte by byte.
   std::vector<std::byte> bytes_in(const FetchPart& part) const {
     std::vector<std::byte> bytes;
     for (std::size_t i = 0; i < piece.size(); ++i) {
@@ -24,7 +24,7 @@ class RangesOverEachTransport : public ::testing::TestWithParam<const char*> {
     }
     return bytes;
   }
-  void expect_part(const FetchPart& part) const { expect_part(part, *pair_fetch(part)); }
+  void expect_part(const FetchPart& part) { expect_part(part, *fetch(part)); }
   void expect_part(const FetchPart& part, MemorySink& sink) const {
     SCOPED_TRACE("[" + std::to_string(part.first_byte) + ", + " + std::to_string(part.size_bytes) + ")" +
                  (part.manifest ? " with manifest" : ""));
@@ -35,11 +35,11 @@ class RangesOverEachTransport : public ::testing::TestWithParam<const char*> {
     EXPECT_EQ(text_of(sink.manifest), part.manifest ? manifest : "");
     EXPECT_TRUE(sink.in_order);
   }
-  std::shared_ptr<MemorySink> pair_fetch(const FetchPart& part) const { return pair.one.fetch(2, name, part); }
+  std::shared_ptr<MemorySink> fetch(const FetchPart& part) { return pair.one.fetch(2, name, part); }
 
   const std::vector<std::byte> piece = pattern(piece_bytes, 1);
   const std::string manifest = std::string(100'000, 'm');  // no header has room for it
-  mutable Pair pair;
+  Pair pair;
 };
 INSTANTIATE_TEST_SUITE_P(, RangesOverEachTransport, ::testing::Values("tcp", "shm"),
                          [](const auto& tested) { return std::string(tested.param); });
@@ -83,7 +83,7 @@ TEST_P(RangesOverEachTransport, AnEmptyRangeEndsRightAfterItsBeginning) {
 }
 
 TEST_P(RangesOverEachTransport, AManifestComesAlone) {
-  const auto sink = pair_fetch({0, 0, true});
+  const auto sink = fetch({0, 0, true});
   ASSERT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_EQ(text_of(sink->manifest), manifest);
   EXPECT_TRUE(sink->data.empty());
@@ -100,7 +100,7 @@ TEST_P(RangesOverEachTransport, AnyRangesArriveManyAtOnce) {
   for (int i = 0; i < 100; ++i) {  // far more than are served at once
     const std::uint64_t first_byte = random() % (piece_bytes + 1000);
     const FetchPart part{first_byte, random() % (random() % 2 == 0 ? 1000 : 2 * chunk), random() % 4 == 0};
-    fetches.emplace_back(part, pair_fetch(part));
+    fetches.emplace_back(part, fetch(part));
   }
   for (const auto& [part, sink] : fetches) expect_part(part, *sink);
 }
@@ -108,7 +108,7 @@ TEST_P(RangesOverEachTransport, AnyRangesArriveManyAtOnce) {
 TEST_P(RangesOverEachTransport, RangesSideBySideMakeThePiece) {
   constexpr std::uint64_t range_bytes = 300'007;
   std::vector<std::shared_ptr<MemorySink>> sinks;
-  for (std::uint64_t at = 0; at < piece_bytes; at += range_bytes) sinks.push_back(pair_fetch({at, range_bytes, false}));
+  for (std::uint64_t at = 0; at < piece_bytes; at += range_bytes) sinks.push_back(fetch({at, range_bytes, false}));
   std::vector<std::byte> together;
   for (const auto& sink : sinks) {
     ASSERT_EQ(sink->end(), FetchEnd::complete);
