@@ -71,12 +71,12 @@ void copy(std::vector<Piece>& pieces) {
 }
 
 Coder encoder_of(const Protection& protection) {
-  return Coder(ErasureCode(protection.members - protection.tolerated, protection.tolerated).encoder());
+  return Coder(ErasureCode(protection.members - protection.rows, protection.rows).encoder());
 }
 
 // As many data pieces as may be lost are made again, from the other data and all parity.
 Coder decoder_of(const Protection& protection) {
-  const std::size_t parity = protection.tolerated, data = protection.members - parity;
+  const std::size_t parity = protection.rows, data = protection.members - parity;
   std::vector<std::size_t> sources, wanted;
   for (std::size_t position = 0; position < data + parity; ++position) {
     (position < parity ? wanted : sources).push_back(position);
@@ -113,15 +113,15 @@ std::string odds(const Protection& protection, std::uint32_t lost) {
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
   std::vector<Piece> pieces = make_pieces();
-  const std::vector<Protection> protections = {Protection::copies(2), Protection::copies(3),
-                                               Protection::parity_of(4, 1), Protection::parity_of(8, 1),
-                                               Protection::parity_of(8, 2)};
+  const std::vector<Protection> protections = {Protection::of_copies(2), Protection::of_copies(3),
+                                               Protection::of_parity(4, 1), Protection::of_parity(8, 1),
+                                               Protection::of_parity(8, 2)};
   const double piece_gib = static_cast<double>(piece_bytes) / (1 << 30);
   std::vector<Cell> encode, decode;
   for (const Protection& protection : protections) {
-    if (!protection.parity) {
+    if (!protection.has_parity()) {
       // Received and stored: one copy fewer than there are.
-      encode.push_back({[&] { copy(pieces); }, piece_gib / protection.tolerated});
+      encode.push_back({[&] { copy(pieces); }, piece_gib / (protection.copies - 1)});
       decode.push_back({[&] { copy(pieces); }, piece_gib});
     } else {
       const Coder encoder = encoder_of(protection), decoder = decoder_of(protection);

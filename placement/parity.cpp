@@ -90,10 +90,10 @@ std::vector<ParityTransfer> ParityLayout::transfers(Route route) const {
   return all;
 }
 
-std::uint64_t ParityLayout::parity_bytes_of(std::uint32_t member) const {
-  std::uint64_t total = 0;
-  for (std::uint32_t row = 0; row < parity_; ++row) total += parity_bytes_[(member + members() - row) % members()];
-  return total;
+std::uint64_t ParityLayout::row_offset(std::uint32_t member, std::uint32_t row) const {
+  std::uint64_t offset = 0;
+  for (std::uint32_t before = 0; before < row; ++before) offset += parity_bytes_[stripe_of_row(member, before)];
+  return offset;
 }
 
 LocalParity::LocalParity(std::uint64_t shard_bytes, std::uint32_t ranks, std::uint32_t parity, std::uint64_t unit_bytes)

@@ -30,6 +30,7 @@ namespace ckpt::placement {
 
 inline constexpr std::uint32_t max_parity_members = 64;
 inline constexpr std::uint32_t max_parity_rows = 4;
+inline constexpr std::uint64_t parity_unit_bytes = 64u << 10;  // between agents: a digest leaf
 
 // How sources come to where parity is made.
 enum class Route : std::uint8_t {
@@ -75,8 +76,12 @@ class ParityLayout {
   // Who sends what to whom so that all parity pieces come to be; nothing empty. A receiver of sources combines column
   // c with coefficient (row, c), in any order.
   std::vector<ParityTransfer> transfers(Route route) const;
-  // All parity pieces that the member holds.
-  std::uint64_t parity_bytes_of(std::uint32_t member) const;
+  // All parity pieces that the member holds; stored in one they lie behind one another, row by row.
+  std::uint64_t parity_bytes_of(std::uint32_t member) const { return row_offset(member, parity_); }
+  std::uint32_t stripe_of_row(std::uint32_t member, std::uint32_t row) const {
+    return (member + members() - row) % members();
+  }
+  std::uint64_t row_offset(std::uint32_t member, std::uint32_t row) const;
 
  private:
   std::vector<std::uint64_t> lengths_;

@@ -128,6 +128,10 @@ void LostPieces::add(std::uint32_t stripe, std::uint32_t member, ByteRange withi
   if (within.size_bytes > 0) lost_[{stripe, member}].push_back(within);
 }
 
+void LostPieces::add_parity(const ParityLayout& layout, std::uint32_t member) {
+  for (std::uint32_t row = 0; row < layout.parity(); ++row) add(layout.stripe_of_row(member, row), member);
+}
+
 void LostPieces::add_shard_bytes(const ParityLayout& layout, std::uint32_t member, ByteRange bytes) {
   for (std::uint32_t column = 0; column < layout.columns(); ++column) {
     const ByteRange segment = layout.segment(member, column);

@@ -20,6 +20,8 @@ class LostPieces {
   // All bytes at the member's position of the stripe, or some of them, counted from the segment's or piece's first.
   void add(std::uint32_t stripe, std::uint32_t member) { add(stripe, member, {0, UINT64_MAX}); }
   void add(std::uint32_t stripe, std::uint32_t member, ByteRange within);
+  // All that the member holds of parity.
+  void add_parity(const ParityLayout& layout, std::uint32_t member);
   // Bytes of the member's shard, such as a leaf that failed its digest.
   void add_shard_bytes(const ParityLayout& layout, std::uint32_t member, ByteRange bytes);
 

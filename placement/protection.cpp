@@ -1,6 +1,8 @@
 #include "placement/protection.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -22,28 +24,96 @@ double chance_of(std::uint32_t here, std::uint32_t members, std::uint32_t nodes,
   return chance;
 }
 
+// A group loses nothing as long as it loses no more than it tolerates.
+struct Group {
+  std::uint32_t members = 0;
+  std::uint32_t tolerated = 0;
+};
+
+Group group_of(const Protection& protection) {
+  if (!protection.has_parity()) return {protection.copies, protection.copies - 1};
+  if (protection.copies != 1) throw std::invalid_argument("copies and parity are judged one at a time");
+  return {protection.members, protection.rows};
+}
+
+[[noreturn]] void refuse() {
+  throw std::invalid_argument(
+      "must be copies(m), xor(n) or rs(n,p), or copies and one of the others with + between them, with m from 1 to 16, "
+      "p from 1 to 4, and n above p and at most 64");
+}
+
+// "8,2)" or "8,2": what follows the word and its first character.
+std::vector<std::uint32_t> numbers_in(std::string_view text, bool is_bracketed) {
+  if (is_bracketed && !text.ends_with(')')) refuse();
+  if (is_bracketed) text.remove_suffix(1);
+  std::vector<std::uint32_t> numbers;
+  for (;;) {
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, numbers.emplace_back());
+    if (error != std::errc()) refuse();
+    if (rest == end) return numbers;
+    if (*rest != ',') refuse();
+    text.remove_prefix(static_cast<std::size_t>(rest - text.data()) + 1);
+  }
+}
+
+void parse_term(std::string_view term, std::optional<std::uint32_t>& copies, Protection& protection) {
+  const std::size_t word_end = term.find_first_of("(:");
+  if (word_end == std::string_view::npos) refuse();
+  const std::string_view word = term.substr(0, word_end);
+  const auto numbers = numbers_in(term.substr(word_end + 1), term[word_end] == '(');
+  const std::size_t wanted = word == "rs" ? 2 : 1;
+  if (numbers.size() != wanted) refuse();
+  if (word == "copies" && !copies && numbers[0] >= 1 && numbers[0] <= 16) {
+    copies = numbers[0];
+  } else if ((word == "xor" || word == "rs") && !protection.has_parity()) {
+    protection.members = numbers[0];
+    protection.rows = word == "rs" ? numbers[1] : 1;
+    if (protection.rows < 1 || protection.rows > max_parity_rows) refuse();
+    if (protection.members <= protection.rows || protection.members > max_parity_members) refuse();
+  } else {
+    refuse();
+  }
+}
+
 }  // namespace
 
 std::string name(const Protection& protection) {
+  const std::string copies = "copies(" + std::to_string(protection.copies) + ")";
+  if (!protection.has_parity()) return copies;
   const std::string members = std::to_string(protection.members);
-  if (!protection.parity) return "copies(" + members + ")";
-  if (protection.tolerated == 1) return "xor(" + members + ")";
-  return "rs(" + members + "," + std::to_string(protection.tolerated) + ")";
+  const std::string parity =
+      protection.rows == 1 ? "xor(" + members + ")" : "rs(" + members + "," + std::to_string(protection.rows) + ")";
+  return protection.copies == 1 ? parity : copies + "+" + parity;
+}
+
+Protection protection_named(std::string_view text) {
+  std::optional<std::uint32_t> copies;
+  Protection protection;
+  while (true) {
+    const std::size_t plus = text.find('+');
+    parse_term(text.substr(0, plus), copies, protection);
+    if (plus == std::string_view::npos) break;
+    text.remove_prefix(plus + 1);
+  }
+  protection.copies = copies.value_or(1);
+  return protection;
 }
 
 double extra_stored(const Protection& protection) {
-  if (!protection.parity) return protection.tolerated;
-  return static_cast<double>(protection.tolerated) / (protection.members - protection.tolerated);
+  const auto [members, tolerated] = group_of(protection);
+  return protection.has_parity() ? static_cast<double>(tolerated) / (members - tolerated) : tolerated;
 }
 
 double sent(const Protection& protection, Route route) {
-  if (!protection.parity || route == Route::direct) return protection.tolerated;
+  const auto [members, tolerated] = group_of(protection);
+  if (!protection.has_parity() || route == Route::direct) return tolerated;
   if (route == Route::local) return 0;
-  return static_cast<double>(protection.members - 1) / (protection.members - protection.tolerated);
+  return static_cast<double>(members - 1) / (members - tolerated);
 }
 
 double recoverable(const Protection& protection, std::uint32_t nodes, std::uint32_t lost) {
-  const std::uint32_t members = protection.members;
+  const auto [members, tolerated] = group_of(protection);
   if (members == 0 || nodes == 0 || nodes % members != 0 || lost > nodes) {
     throw std::invalid_argument("groups of " + std::to_string(members) + " must divide the " + std::to_string(nodes) +
                                 " nodes, of which no more than all can be lost");
@@ -54,7 +124,7 @@ double recoverable(const Protection& protection, std::uint32_t nodes, std::uint3
   for (std::uint32_t so_far = members; so_far <= nodes; so_far += members) {
     std::vector<double> next(lost + 1, 0.0);
     for (std::uint32_t gone = 0; gone <= std::min(lost, so_far); ++gone) {
-      for (std::uint32_t here = 0; here <= std::min(protection.tolerated, gone); ++here) {
+      for (std::uint32_t here = 0; here <= std::min(tolerated, gone); ++here) {
         next[gone] += chance_of(here, members, so_far, gone) * odds[gone - here];
       }
     }

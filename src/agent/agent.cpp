@@ -78,6 +78,7 @@ struct Agent::Parts {
   const std::uint32_t node_id;
   const std::shared_ptr<CoreQueue> queue = std::make_shared<CoreQueue>(offered_tasks_max);
   PieceIndex index;
+  ChunkBuffers buffers;
   WorkerPool digests{digest_threads};
   Driver driver;
   std::unique_ptr<net::Transport> transport;
@@ -90,8 +91,8 @@ Agent::Parts::Parts(AgentSetup agent_setup)
     : setup(std::move(agent_setup)),
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(*setup.store, options.node)),
-      driver({options, arena, index, *queue, digests, setup.log, [this](const std::string& why) { ask_to_stop(why); },
-              setup.sources},
+      driver({options, arena, index, *queue, digests, buffers, setup.log,
+              [this](const std::string& why) { ask_to_stop(why); }, setup.sources},
              node_id, agent_id) {
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id()), handlers());
   join_job();
@@ -112,6 +113,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
 Agent::Parts::~Parts() {
   queue->close();
   if (core_thread.joinable()) core_thread.join();
+  driver.end_transfers();
   server.reset();
   store_poller.reset();
   transport.reset();

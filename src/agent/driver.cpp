@@ -19,7 +19,7 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   protocol::Config config;
   config.node = node;
   config.arena_id = arena_id;
-  config.copies = options.copies;
+  config.protection = options.chosen_protection();
   config.strategy = options.placement;
   config.domain = options.domain;
   config.storage = !options.storage.empty() || has_sources;
@@ -84,12 +84,14 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                 {parts.options.arena_bytes, core_config(parts.options, false, node, 0).local_slots,
                  core_config(parts.options, false, node, 0).held_slots},
                 parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
-      fetches_(
-          segments_, parts.index, parts.digests, parts.queue,
-          [this](const protocol::StartFetch& fetch, FetchResult result, const std::string& trouble) {
-            fetch_ended(fetch, result, trouble);
-          },
-          [this](const std::string& text) { chronicle_.note(text); }),
+      fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue,
+               {[this](const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
+                  fetch_ended(fetch, std::move(ended));
+                },
+                [this](const std::string& text) { chronicle_.note(text); },
+                [this](const Combining::Damaged& source, Version version) {
+                  source_damaged(source.shard, version, source.node);
+                }}),
       desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_,
              [this](protocol::Event event) { handle(std::move(event)); },
              [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
@@ -129,6 +131,11 @@ void Driver::run() {
       desk_.tick();
     });
   }
+}
+
+void Driver::end_transfers() {
+  fetches_.cancel_all();
+  parts_.digests.drain();
 }
 
 // Whatever goes wrong in one task, the agent goes on: others depend on it.
@@ -199,16 +206,24 @@ void Driver::carry_out(const protocol::CommitStep& commit) { storage_->commit(co
 
 void Driver::carry_out(const protocol::Notice& notice) { chronicle_.note(notice.text); }
 
-void Driver::fetch_ended(const protocol::StartFetch& fetch, FetchResult result, const std::string& trouble) {
-  if (result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
-  if (result == FetchResult::corrupt && fetch.source != protocol::storage_node) {
-    ++chronicle_.counters.corrupt;
-    chronicle_.note("shard " + fetch.piece.shard + " of iteration " + std::to_string(fetch.piece.version.iteration()) +
-                    " came damaged from node " + node_name(fetch.source));
-    // On the way or at the source: the source looks at its own bytes.
-    transport_->send(fetch.source, encode(VerifyRequest{fetch.piece.shard, fetch.piece.version}));
+void Driver::fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
+  if (ended.result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
+  const bool is_of_a_node = fetch.source != protocol::storage_node && fetch.source != protocol::parity_node;
+  if (ended.result == FetchResult::corrupt && is_of_a_node)
+    source_damaged(fetch.piece.shard, fetch.piece.version, fetch.source);
+  handle(std::move(ended));
+}
+
+// On the way or at the source: the source looks at its own bytes.
+void Driver::source_damaged(const std::string& shard, Version version, NodeId node) {
+  ++chronicle_.counters.corrupt;
+  chronicle_.note("shard " + shard + " of iteration " + std::to_string(version.iteration()) +
+                  " came damaged from node " + node_name(node));
+  if (node != id_) {
+    transport_->send(node, encode(VerifyRequest{shard, version}));
+  } else if (const Pin piece = parts_.index.find(shard, version)) {
+    verify(piece->slot(), [] {});
   }
-  handle(protocol::FetchEnded{fetch.fetch, result, trouble});
 }
 
 void Driver::verify(const SlotRef& slot, std::function<void()> then) {

@@ -41,6 +41,7 @@ class Driver : public TrainerRequests {
     PieceIndex& index;
     CoreQueue& queue;
     WorkerPool& digests;
+    ChunkBuffers& buffers;
     Log log;
     std::function<void(const std::string& why)> stop_agent;  // any thread
     std::vector<persist::SourceFactory> sources = {};        // besides storage
@@ -53,6 +54,8 @@ class Driver : public TrainerRequests {
 
   // The core thread's body: until the queue is closed.
   void run();
+  // After it: nothing uses the transport any more.
+  void end_transfers();
 
   // [any thread] What the other threads have heard.
   void post(protocol::Event event);
@@ -95,7 +98,8 @@ class Driver : public TrainerRequests {
     desk_.carry_out(effect);
   }
 
-  void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchResult result, const std::string& trouble);
+  void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
+  void source_damaged(const std::string& shard, Version version, protocol::NodeId node);
   void verify(const protocol::SlotRef& slot, std::function<void()> then);
   void take_nodes(const std::vector<coord::NodeEntry>& nodes);
   std::string node_name(protocol::NodeId node) const;

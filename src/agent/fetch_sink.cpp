@@ -43,11 +43,11 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
 bool FetchSink::accept(std::span<const std::byte> manifest, std::size_t data_bytes) {
   try {
     manifest_ = arena::decode_manifest(manifest);
+    return piece_info(manifest_) == expected_ && manifest_.length_bytes == data_bytes &&
+           slot_.fits(manifest_.length_bytes, manifest_.layout.size());
   } catch (const Failure&) {
     return false;
   }
-  return piece_info(manifest_) == expected_ && manifest_.length_bytes == data_bytes &&
-         slot_.fits(manifest_.length_bytes, manifest_.layout.size());
 }
 
 void FetchSink::landed(std::size_t offset_bytes, std::size_t size_bytes) {

@@ -16,19 +16,21 @@ std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
 
 }  // namespace
 
-Fetches::Fetches(Segments& segments, PieceIndex& index, WorkerPool& pool, CoreQueue& queue, OnEnded on_ended,
-                 OnNotice on_notice)
-    : segments_(segments),
+Fetches::Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
+                 CoreQueue& queue, Callbacks callbacks)
+    : node_(node),
+      segments_(segments),
       index_(index),
       pool_(pool),
+      buffers_(buffers),
       queue_(queue),
-      on_ended_(std::move(on_ended)),
-      on_notice_(std::move(on_notice)) {}
+      callbacks_(std::move(callbacks)) {}
 
 void Fetches::start(const protocol::StartFetch& order, net::Transport& transport, StorageTier* storage) {
   fetches_[order.fetch].order = order;
   const SegmentKey key{order.slot.rank, order.slot.shard};
-  const SlotNeed need{order.piece.length_bytes, order.piece.layout_bytes};
+  const std::uint64_t recipe_bytes = order.piece.is_parity() ? encoded_bytes(order.piece.recipe) : 0;
+  const SlotNeed need{order.piece.length_bytes, std::max(order.piece.layout_bytes, recipe_bytes)};
   segments_.ensure({{key, need}}, 0,
                    [this, &transport, storage, fetch = order.fetch](const std::optional<Failure>& failure) {
                      transfer(fetch, transport, storage, failure);
@@ -40,7 +42,7 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
   Fetch& fetch = fetches_.at(id);
   const protocol::StartFetch& order = fetch.order;
   const auto segment = segments_.find({order.slot.rank, order.slot.shard});
-  if (failure) on_notice_(failure->what());
+  if (failure) callbacks_.notice(failure->what());
   if (failure || fetch.cancelled || segment == nullptr || order.slot.slot >= segment->spec().slots)
     return end(id, failure && failure->status() == CKPT_ERR_NO_SPACE ? FetchResult::no_space : FetchResult::failed,
                std::nullopt);
@@ -50,7 +52,7 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
       const std::string trouble = "shard " + order.piece.shard +
                                   " is to be read from storage, but this agent was told of none; give all agents of "
                                   "the job the same option storage";
-      on_notice_(trouble);
+      callbacks_.notice(trouble);
       return end(id, FetchResult::failed, std::nullopt, trouble);
     }
     storage->read(order.piece, segment, order.slot.slot, fetch.stop.get_token(),
@@ -59,12 +61,31 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
                   });
     return;
   }
+  if (order.source == protocol::parity_node) return combine(id, transport, segment);
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };
   fetch.sink = std::make_shared<FetchSink>(segment, order.slot.slot, order.piece, pool_, std::move(done));
   transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, fetch.sink,
                   fetch_timeout_ms(order.piece.length_bytes));
+}
+
+void Fetches::combine(std::uint64_t id, net::Transport& transport, const std::shared_ptr<arena::Segment>& segment) {
+  Fetch& fetch = fetches_.at(id);
+  auto done = [this, id, &queue = queue_](Combining::Outcome outcome) {
+    queue.post([this, id, outcome = std::move(outcome)]() mutable { combined(id, std::move(outcome)); });
+  };
+  fetch.combining =
+      std::make_shared<Combining>(Combining::Colleagues{node_, index_, pool_, buffers_, transport}, segment,
+                                  fetch.order.slot.slot, fetch.order.piece, fetch.order.making, std::move(done));
+  fetch.combining->start();
+}
+
+void Fetches::combined(std::uint64_t id, Combining::Outcome outcome) {
+  const auto found = fetches_.find(id);
+  if (found == fetches_.end()) return;
+  for (const auto& source : outcome.damaged) callbacks_.damaged(source, found->second.order.piece.version);
+  end(id, outcome.result, std::move(outcome.manifest));
 }
 
 void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest,
@@ -74,9 +95,19 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
   const Fetch fetch = std::move(found->second);
   fetches_.erase(found);
   const protocol::SlotRef& slot = fetch.order.slot;
-  if (result == FetchResult::complete) index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
-  on_ended_(fetch.order, result, trouble);
+  protocol::FetchEnded ended{id, result, trouble, {}};
+  if (result == FetchResult::complete) {
+    ended.made = piece_info(*manifest);
+    index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
+  }
+  callbacks_.ended(fetch.order, std::move(ended));
   segments_.unblock();
+}
+
+void Fetches::cancel_all() {
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.combining != nullptr) fetch.combining->cancel();
+  }
 }
 
 void Fetches::cancel(std::uint64_t id) {
@@ -85,6 +116,7 @@ void Fetches::cancel(std::uint64_t id) {
   found->second.cancelled = true;
   found->second.stop.request_stop();
   if (found->second.sink != nullptr) found->second.sink->cancel();
+  if (found->second.combining != nullptr) found->second.combining->cancel();
 }
 
 bool Fetches::writes_into(const SegmentKey& key) const {

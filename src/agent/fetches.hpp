@@ -7,6 +7,7 @@
 #include <stop_token>
 #include <string>
 
+#include "agent/combining.hpp"
 #include "agent/core_queue.hpp"
 #include "agent/fetch_sink.hpp"
 #include "agent/segments.hpp"
@@ -18,19 +19,26 @@ namespace ckpt::agent {
 
 class Fetches {
  public:
-  // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already. `trouble`: of a
-  // read from storage that failed.
-  using OnEnded =
-      std::function<void(const protocol::StartFetch& fetch, protocol::FetchResult result, const std::string& trouble)>;
+  // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already.
+  using OnEnded = std::function<void(const protocol::StartFetch& fetch, protocol::FetchEnded ended)>;
   using OnNotice = std::function<void(const std::string& text)>;
+  // Of what a piece was to be made of, something came damaged.
+  using OnDamaged = std::function<void(const Combining::Damaged& source, Version version)>;
+  struct Callbacks {
+    OnEnded ended;
+    OnNotice notice;
+    OnDamaged damaged;
+  };
 
-  // All references outlive this object, and `pool` and `queue` the transport.
-  Fetches(Segments& segments, PieceIndex& index, WorkerPool& pool, CoreQueue& queue, OnEnded on_ended,
-          OnNotice on_notice);
+  // All references outlive this object; `index`, `pool`, `buffers` and `queue` the transport too.
+  Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
+          CoreQueue& queue, Callbacks callbacks);
 
   // `storage`: null where there is none.
   void start(const protocol::StartFetch& fetch, net::Transport& transport, StorageTier* storage);
   void cancel(std::uint64_t fetch);
+  // [any thread, none of the others being called] Nothing uses the transport any more once jobs under way have run.
+  void cancel_all();
 
   bool writes_into(const SegmentKey& key) const;
   bool writes_into(const protocol::SlotRef& slot) const;
@@ -38,23 +46,27 @@ class Fetches {
  private:
   struct Fetch {
     protocol::StartFetch order;
-    std::shared_ptr<FetchSink> sink;  // of a transfer from a peer
-    std::stop_source stop;            // of a read from storage
-    bool writes = false;              // into its slot
+    std::shared_ptr<FetchSink> sink;       // of a transfer from a peer
+    std::shared_ptr<Combining> combining;  // of what is made out of other pieces
+    std::stop_source stop;                 // of a read from storage
+    bool writes = false;                   // into its slot
     bool cancelled = false;
   };
 
   void transfer(std::uint64_t fetch, net::Transport& transport, StorageTier* storage,
                 const std::optional<Failure>& failure);
+  void combine(std::uint64_t fetch, net::Transport& transport, const std::shared_ptr<arena::Segment>& segment);
+  void combined(std::uint64_t fetch, Combining::Outcome outcome);
   void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest,
            const std::string& trouble = {});
 
+  const protocol::NodeId node_;
   Segments& segments_;
   PieceIndex& index_;
   WorkerPool& pool_;
+  ChunkBuffers& buffers_;
   CoreQueue& queue_;
-  const OnEnded on_ended_;
-  const OnNotice on_notice_;
+  const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
 };
 

@@ -1,7 +1,7 @@
 // The fields of every message and record, named once. Writers and readers of any format visit them.
 //
-// A visitor has field(name, value) for integers, bools, Versions, enums, texts, structs and vectors of these, and
-// shard(name, value) for strings that must be the name of a shard.
+// A visitor has field(name, value) for integers, bools, Versions, enums, texts, structs and vectors of these,
+// shard(name, value) for strings that must be the name of a shard, and shard_or_none() for those that may be empty.
 #pragma once
 
 #include <concepts>
@@ -21,6 +21,19 @@ struct VerifyRequest {
 template <class T, class Struct>
 concept Is = std::same_as<std::remove_const_t<T>, Struct>;
 
+void visit_fields(auto& v, Is<protocol::Ingredient> auto& ingredient) {
+  v.shard_or_none("shard", ingredient.shard);
+  v.field("length_bytes", ingredient.length_bytes);
+  v.field("layout_bytes", ingredient.layout_bytes);
+  v.field("root_digest", ingredient.root_digest);
+}
+
+void visit_fields(auto& v, Is<protocol::Recipe> auto& recipe) {
+  v.field("rows", recipe.rows);
+  v.field("member", recipe.member);
+  v.field("ingredients", recipe.ingredients);
+}
+
 void visit_fields(auto& v, Is<protocol::PieceInfo> auto& piece) {
   v.shard("shard", piece.shard);
   v.field("version", piece.version);
@@ -28,6 +41,7 @@ void visit_fields(auto& v, Is<protocol::PieceInfo> auto& piece) {
   v.field("layout_bytes", piece.layout_bytes);
   v.field("root_digest", piece.root_digest);
   v.field("world_size", piece.world_size);
+  v.field("recipe", piece.recipe);
 }
 
 void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
@@ -40,6 +54,7 @@ void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
   v.field("waiting", rank.waiting);
   v.field("attempted", rank.attempted);
   v.field("capturing", rank.capturing);
+  v.field("resume_at", rank.resume_at);
 }
 
 void visit_fields(auto& v, Is<protocol::Written> auto& written) {
@@ -108,9 +123,20 @@ void visit_fields(auto& v, Is<protocol::Admission> auto& admission) {
   v.field("share", admission.share);
 }
 
+void visit_fields(auto& v, Is<protocol::Making::Source> auto& source) {
+  v.shard("shard", source.shard);
+  v.field("node", source.node);
+}
+
+void visit_fields(auto& v, Is<protocol::Making> auto& making) {
+  v.field("recipe", making.recipe);
+  v.field("sources", making.sources);
+}
+
 void visit_fields(auto& v, Is<protocol::FetchOrder> auto& order) {
   v.field("piece", order.piece);
   v.field("sources", order.sources);
+  v.field("making", order.making);
 }
 
 void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
@@ -129,6 +155,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("missing_ranks", directive.missing_ranks);
   v.field("missing_nodes", directive.missing_nodes);
   v.field("copies_now", directive.copies_now);
+  v.field("parity_now", directive.parity_now);
   v.field("stranded", directive.stranded);
   v.field("alarm", directive.alarm);
   v.field("roll_call", directive.roll_call);
@@ -172,7 +199,7 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("members_life", record.members_life);
   v.field("seats", record.seats);
   v.field("strategy", record.strategy);
-  v.field("copies", record.copies);
+  v.field("protection", record.protection);
   v.field("base", record.base);
   v.field("first_commit", record.first_commit);
 }

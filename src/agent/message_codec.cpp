@@ -4,13 +4,14 @@
 #include <cstring>
 
 #include "base/options.hpp"
+#include "protocol/parity.hpp"
 
 namespace ckpt::agent {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 3;
+constexpr std::uint8_t format = 4;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
@@ -53,6 +54,7 @@ class BinaryWriter {
     if (value) field(name, *value);
   }
   void shard(const char* name, const std::string& shard) { field(name, shard); }
+  void shard_or_none(const char* name, const std::string& shard) { field(name, shard); }
   void shards(const char* name, const std::vector<std::string>& list) { field(name, list); }
 
  private:
@@ -114,6 +116,14 @@ class BinaryReader {
     visit_fields(*this, share);
     good_ = good_ && is_valid(share);
   }
+  void field(const char*, protocol::Recipe& recipe) {
+    visit_fields(*this, recipe);
+    good_ = good_ && (recipe == protocol::Recipe() || is_valid(recipe));
+  }
+  void field(const char*, protocol::Making& making) {
+    visit_fields(*this, making);
+    good_ = good_ && is_valid(making.recipe);
+  }
   void field(const char*, protocol::Cut& cut) {
     visit_fields(*this, cut);
     good_ = good_ && cut.of >= 1 && cut.of <= protocol::parts_max;
@@ -121,6 +131,10 @@ class BinaryReader {
   void shard(const char* name, std::string& shard) {
     field(name, shard);
     good_ = good_ && is_plain_name(shard);
+  }
+  void shard_or_none(const char* name, std::string& shard) {
+    field(name, shard);
+    good_ = good_ && (shard.empty() || is_plain_name(shard));
   }
   void shards(const char* name, std::vector<std::string>& list) {
     field(name, list);

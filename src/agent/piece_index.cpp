@@ -2,11 +2,17 @@
 
 #include <utility>
 
+#include "agent/recipe_codec.hpp"
+#include "protocol/parity.hpp"
+
 namespace ckpt::agent {
 
 protocol::PieceInfo piece_info(const arena::Manifest& manifest) {
-  return {manifest.shard,         manifest.version,     manifest.length_bytes,
-          manifest.layout.size(), manifest.root_digest, manifest.world_size};
+  protocol::PieceInfo piece{manifest.shard,         manifest.version,     manifest.length_bytes,
+                            manifest.layout.size(), manifest.root_digest, manifest.world_size};
+  if (manifest.shard.starts_with(protocol::parity_prefix))
+    piece.recipe = recipe_of(decode_kept_manifests(manifest.layout));
+  return piece;
 }
 
 HeldPiece::HeldPiece(protocol::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest)

@@ -18,6 +18,7 @@
 
 namespace ckpt::agent {
 
+// Throws Failure (CKPT_ERR_CORRUPT) where it is a parity piece's and tells of no recipe.
 protocol::PieceInfo piece_info(const arena::Manifest& manifest);
 
 // A piece while somebody may read it: its slot keeps its bytes, its segment stays mapped.

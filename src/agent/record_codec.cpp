@@ -40,6 +40,7 @@ class JsonWriter {
   static json to_json(const std::optional<placement::Strategy>& strategy) {
     return strategy ? json(placement::name(*strategy)) : json();
   }
+  static json to_json(const placement::Protection& protection) { return placement::name(protection); }
   static json to_json(const Version& version) {
     return {{"incarnation", version.incarnation()}, {"iteration", version.iteration()}};
   }
@@ -88,6 +89,9 @@ class JsonReader {
   static void from_json(const json& from, std::optional<placement::Strategy>& strategy) {
     if (!from.is_null()) strategy = placement::strategy_named(from.get<std::string>());
   }
+  static void from_json(const json& from, placement::Protection& protection) {
+    protection = placement::protection_named(from.get<std::string>());
+  }
   static void from_json(const json& from, protocol::Cut& cut) {
     JsonReader inner(from);
     visit_fields(inner, cut);
@@ -128,7 +132,7 @@ std::optional<Record> read(std::string_view text) {
     return std::nullopt;
   } catch (const OutOfRange&) {
     return std::nullopt;
-  } catch (const std::invalid_argument&) {  // a strategy that there is not
+  } catch (const std::invalid_argument&) {  // a strategy or protection that there is not
     return std::nullopt;
   }
 }
@@ -136,7 +140,7 @@ std::optional<Record> read(std::string_view text) {
 // Roots rely on it: every rank of a life that began has its seat.
 bool is_consistent(const protocol::LifeRecord& record) {
   const bool began = record.decision.verdict == Verdict::fresh || record.decision.verdict == Verdict::restore;
-  if (began && (record.seats.size() != record.world_size || record.copies == 0)) return false;
+  if (began && record.seats.size() != record.world_size) return false;
   for (std::size_t i = 0; i < record.seats.size(); ++i)
     if (record.seats[i].rank != i) return false;
   return true;

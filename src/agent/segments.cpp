@@ -79,8 +79,16 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
     for (std::uint32_t i = 0; i < shared->spec().slots; ++i) {
       const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
       auto manifest = granted_slots.contains(slot) ? std::nullopt : shared->slot(i).read();
-      recovered.slots.push_back({slot, manifest ? piece_info(*manifest) : protocol::PieceInfo{}, manifest.has_value()});
-      if (manifest) index_.add(slot, shared, std::move(*manifest));
+      recovered.slots.push_back({slot, {}, false});
+      if (!manifest) continue;
+      try {
+        recovered.slots.back().piece = piece_info(*manifest);
+      } catch (const Failure& failure) {
+        notices.push_back("dropped a piece in " + shared->path() + ": " + failure.what());
+        continue;
+      }
+      recovered.slots.back().whole = true;
+      index_.add(slot, shared, std::move(*manifest));
     }
   }
   std::copy_if(granted.begin(), granted.end(), std::back_inserter(recovered.granted), [&](const auto& grant) {

@@ -77,14 +77,17 @@ std::string Driver::what_is_missing() const {
 }
 
 // What this node's ranks capture lies on copies - 1 further nodes, so about as much of others' comes here; but of parts
-// that several ranks capture nothing is sent.
+// that several ranks capture nothing is sent. Parity takes rows / (members - rows) of it.
 std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   if (nodes_.empty()) return 0;
   std::uint64_t held = 0;
   for (const auto& [key, segment] : segments_.all())
     if (key.rank == protocol::held_rank) held += segment->size_bytes();
-  const std::uint64_t expected =
-      (parts_.options.copies - 1) * rank_bytes * std::max<std::uint64_t>(desk_.trainers().size(), 1);
+  const placement::Protection protection = parts_.options.chosen_protection();
+  const std::uint64_t node_bytes = rank_bytes * std::max<std::uint64_t>(desk_.trainers().size(), 1);
+  const std::uint64_t parity_bytes =
+      protection.has_parity() ? node_bytes * protection.rows / (protection.members - protection.rows) : 0;
+  const std::uint64_t expected = (protection.copies - 1) * node_bytes + parity_bytes;
   return expected > held ? expected - held : 0;
 }
 
@@ -145,6 +148,7 @@ json Driver::storage_json(const protocol::NodeStatus& status) const {
 
 json Driver::status_json() const {
   const protocol::NodeStatus status = core_.status();
+  const placement::Protection protection = parts_.options.chosen_protection();
   json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
   for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
   json present = json::array(), missing_nodes = json::array(), notices = json::array();
@@ -171,8 +175,11 @@ json Driver::status_json() const {
           {"highest_commit", version_json(status.highest_commit)},
           {"commit_age_ms", committed_at_ ? json(milliseconds_between(*committed_at_, Clock::now())) : json(nullptr)},
           {"resume_at", status.resume_at},
-          {"copies", parts_.options.copies},
+          {"protection", placement::name(protection)},
+          {"copies", protection.copies},
           {"copies_now", status.copies_now},
+          {"parity", protection.rows},
+          {"parity_now", status.parity_now},
           {"alarm", status.alarm},
           {"coordination_trouble", store_ != nullptr ? store_->trouble() : ""},
           {"storage", storage_json(status)},

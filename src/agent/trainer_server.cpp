@@ -44,7 +44,9 @@ std::string text(const json& request, const char* key) {
 
 std::string shard_name(const json& request, const char* key) {
   const std::string name = text(request, key);
-  if (!is_plain_name(name)) refuse("\"" + name + "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ -");
+  if (!is_plain_name(name) || name.starts_with(protocol::parity_prefix))
+    refuse("\"" + name +
+           "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ - that do not begin with parity.");
   return name;
 }
 
@@ -228,9 +230,10 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
   std::int64_t claim_timeout_ms = options_.claim_timeout_ms;
   if (const auto options = request.find("options"); options != request.end() && options->is_object()) {
     if (options->contains("claim_timeout_ms")) claim_timeout_ms = timeout_ms(*options, "claim_timeout_ms");
-    if (options->contains("copies") && (*options)["copies"] != options_.copies)
-      log_->warn("rank {} asks for {} copies, but this agent was started with copies={}, which counts", hello.rank,
-                 (*options)["copies"].dump(), options_.copies);
+    const std::string protection = placement::name(options_.chosen_protection());
+    if (options->contains("protection") && (*options)["protection"] != protection)
+      log_->warn("rank {} asks for protection {}, but this agent was started with {}, which counts", hello.rank,
+                 (*options)["protection"].dump(), protection);
     const auto placement = options_.placement ? std::string(placement::name(*options_.placement)) : "auto";
     if (options->contains("placement") && (*options)["placement"] != placement)
       log_->warn("rank {} asks for placement {}, but this agent was started with {}, which counts", hello.rank,

@@ -25,6 +25,11 @@ void WorkerPool::submit(std::function<void()> job) {
   ready_.notify_one();
 }
 
+void WorkerPool::drain() {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [&] { return jobs_.empty() && running_ == 0; });
+}
+
 void WorkerPool::run() {
   for (;;) {
     std::function<void()> job;
@@ -34,8 +39,15 @@ void WorkerPool::run() {
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      ++running_;
     }
     job();
+    job = nullptr;  // what it holds ends with it
+    {
+      const std::lock_guard lock(mutex_);
+      --running_;
+    }
+    idle_.notify_all();
   }
 }
 

@@ -21,13 +21,17 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   void submit(std::function<void()> job);
+  // Returns once no job waits or runs.
+  void drain();
 
  private:
   void run();
 
   std::mutex mutex_;
   std::condition_variable ready_;
+  std::condition_variable idle_;
   std::deque<std::function<void()>> jobs_;
+  std::size_t running_ = 0;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

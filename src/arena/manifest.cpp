@@ -56,6 +56,10 @@ std::uint64_t manifest_bytes(std::uint64_t data_bytes, std::uint64_t layout_byte
   return kernels::leaf_count(data_bytes) * sizeof(std::uint64_t) + layout_bytes;
 }
 
+std::uint64_t encoded_bytes(std::uint64_t shard_bytes, std::uint64_t data_bytes, std::uint64_t layout_bytes) {
+  return sizeof(Head) + shard_bytes + manifest_bytes(data_bytes, layout_bytes);
+}
+
 std::vector<std::byte> encode(const Manifest& manifest) {
   const Head head{0,
                   format_version,

@@ -35,6 +35,8 @@ std::uint64_t manifest_bytes(std::uint64_t data_bytes, std::uint64_t layout_byte
 // The bytes that travel (docs/arena.md). decode() trusts nothing: it throws Failure (CKPT_ERR_CORRUPT) for anything but
 // a consistent manifest.
 std::vector<std::byte> encode(const Manifest& manifest);
+// How many these are.
+std::uint64_t encoded_bytes(std::uint64_t shard_bytes, std::uint64_t data_bytes, std::uint64_t layout_bytes);
 Manifest decode_manifest(std::span<const std::byte> bytes);
 
 }  // namespace ckpt::arena

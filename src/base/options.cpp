@@ -87,8 +87,11 @@ struct Name {
 struct ShardName {
   static void parse(std::string& to, std::string_view text) {
     // The parts of a shard are named after it (protocol/parts.hpp), and names end at 64 characters.
-    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || protocol::parse_part(text).of != 1)
-      throw BadValue{"must be 1 to 48 characters of A-Z a-z 0-9 . _ - that do not end in .private or like .0of2"};
+    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") ||
+        text.starts_with(protocol::parity_prefix) || protocol::parse_part(text).of != 1)
+      throw BadValue{
+          "must be 1 to 48 characters of A-Z a-z 0-9 . _ - that neither begin with parity. nor end in .private or "
+          "like .0of2"};
     to = text;
   }
   static std::string text(const std::string& from) { return from; }
@@ -137,6 +140,21 @@ struct Placement {
   }
   static std::string text(std::optional<placement::Strategy> from) {
     return from ? std::string(placement::name(*from)) : "auto";
+  }
+};
+
+struct Protection {
+  static void parse(std::optional<placement::Protection>& to, std::string_view text) {
+    to.reset();
+    if (text.empty()) return;
+    try {
+      to = placement::protection_named(text);
+    } catch (const std::invalid_argument& what) {
+      throw BadValue{what.what()};
+    }
+  }
+  static std::string text(const std::optional<placement::Protection>& from) {
+    return from ? placement::name(*from) : "";
   }
 };
 
@@ -217,7 +235,12 @@ const std::array keys = {
         "coordination", "", "`/tmp/ckptengine-<uid>`", agent | tool, 0,
         "Directory, the same on all nodes of the job, through which agents find each other."),
     entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
-                                          "On how many nodes each shard is held, the own one included."),
+                                          "On how many nodes each shard is held, the own one included; short for "
+                                          "`protection=copies(m)`."),
+    entry<&Options::protection, Protection>(
+        "protection", "", "`copies(<copies>)`", agent | engine, 0,
+        "What survives the loss of nodes: `copies(m)`, `xor(n)` (parity in groups of n nodes, one of which may be "
+        "lost), `rs(n,p)` (p of which may be), or copies and parity, as `copies(2)+xor(8)`. Counts before `copies`."),
     entry<&Options::placement, Placement>("placement", "auto", "", agent | engine, 0,
                                           "Which nodes hold what: `auto` (groups; shards that several ranks name are "
                                           "cut among them), or `group`, `ring`, "

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "placement/pattern.hpp"
+#include "placement/protection.hpp"
 
 namespace ckpt {
 
@@ -30,7 +31,8 @@ struct Options {
   std::uint64_t arena_bytes;
   std::string coordination;
   std::uint32_t copies;
-  std::optional<placement::Strategy> placement;  // none: by what the ranks hold
+  std::optional<placement::Protection> protection;  // where given it counts, and not `copies`
+  std::optional<placement::Strategy> placement;     // none: by what the ranks hold
   std::string domain;
   std::string storage;
   std::int64_t storage_every;
@@ -56,6 +58,9 @@ struct Options {
   std::string config;
 
   std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
+  placement::Protection chosen_protection() const {
+    return protection ? *protection : placement::Protection::of_copies(copies);
+  }
   std::string node_dir() const { return arena_dir + "/" + job + "/" + node; }
 };
 

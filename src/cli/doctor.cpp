@@ -57,8 +57,13 @@ Finding agent_finding(const std::string& subject, const std::string& bytes, cons
   if (const std::string trouble = status.value("coordination_trouble", ""); !trouble.empty())
     return {Health::bad, subject, text + "; no restore is decided: " + trouble};
   if (const std::string alarm = status.at("alarm"); !alarm.empty()) return {Health::bad, subject, text + "; " + alarm};
-  if (status.at("committed").is_null() || status.at("copies_now") >= status.at("copies"))
-    return {Health::good, subject, text};
+  const bool has_copies = status.at("copies_now") >= status.at("copies");
+  const bool has_parity = status.at("parity_now") >= status.at("parity");
+  if (status.at("committed").is_null() || (has_copies && has_parity)) return {Health::good, subject, text};
+  if (has_copies)
+    return {Health::warning, subject,
+            text + "; the newest commit survives " + status.at("parity_now").dump() + " of " +
+                status.at("parity").dump() + " losses in a parity group, until more nodes take part"};
   return {Health::warning, subject,
           text + "; the newest commit has " + status.at("copies_now").dump() + " of " + status.at("copies").dump() +
               " copies, until more nodes take part"};

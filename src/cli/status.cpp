@@ -29,7 +29,10 @@ std::string committed_text(const json& agent) {
   if (agent.at("committed").is_null()) return "committed: nothing yet\n";
   std::string text = "committed: " + version_text(agent.at("committed"));
   if (!agent.at("commit_age_ms").is_null()) text += ", " + human_ms(agent.at("commit_age_ms").get<double>()) + " ago";
-  return text + ", " + agent.at("copies_now").dump() + " of " + agent.at("copies").dump() + " copies\n";
+  text += ", " + agent.at("copies_now").dump() + " of " + agent.at("copies").dump() + " copies";
+  if (agent.at("parity") != 0)
+    text += ", parity for " + agent.at("parity_now").dump() + " of " + agent.at("parity").dump() + " losses in a group";
+  return text + "\n";
 }
 
 std::string decision_text(const json& agent) {

@@ -29,7 +29,7 @@ nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64
           {"pid", ::getpid()},
           {"incarnation", incarnation},
           {"options",
-           {{"copies", options.copies},
+           {{"protection", placement::name(options.chosen_protection())},
             {"placement", options.placement ? std::string(placement::name(*options.placement)) : "auto"},
             {"claim_timeout_ms", options.claim_timeout_ms}}}};
 }

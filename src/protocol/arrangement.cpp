@@ -1,7 +1,9 @@
 #include "protocol/arrangement.hpp"
 
 #include <algorithm>
+#include <set>
 
+#include "placement/parity_groups.hpp"
 #include "placement/placement.hpp"
 #include "protocol/lists.hpp"
 
@@ -96,9 +98,66 @@ std::uint32_t parts_stored(std::optional<Strategy> strategy, std::uint32_t copie
   return static_cast<std::uint32_t>(std::min<std::size_t>({copies, sharers, parts_stored_max}));
 }
 
+// What of its rank's shards is kept on a node in the first place: the part that it captures first, unless a rank before
+// it names the same undivided shard; and its private shard.
+struct Homes {
+  std::map<NodeId, std::vector<std::string>> main;
+  std::map<NodeId, std::vector<std::string>> private_;
+};
+
+Homes homes_of(const std::vector<Seat>& seats, const std::map<Rank, Share>& shares) {
+  Homes homes;
+  std::set<std::string> taken;
+  for (const Seat& seat : seats) {
+    const Share& share = shares.at(seat.rank);
+    const std::string part = part_name(seat.main_shard, share.first, share.of);
+    if (taken.insert(part).second) homes.main[seat.node].push_back(part);
+    homes.private_[seat.node].push_back(seat.private_shard);
+  }
+  return homes;
+}
+
+// The members' n-th shards make up a group of shards, for every n.
+void add_parity(const std::vector<NodeId>& members, std::uint32_t rows,
+                std::map<NodeId, std::vector<std::string>>& homes, Places& places) {
+  std::size_t most = 0;
+  for (const NodeId node : members) most = std::max(most, homes[node].size());
+  for (std::size_t nth = 0; nth < most; ++nth) {
+    std::vector<std::string> shards;
+    for (const NodeId node : members) shards.push_back(nth < homes[node].size() ? homes[node][nth] : "");
+    for (std::uint32_t member = 0; member < members.size(); ++member) {
+      places[parity_name(rows, shards, member)] = {{}, {}, {members[member]}, ParityOf{rows, member, shards}};
+    }
+  }
+}
+
+void add_parity(const Nodes& nodes, const std::vector<Seat>& seats, const placement::Protection& protection,
+                Arrangement& arrangement) {
+  const auto count = static_cast<std::uint32_t>(nodes.ids.size());
+  const auto domains = domains_of(nodes.ids, nodes.domains);
+  const auto grouped =
+      placement::parity_groups(count, protection.members, protection.rows, domains ? &*domains : nullptr);
+  Homes homes = homes_of(seats, arrangement.shares);
+  for (const auto& group : grouped.groups) {
+    const auto rows = std::min(protection.rows, static_cast<std::uint32_t>(group.size()) - 1);
+    if (rows == 0) continue;
+    std::vector<NodeId> members;
+    for (const std::uint32_t index : group) members.push_back(nodes.ids[index]);
+    add_parity(members, rows, homes.main, arrangement.places);
+    add_parity(members, rows, homes.private_, arrangement.places);
+  }
+  if (grouped.unseparated != 0) {
+    arrangement.notice += std::string(arrangement.notice.empty() ? "" : "; ") + std::to_string(grouped.unseparated) +
+                          " parity groups have several members in one failure domain; name more domains, or ask for "
+                          "smaller groups";
+  }
+}
+
 }  // namespace
 
-Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> strategy, std::uint32_t copies) {
+Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> strategy,
+                    const placement::Protection& protection) {
+  const std::uint32_t copies = protection.copies;
   Arrangement arrangement;
   const Nodes nodes = nodes_of(seats);
   const bool shards_are_cut = !strategy || placement::is_sharded(*strategy);
@@ -137,6 +196,7 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> stra
       complete(place, is_cut && strategy == Strategy::sharded ? 1 : wanted);
     }
   }
+  if (protection.has_parity()) add_parity(nodes, seats, protection, arrangement);
   return arrangement;
 }
 
@@ -157,6 +217,12 @@ Places places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats,
         place.holders = place.owners;
       }
     }
+  }
+  const auto is_there = [&](const std::string& shard) { return shard.empty() || places.contains(shard); };
+  for (const auto& [name, place] : arrangement.places) {
+    if (!place.parity) continue;
+    const auto& shards = place.parity->shards;
+    if (std::all_of(shards.begin(), shards.end(), is_there)) places[name] = place;
   }
   return places;
 }

@@ -4,6 +4,10 @@
 // part per rank, and each part is captured by as many of them as there shall be copies: nothing is sent (REFT,
 // section 4.2). So it is by default; with a replicating strategy asked for by name, every rank that names a shard
 // captures all of it.
+//
+// Parity is kept across nodes: the first shards of the members of a group form a group of shards, the second ones the
+// next, and so on; private shards, which are much smaller, among themselves. A group may be smaller than was asked for,
+// and then tolerates as many losses, or all but one of its members.
 #pragma once
 
 #include <map>
@@ -12,13 +16,15 @@
 #include <vector>
 
 #include "protocol/messages.hpp"
+#include "protocol/parity.hpp"
 
 namespace ckpt::protocol {
 
 struct Place {
-  std::vector<NodeId> owners;     // whose ranks restore from it
-  std::vector<NodeId> capturers;  // whose ranks capture it
-  std::vector<NodeId> holders;    // that must have it for a commit
+  std::vector<NodeId> owners;           // whose ranks restore from it
+  std::vector<NodeId> capturers;        // whose ranks capture it
+  std::vector<NodeId> holders;          // that must have it for a commit
+  std::optional<ParityOf> parity = {};  // nobody captures it, or restores from it
 };
 using Places = std::map<std::string, Place>;  // by part
 
@@ -29,7 +35,8 @@ struct Arrangement {
 };
 
 // `seats` by rank, without gaps.
-Arrangement arrange(const std::vector<Seat>& seats, std::optional<placement::Strategy> strategy, std::uint32_t copies);
+Arrangement arrange(const std::vector<Seat>& seats, std::optional<placement::Strategy> strategy,
+                    const placement::Protection& protection);
 
 // Where a version belongs that was stored with these cuts. What is cut as in `arrangement` has its places there; else
 // those who restore from it keep all of it until the life has a commit of its own.

@@ -78,6 +78,7 @@ struct FetchEnded {
   std::uint64_t fetch = 0;
   FetchResult result = FetchResult::failed;
   std::string trouble = {};  // of a read from storage: why it failed
+  PieceInfo made = {};       // complete, and parity that was never made before: what it has become
 };
 struct SlotReleased {
   SlotRef slot;
@@ -175,13 +176,14 @@ struct RestoreFailed {
   std::string text;
 };
 
-// Fetch `piece` from `source`, a node or storage_node, into `slot`, whose segment the driver makes where it does not
-// exist yet, with room for the piece. Verified on arrival; answered by FetchEnded.
+// Fetch `piece` from `source`, a node, storage_node or parity_node, into `slot`, whose segment the driver makes where
+// it does not exist yet, with room for the piece. Verified on arrival; answered by FetchEnded.
 struct StartFetch {
   std::uint64_t fetch = 0;
   PieceInfo piece;
   NodeId source = 0;
   SlotRef slot;
+  Making making = {};  // with parity_node
 };
 struct CancelFetch {
   std::uint64_t fetch = 0;

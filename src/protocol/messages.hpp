@@ -26,6 +26,7 @@ struct RankReport {
   bool waiting = false;         // has asked for restore() and not been served
   std::int64_t attempted = -1;  // last iteration offered to snapshot(), taken or not
   std::int64_t capturing = -1;  // iteration being captured, -1: none
+  std::int64_t resume_at = 0;   // it takes no earlier one, whoever is root now
   bool operator==(const RankReport&) const = default;
 };
 
@@ -101,9 +102,22 @@ struct Admission {
   bool operator==(const Admission&) const = default;
 };
 
+// What a piece can be made of: pieces of a parity group, and where they are. Each may be named with several nodes.
+struct Making {
+  Recipe recipe;  // of the group, whichever member it names
+  struct Source {
+    std::string shard;
+    NodeId node = 0;
+    bool operator==(const Source&) const = default;
+  };
+  std::vector<Source> sources;
+  bool operator==(const Making&) const = default;
+};
+
 struct FetchOrder {
-  PieceInfo piece;
-  std::vector<NodeId> sources;  // that have it, best first; or storage_node
+  PieceInfo piece;               // root_digest 0: parity that was never made yet
+  std::vector<NodeId> sources;   // that have it, best first; or storage_node; or parity_node
+  std::optional<Making> making;  // with parity_node
   bool operator==(const FetchOrder&) const = default;
 };
 
@@ -132,6 +146,7 @@ struct Directive {
   std::vector<Rank> missing_ranks;    // while undecided: have not called restore() yet
   std::vector<NodeId> missing_nodes;  // while undecided: members of the last life that do not answer
   std::uint32_t copies_now = 0;       // fewest copies of any shard at `committed`, as far as reports tell
+  std::uint32_t parity_now = 0;       // likewise: how many members each parity group can still lose; 0 without parity
   std::string stranded;               // why the decided version cannot be brought home any more, "" while it can
   std::string alarm;                  // silent corruption or the like, "" if none
   std::uint64_t roll_call = 0;        // of this epoch; a report answers it
@@ -181,7 +196,7 @@ struct LifeRecord {
   // Who captures and holds what in it follows from these alone: every root of the life finds the same.
   std::vector<Seat> seats;  // by rank, without gaps
   std::optional<placement::Strategy> strategy;
-  std::uint32_t copies = 0;
+  placement::Protection protection;
   Version base;          // newest commit that it went on from: the version it restored, once that has all its copies
   Version first_commit;  // newest of each life's first commits: state existed, even when every node is gone
   bool operator==(const LifeRecord&) const = default;

@@ -144,6 +144,7 @@ NodeStatus Node::status() const {
   status.highest_commit = parts_->worker.highest_commit();
   status.resume_at = directive.resume_at;
   status.copies_now = directive.copies_now;
+  status.parity_now = directive.parity_now;
   status.alarm = directive.alarm;
   status.ranks = parts_->worker.rank_reports();
   status.pieces = parts_->worker.slots().whole_pieces();

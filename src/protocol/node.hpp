@@ -42,6 +42,7 @@ struct NodeStatus {
   Version highest_commit;
   std::int64_t resume_at = 0;
   std::uint32_t copies_now = 0;
+  std::uint32_t parity_now = 0;
   std::string alarm;
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;

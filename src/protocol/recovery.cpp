@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "protocol/lists.hpp"
+#include "protocol/parity.hpp"
 
 namespace ckpt::protocol {
 
@@ -174,9 +175,10 @@ bool agree(const Holders& holders) {
 std::set<std::string> without_source(const Inventory& inventory, Version version, const std::set<std::string>& shards) {
   const auto pieces = inventory.find(version);
   if (pieces == inventory.end()) return shards;
+  const auto decoded = decodable(pieces->second);
   std::set<std::string> lacking;
   for (const auto& shard : shards) {
-    if (!pieces->second.contains(shard)) lacking.insert(shard);
+    if (!pieces->second.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
   }
   return lacking;
 }
@@ -186,8 +188,22 @@ std::string explain_stranded(Version version, const std::set<std::string>& shard
          " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
 }
 
+namespace {
+
+// What can be decoded counts as being there.
+void add_decodable(Inventory& inventory, std::vector<std::map<std::string, Makeable>>& owned) {
+  for (auto& [version, pieces] : inventory) {
+    owned.push_back(decodable(pieces));
+    for (const auto& [shard, makeable] : owned.back()) pieces[shard].push_back({parity_node, &makeable.piece});
+  }
+}
+
+}  // namespace
+
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   Inventory inventory = take_inventory(question.reports);
+  std::vector<std::map<std::string, Makeable>> decoded;  // what the inventory borrows
+  add_decodable(inventory, decoded);
   Version newest_commit = question.first_commit;
   Version newest_seen;
   for (const PieceInfo& piece : question.stored) {

@@ -92,6 +92,10 @@ void Root::settle(TimeMs now, Effects& effects) {
   settle_stranded(now, effects);
   settle_commits(now, effects);
   settle_storage(now, effects);
+  decodable_.clear();
+  for (const auto& [version, pieces] : inventory_) {
+    if (version >= std::max(committed_, life_->decision.version)) decodable_[version] = decodable(pieces);
+  }
   send_directives(now, effects);
 }
 
@@ -113,7 +117,7 @@ void Root::swap_life(const LifeRecord& record, TimeMs now, Effects& effects) {
 
 void Root::settle_placement(Effects& effects) {
   if (!has_begun() || !arrangement_.places.empty()) return;
-  arrangement_ = arrange(life_->seats, life_->strategy, life_->copies);
+  arrangement_ = arrange(life_->seats, life_->strategy, life_->protection);
   restored_ = places_with(life_->decision.cuts, life_->seats, arrangement_);
   if (!arrangement_.notice.empty()) effects.push_back(Notice{arrangement_.notice});
 }
@@ -177,9 +181,10 @@ bool Root::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
 // ---- Directives ----
 
 void Root::send_directives(TimeMs now, Effects& effects) {
+  const Directive common = common_directive(now);
   for (auto& [node, peer] : peers_) {
     if (now - peer.heard_at > config_.node_timeout_ms) continue;
-    Directive directive = directive_for(peer, now);
+    Directive directive = directive_for(peer, common, now);
     directive.sequence = peer.last_directive.sequence;  // for the comparison
     if (directive == peer.last_directive && !peer.answer_due) continue;
     directive.sequence = ++directive_sequence_;
@@ -189,8 +194,8 @@ void Root::send_directives(TimeMs now, Effects& effects) {
   }
 }
 
-Directive Root::directive_for(const Peer& peer, TimeMs now) const {
-  const NodeId node = peer.report.node;
+// What it tells all nodes alike.
+Directive Root::common_directive(TimeMs now) const {
   Directive directive;
   directive.root = config_.node;
   directive.epoch = epoch_;
@@ -203,10 +208,25 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
   directive.alarm = alarm_;
   directive.roll_call = roll_call_;
   directive.reading_storage = reading_storage_;
-  directive.write = storing_.order_for(node);
   directive.stored = storing_.stored();
   directive.stored_skipped = storing_.skipped();
   directive.storage_trouble = config_.storage ? storing_.trouble() : storage_trouble(now);
+  if (life_->decision.verdict == Verdict::undecided) {
+    for (Rank rank = 0; rank < life_->world_size; ++rank) {
+      const auto bound = bindings_.find(rank);
+      if (bound == bindings_.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
+    }
+    directive.missing_nodes = missing_members(now);
+  } else {
+    directive.copies_now = copies_now();
+    directive.parity_now = parity_now();
+  }
+  return directive;
+}
+
+Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now) const {
+  const NodeId node = peer.report.node;
+  directive.write = storing_.order_for(node);
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);
     if (auto refusal = refusal_of(node, rank)) {
@@ -217,27 +237,19 @@ Directive Root::directive_for(const Peer& peer, TimeMs now) const {
       if (share != arrangement_.shares.end()) directive.admitted.back().share = share->second;
     }
   }
-  if (life_->decision.verdict == Verdict::undecided) {
-    for (Rank rank = 0; rank < life_->world_size; ++rank) {
-      const auto bound = bindings_.find(rank);
-      if (bound == bindings_.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
-    }
-    directive.missing_nodes = missing_members(now);
-    return directive;
-  }
+  if (life_->decision.verdict == Verdict::undecided) return directive;
   for (const auto& [shard, place] : arrangement_.places) {
     if (contains(place.holders, node)) directive.wanted.push_back(shard);
   }
-  directive.copies_now = copies_now();
   if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
   // A node that replaced a member waits for the life in which it gets a rank.
   if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
   const Version base = std::max(committed_, life_->decision.version);
   if (life_->decision.version && base == life_->decision.version) add_reads(node, now, directive);
-  if (base) add_fetches(node, base, directive);
+  if (base) add_fetches(node, base, now, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
-    add_fetches(node, version, directive);
+    add_fetches(node, version, now, directive);
   }
   return directive;
 }
@@ -254,35 +266,58 @@ NodeId Root::reader_of(const Place& place, TimeMs now) const {
 // What no node has of the version to be restored is read from storage: by one node, from which the others then get it.
 void Root::add_reads(NodeId node, TimeMs now, Directive& directive) const {
   const Version version = life_->decision.version;
-  const auto pieces = inventory_.find(version);
+  std::set<std::string> stored;
+  for (const auto& [shard, piece] : storing_.pieces_of(version)) stored.insert(shard);
+  const auto lacking = without_source(inventory_, version, stored);
   for (const auto& [shard, piece] : storing_.pieces_of(version)) {
     const auto place = restored_.find(shard);
-    if (place == restored_.end() || reader_of(place->second, now) != node) continue;
-    if (pieces != inventory_.end() && pieces->second.contains(shard)) continue;
-    directive.fetches.push_back({*piece, {storage_node}});
+    if (place == restored_.end() || reader_of(place->second, now) != node || !lacking.contains(shard)) continue;
+    directive.fetches.push_back({*piece, {storage_node}, {}});
   }
 }
 
 // A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and
 // has lost it; one on its way there to those who do not capture it themselves.
-void Root::add_fetches(NodeId node, Version version, Directive& directive) const {
+void Root::add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return;
+  const auto& decoded = decodable_.at(version);
   const bool is_restored = version == life_->decision.version;
   for (const auto& [shard, place] : places_of(version)) {
     const bool has_it_soon = version > committed_ && contains(place.capturers, node);
     const bool should_have = is_restored ? contains(place.holders, node) || contains(place.owners, node)
                                          : contains(place.holders, node) && !has_it_soon;
+    if (!should_have || has(node, shard, version)) continue;
     const auto holders = pieces->second.find(shard);
-    if (!should_have || holders == pieces->second.end() || has(node, shard, version)) continue;
-    FetchOrder order;
-    order.piece = *holders->second.front().piece;
-    for (const NodeId preferred : place.capturers) {
-      if (has(preferred, shard, version)) order.sources.push_back(preferred);
+    if (holders != pieces->second.end()) {
+      directive.fetches.push_back(fetch_of(shard, place, version, holders->second));
+    } else if (place.parity) {
+      if (auto made = make_parity(*place.parity, version, life_->world_size, pieces->second))
+        directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->making)});
+    } else if (const auto lost = decoded.find(shard); lost != decoded.end() && maker_of(place, now) == node) {
+      directive.fetches.push_back({lost->second.piece, {parity_node}, lost->second.making});
     }
-    for (const Holder& holder : holders->second) add_once(order.sources, holder.node);
-    directive.fetches.push_back(std::move(order));
   }
+}
+
+FetchOrder Root::fetch_of(const std::string& shard, const Place& place, Version version, const Holders& holders) const {
+  FetchOrder order{*holders.front().piece, {}, {}};
+  for (const NodeId preferred : place.capturers) {
+    if (has(preferred, shard, version)) order.sources.push_back(preferred);
+  }
+  for (const Holder& holder : holders) add_once(order.sources, holder.node);
+  return order;
+}
+
+// What is lost is decoded by one node, from which the others then get it.
+NodeId Root::maker_of(const Place& place, TimeMs now) const {
+  for (const auto* nodes : {&place.owners, &place.holders}) {
+    for (const NodeId node : *nodes) {
+      const auto peer = peers_.find(node);
+      if (peer != peers_.end() && is_present(peer->second, now)) return node;
+    }
+  }
+  return no_node;
 }
 
 }  // namespace ckpt::protocol

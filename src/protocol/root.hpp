@@ -14,6 +14,7 @@
 
 #include "protocol/arrangement.hpp"
 #include "protocol/events.hpp"
+#include "protocol/parity.hpp"
 #include "protocol/recovery.hpp"
 #include "protocol/storing.hpp"
 
@@ -86,13 +87,17 @@ class Root {
   bool never_complete(Version version) const;
   void name_next_iteration(Version abandoned);
   void send_directives(TimeMs now, Effects& effects);
-  Directive directive_for(const Peer& peer, TimeMs now) const;
-  void add_fetches(NodeId node, Version version, Directive& directive) const;
+  Directive common_directive(TimeMs now) const;
+  Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
+  void add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const;
+  FetchOrder fetch_of(const std::string& shard, const Place& place, Version version, const Holders& holders) const;
+  NodeId maker_of(const Place& place, TimeMs now) const;
   void add_reads(NodeId node, TimeMs now, Directive& directive) const;
   NodeId reader_of(const Place& place, TimeMs now) const;
   const Places& places_of(Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
+  std::uint32_t parity_now() const;
   bool is_short(Version version) const;
   Version newest_known_commit(TimeMs now) const;
   bool all_wait() const;
@@ -110,12 +115,13 @@ class Root {
   std::map<Rank, Binding> bindings_;    // of life_->incarnation
   std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
-  std::uint64_t roll_call_ = 0;             // made when all ranks wait
-  Arrangement arrangement_;                 // once the life is decided
-  Places restored_;                         // where the decided version belongs
-  Inventory inventory_;                     // of the present reports; borrows from peers_
-  std::optional<TimeMs> unreadable_since_;  // what is read from storage
-  std::optional<TimeMs> source_lost_at_;    // of the decided version, while ranks wait for it
+  std::uint64_t roll_call_ = 0;                                   // made when all ranks wait
+  Arrangement arrangement_;                                       // once the life is decided
+  Places restored_;                                               // where the decided version belongs
+  Inventory inventory_;                                           // of the present reports; borrows from peers_
+  std::map<Version, std::map<std::string, Makeable>> decodable_;  // of it, where the version may still be needed
+  std::optional<TimeMs> unreadable_since_;                        // what is read from storage
+  std::optional<TimeMs> source_lost_at_;                          // of the decided version, while ranks wait for it
   std::string stranded_;
   bool reading_storage_ = false;
   Version committed_;

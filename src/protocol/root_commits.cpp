@@ -19,6 +19,7 @@ bool Root::is_complete(const std::map<std::string, Holders>& pieces, const Place
     const auto& [shard, place] = entry;
     const auto found = pieces.find(shard);
     if (found == pieces.end() || !agree(found->second)) return false;
+    if (place.parity && !is_true_to(found->second.front().piece->recipe, pieces)) return false;
     return std::all_of(place.holders.begin(), place.holders.end(), [&](NodeId node) {
       return std::any_of(found->second.begin(), found->second.end(),
                          [&](const Holder& holder) { return holder.node == node; });
@@ -46,6 +47,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     if (!is_present(peer, now)) return;
     const Version known = peer.report.highest_commit;
     if (known.incarnation() == life_->incarnation) committed_ = std::max(committed_, known);
+    resume_at_ = std::max(resume_at_, binding.rank.resume_at);  // as an earlier root has named it
   }
 
   const Version restored = life_->decision.version;
@@ -104,10 +106,23 @@ std::uint32_t Root::copies_now() const {
   if (!committed_ || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
   std::size_t fewest = SIZE_MAX;
   for (const auto& [shard, place] : places_of(committed_)) {
+    if (place.parity) continue;
     const auto holders = pieces->second.find(shard);
     fewest = std::min(fewest, holders == pieces->second.end() ? 0 : holders->second.size());
   }
   return static_cast<std::uint32_t>(fewest);
+}
+
+std::uint32_t Root::parity_now() const {
+  const auto pieces = inventory_.find(committed_);
+  if (!committed_ || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
+  std::optional<std::uint32_t> fewest;
+  for (const auto& [shard, place] : places_of(committed_)) {
+    if (!place.parity || place.parity->member != 0) continue;  // once per group
+    const std::uint32_t left = losses_left(*place.parity, pieces->second);
+    fewest = std::min(fewest.value_or(left), left);
+  }
+  return fewest.value_or(0);
 }
 
 // Some piece of the version has fewer holders left than it was given.

@@ -174,7 +174,7 @@ void Root::enter_members(LifeRecord& record, Version base) const {
   record.members.clear();
   record.seats.clear();
   record.strategy = config_.strategy;
-  record.copies = config_.copies;
+  record.protection = config_.protection;
   for (const auto& [rank, binding] : bindings_) {
     const Report& report = peers_.at(binding.node).report;
     add_once(record.members, Member{binding.node, report.arena_id});

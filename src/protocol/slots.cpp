@@ -64,8 +64,9 @@ void SlotTable::captured(const SlotRef& ref, const PieceInfo& piece) {
   move(ref, SlotState::granted, SlotState::whole).piece = piece;
 }
 
-void SlotTable::fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation) {
+void SlotTable::fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation, const PieceInfo* made) {
   Slot& slot = move(ref, SlotState::filling, SlotState::whole);
+  if (made != nullptr) slot.piece = *made;
   slot.from = from;
   slot.fetched_in = incarnation;
 }

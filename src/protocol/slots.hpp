@@ -45,7 +45,8 @@ class SlotTable {
   void fill(const SlotRef& ref, const PieceInfo& piece);
   void abandon_fill(const SlotRef& ref);
   void captured(const SlotRef& ref, const PieceInfo& piece);
-  void fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation);
+  // `made`: what it has become, where that was not known before.
+  void fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation, const PieceInfo* made = nullptr);
   void drain(const SlotRef& ref);
   void release(const SlotRef& ref);  // no-op unless draining
 

@@ -145,7 +145,7 @@ bool Storing::assign(const Life& life) {
   const auto pieces = life.inventory.find(writing_->version);
   if (pieces == life.inventory.end()) return false;
   for (const auto& [shard, place] : writing_->version == life.began_from ? life.restored_places : life.places) {
-    if (writing_->written.contains(shard)) continue;
+    if (place.parity || writing_->written.contains(shard)) continue;
     const auto found = pieces->second.find(shard);
     if (found == pieces->second.end()) return false;
     const auto writer = writing_->writers.find(shard);

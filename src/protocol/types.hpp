@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "placement/pattern.hpp"
+#include "placement/protection.hpp"
 #include "protocol/parts.hpp"
 #include "protocol/version.hpp"
 
@@ -18,12 +20,14 @@ using Rank = std::uint32_t;
 using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
 
 inline constexpr NodeId no_node = UINT32_MAX;
-inline constexpr NodeId storage_node = UINT32_MAX - 1;  // among the sources of a piece: persistent storage
+// Among the sources of a piece: persistent storage, and what it can be made of with the help of parity.
+inline constexpr NodeId storage_node = UINT32_MAX - 1;
+inline constexpr NodeId parity_node = UINT32_MAX - 2;
 
 struct Config {
   NodeId node = 0;
-  std::uint64_t arena_id = 0;  // of this node's arena; a fresh arena under an old node's id is told apart by it
-  std::uint32_t copies = 2;    // m of GEMINI: copies of every shard, the rank's own included
+  std::uint64_t arena_id = 0;        // of this node's arena; a fresh arena under an old node's id is told apart by it
+  placement::Protection protection;  // copies of every shard, the rank's own included (m of GEMINI), and parity
   std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
   std::string domain;              // of this node: outermost first, with '/' between levels; "" where nothing is known
   bool storage = false;            // there is persistent storage, or another source, that all nodes can restore from
@@ -39,7 +43,22 @@ struct Config {
   TimeMs node_wait_ms = 5000;      // how long a restore decision waits for missing nodes
 };
 
-// A whole, verified piece: all bytes of one shard at one version.
+// What a parity piece is made of: pieces of its version, one for each member of a group of nodes.
+struct Ingredient {
+  std::string shard;  // "": that member has none
+  std::uint64_t length_bytes = 0;
+  std::uint64_t layout_bytes = 0;
+  std::uint64_t root_digest = 0;
+  bool operator==(const Ingredient&) const = default;
+};
+struct Recipe {
+  std::uint32_t rows = 0;    // members whose loss it survives; 0: of no parity piece
+  std::uint32_t member = 0;  // whose parity it is
+  std::vector<Ingredient> ingredients;
+  bool operator==(const Recipe&) const = default;
+};
+
+// A whole, verified piece: all bytes of one shard at one version, or parity of several.
 struct PieceInfo {
   std::string shard;
   Version version;
@@ -47,6 +66,8 @@ struct PieceInfo {
   std::uint64_t layout_bytes = 0;
   std::uint64_t root_digest = 0;
   std::uint32_t world_size = 0;
+  Recipe recipe = {};
+  bool is_parity() const { return recipe.rows != 0; }
   bool operator==(const PieceInfo&) const = default;
 };
 
@@ -60,6 +81,6 @@ struct SlotRef {
   auto operator<=>(const SlotRef&) const = default;
 };
 
-enum class Tier : std::uint8_t { none = 0, local = 1, peer = 2, persistent = 4 };  // as ckpt_tier
+enum class Tier : std::uint8_t { none = 0, local = 1, peer = 2, decoded = 3, persistent = 4 };  // as ckpt_tier
 
 }  // namespace ckpt::protocol

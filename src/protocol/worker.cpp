@@ -7,6 +7,15 @@
 
 namespace ckpt::protocol {
 
+namespace {
+
+Tier tier_from(NodeId source) {
+  if (source == storage_node) return Tier::persistent;
+  return source == parity_node ? Tier::decoded : Tier::peer;
+}
+
+}  // namespace
+
 Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
     : config_(config),
       agent_id_(agent_id),
@@ -122,6 +131,7 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.waiting = trainer.asked;
     report.attempted = trainer.attempted;
     report.capturing = trainer.capturing;
+    report.resume_at = trainer.told_resume;
     reports.push_back(std::move(report));
   }
   return reports;
@@ -136,7 +146,8 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
   fetches_.erase(it);
   if (fetch.source == storage_node && !fetch.cancelled) read_trouble_ = ended.trouble;
   if (ended.result == FetchResult::complete) {
-    slots_.fetched(fetch.slot, fetch.source == storage_node ? Tier::persistent : Tier::peer, directive_.incarnation);
+    const bool is_new = fetch.piece.is_parity() && fetch.piece.root_digest == 0;
+    slots_.fetched(fetch.slot, tier_from(fetch.source), directive_.incarnation, is_new ? &ended.made : nullptr);
     newest_seen_ = std::max(newest_seen_, fetch.piece.version);
     return;
   }
@@ -300,7 +311,8 @@ bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) 
   slots_.fill(*slot, order.piece);
   const std::uint64_t id = next_fetch_++;
   fetches_[id] = {order.piece, *source, *slot};
-  effects.push_back(StartFetch{id, order.piece, *source, *slot});
+  const bool is_made = *source == parity_node && order.making;
+  effects.push_back(StartFetch{id, order.piece, *source, *slot, is_made ? *order.making : Making{}});
   return true;
 }
 

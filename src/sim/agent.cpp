@@ -266,13 +266,13 @@ void Agent::read_words(Rank rank) {
 
 // ---- Transfers ----
 
-void Agent::fetch_ended(std::uint64_t fetch, const SlotRef& ref, FetchResult result) {
+void Agent::fetch_ended(std::uint64_t fetch, const SlotRef& ref, FetchResult result, const PieceInfo& made) {
   if (Slot* slot = machine_.arena.find(ref)) {
     slot->filled_by = 0;
     slot->counted = result == FetchResult::complete;
     if (slot->counted) world_.invariants.counted(machine_, slot->header);
   }
-  handle(FetchEnded{fetch, result});
+  handle(FetchEnded{fetch, result, {}, made});
 }
 
 void Agent::verify(const SlotRef& ref) {

@@ -47,7 +47,7 @@ class Agent {
   void trainer_died(std::uint64_t instance);  // its pidfd says so
 
   // What transfers tell.
-  void fetch_ended(std::uint64_t fetch, const SlotRef& slot, protocol::FetchResult result);
+  void fetch_ended(std::uint64_t fetch, const SlotRef& slot, protocol::FetchResult result, const PieceInfo& made);
   void handle(const protocol::Event& event);
   void verify(const SlotRef& slot);  // a reader found its bytes wrong: look for oneself
   void unpin(const SlotRef& slot);

@@ -52,11 +52,21 @@ Ending::Lack Ending::redundancy_lack() const {
   if (!world_.invariants.is_whole(committed, copies, 0)) {
     return {"I6", text(describe(committed), " has not ", copies, " copies of every shard")};
   }
+  const bool wants_parity = world_.invariants.wants_parity(committed.incarnation());
+  if (wants_parity) {
+    const auto covered = world_.invariants.covered(committed, false, 0);
+    for (const std::string& shard : world_.settings.shards()) {
+      if (!covered.contains(shard)) return {"I6", text("the parity of ", shard, " at ", describe(committed), " lacks")};
+    }
+  }
   const Agent* root = world_.agent_on(world_.store.root().record.node);
   if (root == nullptr) return {"I6", "there is no root"};
   const NodeStatus status = root->node().status();
   if (status.copies_now < copies) {
     return {"I6", text("the root sees ", status.copies_now, " copies of ", describe(status.committed))};
+  }
+  if (wants_parity && status.parity_now == 0) {
+    return {"I6", text("the root sees no whole parity of ", describe(status.committed))};
   }
   return {};
 }

@@ -39,13 +39,15 @@ void Faults::start() {
 // Phases that hardly come by themselves are brought about by another fault just before.
 void Faults::plan_one() {
   Plan plan;
+  const bool has_parity = world_.settings.core.protection.has_parity();
+  const auto comes = [&](Phase phase) { return has_parity || phase < Phase::encoding; };
   do {
     plan.fault = static_cast<Fault>(world_.random.below(fault_count));
     plan.phase = static_cast<Phase>(world_.random.below(phase_count));
-  } while (!is_possible(plan.fault, plan.phase));
+  } while (!comes(plan.phase) || !is_possible(plan.fault, plan.phase));
   std::optional<Fault> prelude;
   if (plan.phase == Phase::electing) prelude = Fault::root_crash;
-  if (plan.phase == Phase::reprotecting) prelude = Fault::node_loss;
+  if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding) prelude = Fault::node_loss;
   if (plan.phase <= Phase::restoring) prelude = Fault::trainer_crash;
   // The next version is under way before this one is known to be committed where messages are slow.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
@@ -165,7 +167,7 @@ Machine* Faults::pick_machine() {
     if (!machine.agent || machine.agent->is_frozen()) continue;
     running.push_back(&machine);
     for (const auto& [number, transfer] : world_.transfers.active()) {
-      if (transfer.to == id || transfer.order.source == id) busy.push_back(&machine);
+      if (transfer.to == id || transfer.reads_from(id)) busy.push_back(&machine);
     }
     for (const Trainer* trainer : world_.trainers_on(id)) {
       if (trainer->is_capturing() || trainer->stage() != Stage::training) busy.push_back(&machine);

@@ -20,7 +20,36 @@ bool History::ranks_disagree(Version version) const {
                      [&](const std::string& shard) { return digests(version, shard).size() > 1; });
 }
 
+void History::gained(NodeId node, const PieceInfo& piece) {
+  if (!piece.is_parity()) {
+    holders_[piece.version][piece.shard].insert(node);
+    return;
+  }
+  Group& group = groups_[piece.version][protocol::parse_part(piece.shard).shard];
+  group.shards.clear();
+  for (const auto& ingredient : piece.recipe.ingredients) group.shards.push_back(ingredient.shard);
+  group.holders[piece.recipe.member].insert(node);
+}
+
+std::string History::unprotected(Version version) const {
+  std::set<std::string> covered;
+  if (const auto groups = groups_.find(version); groups != groups_.end()) {
+    for (const auto& [name, group] : groups->second) {
+      const bool is_whole = group.holders.size() == group.shards.size() &&
+                            std::all_of(group.holders.begin(), group.holders.end(),
+                                        [](const auto& entry) { return !entry.second.empty(); });
+      if (is_whole) covered.insert(group.shards.begin(), group.shards.end());
+    }
+  }
+  for (const std::string& shard : shards_) {
+    if (!covered.contains(shard)) return shard;
+  }
+  return {};
+}
+
 void History::dropped(NodeId node, const PieceInfo& piece) {
+  if (const auto groups = groups_.find(piece.version); piece.is_parity() && groups != groups_.end())
+    groups->second[protocol::parse_part(piece.shard).shard].holders[piece.recipe.member].erase(node);
   const auto pieces = holders_.find(piece.version);
   if (pieces != holders_.end()) pieces->second[piece.shard].erase(node);
 }

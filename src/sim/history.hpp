@@ -24,7 +24,7 @@ class History {
   bool ranks_disagree(Version version) const;
 
   // Nodes that have had the piece; one that lost it through a fault still counts, one that dropped it does not.
-  void gained(NodeId node, const PieceInfo& piece) { holders_[piece.version][piece.shard].insert(node); }
+  void gained(NodeId node, const PieceInfo& piece);
   void dropped(NodeId node, const PieceInfo& piece);
   // A fault destroyed some copy of the version.
   void damaged(Version version) { damaged_.insert(version); }
@@ -36,6 +36,8 @@ class History {
   };
   Scarcest scarcest(Version version) const;
   std::size_t copies(Version version) const { return scarcest(version).copies; }
+  // A shard of which no group of parity has been whole in this way, "" where all have one.
+  std::string unprotected(Version version) const;
   // Every shard was whole somewhere, once.
   bool was_whole(Version version) const { return copies(version) > 0; }
   std::vector<Version> whole_versions() const;
@@ -62,6 +64,12 @@ class History {
   std::vector<std::string> shards_;
   std::map<Version, std::map<std::string, std::set<std::uint64_t>>> digests_;
   std::map<Version, std::map<std::string, std::set<NodeId>>> holders_;
+  // Of each group by the first part of its pieces' names: the shards, and who has had the parity of its members.
+  struct Group {
+    std::vector<std::string> shards;
+    std::map<std::uint32_t, std::set<NodeId>> holders;
+  };
+  std::map<Version, std::map<std::string, Group>> groups_;
   std::set<Version> damaged_;
   std::map<std::uint64_t, std::set<NodeId>> hosts_;
   std::map<std::uint64_t, protocol::Decision> decisions_;

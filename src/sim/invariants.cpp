@@ -18,6 +18,7 @@ void Tally::add(const Tally& other) {
   commits += other.commits;
   restores += other.restores;
   from_peer += other.from_peer;
+  decoded += other.decoded;
   from_storage += other.from_storage;
   stored += other.stored;
   decided_fresh += other.decided_fresh;
@@ -44,22 +45,62 @@ void Invariants::forget_everything() {
 }
 
 std::size_t Invariants::copies_wanted(std::uint64_t incarnation) const {
-  return std::min<std::size_t>(world_.settings.core.copies,
+  return std::min<std::size_t>(world_.settings.core.protection.copies,
                                std::max<std::size_t>(1, history_.hosts(incarnation).size()));
 }
 
-bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const {
-  std::map<std::string, std::set<NodeId>> holders;
+Invariants::Whole Invariants::whole_pieces(Version version, TimeMs calm_for_ms) const {
+  Whole whole;
   for (auto& [id, machine] : world_.machines) {
     if (calm_for_ms > 0 && !world_.is_calm(machine, calm_for_ms)) continue;
     machine.arena.for_each([&, node = id](const SlotRef&, const Slot& slot) {
-      if (slot.counted && slot.intact() && slot.header.version == version) holders[slot.header.shard].insert(node);
+      if (slot.counted && slot.intact() && slot.header.version == version) whole[slot.header.shard][node] = &slot;
     });
   }
+  return whole;
+}
+
+bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const {
+  const Whole whole = whole_pieces(version, calm_for_ms);
   const auto shards = world_.settings.shards();
   return std::all_of(shards.begin(), shards.end(), [&](const std::string& shard) {
-    return holders.contains(shard) && holders[shard].size() >= copies;
+    const auto found = whole.find(shard);
+    return found != whole.end() && found->second.size() >= copies;
   });
+}
+
+bool Invariants::wants_parity(std::uint64_t incarnation) const {
+  return world_.settings.core.protection.has_parity() && history_.hosts(incarnation).size() > 1;
+}
+
+// Counted by members, not by what the core would do: a member lacks something where its shard or its parity does.
+std::set<std::string> Invariants::covered(Version version, bool may_lack, TimeMs calm_for_ms) const {
+  const Whole whole = whole_pieces(version, calm_for_ms);
+  std::map<std::string, std::map<std::uint32_t, const Slot*>> groups;
+  for (const auto& [shard, nodes] : whole) {
+    const Slot& slot = *nodes.begin()->second;
+    if (slot.header.is_parity()) groups[parse_part(shard).shard][slot.header.recipe.member] = &slot;
+  }
+  std::set<std::string> covered;
+  for (const auto& [name, parity] : groups) {
+    const Recipe& recipe = parity.begin()->second->header.recipe;
+    std::size_t lacking = 0;
+    for (std::uint32_t member = 0; member < recipe.ingredients.size(); ++member) {
+      const std::string& shard = recipe.ingredients[member].shard;
+      lacking += !parity.contains(member) || (!shard.empty() && !whole.contains(shard));
+    }
+    if (lacking > (may_lack ? recipe.rows : 0)) continue;
+    for (const auto& ingredient : recipe.ingredients) covered.insert(ingredient.shard);
+  }
+  return covered;
+}
+
+bool Invariants::is_there(Version version, TimeMs calm_for_ms) const {
+  const Whole whole = whole_pieces(version, calm_for_ms);
+  const auto decodable = covered(version, true, calm_for_ms);
+  const auto shards = world_.settings.shards();
+  return std::all_of(shards.begin(), shards.end(),
+                     [&](const auto& shard) { return whole.contains(shard) || decodable.contains(shard); });
 }
 
 bool Invariants::awaits_commit() const {
@@ -71,7 +112,9 @@ bool Invariants::awaits_commit() const {
 void Invariants::counted(const Machine& machine, const PieceInfo& piece) {
   history_.gained(machine.id, piece);
   const std::uint64_t incarnation = history_.incarnation();
-  if (piece.version.incarnation() == incarnation && history_.copies(piece.version) >= copies_wanted(incarnation)) {
+  const bool is_protected = !wants_parity(incarnation) || history_.unprotected(piece.version).empty();
+  if (piece.version.incarnation() == incarnation && is_protected &&
+      history_.copies(piece.version) >= copies_wanted(incarnation)) {
     newest_whole_ = std::max(newest_whole_, piece.version);
   }
 }
@@ -91,6 +134,12 @@ void Invariants::committed(const Machine& machine, Version version) {
   if (const auto [copies, shard] = history_.scarcest(version); copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while shard ", shard, " has ",
                                copies, " of ", wanted, " copies")};
+  }
+  const std::uint64_t placed_by = is_restored ? history_.incarnation() : version.incarnation();
+  if (const std::string shard = history_.unprotected(version);
+      wants_parity(placed_by) && !shard.empty() && !is_stored) {
+    throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while the parity of shard ",
+                               shard, " is not whole")};
   }
   if (history_.ranks_disagree(version)) {
     throw Violation{"I1", text("node ", machine.id, " commits ", describe(version),
@@ -189,6 +238,8 @@ void Invariants::restored(const Trainer& trainer, const RestoreReady& ready) {
   sources.push_back(ready.private_);
   tally_.from_peer +=
       std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::peer; });
+  tally_.decoded +=
+      std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::decoded; });
   tally_.from_storage +=
       std::any_of(sources.begin(), sources.end(), [](const Source& each) { return each.tier == Tier::persistent; });
   const Version version = ready.decision.version;
@@ -283,15 +334,16 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
 
   const bool is_stored = world_.storage.has_step(version);
-  if (gives_state && !history_.was_whole(version) && !history_.was_damaged(version) && !is_stored) {
+  const bool was_whole = history_.was_whole(version) || history_.was_damaged(version);
+  if (gives_state && !was_whole && !is_stored && !is_there(version, 0)) {
     throw Violation{"I1", what + ", a version of which some shard was never whole"};
   }
-  if (root_knows && version < reported && is_whole(reported, 1, known_after_ms)) {
+  if (root_knows && version < reported && is_there(reported, known_after_ms)) {
     throw Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
   }
   if (root_knows && !gives_state) {
     for (const Version whole : history_.whole_versions()) {
-      if (history_.ranks_disagree(whole) || !is_whole(whole, 1, known_after_ms)) continue;
+      if (history_.ranks_disagree(whole) || !is_there(whole, known_after_ms)) continue;
       throw Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
     }
   }

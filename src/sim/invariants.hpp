@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "protocol/node.hpp"
@@ -27,6 +28,7 @@ struct Tally {
   std::uint64_t commits = 0;                                               // versions
   std::uint64_t restores = 0;                                              // ranks
   std::uint64_t from_peer = 0;                                             // of these, with a part from a peer
+  std::uint64_t decoded = 0;                                               // likewise, from parity
   std::uint64_t from_storage = 0;                                          // likewise
   std::uint64_t stored = 0;                                                // steps
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // lives
@@ -49,7 +51,7 @@ class Invariants {
   void granting(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
   void filling(const Machine& machine, const SlotRef& ref);
   void capturing(const Machine& machine, const SlotRef& ref, std::uint64_t instance);
-  void serving(const Machine& machine, const SlotRef& ref, const PieceInfo& piece);
+  void serving(const Machine& machine, const SlotRef& ref, const std::string& shard, Version version);
   void dropping(const Machine& machine, const SlotRef& ref);
   void writing(const Machine& machine, const SlotRef& ref, Version version);
   void releasing(const Machine& machine, Rank rank, const std::string& shard);
@@ -83,10 +85,18 @@ class Invariants {
   std::size_t copies_wanted(std::uint64_t incarnation) const;
   // Every shard of the version is whole on at least so many nodes now; only nodes calm for so long count.
   bool is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const;
+  // Whether lives of such a number of nodes keep parity.
+  bool wants_parity(std::uint64_t incarnation) const;
+  // Every shard of the version is whole on such a node, or in a group that has lost no more members than it may.
+  bool is_there(Version version, TimeMs calm_for_ms) const;
+  // The shards of groups that lack nothing, or with `may_lack` no more members than they may lose.
+  std::set<std::string> covered(Version version, bool may_lack, TimeMs calm_for_ms) const;
   // A version of the current life that is whole in all places, and that nobody has reported yet.
   bool awaits_commit() const;
 
  private:
+  using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, and where
+  Whole whole_pieces(Version version, TimeMs calm_for_ms) const;
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, Version version);
   void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);

@@ -53,11 +53,11 @@ void Invariants::capturing(const Machine& machine, const SlotRef& ref, std::uint
   }
 }
 
-void Invariants::serving(const Machine& machine, const SlotRef& ref, const PieceInfo& piece) {
+void Invariants::serving(const Machine& machine, const SlotRef& ref, const std::string& shard, Version version) {
   const Slot* slot = machine.arena.find(ref);
-  if (slot == nullptr || !slot->counted || slot->header.version != piece.version || slot->header.shard != piece.shard) {
-    throw Violation{"I1", text(place(machine, ref), " is named as the source of shard ", piece.shard, " at ",
-                               describe(piece.version), " but does not hold it")};
+  if (slot == nullptr || !slot->counted || slot->header.version != version || slot->header.shard != shard) {
+    throw Violation{"I1", text(place(machine, ref), " is named as the source of shard ", shard, " at ",
+                               describe(version), " but does not hold it")};
   }
 }
 

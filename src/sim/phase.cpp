@@ -37,6 +37,9 @@ Phases current_phases(World& world) {
   for (const auto& [id, transfer] : world.transfers.active()) {
     const bool is_own = transfer.order.piece.version.incarnation() == world.invariants.history().incarnation();
     set(is_own ? Phase::replicating : Phase::reprotecting, true);
+    if (transfer.order.source != protocol::parity_node) continue;
+    if (is_own && transfer.order.piece.is_parity()) set(Phase::encoding, true);
+    if (!transfer.order.piece.is_parity()) set(Phase::decoding, true);
   }
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;

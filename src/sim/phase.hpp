@@ -21,11 +21,13 @@ enum class Phase : std::uint8_t {
   reprotecting,  // pieces of the version that this life restored are on their way, home or to new places
   electing,      // nobody who is able to is root
   idle,          // training, and none of the above
+  encoding,      // parity of a version that this life captured is being made
+  decoding,      // what was lost is being made out of parity
 };
-inline constexpr std::size_t phase_count = 10;
+inline constexpr std::size_t phase_count = 12;
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",        "hello",      "deciding",     "restoring", "capturing",
-    "replicating", "committing", "reprotecting", "electing",  "idle"};
+    "down",       "hello",        "deciding", "restoring", "capturing", "replicating",
+    "committing", "reprotecting", "electing", "idle",      "encoding",  "decoding"};
 
 using Phases = std::bitset<phase_count>;
 

@@ -17,7 +17,8 @@ std::uint32_t Settings::parts(Rank rank) const {
   const bool may_cut = !core.strategy || placement::is_sharded(*core.strategy);
   const Rank first = rank / sharers * sharers;
   const std::uint32_t naming = std::min(sharers, ranks - first);
-  const std::uint32_t stored = core.strategy == placement::Strategy::sharded ? 1 : std::min(core.copies, naming);
+  const std::uint32_t stored =
+      core.strategy == placement::Strategy::sharded ? 1 : std::min(core.protection.copies, naming);
   return may_cut && stored < naming ? naming : 1;
 }
 
@@ -50,9 +51,9 @@ Settings draw_settings(std::uint64_t seed) {
   if (random.chance(400)) settings.sharers = static_cast<Rank>(random.between(2, std::min<Rank>(4, settings.ranks)));
 
   const std::uint64_t draw = random.below(10);
-  settings.core.copies = draw == 0 ? 1 : draw < 8 ? 2 : 3;
+  settings.core.protection.copies = draw == 0 ? 1 : draw < 8 ? 2 : 3;
   if (random.chance(400)) settings.core.strategy = placement::all_strategies[random.below(6)];
-  if (settings.core.strategy == placement::Strategy::sharded) settings.core.copies = 1;
+  if (settings.core.strategy == placement::Strategy::sharded) settings.core.protection.copies = 1;
   settings.racks = random.chance(300);
   if (random.chance(400)) {
     settings.core.storage = settings.core.storage_writes = true;
@@ -72,6 +73,12 @@ Settings draw_settings(std::uint64_t seed) {
   settings.loss_per_mille = random.chance(300) ? static_cast<unsigned>(random.between(1, 50)) : 0;
   settings.faults = static_cast<int>(random.between(2, 6));
   settings.fault_gap_ms = random.chance(300) ? 500 : 4000;
+  if (random.chance(350)) {
+    auto& protection = settings.core.protection;
+    protection.members = static_cast<std::uint32_t>(random.between(2, 8));
+    protection.rows = static_cast<std::uint32_t>(random.between(1, std::min(3u, protection.members - 1)));
+    if (random.chance(700)) protection.copies = 1;  // else both
+  }
   return settings;
 }
 

@@ -1,5 +1,10 @@
 #include "sim/transfers.hpp"
 
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "protocol/parity.hpp"
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
@@ -9,11 +14,18 @@ using namespace protocol;
 namespace {
 constexpr TimeMs patience_ms = 3000;  // without progress
 constexpr TimeMs retry_ms = 100;
+
+// Of parity that is made for the first time; the same whoever makes it again.
+std::uint64_t parity_digest(const PieceInfo& parity) {
+  std::uint64_t digest = mix(hash_of("parity"), parity.recipe.member);
+  for (const Ingredient& ingredient : parity.recipe.ingredients) digest = mix(digest, ingredient.root_digest);
+  return digest == 0 ? 1 : digest;
+}
 }  // namespace
 
 void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   const std::uint64_t id = next_++;
-  active_[id] = Transfer{to.id, agent.id(), order, 0, {}, false};
+  active_[id] = Transfer{to.id, agent.id(), order, {}, false};
   Slot& slot = *to.arena.find(order.slot);
   slot.sealed = false;
   slot.filled_by = id;
@@ -26,29 +38,88 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   });
 }
 
-bool Transfers::flows(const Transfer& transfer) const {
-  const Agent* source = world_.agent_on(transfer.order.source);
+bool Transfer::reads_from(NodeId node) const {
+  const auto is_it = [&](const auto& source) { return source.node == node; };
+  return order.source == node || std::any_of(readings.begin(), readings.end(), is_it) ||
+         std::any_of(order.making.sources.begin(), order.making.sources.end(), is_it);
+}
+
+bool Transfers::flows(NodeId from, const Transfer& transfer) const {
+  const Agent* source = world_.agent_on(from);
   return source != nullptr && !source->is_frozen() &&
-         (transfer.from_agent == 0 || transfer.from_agent == source->id()) &&
-         world_.network.open_both_ways(transfer.order.source, transfer.to);
+         (from == transfer.to || world_.network.open_both_ways(from, transfer.to));
+}
+
+bool Transfers::flows(const Transfer& transfer) const {
+  return !is_broken(transfer) && std::all_of(transfer.readings.begin(), transfer.readings.end(),
+                                             [&](const Reading& reading) { return flows(reading.node, transfer); });
+}
+
+// An agent that served it is gone.
+bool Transfers::is_broken(const Transfer& transfer) const {
+  return std::any_of(transfer.readings.begin(), transfer.readings.end(),
+                     [&](const Reading& reading) { return world_.agent(reading.node, reading.agent) == nullptr; });
+}
+
+// Looks for the piece on each of these nodes that can be reached; one that does not have it is no source.
+bool Transfers::find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
+                            std::vector<Reading>& readings) const {
+  for (const NodeId node : nodes) {
+    if (!flows(node, transfer)) continue;
+    const Agent& source = *world_.agent_on(node);
+    const SlotRef* ref = source.node().find(shard, transfer.order.piece.version);
+    if (ref == nullptr) continue;
+    readings.push_back({node, source.id(), *ref});
+    return true;
+  }
+  return false;
+}
+
+Transfers::Found Transfers::find_sources(const Transfer& transfer, std::vector<Reading>& readings) const {
+  const StartFetch& order = transfer.order;
+  if (order.source != parity_node) {
+    if (!flows(order.source, transfer)) return Found::not_yet;
+    return find_source(transfer, order.piece.shard, {order.source}, readings) ? Found::all : Found::not_there;
+  }
+  const Recipe& recipe = order.making.recipe;
+  const auto wanted = group_piece(recipe, order.piece.shard);
+  const auto plan = plan_making(recipe, *wanted, lost_pieces(recipe, order.making.sources));
+  std::set<std::string> needed;
+  for (const auto& step : plan.steps) {
+    for (const auto& source : step.sources) {
+      if (source.bytes.size_bytes != 0) needed.insert(group_piece_name(recipe, source.member, source.position));
+    }
+  }
+  for (const std::string& shard : needed) {
+    std::vector<NodeId> nodes;
+    for (const auto& source : order.making.sources) {
+      if (source.shard == shard) nodes.push_back(source.node);
+    }
+    const bool is_up = std::any_of(nodes.begin(), nodes.end(), [&](NodeId node) { return flows(node, transfer); });
+    if (!is_up) return Found::not_yet;
+    if (!find_source(transfer, shard, nodes, readings)) return Found::not_there;
+  }
+  return plan.lost.empty() ? Found::all : Found::not_there;
 }
 
 void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   const auto found = active_.find(id);
   if (found == active_.end()) return;
   Transfer& transfer = found->second;
-  if (!flows(transfer)) {
+  std::vector<Reading> readings;
+  const Found sources = find_sources(transfer, readings);
+  if (sources == Found::not_yet) {
     if (waited_ms >= patience_ms) return end_after(0, id, FetchResult::failed);
     world_.timeline.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
     return;
   }
-  Agent& source = *world_.agent_on(transfer.order.source);
-  const SlotRef* ref = source.node().find(transfer.order.piece.shard, transfer.order.piece.version);
-  if (ref == nullptr) return end_after(world_.random.between(1, 5), id, FetchResult::failed);
-  transfer.from_agent = source.id();
-  transfer.source_slot = *ref;
-  world_.invariants.serving(world_.machines.at(transfer.order.source), *ref, transfer.order.piece);
-  ++world_.machines.at(transfer.order.source).arena.find(*ref)->readers;
+  if (sources == Found::not_there) return end_after(world_.random.between(1, 5), id, FetchResult::failed);
+  transfer.readings = std::move(readings);
+  for (const Reading& reading : transfer.readings) {
+    Machine& machine = world_.machines.at(reading.node);
+    world_.invariants.serving(machine, reading.slot, reading.slot.shard, transfer.order.piece.version);
+    ++machine.arena.find(reading.slot)->readers;
+  }
   const TimeMs typical = world_.settings.transfer_ms;
   const TimeMs duration = world_.random.between(typical / 2, typical * 2);
   world_.timeline.after(duration, [this, id] { arrive(id, 0); });
@@ -60,7 +131,11 @@ void Transfers::read_stored(std::uint64_t id) {
   const Transfer& transfer = found->second;
   const PieceInfo& piece = transfer.order.piece;
   if (world_.storage.is_out()) return end_after(0, id, FetchResult::failed);
-  const std::uint64_t bytes = world_.storage.read(piece) ^ (transfer.flip ? 1 : 0);
+  finish(id, piece, world_.storage.read(piece) ^ (transfer.flip ? 1 : 0));
+}
+
+void Transfers::finish(std::uint64_t id, const PieceInfo& piece, std::uint64_t bytes) {
+  const Transfer& transfer = active_.at(id);
   const bool intact = bytes == piece.root_digest;
   Slot& slot = *world_.machines.at(transfer.to).arena.find(transfer.order.slot);
   slot.bytes = bytes;
@@ -69,7 +144,7 @@ void Transfers::read_stored(std::uint64_t id) {
     slot.dropped = {};
     slot.sealed = true;
   }
-  end_after(0, id, intact ? FetchResult::complete : FetchResult::corrupt);
+  end_after(0, id, intact ? FetchResult::complete : FetchResult::corrupt, piece);
 }
 
 void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
@@ -82,35 +157,46 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
     return;
   }
   if (!flows(transfer)) {
-    const Agent* source = world_.agent_on(transfer.order.source);
-    const bool source_died = source == nullptr || source->id() != transfer.from_agent;
-    if (source_died || waited_ms >= patience_ms) return end_after(0, id, FetchResult::failed);
+    if (is_broken(transfer) || waited_ms >= patience_ms) return end_after(0, id, FetchResult::failed);
     world_.timeline.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms + retry_ms); });
     return;
   }
-  std::uint64_t bytes = world_.machines.at(transfer.order.source).arena.find(transfer.source_slot)->bytes;
-  if (transfer.flip) bytes ^= 1;
-  const bool intact = bytes == transfer.order.piece.root_digest;
-  Slot& slot = *world_.machines.at(transfer.to).arena.find(transfer.order.slot);
-  slot.bytes = bytes;
-  if (intact) {
-    slot.header = transfer.order.piece;
-    slot.dropped = {};
-    slot.sealed = true;
-  } else {
-    // The receiver says so, and the source looks at its own piece.
-    world_.agent_on(transfer.order.source)->later(world_.random.between(1, 5), [ref = transfer.source_slot](Agent& a) {
+  // The receiver says which source was damaged, and that one looks at its own piece.
+  bool intact = !transfer.flip;
+  for (const Reading& reading : transfer.readings) {
+    if (!transfer.flip && world_.machines.at(reading.node).arena.find(reading.slot)->intact()) continue;
+    intact = false;
+    world_.agent_on(reading.node)->later(world_.random.between(1, 5), [ref = reading.slot](Agent& a) {
       a.verify(ref);
     });
   }
-  end_after(0, id, intact ? FetchResult::complete : FetchResult::corrupt);
+  PieceInfo piece = transfer.order.piece;
+  if (piece.is_parity() && piece.root_digest == 0) piece.root_digest = parity_digest(piece);
+  finish(id, piece, intact ? bytes_read(transfer, piece) : ~piece.root_digest);
 }
 
-void Transfers::end_after(TimeMs delay_ms, std::uint64_t id, FetchResult result) {
-  world_.timeline.after(delay_ms, [this, id, result] { end(id, result); });
+// What comes of these sources: of others than the recipe names, something else.
+std::uint64_t Transfers::bytes_read(const Transfer& transfer, const PieceInfo& piece) const {
+  if (transfer.order.source != parity_node)
+    return world_.machines.at(transfer.order.source).arena.find(transfer.readings.front().slot)->bytes;
+  for (const Reading& reading : transfer.readings) {
+    const PieceInfo& source = world_.machines.at(reading.node).arena.find(reading.slot)->header;
+    const Recipe& recipe = transfer.order.making.recipe;
+    const bool is_named =
+        source.is_parity() ? source.recipe.ingredients == recipe.ingredients
+                           : std::any_of(recipe.ingredients.begin(), recipe.ingredients.end(), [&](const auto& each) {
+                               return each.shard == source.shard && each.root_digest == source.root_digest;
+                             });
+    if (!is_named || source.version != piece.version) return ~piece.root_digest;
+  }
+  return piece.root_digest;
 }
 
-void Transfers::end(std::uint64_t id, FetchResult result) {
+void Transfers::end_after(TimeMs delay_ms, std::uint64_t id, FetchResult result, const PieceInfo& made) {
+  world_.timeline.after(delay_ms, [this, id, result, made] { end(id, result, made); });
+}
+
+void Transfers::end(std::uint64_t id, FetchResult result, const PieceInfo& made) {
   const auto found = active_.find(id);
   if (found == active_.end()) return;
   Transfer transfer = found->second;
@@ -119,18 +205,17 @@ void Transfers::end(std::uint64_t id, FetchResult result) {
   Slot* slot = world_.machines.at(transfer.to).arena.find(transfer.order.slot);
   if (slot != nullptr && result != FetchResult::complete) slot->sealed = false;
   if (Agent* agent = world_.agent(transfer.to, transfer.to_agent)) {
-    agent->later(0, [fetch = transfer.order.fetch, ref = transfer.order.slot, result](Agent& a) {
-      a.fetch_ended(fetch, ref, result);
+    agent->later(0, [fetch = transfer.order.fetch, ref = transfer.order.slot, result, made](Agent& a) {
+      a.fetch_ended(fetch, ref, result, made);
     });
   }
 }
 
 void Transfers::stop_serving(Transfer& transfer) {
-  if (transfer.from_agent == 0) return;
-  if (Agent* source = world_.agent(transfer.order.source, transfer.from_agent)) {
-    source->later(0, [ref = transfer.source_slot](Agent& a) { a.unpin(ref); });
+  for (const Reading& reading : std::exchange(transfer.readings, {})) {
+    if (Agent* source = world_.agent(reading.node, reading.agent))
+      source->later(0, [ref = reading.slot](Agent& a) { a.unpin(ref); });
   }
-  transfer.from_agent = 0;
 }
 
 void Transfers::cancel(NodeId to, std::uint64_t agent, std::uint64_t fetch) {

@@ -1,10 +1,12 @@
-// Pieces on their way between nodes, and from storage. A transfer pins its source slot, takes its time, and is verified
-// on arrival; it fails when either side dies, stops, or is cut off for longer than the transport's patience. Not
-// thread-safe.
+// Pieces on their way between nodes, and from storage, and made out of others. A transfer pins the slots that it reads,
+// takes its time, and is verified on arrival; it fails when any side dies, stops, or is cut off for longer than the
+// transport's patience. Not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "protocol/events.hpp"
 #include "sim/memory.hpp"
@@ -16,13 +18,21 @@ class Agent;
 struct Machine;
 class World;
 
+// A piece that a transfer reads.
+struct Reading {
+  NodeId node = 0;
+  std::uint64_t agent = 0;
+  SlotRef slot;
+};
+
 struct Transfer {
   NodeId to = 0;
   std::uint64_t to_agent = 0;
   protocol::StartFetch order;
-  std::uint64_t from_agent = 0;  // while it is served, else 0
-  SlotRef source_slot;
-  bool flip = false;  // a bit on the wire
+  std::vector<Reading> readings;  // while it is served
+  bool flip = false;              // a bit on the wire
+
+  bool reads_from(NodeId node) const;
 };
 
 class Transfers {
@@ -41,10 +51,18 @@ class Transfers {
   void serve(std::uint64_t id, TimeMs waited_ms);
   void arrive(std::uint64_t id, TimeMs waited_ms);
   void read_stored(std::uint64_t id);
+  bool flows(NodeId from, const Transfer& transfer) const;
   bool flows(const Transfer& transfer) const;
+  bool is_broken(const Transfer& transfer) const;
+  enum class Found { all, not_yet, not_there };
+  Found find_sources(const Transfer& transfer, std::vector<Reading>& readings) const;
+  bool find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
+                   std::vector<Reading>& readings) const;
+  std::uint64_t bytes_read(const Transfer& transfer, const PieceInfo& piece) const;
+  void finish(std::uint64_t id, const PieceInfo& piece, std::uint64_t bytes);
   void stop_serving(Transfer& transfer);
-  void end_after(TimeMs delay_ms, std::uint64_t id, protocol::FetchResult result);
-  void end(std::uint64_t id, protocol::FetchResult result);
+  void end_after(TimeMs delay_ms, std::uint64_t id, protocol::FetchResult result, const PieceInfo& made = {});
+  void end(std::uint64_t id, protocol::FetchResult result, const PieceInfo& made);
 
   World& world_;
   std::map<std::uint64_t, Transfer> active_;

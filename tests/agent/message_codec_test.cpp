@@ -13,6 +13,12 @@ using protocol::Report;
 
 PieceInfo some_piece(std::uint64_t n) { return {"shard" + std::to_string(n), {n + 1, 7}, n << 33, 200 + n, ~n, 16}; }
 
+protocol::PieceInfo some_parity() {
+  protocol::PieceInfo piece = some_piece(3);
+  piece.recipe = {2, 1, {{"rank0", 100, 7, 8}, {}, {"rank2", UINT32_MAX, 0, UINT64_MAX}}};
+  return piece;
+}
+
 Report some_report() {
   Report report;
   report.node = 3;
@@ -22,9 +28,9 @@ Report some_report() {
   report.epoch = 5;
   report.highest_commit = {2, 100};
   report.newest_seen = {2, Version::iteration_max};
-  report.ranks = {{0, 99, 2, 16, "rank0", "rank0.private", true, 101, -1},
-                  {protocol::held_rank - 1, 1, 0, 16, "dp.shard-1", "x.private", false, -1, 102}};
-  report.pieces = {some_piece(0), some_piece(1), some_piece(2)};
+  report.ranks = {{0, 99, 2, 16, "rank0", "rank0.private", true, 101, -1, 7},
+                  {protocol::held_rank - 1, 1, 0, 16, "dp.shard-1", "x.private", false, -1, 102, 0}};
+  report.pieces = {some_piece(0), some_piece(1), some_parity()};
   report.storage = true;
   report.written = {{2, 90}, 4, {"rank0"}, "no space"};
   report.damaged = {{1, 80}};
@@ -48,7 +54,10 @@ Directive some_directive() {
   directive.decision.cuts = {{"model", 8}};
   directive.admitted = {{0, 99, {}}, {1, 98, protocol::Share{7, 8, 2}}};
   directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
-  directive.fetches = {{some_piece(4), {0, 2, 5}}, {some_piece(5), {}}};
+  directive.fetches = {{some_piece(4), {0, 2, 5}, {}}, {some_piece(5), {}, {}}};
+  const protocol::PieceInfo parity = some_parity();
+  directive.fetches.push_back({parity, {protocol::parity_node}, protocol::Making{parity.recipe, {{"dp.0of2", 7}}}});
+  directive.parity_now = 2;
   directive.wanted = {"shard1", "shard2"};
   directive.missing_ranks = {4, 5};
   directive.missing_nodes = {6};

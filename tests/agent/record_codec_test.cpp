@@ -22,7 +22,7 @@ protocol::LifeRecord some_life() {
   for (protocol::Rank rank = 0; rank < 8; ++rank)
     life.seats.push_back({rank, rank / 4, "rack 1/\"b\"", "model", "rank" + std::to_string(rank) + ".private"});
   life.strategy = placement::Strategy::sharded_copy;
-  life.copies = 2;
+  life.protection = {2, 8, 2};
   return life;
 }
 
@@ -80,7 +80,10 @@ TEST(RecordCodec, ALifeThatBeganHasASeatForEveryRankAndAPlacementThatThereIs) {
   EXPECT_FALSE(with([](auto& life) { life.seats.pop_back(); }));
   EXPECT_FALSE(with([](auto& life) { life.seats[3].rank = 4; }));
   EXPECT_FALSE(with([](auto& life) { life.seats[3].main_shard = "../model"; }));
-  EXPECT_FALSE(with([](auto& life) { life.copies = 0; }));
+  EXPECT_TRUE(with([](auto& life) { life.protection = placement::Protection::of_parity(4, 1); }));
+  EXPECT_FALSE(with([](auto& life) { life.protection.copies = 0; }));
+  EXPECT_FALSE(with([](auto& life) { life.protection.rows = 9; }));
+  EXPECT_FALSE(with([](auto& life) { life.protection.members = 2; }));
   auto text = to_text(some_life());
   const std::string strategy(placement::name(placement::Strategy::sharded_copy));
   text.replace(text.find(strategy), strategy.size(), "everywhere");

@@ -32,6 +32,10 @@ bool survives(const Arrangement& arrangement, const std::set<NodeId>& lost) {
   });
 }
 
+Arrangement arranged(const std::vector<Seat>& seats, std::optional<Strategy> strategy, std::uint32_t copies) {
+  return arrange(seats, strategy, placement::Protection::of_copies(copies));
+}
+
 TEST(PartName, IsReadBackAndNothingElseIs) {
   EXPECT_EQ(part_name("model", 0, 1), "model");
   EXPECT_EQ(part_name("model", 2, 4), "model.2of4");
@@ -48,7 +52,7 @@ TEST(Arrangement, EveryStrategyKeepsTheCopiesOnNodesOfTheirOwn) {
                               std::optional(Strategy::mixed), std::optional(Strategy::cover)}) {
     for (const Rank ranks : {4u, 5u, 7u}) {
       for (const std::uint32_t copies : {1u, 2u, 3u}) {
-        const Arrangement arrangement = arrange(seats(ranks, own), strategy, copies);
+        const Arrangement arrangement = arranged(seats(ranks, own), strategy, copies);
         ASSERT_EQ(arrangement.places.size(), 2 * ranks);
         for (const auto& [part, place] : arrangement.places) {
           EXPECT_THAT(place.holders, SizeIs(copies)) << part;
@@ -61,7 +65,7 @@ TEST(Arrangement, EveryStrategyKeepsTheCopiesOnNodesOfTheirOwn) {
 }
 
 TEST(Arrangement, WhatRanksShareIsCutAmongThemAndNothingOfItIsSent) {
-  const Arrangement arrangement = arrange(seats(4, all_one), {}, 2);
+  const Arrangement arrangement = arranged(seats(4, all_one), {}, 2);
   EXPECT_EQ(arrangement.places.size(), 4u + 4u);
   for (const auto& [part, place] : arrangement.places) {
     if (parse_part(part).of == 1) continue;
@@ -77,13 +81,13 @@ TEST(Arrangement, WhatRanksShareIsCutAmongThemAndNothingOfItIsSent) {
 
 TEST(Arrangement, AnySingleNodeMayBeLostOfASharedShard) {
   for (const Rank ranks_per_node : {1u, 2u}) {
-    const Arrangement arrangement = arrange(seats(8, all_one, ranks_per_node), {}, 2);
+    const Arrangement arrangement = arranged(seats(8, all_one, ranks_per_node), {}, 2);
     for (NodeId node = 0; node < 8 / ranks_per_node; ++node) EXPECT_TRUE(survives(arrangement, {node})) << node;
   }
 }
 
 TEST(Arrangement, ShardedKeepsOneCopyOfEachPart) {
-  const Arrangement arrangement = arrange(seats(4, all_one), Strategy::sharded, 2);
+  const Arrangement arrangement = arranged(seats(4, all_one), Strategy::sharded, 2);
   for (const auto& [part, place] : arrangement.places) {
     const bool is_part = parse_part(part).of > 1;
     EXPECT_THAT(place.holders, SizeIs(is_part ? 1 : 2)) << part;
@@ -92,7 +96,7 @@ TEST(Arrangement, ShardedKeepsOneCopyOfEachPart) {
 }
 
 TEST(Arrangement, TwoRanksThatShareAShardBothKeepItWhole) {
-  const Arrangement arrangement = arrange(seats(2, all_one), {}, 2);
+  const Arrangement arrangement = arranged(seats(2, all_one), {}, 2);
   EXPECT_THAT(arrangement.places.at("model").holders, UnorderedElementsAre(0, 1));
   EXPECT_EQ(arrangement.shares.at(0), Share{});
 }
@@ -100,7 +104,7 @@ TEST(Arrangement, TwoRanksThatShareAShardBothKeepItWhole) {
 TEST(Arrangement, MoreCopiesThanSharersAreMadeElsewhere) {
   auto all = seats(4, own);
   all[0].main_shard = all[1].main_shard = "pair";
-  const Arrangement arrangement = arrange(all, {}, 3);
+  const Arrangement arrangement = arranged(all, {}, 3);
   EXPECT_THAT(arrangement.places.at("pair").capturers, ElementsAre(0, 1));
   EXPECT_THAT(arrangement.places.at("pair").holders, SizeIs(3));
 }
@@ -109,7 +113,7 @@ TEST(Arrangement, CopiesLieInDifferentDomainsWherePossible) {
   for (const auto shard : {own, all_one}) {
     auto all = seats(8, shard);
     for (Seat& seat : all) seat.domain = "row0/rack" + std::to_string(seat.node / 4);
-    const Arrangement arrangement = arrange(all, {}, 2);
+    const Arrangement arrangement = arranged(all, {}, 2);
     EXPECT_TRUE(survives(arrangement, {0, 1, 2, 3})) << "a whole rack";
     EXPECT_TRUE(survives(arrangement, {4, 5, 6, 7}));
     EXPECT_EQ(arrangement.notice, "");
@@ -119,13 +123,13 @@ TEST(Arrangement, CopiesLieInDifferentDomainsWherePossible) {
 TEST(Arrangement, SaysWhenDomainsCannotSeparateCopies) {
   auto all = seats(4, own);
   for (Seat& seat : all) seat.domain = seat.node < 3 ? "rack0" : "rack1";
-  EXPECT_THAT(arrange(all, {}, 2).notice, ::testing::HasSubstr("failure domains"));
+  EXPECT_THAT(arranged(all, {}, 2).notice, ::testing::HasSubstr("failure domains"));
 }
 
 TEST(Arrangement, AReplacedNodeMovesNothingElse) {
   auto before = seats(9, own), after = before;
   after[4].node = 77;
-  const Arrangement old_places = arrange(before, {}, 3), new_places = arrange(after, {}, 3);
+  const Arrangement old_places = arranged(before, {}, 3), new_places = arranged(after, {}, 3);
   for (const auto& [part, place] : old_places.places) {
     auto expected = place.holders;
     std::replace(expected.begin(), expected.end(), NodeId{4}, NodeId{77});
@@ -162,7 +166,7 @@ class Restart : public ::testing::TestWithParam<Case> {
 
 TEST_P(Restart, GivesWhatTheArrangementPromisesForEverySetOfLostNodes) {
   constexpr std::uint32_t copies = 2;
-  const Arrangement promised = arrange(seats(ranks, GetParam().shard), GetParam().strategy, copies);
+  const Arrangement promised = arranged(seats(ranks, GetParam().shard), GetParam().strategy, copies);
   for (unsigned set = 1; set < 1u << ranks; ++set) {
     std::set<NodeId> lost;
     for (NodeId node = 0; node < ranks; ++node) {

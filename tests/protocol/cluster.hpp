@@ -28,7 +28,7 @@ inline PieceInfo piece_of(const std::string& shard, Version version, std::uint32
 class Cluster {
  public:
   Cluster(std::uint32_t nodes, std::uint32_t world_size, std::uint32_t copies = 2)
-      : world_size_(world_size), copies_(copies) {
+      : protection(placement::Protection::of_copies(copies)), world_size_(world_size) {
     for (NodeId node = 0; node < nodes; ++node) boot(node);
   }
 
@@ -53,7 +53,7 @@ class Cluster {
     Config config;
     config.node = node;
     config.arena_id = arena_id;
-    config.copies = copies_;
+    config.protection = protection;
     config.strategy = strategy;
     config.domain = domains[node];
     config.storage = config.storage_writes = storage.has_value() && !without_storage.contains(node);
@@ -218,7 +218,8 @@ class Cluster {
 
   // Which main shard a rank names; of its own unless a test says otherwise.
   std::function<std::string(Rank)> main_of = main_shard;
-  std::optional<placement::Strategy> strategy;  // of nodes that boot from now on
+  placement::Protection protection;             // of nodes that boot from now on
+  std::optional<placement::Strategy> strategy;  // likewise
   std::map<NodeId, std::string> domains;        // likewise
 
  private:
@@ -325,7 +326,6 @@ class Cluster {
   void carry_out(NodeId, Notice&) {}
 
   const std::uint32_t world_size_;
-  const std::uint32_t copies_;
   std::uint64_t ids_ = 0;
   TimeMs now_ = 1000;
   std::map<NodeId, std::unique_ptr<Node>> nodes_;

@@ -1,0 +1,490 @@
+#include "agent/combining.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "arena/layout.hpp"
+#include "base/error.hpp"
+#include "kernels/digest.hpp"
+#include "kernels/erasure_code.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using protocol::FetchResult;
+using protocol::GroupPiece;
+using protocol::NodeId;
+
+static_assert(placement::parity_unit_bytes == kernels::leaf_size_bytes, "ranges of a group begin with a leaf");
+static_assert(ChunkBuffers::size_bytes % kernels::leaf_size_bytes == 0);
+static_assert(ChunkBuffers::count >= placement::max_parity_members);
+
+constexpr std::size_t chunks_in_flight = 4;
+constexpr std::int64_t fetch_timeout_ms =
+    30'000;  // of a chunk; without any progress the transport gives up long before
+
+std::shared_ptr<const kernels::Coder> coder_for(const placement::ParityLayout& layout,
+                                                const placement::DecodeStep& step) {
+  std::vector<std::size_t> sources;
+  for (const auto& source : step.sources) sources.push_back(source.position);
+  const std::array<std::size_t, 1> wanted{step.position};
+  const kernels::ErasureCode code(layout.columns(), layout.parity());
+  return std::make_shared<const kernels::Coder>(code.decoder(sources, wanted));
+}
+
+}  // namespace
+
+// A range of the piece that is made in one go.
+struct Combining::Chunk {
+  struct Part {
+    std::string shard;  // "": zeros
+    std::uint64_t first_byte = 0;
+    std::size_t size_bytes = 0;
+    const std::byte* data = nullptr;
+    NodeId node = 0;  // from which it came
+  };
+  std::shared_ptr<const kernels::Coder> coder;
+  std::uint64_t first_byte = 0;
+  std::size_t size_bytes = 0;  // whole leaves
+  std::vector<Part> parts;
+  std::vector<ChunkBuffers::Buffer> buffers;  // of the parts that are fetched, in their order; the last one: scratch
+  std::size_t missing = 0;                    // parts
+};
+
+// Receives nothing but a manifest.
+class Combining::ManifestSink : public net::Sink {
+ public:
+  ManifestSink(std::shared_ptr<Combining> job, std::string shard, std::size_t attempt)
+      : job_(std::move(job)), shard_(std::move(shard)), attempt_(attempt) {}
+
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override {
+    if (data_bytes != 0) return std::nullopt;
+    encoded_.assign(manifest.begin(), manifest.end());
+    return std::span<std::byte>();
+  }
+  void landed(std::size_t, std::size_t) override {}
+  void ended(net::FetchEnd end) override {
+    if (end != net::FetchEnd::complete) return job_->manifest_ended(shard_, attempt_, std::nullopt, false);
+    job_->with_.pool.submit([job = job_, shard = shard_, attempt = attempt_, encoded = std::move(encoded_)] {
+      std::optional<arena::Manifest> manifest;
+      try {
+        manifest = arena::decode_manifest(encoded);
+        if (!job->is_expected(shard, *manifest)) manifest.reset();
+      } catch (const Failure&) {
+        manifest.reset();
+      }
+      job->manifest_ended(shard, attempt, std::move(manifest), true);
+    });
+  }
+
+ private:
+  const std::shared_ptr<Combining> job_;
+  const std::string shard_;
+  const std::size_t attempt_;
+  std::vector<std::byte> encoded_;
+};
+
+// Receives a range into a buffer of a chunk.
+class Combining::ChunkSink : public net::Sink {
+ public:
+  ChunkSink(std::shared_ptr<Combining> job, std::shared_ptr<Chunk> chunk, std::size_t source, std::size_t attempt)
+      : job_(std::move(job)), chunk_(std::move(chunk)), source_(source), attempt_(attempt) {}
+
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte>, std::size_t data_bytes) override {
+    const Chunk::Part& part = chunk_->parts[source_];
+    if (data_bytes != part.size_bytes) return std::nullopt;
+    return std::span(const_cast<std::byte*>(part.data), data_bytes);
+  }
+  void landed(std::size_t, std::size_t) override {}
+  void ended(net::FetchEnd end) override {
+    job_->source_ended(chunk_, source_, attempt_, end == net::FetchEnd::complete);
+  }
+
+ private:
+  const std::shared_ptr<Combining> job_;
+  const std::shared_ptr<Chunk> chunk_;
+  const std::size_t source_;
+  const std::size_t attempt_;
+};
+
+Combining::Combining(const Colleagues& colleagues, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
+                     protocol::PieceInfo piece, protocol::Making making, Done done)
+    : with_(colleagues),
+      segment_(std::move(segment)),
+      slot_(segment_->writable_slot(slot)),
+      piece_(std::move(piece)),
+      making_(std::move(making)),
+      done_(std::move(done)),
+      layout_(protocol::layout_of(making_.recipe)) {}
+
+void Combining::cancel() {
+  const std::lock_guard lock(mutex_);
+  cancelled_ = true;
+}
+
+void Combining::start() {
+  plan();
+  const auto needed = manifests_needed();
+  const bool can_begin = !steps_.empty() || piece_.length_bytes == 0;
+  {
+    const std::lock_guard lock(mutex_);
+    manifests_missing_ = needed.size();
+    under_way_ = needed.size() + 1;  // and this call
+    if (!can_begin || needed.empty()) failure_ = FetchResult::failed;
+  }
+  for (const std::string& shard : needed) ask_for_manifest(shard, 0);
+  {
+    const std::lock_guard lock(mutex_);
+    --under_way_;
+  }
+  finish_if_over();
+}
+
+// ---- What is needed ----
+
+void Combining::plan() {
+  for (const auto& source : making_.sources) {
+    Input& input = inputs_[source.shard];
+    if (source.node != with_.node) input.nodes.push_back(source.node);
+  }
+  for (auto& [shard, input] : inputs_) {
+    input.here = with_.index.find(shard, piece_.version);
+    if (input.here != nullptr && !is_expected(shard, input.here->manifest())) input.here = nullptr;
+  }
+  // A source that was on this node alone and is not any more is lost.
+  std::vector<protocol::Making::Source> there;
+  for (const auto& [shard, input] : inputs_) {
+    if (input.here != nullptr || !input.nodes.empty()) there.push_back({shard, with_.node});
+  }
+  const auto wanted = protocol::group_piece(making_.recipe, piece_.shard);
+  if (!wanted) return;
+  auto plan = protocol::plan_making(making_.recipe, *wanted, protocol::lost_pieces(making_.recipe, there));
+  if (!plan.lost.empty()) return;
+  steps_ = std::move(plan.steps);
+  for (const auto& step : steps_) coders_.push_back(coder_for(layout_, step));
+}
+
+// Each parity piece that is read brings its own manifest and those of all shards of its group. Where none is read any
+// other will do, and where there is none at all the shards themselves are asked.
+std::vector<std::string> Combining::manifests_needed() const {
+  std::set<std::string> parity;
+  for (const auto& step : steps_) {
+    for (const auto& source : step.sources) {
+      if (layout_.is_parity(source.position) && source.bytes.size_bytes != 0)
+        parity.insert(protocol::group_piece_name(making_.recipe, source.member, source.position));
+    }
+  }
+  for (const auto& [shard, input] : inputs_) {
+    if (!parity.empty()) break;
+    const auto piece = protocol::group_piece(making_.recipe, shard);
+    if (piece && piece->is_parity && (input.here != nullptr || !input.nodes.empty())) parity.insert(shard);
+  }
+  if (!parity.empty()) return {parity.begin(), parity.end()};
+  std::vector<std::string> shards;
+  for (const auto& ingredient : making_.recipe.ingredients) {
+    if (ingredient.shard.empty()) continue;
+    if (!inputs_.contains(ingredient.shard)) return {};
+    shards.push_back(ingredient.shard);
+  }
+  return shards;
+}
+
+void Combining::ask_for_manifest(const std::string& shard, std::size_t attempt) {
+  const Input& input = inputs_.at(shard);
+  if (input.here != nullptr) return manifest_ended(shard, attempt, input.here->manifest(), false);
+  if (attempt >= input.nodes.size()) return manifest_ended(shard, attempt, std::nullopt, false);
+  with_.transport.fetch(input.nodes[attempt], {shard, piece_.version.word()}, {0, 0, true},
+                        std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), fetch_timeout_ms);
+}
+
+bool Combining::is_expected(const std::string& shard, const arena::Manifest& manifest) const {
+  const auto piece = protocol::group_piece(making_.recipe, shard);
+  const auto info = piece_info(manifest);
+  if (!piece || info.shard != shard || info.version != piece_.version || info.world_size != piece_.world_size)
+    return false;
+  if (piece->is_parity) {
+    return info.recipe.rows == making_.recipe.rows && info.recipe.member == piece->member &&
+           info.recipe.ingredients == making_.recipe.ingredients &&
+           info.length_bytes == layout_.parity_bytes_of(piece->member);
+  }
+  const auto& ingredient = making_.recipe.ingredients[piece->member];
+  return info.length_bytes == ingredient.length_bytes && info.layout_bytes == ingredient.layout_bytes &&
+         info.root_digest == ingredient.root_digest;
+}
+
+void Combining::manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
+                               bool is_damaged) {
+  Input& input = inputs_.at(shard);
+  if (!manifest && is_damaged) damaged(shard, input.nodes[attempt]);
+  if (!manifest && attempt + 1 < input.nodes.size() && !has_failed()) return ask_for_manifest(shard, attempt + 1);
+  if (!manifest) fail(is_damaged ? FetchResult::corrupt : FetchResult::failed);
+  bool is_last = false;
+  bool goes_on = false;
+  {
+    const std::lock_guard lock(mutex_);
+    input.manifest = std::move(manifest);
+    is_last = --manifests_missing_ == 0;
+    goes_on = is_last && !failure_ && !cancelled_;
+  }
+  if (goes_on) {
+    keep_manifests();
+    if (prepare_slot())
+      launch();
+    else
+      fail(FetchResult::no_space);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    --under_way_;
+  }
+  finish_if_over();
+}
+
+void Combining::keep_manifests() {
+  kept_ = {making_.recipe.rows, making_.recipe.member, {}};
+  kept_.members.resize(making_.recipe.ingredients.size());
+  for (const auto& [shard, input] : inputs_) {
+    const auto piece = protocol::group_piece(making_.recipe, shard);
+    if (!piece || !input.manifest) continue;
+    if (piece->is_parity) {
+      kept_.members = decode_kept_manifests(input.manifest->layout).members;
+      break;
+    }
+    kept_.members[piece->member] = input.manifest;
+  }
+  const auto wanted = *protocol::group_piece(making_.recipe, piece_.shard);
+  if (wanted.is_parity)
+    kept_.member = wanted.member;
+  else
+    expected_ = kept_.members[wanted.member]->leaves;
+  for (std::uint32_t member = 0; member < kept_.members.size(); ++member) {
+    const auto& manifest = kept_.members[member];
+    if (manifest && inputs_.contains(manifest->shard)) inputs_.at(manifest->shard).manifest = manifest;
+  }
+}
+
+bool Combining::prepare_slot() {
+  const std::uint64_t layout_bytes =
+      piece_.is_parity() ? encoded_bytes(piece_.recipe) : static_cast<std::uint64_t>(piece_.layout_bytes);
+  if (!slot_.fits(piece_.length_bytes, layout_bytes)) return false;
+  slot_.begin();
+  slot_.drop(Version());  // this version may have been dropped from here before
+  leaves_.assign(kernels::leaf_count(piece_.length_bytes), 0);
+  return true;
+}
+
+// ---- Chunks ----
+
+bool Combining::has_next() const { return step_ < steps_.size(); }
+
+// The next range of the current step. Under the lock.
+std::shared_ptr<Combining::Chunk> Combining::next_chunk() {
+  const placement::DecodeStep& step = steps_[step_];
+  auto chunk = std::make_shared<Chunk>();
+  chunk->coder = coders_[step_];
+  chunk->first_byte = step.bytes.first_byte + in_step_;
+  chunk->size_bytes = std::min<std::uint64_t>(ChunkBuffers::size_bytes, step.bytes.size_bytes - in_step_);
+  for (const auto& source : step.sources) {
+    Chunk::Part& part = chunk->parts.emplace_back();
+    if (source.bytes.size_bytes == 0) continue;
+    const std::string name = protocol::group_piece_name(making_.recipe, source.member, source.position);
+    std::uint64_t first_byte = source.bytes.first_byte + in_step_;
+    if (layout_.is_parity(source.position))
+      first_byte += layout_.row_offset(source.member, source.position - layout_.columns());
+    // Zeros follow where it ends before its last leaf does.
+    const std::uint64_t length_bytes = inputs_.at(name).manifest->length_bytes;
+    if (first_byte >= length_bytes) continue;
+    part.shard = name;
+    part.first_byte = first_byte;
+    part.size_bytes = std::min<std::uint64_t>(chunk->size_bytes, length_bytes - first_byte);
+  }
+  in_step_ += chunk->size_bytes;
+  if (in_step_ == step.bytes.size_bytes) {
+    ++step_;
+    in_step_ = 0;
+  }
+  return chunk;
+}
+
+// Keeps the window full.
+void Combining::launch() {
+  for (;;) {
+    std::shared_ptr<Chunk> chunk;
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_ || cancelled_ || !has_next() || under_way_ > chunks_in_flight) return;
+      chunk = next_chunk();
+      ++under_way_;
+    }
+    std::size_t fetched = 0;
+    for (Chunk::Part& part : chunk->parts) {
+      if (part.shard.empty()) continue;
+      const Input& input = inputs_.at(part.shard);
+      if (input.here != nullptr) {
+        part.data = input.here->data() + part.first_byte;
+        part.node = with_.node;
+      } else {
+        ++fetched;
+      }
+    }
+    chunk->missing = fetched + 1;  // and the call below
+    const bool is_ragged = chunk->first_byte + chunk->size_bytes > piece_.length_bytes;
+    with_.buffers.ask(fetched + (is_ragged ? 1 : 0), [self = shared_from_this(), chunk](auto buffers) {
+      chunk->buffers = std::move(buffers);
+      std::size_t next = 0;
+      for (Chunk::Part& part : chunk->parts) {
+        if (!part.shard.empty() && part.data == nullptr) part.data = chunk->buffers[next++];
+      }
+      for (std::size_t i = 0; i < chunk->parts.size(); ++i) {
+        const Chunk::Part& part = chunk->parts[i];
+        if (!part.shard.empty() && self->inputs_.at(part.shard).here == nullptr) self->fetch(chunk, i, 0);
+      }
+      self->source_ready(chunk);
+    });
+  }
+}
+
+void Combining::fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt) {
+  Chunk::Part& part = chunk->parts[source];
+  part.node = inputs_.at(part.shard).nodes[attempt];
+  with_.transport.fetch(part.node, {part.shard, piece_.version.word()}, {part.first_byte, part.size_bytes, false},
+                        std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), fetch_timeout_ms);
+}
+
+void Combining::source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt,
+                             bool is_whole) {
+  const Chunk::Part& part = chunk->parts[source];
+  const bool has_another = attempt + 1 < inputs_.at(part.shard).nodes.size();
+  if (!is_whole && has_another && !has_failed()) return fetch(chunk, source, attempt + 1);
+  if (!is_whole) fail(FetchResult::failed);
+  source_ready(chunk);
+}
+
+void Combining::source_ready(const std::shared_ptr<Chunk>& chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (--chunk->missing != 0) return;
+  }
+  with_.pool.submit([self = shared_from_this(), chunk] {
+    self->combine(chunk);
+    self->chunk_over(chunk);
+  });
+}
+
+void Combining::combine(const std::shared_ptr<Chunk>& chunk) {
+  if (has_failed()) return;
+  std::vector<kernels::Source> sources;
+  std::vector<std::vector<std::uint64_t>> digests;
+  std::vector<std::uint64_t*> digest_places;
+  for (const Chunk::Part& part : chunk->parts) {
+    sources.push_back({part.data, part.size_bytes});
+    digests.emplace_back(kernels::leaf_count(part.size_bytes));
+    digest_places.push_back(digests.back().empty() ? nullptr : digests.back().data());
+  }
+  const std::uint64_t wanted_bytes =
+      std::min<std::uint64_t>(chunk->size_bytes, piece_.length_bytes - chunk->first_byte);
+  const bool is_ragged = wanted_bytes < chunk->size_bytes;
+  std::byte* place = slot_.data() + chunk->first_byte;
+  std::vector<std::uint64_t> made(kernels::leaf_count(chunk->size_bytes));
+  const kernels::Output output{is_ragged ? chunk->buffers.back() : place, made.data()};
+  chunk->coder->combine(sources, std::span(&output, 1), chunk->size_bytes, digest_places);
+  if (!check_sources(*chunk, digests)) return;
+  if (is_ragged) {
+    std::memcpy(place, output.data, wanted_bytes);
+    kernels::digest_leaves(place, wanted_bytes, made.data());
+  }
+  const std::size_t first_leaf = chunk->first_byte / kernels::leaf_size_bytes;
+  const std::size_t count = kernels::leaf_count(wanted_bytes);
+  const bool is_good = expected_.empty() || std::equal(made.begin(), made.begin() + static_cast<std::ptrdiff_t>(count),
+                                                       expected_.begin() + static_cast<std::ptrdiff_t>(first_leaf));
+  if (!is_good) return fail(FetchResult::corrupt);
+  std::copy_n(made.begin(), count, leaves_.begin() + static_cast<std::ptrdiff_t>(first_leaf));
+}
+
+bool Combining::check_sources(const Chunk& chunk, const std::vector<std::vector<std::uint64_t>>& digests) {
+  bool is_good = true;
+  for (std::size_t i = 0; i < chunk.parts.size(); ++i) {
+    const Chunk::Part& part = chunk.parts[i];
+    if (part.shard.empty()) continue;
+    const auto& leaves = inputs_.at(part.shard).manifest->leaves;
+    const auto expected = leaves.begin() + static_cast<std::ptrdiff_t>(part.first_byte / kernels::leaf_size_bytes);
+    if (std::equal(digests[i].begin(), digests[i].end(), expected)) continue;
+    damaged(part.shard, part.node);
+    is_good = false;
+  }
+  if (!is_good) fail(FetchResult::corrupt);
+  return is_good;
+}
+
+void Combining::chunk_over(const std::shared_ptr<Chunk>& chunk) {
+  with_.buffers.give_back(std::exchange(chunk->buffers, {}));
+  {
+    const std::lock_guard lock(mutex_);
+    --under_way_;
+  }
+  launch();
+  finish_if_over();
+}
+
+// ---- The end ----
+
+// Nothing new is begun then.
+bool Combining::has_failed() {
+  const std::lock_guard lock(mutex_);
+  return failure_ || cancelled_;
+}
+
+void Combining::fail(FetchResult result) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_ || result == FetchResult::corrupt) failure_ = result;
+}
+
+void Combining::damaged(const std::string& shard, NodeId node) {
+  const std::lock_guard lock(mutex_);
+  const bool is_known = std::any_of(damaged_.begin(), damaged_.end(),
+                                    [&](const Damaged& each) { return each.shard == shard && each.node == node; });
+  if (!is_known) damaged_.push_back({node, shard});
+}
+
+void Combining::finish_if_over() {
+  Outcome outcome;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool has_ended = failure_ || cancelled_ || (manifests_missing_ == 0 && !has_next());
+    if (over_ || under_way_ != 0 || !has_ended) return;
+    over_ = true;
+    outcome.damaged = damaged_;
+    outcome.result = failure_ ? *failure_ : cancelled_ ? FetchResult::failed : FetchResult::complete;
+  }
+  if (outcome.result == FetchResult::complete) seal(outcome);
+  for (auto& [shard, input] : inputs_) input.here = nullptr;  // pins
+  done_(std::move(outcome));
+}
+
+void Combining::seal(Outcome& outcome) {
+  arena::Manifest manifest;
+  if (piece_.is_parity()) {
+    manifest.shard = piece_.shard;
+    manifest.version = piece_.version;
+    manifest.length_bytes = piece_.length_bytes;
+    manifest.world_size = piece_.world_size;
+    manifest.layout = encode(kept_);
+    manifest.layout_hash = arena::layout_hash(manifest.layout);
+    manifest.leaves = std::move(leaves_);
+    manifest.root_digest = kernels::root_digest(manifest.leaves, manifest.length_bytes);
+  } else {
+    manifest = *kept_.members[protocol::group_piece(making_.recipe, piece_.shard)->member];
+    // All leaves were compared; their root is what was asked for.
+    if (piece_info(manifest) != piece_) {
+      outcome.result = FetchResult::corrupt;
+      return;
+    }
+  }
+  slot_.seal(manifest);
+  outcome.manifest = std::move(manifest);
+}
+
+}  // namespace ckpt::agent

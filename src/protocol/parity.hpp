@@ -1,0 +1,73 @@
+// Parity among the stored pieces: what its pieces are called, what they are made of, and what can be made with their
+// help. A parity piece tells all of that itself, so nothing needs to be remembered of the arrangement it was made in.
+// Pure functions of what the nodes report.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "placement/parity.hpp"
+#include "placement/parity_recovery.hpp"
+#include "protocol/recovery.hpp"
+
+namespace ckpt::protocol {
+
+// Which parity a place is for: of a group of as many shards as it has members, "" where one has none.
+struct ParityOf {
+  std::uint32_t rows = 0;
+  std::uint32_t member = 0;
+  std::vector<std::string> shards;
+};
+
+// A group is called after the shards in it and nothing else, so that its pieces are found again whoever holds them.
+std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shards, std::uint32_t member);
+
+// Whether there is such a group at all; all functions below take none else.
+bool is_valid(const Recipe& recipe);
+
+// Of whole digest leaves: every shard counts as if it ended with one.
+placement::ParityLayout layout_of(const Recipe& recipe);
+
+// A member's shard or its parity, among a group's pieces.
+struct GroupPiece {
+  std::uint32_t member = 0;
+  bool is_parity = false;
+  bool operator==(const GroupPiece&) const = default;
+};
+std::optional<GroupPiece> group_piece(const Recipe& recipe, std::string_view shard);
+// The reverse, for a position of one of the group's stripes.
+std::string group_piece_name(const Recipe& recipe, std::uint32_t member, std::uint32_t position);
+
+// The member's shard at the version of `parity`, whose recipe has it.
+PieceInfo ingredient_piece(const PieceInfo& parity, std::uint32_t member);
+
+// What of the group is not among these pieces, by name; and how the wanted one is made of the others. Nothing lost in
+// the plan: it can be made.
+placement::LostPieces lost_pieces(const Recipe& recipe, const std::vector<Making::Source>& there);
+placement::DecodePlan plan_making(const Recipe& recipe, const GroupPiece& wanted, const placement::LostPieces& lost);
+
+// Something that no node has, or no one any more, and what it can be made of.
+struct Makeable {
+  PieceInfo piece;
+  Making making;
+};
+
+// Of one version's pieces: the shards that are lost and can be decoded.
+std::map<std::string, Makeable> decodable(const std::map<std::string, Holders>& pieces);
+
+// How to make this parity of one version's pieces, for the first time or anew; nothing where it cannot be.
+std::optional<Makeable> make_parity(const ParityOf& parity, Version version, std::uint32_t world_size,
+                                    const std::map<std::string, Holders>& pieces);
+
+// Whether what a parity piece was made of is what the version has.
+bool is_true_to(const Recipe& recipe, const std::map<std::string, Holders>& pieces);
+
+// How many members the group of this parity can still lose, of one version's pieces: 0 where no more than that, or not
+// even that, is there.
+std::uint32_t losses_left(const ParityOf& parity, const std::map<std::string, Holders>& pieces);
+
+}  // namespace ckpt::protocol
