@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocol/node.hpp"
+#include "protocol/parity.hpp"
 
 namespace ckpt::protocol {
 
@@ -21,8 +22,10 @@ inline std::string private_shard(Rank rank) { return "rank" + std::to_string(ran
 // Every rank on the node of its number.
 inline NodeId own_node(Rank rank) { return rank; }
 
+// Main shards fill their parity groups evenly, whatever the number of members.
 inline PieceInfo piece_of(const std::string& shard, Version version, std::uint32_t world_size) {
-  return {shard, version, 1000, 100, std::hash<std::string>{}(shard) ^ version.word(), world_size};
+  const std::uint64_t length_bytes = shard.ends_with(".private") ? 1000 : 60 * placement::parity_unit_bytes;
+  return {shard, version, length_bytes, 100, std::hash<std::string>{}(shard) ^ version.word(), world_size};
 }
 
 class Cluster {
@@ -189,6 +192,23 @@ class Cluster {
   bool fetching = true;   // false: fetches stay under way
   bool releasing = true;  // false: dropped slots keep a reader
   std::vector<StartFetch> held_fetches;
+  std::vector<NodeId> held_by;
+  void release_fetches() {
+    fetching = true;
+    const auto nodes = std::exchange(held_by, {});
+    const auto fetches = std::exchange(held_fetches, {});
+    for (std::size_t i = 0; i < fetches.size(); ++i) {
+      StartFetch fetch = fetches[i];
+      carry_out(nodes[i], fetch);
+    }
+    drain();
+  }
+  // A reader finds that the piece's bytes are not what they were.
+  void rot(NodeId node, const std::string& shard, Version version) {
+    feed(node, PieceCorrupt{*nodes_.at(node)->find(shard, version)});
+    drain();
+  }
+  std::map<std::string, int> made;  // out of other pieces, by shard
   std::vector<SlotRef> held_releases;
   struct Storage {
     std::map<Version, std::map<std::string, PieceInfo>> written;
@@ -257,12 +277,36 @@ class Cluster {
   void carry_out(NodeId from, StartFetch& fetch) {
     if (!fetching) {
       held_fetches.push_back(fetch);
+      held_by.push_back(from);
       return;
     }
     if (fetch.source == storage_node) return read_stored(from, fetch);
+    if (fetch.source == parity_node) return make(from, fetch);
     const bool there = nodes_.contains(fetch.source) &&
                        nodes_.at(fetch.source)->find(fetch.piece.shard, fetch.piece.version) != nullptr;
     feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed, {}});
+  }
+  // Out of the ranges that are needed and no others.
+  void make(NodeId from, const StartFetch& fetch) {
+    const Recipe& recipe = fetch.making.recipe;
+    const auto wanted = group_piece(recipe, fetch.piece.shard);
+    const auto plan = plan_making(recipe, *wanted, lost_pieces(recipe, fetch.making.sources));
+    const auto has = [&](const std::string& shard) {
+      return std::any_of(fetch.making.sources.begin(), fetch.making.sources.end(), [&](const auto& source) {
+        return source.shard == shard && nodes_.contains(source.node) &&
+               nodes_.at(source.node)->find(shard, fetch.piece.version) != nullptr;
+      });
+    };
+    bool there = plan.lost.empty();
+    for (const auto& step : plan.steps) {
+      for (const auto& source : step.sources)
+        there =
+            there && (source.bytes.size_bytes == 0 || has(group_piece_name(recipe, source.member, source.position)));
+    }
+    ++made[fetch.piece.shard];
+    PieceInfo piece = fetch.piece;
+    if (piece.root_digest == 0) piece.root_digest = std::hash<std::string>{}(piece.shard) ^ piece.version.word();
+    feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed, {}, piece});
   }
   void read_stored(NodeId from, const StartFetch& fetch) {
     ++storage->reads[fetch.piece.shard];
