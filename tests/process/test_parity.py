@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
+import json
+import subprocess
 
 import pytest
 from ckptengine import Status, Tier
-from conftest import refused, together
+from conftest import build_file_of, refused, together
 from small_job import RANKS, Job
 
+# And how many nodes of the one group may be lost at once.
 PROTECTIONS = {"xor(4)": 1, "xor(2)": 1, "rs(4,2)": 2, "rs(4,3)": 3, "copies(2)+xor(4)": 1}
+
+
+def agent_status(cluster, node: str) -> dict:
+    ckptctl = build_file_of("ckptctl")
+    where = [f"--arena-dir={cluster.arena}", f"--coordination={cluster.coordination}"]
+    answer = subprocess.run([ckptctl, "status", "--json", *where, f"--job={cluster.job}"], capture_output=True,
+                            text=True, check=True, timeout=30)
+    return next(agent for agent in json.loads(answer.stdout)["agents"] if agent["node"] == node)
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
@@ -25,3 +35,100 @@ def test_nodes_may_be_lost_again_and_again(cluster, protection, shared):
         job.assert_restored(round_)
         job.commit(round_ + 1)
     job.close()
+
+
+def test_what_is_lost_is_decoded_and_nothing_else(cluster):
+    job = Job(cluster, False, protection="rs(4,2)")
+    job.start()
+    job.restore()
+    job.commit(0)
+    job.lose(1, 2)
+    job.start()
+    starts = job.restore()
+    job.assert_state(0)
+    assert [start.main_tier for start in starts] == [Tier.LOCAL, Tier.DECODED, Tier.DECODED, Tier.LOCAL]
+    assert [start.private_tier for start in starts] == [Tier.LOCAL, Tier.DECODED, Tier.DECODED, Tier.LOCAL]
+
+
+@pytest.mark.parametrize(("protection", "shared", "nodes"), [
+    ("xor(4)", False, (0, 1)), ("xor(4)", True, (1, 3)), ("rs(4,2)", False, (0, 1, 3)), ("xor(2)", False, (0, 2)),
+])
+def test_beyond_its_tolerance_the_loss_is_named(cluster, protection, shared, nodes):
+    job = Job(cluster, shared, protection=protection)
+    job.start()
+    job.restore()
+    job.commit(0)
+    job.lose(*nodes)
+    job.start()
+    results = together(*(lambda engine=engine: refused(engine.restore) for engine in job.engines))
+    for status, message in results:
+        assert status is Status.LOST and "beyond tolerance" in message, message
+
+
+def test_a_node_of_each_group_may_be_lost(cluster):
+    """xor(2) on four nodes makes the groups {0, 2} and {1, 3}."""
+    job = Job(cluster, False, protection="xor(2)")
+    job.start()
+    job.restore()
+    job.commit(0)
+    job.lose(0, 1)
+    job.start()
+    job.assert_restored(0)
+
+
+def damage(cluster, node: str) -> None:
+    """A byte of every piece that the node holds, beneath its agent."""
+    for segment in agent_status(cluster, node)["segments"]:
+        with open(segment["file"], "r+b") as file:
+            size = file.seek(0, 2)
+            for at in range(200_000, size, 60_000):
+                file.seek(at)
+                byte = file.read(1)
+                file.seek(at)
+                file.write(bytes([byte[0] ^ 0x10]))
+
+
+def test_ten_rounds_of_losses_and_damage_each_with_others(cluster):
+    job = Job(cluster, False, protection="rs(4,2)")
+    job.start()
+    job.restore()
+    job.commit(0)
+    for round_ in range(10):
+        first, second = round_ % RANKS, (round_ * 3 + 1) % RANKS
+        job.close()
+        if round_ % 2:
+            damage(cluster, f"n{second}")
+        job.lose(first)
+        job.start()
+        job.assert_restored(round_)
+        job.commit(round_ + 1)
+
+
+def test_people_are_told_how_much_protection_there_is(cluster):
+    job = Job(cluster, False, protection="rs:4,2")
+    job.start()
+    job.restore()
+    job.commit(0)
+    status = agent_status(cluster, "n1")
+    assert (status["protection"], status["parity"], status["copies"]) == ("rs(4,2)", 2, 1)
+    parity = [segment for segment in status["segments"] if segment["shard"].startswith("parity.")]
+    assert len(parity) == 2, "one for main shards, one for private ones"
+    assert all(segment["kind"] == "held" for segment in parity)
+    shards = {segment["shard"] for segment in status["segments"]}
+    assert shards - {segment["shard"] for segment in parity} == {"rank1", "rank1.private"}, "and nobody's copy"
+    words = subprocess.run(
+        [build_file_of("ckptctl"), "status", f"--arena-dir={cluster.arena}", f"--coordination={cluster.coordination}"],
+        capture_output=True, text=True, check=True, timeout=30).stdout
+    assert "parity for 2 of 2 losses in a group" in words
+
+
+@pytest.mark.parametrize("protection", ["xor", "xor(1)", "rs(4,4)", "copies(0)", "copies(2)+copies(3)", "raid6"])
+def test_a_protection_that_there_is_not_is_refused(cluster, protection):
+    status, message = refused(cluster.engine, protection=protection)
+    assert status is Status.INVALID and "protection" in message and "xor(n)" in message
+
+
+@pytest.mark.parametrize("shard", ["parity.x", "parity.0123456789abcdef.0of4"])
+def test_no_shard_can_be_called_like_parity(cluster, shard):
+    status, message = refused(cluster.engine, shard=shard)
+    assert status is Status.INVALID and "parity." in message

@@ -1,0 +1,315 @@
+// Whole agents under parity, and everything that can happen to what they hold: {erased, damaged} x {shards, parity,
+// whole nodes} x {neighbours in the group, others} x {before, during, after encoding}. What comes back is what the
+// protection promises, byte for byte.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <mutex>
+
+#include "cluster.hpp"
+#include "protocol/parity.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using ::testing::Each;
+using testing::Cluster;
+using testing::eventually;
+using testing::on_all;
+using testing::Trainer;
+
+using Trainers = std::vector<std::unique_ptr<Trainer>>;
+
+// Stands between all agents and their fetches.
+class Gate {
+ public:
+  // From now on so many fetches pass, and those after them wait.
+  void close_after(std::size_t count) {
+    const std::lock_guard lock(mutex_);
+    passes_ = count;
+  }
+  void open() {
+    std::vector<Held> held;
+    {
+      const std::lock_guard lock(mutex_);
+      passes_.reset();
+      held = std::exchange(held_, {});
+    }
+    for (const Held& each : held) each.go();
+  }
+  bool holds_some() {
+    const std::lock_guard lock(mutex_);
+    return !held_.empty();
+  }
+  void pass(const void* owner, std::function<void()> go, std::function<void()> give_up) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (passes_ && *passes_ == 0) {
+        held_.push_back({owner, std::move(go), std::move(give_up)});
+        return;
+      }
+      if (passes_) --*passes_;
+    }
+    go();
+  }
+  // The owner ends.
+  void give_up(const void* owner) {
+    std::vector<Held> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Held& each : held_) {
+        if (each.owner == owner) ended.push_back(std::move(each));
+      }
+      std::erase_if(held_, [&](const Held& each) { return each.owner == owner; });
+    }
+    for (const Held& each : ended) each.give_up();
+  }
+
+ private:
+  struct Held {
+    const void* owner;
+    std::function<void()> go;
+    std::function<void()> give_up;
+  };
+  std::mutex mutex_;
+  std::optional<std::size_t> passes_;
+  std::vector<Held> held_;
+};
+
+class GatedTransport : public net::Transport {
+ public:
+  GatedTransport(std::unique_ptr<net::Transport> inner, Gate& gate) : inner_(std::move(inner)), gate_(gate) {}
+  ~GatedTransport() override { gate_.give_up(this); }
+  std::string address() const override { return inner_->address(); }
+  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+    inner_->set_peer(peer, instance, address);
+  }
+  bool send(net::NodeId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) override {
+    gate_.pass(
+        this, [=, this] { inner_->fetch(from, piece, part, sink, timeout_ms); },
+        [sink] { sink->ended(net::FetchEnd::timed_out); });
+  }
+  std::string description() const override { return inner_->description(); }
+
+ private:
+  const std::unique_ptr<net::Transport> inner_;
+  Gate& gate_;
+};
+
+enum class Harm { erase, damage };
+enum class What { shards, parity, nodes };
+enum class When { before, during, after };
+
+struct Group {
+  const char* protection;
+  std::vector<std::uint32_t> victims;  // as many as may be lost
+  const char* name;
+};
+
+using Case = std::tuple<Group, Harm, What, When>;
+
+class ParityMatrix : public ::testing::TestWithParam<Case> {
+ protected:
+  static constexpr std::uint32_t ranks = 4;
+
+  void SetUp() override {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) start_agent(rank);
+    start_trainers();
+  }
+  void TearDown() override {
+    trainers_.clear();
+    gate_.open();
+  }
+
+  static std::string node(std::uint32_t rank) { return "n" + std::to_string(rank); }
+  void start_agent(std::uint32_t rank) {
+    cluster_.start(node(rank),
+                   {{"protection", std::get<Group>(GetParam()).protection},
+                    {"heartbeat_ms", "20"},
+                    {"node_timeout_ms", "1000"},
+                    {"lease_ms", "1000"},
+                    {"node_wait_ms", "500"}},
+                   [this](AgentSetup& setup) {
+                     setup.make_transport = [this](const auto& options, net::Transport::Handlers handlers) {
+                       return std::make_unique<GatedTransport>(net::Transport::create(options, std::move(handlers)),
+                                                               gate_);
+                     };
+                   });
+  }
+  void start_trainers() {
+    trainers_.clear();
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      // Of different lengths, none of them a whole number of leaves.
+      trainers_.push_back(std::make_unique<Trainer>(cluster_, node(rank), rank, 60'000 + 17'001 * rank));
+    }
+  }
+  std::int64_t restore() {
+    EXPECT_THAT(on_all(trainers_, [](Trainer& trainer) { return trainer.restore(); }), Each(CKPT_OK))
+        << trainers_[0]->error();
+    const std::int64_t iteration = trainers_[0]->restored().iteration;
+    for (const auto& trainer : trainers_) {
+      EXPECT_EQ(trainer->restored().iteration, iteration);
+      EXPECT_TRUE(iteration < 0 || trainer->holds(iteration));
+    }
+    return iteration;
+  }
+  // The next iteration that all ranks take.
+  std::int64_t capture() {
+    const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(testing::patience).count());
+    while (!deadline.passed()) {
+      ++iteration_;
+      const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot(iteration_); });
+      if (std::all_of(taken.begin(), taken.end(), [](ckpt_status status) { return status == CKPT_OK; }))
+        return iteration_;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    throw std::runtime_error("nothing was captured");
+  }
+  std::int64_t commit() {
+    for (;;) {
+      const std::int64_t iteration = capture();
+      const auto waited = on_all(trainers_, [&](Trainer& trainer) { return trainer.wait_commit(iteration); });
+      if (std::all_of(waited.begin(), waited.end(), [](ckpt_status status) { return status == CKPT_OK; }))
+        return iteration;
+    }
+  }
+
+  bool is_chosen(const std::string& shard) const {
+    const bool is_parity = shard.starts_with(protocol::parity_prefix);
+    const What what = std::get<What>(GetParam());
+    return what == What::nodes || is_parity == (what == What::parity);
+  }
+  // visit(segment, slot) for all chosen pieces of the iteration on the node.
+  int each_chosen(std::uint32_t rank, std::int64_t iteration,
+                  const std::function<void(arena::Segment&, std::uint32_t)>& visit) {
+    int count = 0;
+    const auto status = cluster_.status(node(rank));
+    for (const auto& segment : status.at("segments")) {
+      if (!is_chosen(segment.at("shard"))) continue;
+      auto mapped = arena::Segment::attach(segment.at("file").get<std::string>(), arena::Segment::Access::write);
+      for (std::uint32_t slot = 0; slot < mapped.spec().slots; ++slot) {
+        const auto& version = segment.at("slots")[slot].at("version");
+        if (version.is_null() || version.at("iteration") != iteration) continue;
+        visit(mapped, slot);
+        ++count;
+      }
+    }
+    return count;
+  }
+  // A byte of every leaf.
+  int damage(std::uint32_t rank, std::int64_t iteration) {
+    return each_chosen(rank, iteration, [](arena::Segment& segment, std::uint32_t slot) {
+      const auto manifest = segment.slot(slot).read();
+      for (std::uint64_t at = 0; manifest && at < manifest->length_bytes; at += kernels::leaf_size_bytes)
+        segment.writable_slot(slot).data()[at + (manifest->length_bytes - at) % 1000] ^= std::byte{8};
+    });
+  }
+  // Where the agent that starts next does not find it.
+  void erase(std::uint32_t rank, std::int64_t iteration) {
+    if (std::get<What>(GetParam()) == What::nodes) {
+      cluster_.destroy(node(rank));
+    } else {
+      each_chosen(rank, iteration, [](arena::Segment& segment, std::uint32_t slot) {
+        segment.writable_slot(slot).drop(segment.slot(slot).version());
+      });
+      cluster_.stop(node(rank));
+    }
+    start_agent(rank);
+  }
+  void harm(std::int64_t iteration) {
+    const auto& victims = std::get<Group>(GetParam()).victims;
+    const auto [harm, what, when] =
+        std::tuple(std::get<Harm>(GetParam()), std::get<What>(GetParam()), std::get<When>(GetParam()));
+    if (harm == Harm::damage) {
+      int damaged = 0;
+      for (const std::uint32_t victim : victims) damaged += damage(victim, iteration);
+      EXPECT_TRUE(damaged > 0 || what == What::parity);
+      gate_.open();
+      // Whoever makes parity of it finds it, and it is thrown away.
+      const bool is_found = when != When::after && what != What::parity;
+      for (const std::uint32_t victim : victims) {
+        EXPECT_TRUE(!is_found || eventually([&] { return !has_whole(victim, iteration); }));
+      }
+      trainers_.clear();
+    } else {
+      trainers_.clear();
+      for (const std::uint32_t victim : victims) erase(victim, iteration);
+      gate_.open();
+    }
+  }
+  bool has_whole(std::uint32_t rank, std::int64_t iteration) {
+    const auto status = cluster_.status(node(rank));
+    for (const auto& segment : status.at("segments")) {
+      if (segment.at("shard") != "rank" + std::to_string(rank)) continue;
+      for (const auto& slot : segment.at("slots")) {
+        if (!slot.at("version").is_null() && slot.at("version").at("iteration") == iteration) return true;
+      }
+    }
+    return false;
+  }
+
+  Gate gate_;
+  Cluster cluster_{ranks};
+  Trainers trainers_;
+  std::int64_t iteration_ = -1;
+};
+
+TEST_P(ParityMatrix, EndsAsThePromiseSays) {
+  const auto [what, when] = std::tuple(std::get<What>(GetParam()), std::get<When>(GetParam()));
+  EXPECT_EQ(restore(), -1);
+  const std::int64_t base = commit();
+  std::int64_t next = 0;
+  if (when == When::after) {
+    next = commit();
+  } else {
+    gate_.close_after(when == When::before ? 0 : 3);
+    next = capture();
+    ASSERT_TRUE(eventually([&] { return gate_.holds_some(); }));
+    for (std::uint32_t rank = 0; rank < ranks; ++rank)
+      ASSERT_TRUE(eventually([&] { return has_whole(rank, next); })) << rank;
+  }
+  harm(next);
+  start_trainers();
+  const std::int64_t restored = restore();
+  if (when == When::after || what == What::parity) {
+    EXPECT_EQ(restored, next) << "it was committed, or all shards of it are there";
+  } else if (when == When::before) {
+    EXPECT_EQ(restored, base) << "nothing can give back what no parity was made of";
+  } else {
+    EXPECT_TRUE(restored == base || restored == next) << restored;
+  }
+  // And on it goes: protected again, and able to lose the others.
+  iteration_ = std::max(iteration_, restored);
+  const std::int64_t last = commit();
+  trainers_.clear();
+  const std::uint32_t other = 3;
+  cluster_.destroy(node(other));
+  start_agent(other);
+  start_trainers();
+  EXPECT_EQ(restore(), last);
+  EXPECT_EQ(trainers_[other]->restored().main_tier, CKPT_TIER_DECODED);
+}
+
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  const auto& [group, harm, what, when] = info.param;
+  const char* harms[] = {"Erased", "Damaged"};
+  const char* whats[] = {"Shards", "Parity", "Nodes"};
+  const char* whens[] = {"BeforeEncoding", "DuringEncoding", "AfterEncoding"};
+  return std::string(group.name) + harms[static_cast<int>(harm)] + whats[static_cast<int>(what)] +
+         whens[static_cast<int>(when)];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ParityMatrix,
+                         ::testing::Combine(::testing::Values(Group{"xor(4)", {1}, "One"},
+                                                              Group{"rs(4,2)", {1, 2}, "Neighbours"},
+                                                              Group{"rs(4,2)", {0, 2}, "Apart"}),
+                                            ::testing::Values(Harm::erase, Harm::damage),
+                                            ::testing::Values(What::shards, What::parity, What::nodes),
+                                            ::testing::Values(When::before, When::during, When::after)),
+                         name_of);
+
+}  // namespace
+}  // namespace ckpt::agent
