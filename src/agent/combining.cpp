@@ -147,6 +147,7 @@ void Combining::start() {
 
 void Combining::plan() {
   for (const auto& source : making_.sources) {
+    if (source.shard == piece_.shard) continue;  // it is made of the others, whoever has it
     Input& input = inputs_[source.shard];
     if (source.node != with_.node) input.nodes.push_back(source.node);
   }
@@ -340,7 +341,11 @@ void Combining::launch() {
       }
       for (std::size_t i = 0; i < chunk->parts.size(); ++i) {
         const Chunk::Part& part = chunk->parts[i];
-        if (!part.shard.empty() && self->inputs_.at(part.shard).here == nullptr) self->fetch(chunk, i, 0);
+        if (part.shard.empty() || self->inputs_.at(part.shard).here != nullptr) continue;
+        if (self->has_failed())
+          self->source_ready(chunk);  // while it waited for the buffers
+        else
+          self->fetch(chunk, i, 0);
       }
       self->source_ready(chunk);
     });
@@ -360,6 +365,10 @@ void Combining::source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t so
   const bool has_another = attempt + 1 < inputs_.at(part.shard).nodes.size();
   if (!is_whole && has_another && !has_failed()) return fetch(chunk, source, attempt + 1);
   if (!is_whole) fail(FetchResult::failed);
+  {
+    const std::lock_guard lock(mutex_);
+    received_bytes_ += is_whole ? part.size_bytes : 0;
+  }
   source_ready(chunk);
 }
 
@@ -457,6 +466,7 @@ void Combining::finish_if_over() {
     if (over_ || under_way_ != 0 || !has_ended) return;
     over_ = true;
     outcome.damaged = damaged_;
+    outcome.received_bytes = received_bytes_;
     outcome.result = failure_ ? *failure_ : cancelled_ ? FetchResult::failed : FetchResult::complete;
   }
   if (outcome.result == FetchResult::complete) seal(outcome);

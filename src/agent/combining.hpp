@@ -38,6 +38,7 @@ class Combining : public std::enable_shared_from_this<Combining> {
     protocol::FetchResult result = protocol::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
     std::vector<Damaged> damaged;
+    std::uint64_t received_bytes = 0;  // of sources, from other nodes
   };
   using Done = std::function<void(Outcome outcome)>;
 
@@ -115,6 +116,7 @@ class Combining : public std::enable_shared_from_this<Combining> {
   std::uint64_t in_step_ = 0;  // its place there
   std::vector<std::uint64_t> leaves_;
   std::vector<Damaged> damaged_;
+  std::uint64_t received_bytes_ = 0;
   std::optional<protocol::FetchResult> failure_;
   bool cancelled_ = false;
   bool over_ = false;

@@ -84,6 +84,7 @@ void Fetches::combine(std::uint64_t id, net::Transport& transport, const std::sh
 void Fetches::combined(std::uint64_t id, Combining::Outcome outcome) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
+  moved_.received_bytes += outcome.received_bytes;
   for (const auto& source : outcome.damaged) callbacks_.damaged(source, found->second.order.piece.version);
   end(id, outcome.result, std::move(outcome.manifest));
 }
@@ -98,6 +99,10 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
   protocol::FetchEnded ended{id, result, trouble, {}};
   if (result == FetchResult::complete) {
     ended.made = piece_info(*manifest);
+    if (fetch.order.source == protocol::parity_node)
+      moved_.made_bytes += ended.made.length_bytes;
+    else if (fetch.order.source != protocol::storage_node)
+      moved_.received_bytes += ended.made.length_bytes;
     index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
   }
   callbacks_.ended(fetch.order, std::move(ended));

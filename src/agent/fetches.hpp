@@ -17,6 +17,12 @@
 
 namespace ckpt::agent {
 
+// Of what was fetched or made to its end, and of what it was made of. Manifests are not counted.
+struct Moved {
+  std::uint64_t received_bytes = 0;  // from other nodes
+  std::uint64_t made_bytes = 0;      // by combining: parity, and what was decoded
+};
+
 class Fetches {
  public:
   // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already.
@@ -42,6 +48,7 @@ class Fetches {
 
   bool writes_into(const SegmentKey& key) const;
   bool writes_into(const protocol::SlotRef& slot) const;
+  const Moved& moved() const { return moved_; }
 
  private:
   struct Fetch {
@@ -68,6 +75,7 @@ class Fetches {
   CoreQueue& queue_;
   const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
+  Moved moved_;
 };
 
 }  // namespace ckpt::agent

@@ -202,7 +202,9 @@ json Driver::status_json() const {
             {"fetches", counters.fetches},
             {"failed_fetches", counters.failed_fetches},
             {"corrupt", counters.corrupt},
-            {"refused", counters.refused}}}};
+            {"refused", counters.refused},
+            {"bytes_received", fetches_.moved().received_bytes},
+            {"bytes_made", fetches_.moved().made_bytes}}}};
 }
 
 }  // namespace ckpt::agent

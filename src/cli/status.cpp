@@ -103,7 +103,8 @@ std::string agent_text(const json& agent) {
     text += "\n";
   }
   text += "  counted:";
-  for (const auto& [name, count] : agent.at("counters").items()) text += " " + name + " " + count.dump();
+  for (const auto& [name, count] : agent.at("counters").items())
+    text += " " + name + " " + (name.starts_with("bytes_") ? human_bytes(count.get<std::uint64_t>()) : count.dump());
   text += "\n";
   if (!agent.at("ranks").empty()) text += "\n" + ranks_table(agent.at("ranks"));
   if (!agent.at("segments").empty()) text += "\n" + segments_table(agent.at("segments"));
