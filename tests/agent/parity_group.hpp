@@ -1,0 +1,270 @@
+// A parity group with real bytes, spread over nodes of this process: their arenas, what each of them serves, and a
+// transport whose every fetch a test can let fail, damage or hold back.
+#pragma once
+
+#include <algorithm>
+#include <future>
+#include <set>
+
+#include "agent/combining.hpp"
+#include "kernels/gf256.hpp"
+#include "support.hpp"
+
+namespace ckpt::agent::testing {
+
+// What a test does to a fetch.
+struct Fate {
+  std::optional<net::FetchEnd> end = {};       // breaks off with half of the bytes there
+  std::optional<std::size_t> wrong_byte = {};  // of the range, else of the manifest; counted modulo its size
+  bool is_held = false;                        // until release()
+};
+
+// Nodes that serve what is in their index. Every node's fetches run on a thread of its own, or at once.
+class FakeNetwork {
+ public:
+  using Rule = std::function<Fate(protocol::NodeId from, const net::PieceName& piece, const net::FetchPart& part)>;
+
+  FakeNetwork(std::size_t chunk_bytes, bool at_once) : chunk_bytes_(chunk_bytes), at_once_(at_once) {}
+
+  PieceIndex& index(protocol::NodeId node) {
+    const std::lock_guard lock(mutex_);
+    return indexes_[node];
+  }
+  void rule(Rule rule) {
+    const std::lock_guard lock(mutex_);
+    rule_ = std::move(rule);
+  }
+  // Of what all nodes fetched.
+  std::uint64_t bytes_sent() const { return bytes_sent_; }
+  std::size_t fetches() const { return fetches_; }
+  std::size_t held() {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+  void release() {
+    std::vector<std::function<void()>> held;
+    {
+      const std::lock_guard lock(mutex_);
+      held.swap(held_);
+    }
+    for (auto& fetch : held) perform(std::move(fetch));
+  }
+
+  void fetch(protocol::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink) {
+    Fate fate;
+    ++fetches_;
+    {
+      const std::lock_guard lock(mutex_);
+      if (rule_) fate = rule_(from, name, part);
+    }
+    auto job = [this, from, name = std::move(name), part, sink = std::move(sink), fate] {
+      serve(from, name, part, *sink, fate);
+    };
+    if (!fate.is_held) return perform(std::move(job));
+    const std::lock_guard lock(mutex_);
+    held_.push_back(std::move(job));
+  }
+  void drain() { thread_.drain(); }
+
+ private:
+  void perform(std::function<void()> fetch) {
+    if (at_once_)
+      fetch();
+    else
+      thread_.submit(std::move(fetch));
+  }
+
+  void serve(protocol::NodeId from, const net::PieceName& name, const net::FetchPart& part, net::Sink& sink,
+             const Fate& fate) {
+    const Pin pin = index(from).find(name.shard, Version::from_word(name.version));
+    if (pin == nullptr) return sink.ended(net::FetchEnd::not_there);
+    const std::uint64_t length_bytes = pin->manifest().length_bytes;
+    const std::uint64_t first = std::min(part.first_byte, length_bytes);
+    const std::size_t size = std::min(part.size_bytes, length_bytes - first);
+    auto manifest = part.manifest ? pin->encoded_manifest() : std::vector<std::byte>();
+    std::vector<std::byte> data(pin->data() + first, pin->data() + first + size);
+    if (fate.wrong_byte) {
+      auto& bytes = data.empty() ? manifest : data;
+      bytes[*fate.wrong_byte % bytes.size()] ^= std::byte{4};
+    }
+    const auto into = sink.begin(manifest, size);
+    if (!into) return sink.ended(net::FetchEnd::refused);
+    const std::size_t arriving = fate.end ? size / 2 : size;
+    for (std::size_t at = 0; at < arriving; at += chunk_bytes_) {
+      const std::size_t chunk = std::min(chunk_bytes_, arriving - at);
+      std::copy_n(data.data() + at, chunk, into->data() + at);
+      sink.landed(at, chunk);
+      bytes_sent_ += chunk;
+    }
+    sink.ended(fate.end.value_or(net::FetchEnd::complete));
+  }
+
+  const std::size_t chunk_bytes_;
+  const bool at_once_;
+  std::atomic<std::uint64_t> bytes_sent_{0};
+  std::atomic<std::size_t> fetches_{0};
+  std::mutex mutex_;
+  std::map<protocol::NodeId, PieceIndex> indexes_;
+  Rule rule_;
+  std::vector<std::function<void()>> held_;
+  WorkerPool thread_{1};
+};
+
+class FakeTransport : public net::Transport {
+ public:
+  explicit FakeTransport(FakeNetwork& network) : network_(network) {}
+  std::string address() const override { return {}; }
+  void set_peer(net::NodeId, std::uint64_t, const std::string&) override {}
+  bool send(net::NodeId, std::vector<std::byte>) override { return false; }
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t) override {
+    network_.fetch(from, std::move(piece), part, std::move(sink));
+  }
+  std::string description() const override { return "fake"; }
+
+ private:
+  FakeNetwork& network_;
+};
+
+// Node m is member m. Every piece has its place in slot 0 of a segment; what is made goes to slot 1.
+class ParityGroup {
+ public:
+  using Name = protocol::GroupPiece;  // of a piece
+
+  ParityGroup(std::vector<std::size_t> lengths_bytes, std::uint32_t rows, std::size_t chunk_bytes = 100'000,
+              bool at_once = true)
+      : network(chunk_bytes, at_once) {
+    recipe.rows = rows;
+    for (std::size_t m = 0; m < lengths_bytes.size(); ++m) {
+      shards.push_back(make_piece("shard" + std::string(m + 1, 'x'), version, lengths_bytes[m]));
+      const auto info = piece_info(shards.back().manifest);
+      recipe.ingredients.push_back({info.shard, info.length_bytes, info.layout_bytes, info.root_digest});
+    }
+    for (std::uint32_t m = 0; m < members(); ++m) {
+      for (const bool is_parity : {false, true}) {
+        const auto piece = info({m, is_parity});
+        auto spec = segment_spec(protocol::held_rank, piece.shard, piece.length_bytes, 2);
+        spec.manifest_capacity_bytes = arena::manifest_bytes(
+            piece.length_bytes, is_parity ? encoded_bytes(piece.recipe) : static_cast<std::size_t>(piece.layout_bytes));
+        segments_[piece.shard] = std::make_shared<arena::Segment>(arena_.create_segment(spec, 1));
+      }
+      write_piece(segment({m, false})->writable_slot(0), shards[m]);
+      put({m, false}, m);
+    }
+  }
+
+  std::uint32_t members() const { return static_cast<std::uint32_t>(recipe.ingredients.size()); }
+  std::vector<std::string> shard_names() const {
+    std::vector<std::string> names;
+    for (const auto& each : recipe.ingredients) names.push_back(each.shard);
+    return names;
+  }
+  protocol::PieceInfo info(Name name) const {
+    if (!name.is_parity) return piece_info(shards[name.member].manifest);
+    auto own = recipe;
+    own.member = name.member;
+    return {protocol::parity_name(recipe.rows, shard_names(), name.member),
+            version,
+            protocol::layout_of(recipe).parity_bytes_of(name.member),
+            0,
+            0,
+            shards.front().manifest.world_size,
+            own};
+  }
+  std::shared_ptr<arena::Segment> segment(Name name) const { return segments_.at(info(name).shard); }
+  std::vector<Name> all() const {
+    std::vector<Name> names;
+    for (std::uint32_t m = 0; m < members(); ++m) names.insert(names.end(), {{m, false}, {m, true}});
+    return names;
+  }
+
+  // The piece in slot 0, at a node.
+  void put(Name name, protocol::NodeId node) {
+    const auto there = segment(name);
+    network.index(node).add({protocol::held_rank, there->spec().shard, 0}, there, *there->slot(0).read());
+    nodes_[info(name).shard].insert(node);
+  }
+  void lose(Name name, protocol::NodeId node) {
+    network.index(node).drop({protocol::held_rank, info(name).shard, 0}, [] {});
+    nodes_[info(name).shard].erase(node);
+  }
+  void lose(Name name) { lose(name, name.member); }
+  void put(Name name) { put(name, name.member); }
+  // In memory, as a broken chip does it.
+  void spoil(Name name, std::size_t byte) { segment(name)->writable_slot(0).data()[byte] ^= std::byte{8}; }
+
+  std::vector<protocol::Making::Source> sources() const {
+    std::vector<protocol::Making::Source> found;
+    for (const auto& [shard, nodes] : nodes_) {
+      for (const auto node : nodes) found.push_back({shard, node});
+    }
+    return found;
+  }
+
+  // Makes the piece at its member's node, in slot 1.
+  std::shared_ptr<Combining> begin(Name name, std::shared_ptr<arena::Segment> into = nullptr) {
+    if (into == nullptr) into = segment(name);
+    into->writable_slot(1).begin();
+    auto made = std::make_shared<Combining>(
+        Combining::Colleagues{name.member, network.index(name.member), pool, buffers, transport_}, into, 1, info(name),
+        protocol::Making{info({name.member, true}).recipe, sources()},
+        [this](Combining::Outcome outcome) { outcomes.put(std::move(outcome)); });
+    made->start();
+    return made;
+  }
+  Combining::Outcome make(Name name) {
+    begin(name);
+    return outcomes.take();
+  }
+  // Encodes the parity of all members, one after the other.
+  void encode() {
+    for (std::uint32_t m = 0; m < members(); ++m) {
+      if (make({m, true}).result != protocol::FetchResult::complete) throw std::runtime_error("not encoded");
+      write_piece(segment({m, true})->writable_slot(0), made({m, true}));
+      put({m, true});
+    }
+  }
+  bool is_sealed(Name name) const { return bool(segment(name)->slot(1).version()); }
+  Piece made(Name name) const {
+    const auto slot = segment(name)->slot(1);
+    Piece piece;
+    if (const auto manifest = slot.read()) piece.manifest = *manifest;
+    piece.data.assign(slot.data(), slot.data() + piece.manifest.length_bytes);
+    return piece;
+  }
+  // Whether slot 1 has, byte by byte, what slot 0 has.
+  bool is_made_again(Name name) const {
+    const auto there = segment(name);
+    const auto before = there->slot(0).read(), now = there->slot(1).read();
+    return before && before == now &&
+           std::equal(there->slot(0).data(), there->slot(0).data() + now->length_bytes, there->slot(1).data());
+  }
+  // Nothing runs any more, all buffers are back, and no second outcome came.
+  bool is_quiet() {
+    network.drain();
+    pool.drain();
+    bool all_back = false;
+    buffers.ask(ChunkBuffers::count, [&](std::vector<ChunkBuffers::Buffer> all) {
+      all_back = true;
+      buffers.give_back(std::move(all));
+    });
+    return all_back && outcomes.empty();
+  }
+
+  static inline const Version version{2, 7};
+  std::vector<Piece> shards;
+  protocol::Recipe recipe;
+  ChunkBuffers buffers;
+  Mailbox<Combining::Outcome> outcomes;
+  WorkerPool pool{2};
+  FakeNetwork network;
+
+ private:
+  ArenaDirectory directory_;
+  arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
+  std::map<std::string, std::shared_ptr<arena::Segment>> segments_;
+  std::map<std::string, std::set<protocol::NodeId>> nodes_;
+  FakeTransport transport_{network};
+};
+
+}  // namespace ckpt::agent::testing
