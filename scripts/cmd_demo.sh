@@ -7,12 +7,14 @@ source scripts/build.sh
 
 show_help() {
   cat <<'TEXT'
-usage: ./dev demo [--nodes N] [--ranks-per-node N] [--text FILE] ...
+usage: ./dev demo [--nodes N] [--ranks-per-node N] [--protection P] [--text FILE] ...
 
 Trains a small GPT on several "nodes" of this machine, once undisturbed and once with a snapshot every iteration, in
 which a node is killed at a random moment and a fresh one takes its place. Its last line is
 "restored iteration K on 4 of 4 ranks (3 local, 1 peer); losses identical: yes"; any other end is a failure.
-With --kill-all every node is killed, and the state comes from storage: "(4 persistent)".
+With --kill-all every node is killed, and the state comes from storage: "(4 persistent)". With --protection xor:4 nodes
+hold parity instead of copies, and what the node had is decoded: "(3 local, 1 decoded)". docs/options.md says what else
+there is.
 All options:
 TEXT
 }

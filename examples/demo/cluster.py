@@ -14,17 +14,29 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 AGENT_START_S = 15
+STATUS_S = 15
 STOP_GRACE_S = 5
+PARITY_PREFIX = "parity."  # of the names under which agents hold parity
 
 
 class DemoFailure(Exception):
     """The demo cannot go on; the text says why, and what the log says."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes of one version on all nodes."""
+
+    captured: int
+    copies: int
+    parity: int
 
 
 @dataclass
@@ -37,7 +49,8 @@ class Node:
 
 
 class Cluster:
-    """`programs` holds the paths of library and ckptd. `agent_options` go to every agent."""
+    """`programs` holds the paths of library, ckptd and ckptctl. `agent_options` go to every agent, and what both
+    must agree on to the trainers, too."""
 
     def __init__(
         self, job: str, programs: dict[str, Path], logs: Path, arena_root: Path, agent_options: dict[str, Any]
@@ -56,6 +69,7 @@ class Cluster:
         self.coordination.mkdir()
         self._lives = 0
         self._loose: dict[int, subprocess.Popen] = {}  # trainers on no node
+        self._counted_before: Counter[str] = Counter()  # by agents that were killed
 
     def __enter__(self) -> Cluster:
         return self
@@ -81,7 +95,7 @@ class Cluster:
         socket = arena_dir / self.job / name / "agent.sock"
         while not socket.exists():
             if agent.poll() is not None:
-                raise DemoFailure(f"the agent of {name} ended with status {agent.returncode}\n{tail(log)}")
+                raise DemoFailure(f"the agent of {name} ended with status {agent.returncode}: {why_ended(log)}")
             if time.monotonic() > deadline:
                 raise DemoFailure(f"the agent of {name} is not ready after {AGENT_START_S} s\n{tail(log)}")
             time.sleep(0.02)
@@ -89,6 +103,8 @@ class Cluster:
 
     def kill_nodes(self, names: list[str]) -> None:
         """What a power failure does: agents and trainers are gone in the same moment, and so is the memory."""
+        for name in names:
+            self._counted_before.update(self.status(name)["counters"])
         nodes = [self.nodes.pop(name) for name in names]
         processes = [process for node in nodes for process in [node.agent, *node.trainers.values()]]
         for process in processes:
@@ -97,6 +113,36 @@ class Cluster:
             process.wait()
         for node in nodes:
             shutil.rmtree(node.arena_dir)
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What `ckptctl status` tells of a node's agent."""
+        where = ["--job", self.job, "--arena-dir", self.nodes[name].arena_dir]
+        command = [str(word) for word in [self.programs["ckptctl"], "status", "--json", *where]]
+        try:
+            asked = subprocess.run(command, capture_output=True, text=True, timeout=STATUS_S, check=True)
+        except subprocess.SubprocessError as error:
+            reason = getattr(error, "stderr", None) or error
+            raise DemoFailure(f"the agent of {name} does not answer: {reason}\n{tail(self.nodes[name].log)}") from error
+        return json.loads(asked.stdout)["agents"][0]
+
+    def counted(self) -> Counter[str]:
+        """The counters of all agents that there ever were."""
+        counters = Counter(self._counted_before)
+        for name in self.nodes:
+            counters.update(self.status(name)["counters"])
+        return counters
+
+    def held(self) -> Held:
+        """The newest version that all agents know to be committed: how much of it there is in memory."""
+        agents = [self.status(name) for name in self.nodes]
+        version = min((agent["committed"] or {} for agent in agents), key=lambda version: tuple(version.values()))
+        found: Counter[str] = Counter()
+        for agent in agents:
+            for segment in agent["segments"]:
+                parity = segment["shard"].startswith(PARITY_PREFIX)
+                kind = "captured" if segment["kind"] == "local" else "parity" if parity else "copies"
+                found[kind] += sum(slot["bytes"] for slot in segment["slots"] if slot["version"] == version)
+        return Held(found["captured"], found["copies"], found["parity"])
 
     def _node_options(self, name: str, arena_dir: Path) -> dict[str, Any]:
         return {"job": self.job, "node": name, "arena_dir": arena_dir, "coordination": self.coordination}
@@ -134,7 +180,7 @@ class Cluster:
             "world_size": world_size,
             "agent": "attach",
             "arena_dir": here.arena_dir,
-        }
+        } | {key: self.agent_options[key] for key in ("copies", "protection") if key in self.agent_options}
 
     def trainers(self) -> dict[int, subprocess.Popen]:
         found = dict(self._loose)
@@ -167,6 +213,12 @@ def tail(log: Path, lines: int = 15) -> str:
     except OSError as error:
         text = [str(error)]
     return "\n".join([f"--- {log} ---", *text])
+
+
+def why_ended(log: Path) -> str:
+    """The sentence with which an agent refused to start, or else the end of its log."""
+    said = [line.removeprefix("ckptd: ") for line in tail(log).splitlines() if line.startswith("ckptd: ")]
+    return said[-1] if said else f"see its log\n{tail(log)}"
 
 
 def _start(command: list[Any], log: Path) -> subprocess.Popen:

@@ -12,7 +12,9 @@ import argparse
 import random
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
@@ -20,7 +22,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import corpus
 import numpy as np
 from ckptengine import load_library
-from cluster import Cluster, DemoFailure
+from cluster import Cluster, DemoFailure, Held
 from report import Progress, draw_losses, mib, table
 from run import Run, find_programs
 
@@ -40,6 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kill-node", type=int, metavar="I", help="which one (default: random)")
     parser.add_argument("--kill-all", action="store_true", help="kill every node: only storage is left")
     parser.add_argument("--storage-every", type=int, default=5, metavar="K", help="with --kill-all (default 5)")
+    parser.add_argument("--protection", default="copies(2)", metavar="P", help="xor:4, rs:4,2, ... (default copies(2))")
     parser.add_argument("--transport", default="tcp", help="between agents, as UCX_TLS names it (default tcp)")
     parser.add_argument("--arena-root", type=Path, default=Path("/dev/shm"), metavar="DIR", help="a tmpfs")
     parser.add_argument("--output", type=Path, default=Path("demo-out"), metavar="DIR", help="for picture and logs")
@@ -74,7 +77,7 @@ def demo(arguments: argparse.Namespace) -> bool:
     killed_at = arguments.kill_at or chance.randint(arguments.iterations // 3, arguments.iterations * 2 // 3)
     victim = arguments.kill_node if arguments.kill_node is not None else chance.randrange(arguments.nodes)
 
-    options = {"transport": arguments.transport, "interface": "lo"}
+    options = {"transport": arguments.transport, "interface": "lo", "protection": arguments.protection}
     with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options) as cluster:
         text = corpus.encode(corpus.read_text(arguments.text))
         np.save(cluster.scratch / "text.npy", text)
@@ -88,6 +91,14 @@ def demo(arguments: argparse.Namespace) -> bool:
             "iterations": arguments.iterations,
             "seed": arguments.seed,
         }
+        names = [f"node{i}" for i in range(arguments.nodes)]
+        if arguments.kill_all:
+            storage = cluster.scratch / "storage"
+            storage.mkdir()
+            cluster.agent_options |= {"storage": storage, "storage_every": arguments.storage_every}
+        for name in names:  # before anything is trained: they have the last word on the options
+            cluster.add_node(name)
+        check_protection(cluster.status(names[0]), arguments.kill_all)
         progress.say(
             f"{ranks} ranks on {arguments.nodes} nodes train a GPT of {ranks} layers on {len(text):,} characters, "
             f"{arguments.iterations} iterations"
@@ -97,13 +108,6 @@ def demo(arguments: argparse.Namespace) -> bool:
         undisturbed.live({rank: None for rank in range(ranks)})
         progress.say(f"undisturbed: loss {undisturbed.first_loss():.3f} -> {undisturbed.last_loss():.3f}")
 
-        names = [f"node{i}" for i in range(arguments.nodes)]
-        if arguments.kill_all:
-            storage = cluster.scratch / "storage"
-            storage.mkdir()
-            cluster.agent_options |= {"storage": storage, "storage_every": arguments.storage_every}
-        for name in names:
-            cluster.add_node(name)
         protected = Run(cluster, settings | {"name": "protected"}, progress)
         victims = range(arguments.nodes) if arguments.kill_all else [victim]
         dead = [names[i] for i in victims]
@@ -117,31 +121,60 @@ def demo(arguments: argparse.Namespace) -> bool:
         progress.say(f"{replacement}, empty; all trainers start again")
         protected.live(placement(names, arguments.ranks_per_node))
         progress.say(f"with snapshots: loss {protected.first_loss():.3f} -> {protected.last_loss():.3f}\n")
+        agents, counted, held = cluster.status(names[0]), cluster.counted(), cluster.held()
 
+    show_costs(undisturbed, protected, agents, counted, held)
     return show(arguments, undisturbed, protected, killed_at)
+
+
+def check_protection(agent: dict[str, Any], kill_all: bool) -> None:
+    if agent["copies"] == 1 and agent["parity"] == 0 and not kill_all:
+        raise DemoFailure(
+            f"{agent['protection']} survives the loss of no node; take copies(2), xor(4) or rs(4,2), or --kill-all, "
+            "after which storage has everything"
+        )
 
 
 def placement(names: list[str], ranks_per_node: int) -> dict[int, str | None]:
     return {i * ranks_per_node + r: name for i, name in enumerate(names) for r in range(ranks_per_node)}
 
 
-def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed_at: int) -> bool:
-    """Table, origins, picture and verdict."""
+def show_costs(undisturbed: Run, protected: Run, agent: dict[str, Any], counted: Counter[str], held: Held) -> None:
+    """What snapshots took of time, network and memory. `agent` tells what the job is protected by."""
+    ways = ["replication"] * (agent["copies"] > 1) + ["encoding"] * (agent["parity"] > 0)
     rows = [
         ("iteration, undisturbed", undisturbed.values("ms")),
         ("iteration, with snapshots", protected.values("ms")),
         ("stall", protected.values("stall_ms")),
         ("capture, beside training", protected.values("capture_ms")),
-        ("replication", protected.values("replication_ms")),
+        (" and ".join(ways) or "waiting for all ranks", protected.values("protection_ms")),
         ("commit latency, both", protected.values("commit_ms")),
     ]
     print(table(rows))
     taken, skipped = protected.count_snapshots()
-    captured, replicated = protected.bytes_moved()
-    print(f"\nsnapshots: {taken} taken, {skipped} skipped; {mib(captured)} captured, {mib(replicated)} replicated")
+    moved = [f"{mib(protected.bytes_captured())} captured", f"{mib(counted['bytes_received'])} sent between nodes"]
+    if agent["parity"] > 0:
+        moved.append(f"{mib(counted['bytes_made'])} encoded or decoded")
+    print(f"\nsnapshots: {taken} taken, {skipped} skipped; {', '.join(moved)}")
     for failure in protected.failed_snapshots():
         print(f"  {failure}")
+    print(memory_sentence(agent, held))
 
+
+def memory_sentence(agent: dict[str, Any], held: Held) -> str:
+    """What protection takes of memory, and what copies would take instead."""
+    parts = [f"{mib(size)} of {name}" for name, size in (("copies", held.copies), ("parity", held.parity)) if size]
+    text = f"{agent['protection']} holds {' and '.join(parts) or 'nothing'} beside a version of {mib(held.captured)}"
+    rows = agent["parity_now"]  # fewer than asked for where there are too few nodes
+    if rows == 0:
+        return text
+    if agent["copies"] > 1:
+        return f"{text}; one more copy would take {mib(held.captured)}"
+    return f"{text}; copies({rows + 1}), which survive as many losses, would take {mib(rows * held.captured)}"
+
+
+def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed_at: int) -> bool:
+    """Origins, picture and verdict."""
     restored = protected.restored()
     print("\nrank  state from     bytes       fetch        load  restore() in all")
     for rank, event in sorted(restored.items()):

@@ -18,12 +18,12 @@ SILENCE_S = 120  # nothing heard of any rank for so long is a failure
 
 
 def find_programs(library: Path) -> dict[str, Path]:
-    """The library, and the ckptd beside it in the build tree or an installation."""
+    """The library, and ckptd and ckptctl beside it in the build tree or an installation."""
     library = library.resolve()
     folders = [parent / "bin" for parent in library.parents[:4]]
     for folder in folders:
         if (folder / "ckptd").exists():
-            return {"library": library, "ckptd": folder / "ckptd"}
+            return {"library": library, "ckptd": folder / "ckptd", "ckptctl": folder / "ckptctl"}
     raise DemoFailure(f"ckptd was found in none of {', '.join(map(str, folders))}; './dev build' makes it")
 
 
@@ -136,16 +136,10 @@ class Run:
         said = {event["snapshot"] for event in self.events() if event.get("snapshot") not in (None, "OK", "SKIPPED")}
         return sorted(said)
 
-    def bytes_moved(self) -> tuple[int, int]:
-        """Captured, and replicated as far as commits prove: each committed snapshot was copied to one peer."""
-        captured = replicated = 0
-        for life in self.lives:
-            for events in life.iterations.values():
-                captured += events[-1].get("bytes_captured", 0)
-                commits = sum("commit_ms" in event for event in events)
-                taken = sum(event.get("snapshot") == "OK" for event in events)
-                replicated += events[-1].get("bytes_captured", 0) * commits // max(1, taken)
-        return captured, replicated
+    def bytes_captured(self) -> int:
+        """By all ranks in all lives."""
+        last = [events[-1] for life in self.lives for events in life.iterations.values()]
+        return sum(event.get("bytes_captured", 0) for event in last)
 
     def restored(self) -> dict[int, dict]:
         """What restore() did in the last life, by rank."""

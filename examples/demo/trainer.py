@@ -84,10 +84,10 @@ class Protocol:
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "w", buffering=1)
-        self._snapshot_at: dict[int, float] = {}
-        self._sealed_ms: dict[int, float] = {}
+        self._captured_ms: dict[int, float] = {}
         self._committed = -1
         self._stall_ms = 0.0
+        self._is_under_way = False  # the capture of the iteration before
 
     def write(self, event: str, **fields: Any) -> None:
         self._file.write(json.dumps({"event": event, **fields}) + "\n")
@@ -95,17 +95,16 @@ class Protocol:
     def before_update(self, checkpointer: Checkpointer, k: int) -> None:
         begin = time.perf_counter()
         checkpointer.before_update()
-        end = time.perf_counter()
-        self._stall_ms += 1e3 * (end - begin)
-        if k - 1 in self._snapshot_at:
-            self._sealed_ms[k - 1] = 1e3 * (end - self._snapshot_at.pop(k - 1))
+        self._stall_ms += 1e3 * (time.perf_counter() - begin)
+        if self._is_under_way:
+            self._captured_ms[k - 1] = checkpointer.stats().capture_ms
+            self._is_under_way = False
 
     def snapshot(self, checkpointer: Checkpointer, k: int) -> str:
         begin = time.perf_counter()
         ticket = checkpointer.snapshot(k)
         self._stall_ms += 1e3 * (time.perf_counter() - begin)
-        if ticket.taken:
-            self._snapshot_at[k] = begin
+        self._is_under_way = ticket.taken
         name = ticket.status.name
         return name if name in ("OK", "SKIPPED") else f"{name}: {ticket.message}"
 
@@ -116,9 +115,9 @@ class Protocol:
         if stats.committed_iteration > self._committed:
             self._committed = stats.committed_iteration
             found["commit_ms"] = stats.commit_ms
-            sealed_ms = self._sealed_ms.pop(self._committed, None)
-            if sealed_ms is not None:
-                found["replication_ms"] = stats.commit_ms - sealed_ms
+            captured_ms = self._captured_ms.pop(self._committed, None)
+            if captured_ms is not None:
+                found["protection_ms"] = stats.commit_ms - captured_ms
         return found
 
 
