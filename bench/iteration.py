@@ -3,8 +3,8 @@
 Four ranks on four nodes of this machine train as in ./dev demo. Blocks of iterations with a snapshot in each alternate
 with blocks without any; the first iterations of a block, in which the work of the block before it may still go on, are
 left out. Ours is the median iteration with snapshots, theirs the one without. On a machine whose cores are all busy
-training, everything that capturing and replicating compute is on top; the figures below the ratio say what. Then the
-same with versions going to storage all the time, one after the other.
+training, everything that capturing and protecting compute is on top; the figures below the ratio say what. Then the
+same with parity instead of copies, and with versions going to storage all the time, one after the other.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "python"))
@@ -40,12 +41,10 @@ def cpu_seconds(pids: list[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measure(arguments: argparse.Namespace, folder: Path, storage: Path | None) -> tuple[Run, float]:
+def measure(arguments: argparse.Namespace, folder: Path, more: dict[str, Any]) -> tuple[Run, float]:
     """The run, and the CPU seconds of all agents during it."""
     programs = find_programs(Path(load_library(arguments.library).path))
-    options = {"transport": arguments.transport, "interface": "lo"}
-    if storage is not None:
-        options |= {"storage": storage, "storage_every": 1, "storage_keep_last": 2}
+    options = {"transport": arguments.transport, "interface": "lo"} | more
     folder.mkdir()
     with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:
         np.save(cluster.scratch / "text.npy", corpus.encode(corpus.read_text(None)))
@@ -91,10 +90,13 @@ def main() -> int:
     arguments.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ckptengine-iteration-", dir=arguments.directory) as scratch:
         folder = Path(scratch)
-        report(arguments, "iteration", *measure(arguments, folder / "logs", None))
+        report(arguments, "iteration", *measure(arguments, folder / "logs", {}))
+        parity = {"protection": f"xor({arguments.nodes})"}
+        report(arguments, "iteration_parity", *measure(arguments, folder / "parity", parity))
         storage = folder / "storage"
         storage.mkdir()
-        report(arguments, "iteration_storing", *measure(arguments, folder / "storing", storage))
+        storing = {"storage": storage, "storage_every": 1, "storage_keep_last": 2}
+        report(arguments, "iteration_storing", *measure(arguments, folder / "storing", storing))
         newest = max((step.parent.name for step in storage.glob("*/*/manifest.json")), default="none")
         print(f"newest step on storage: {newest}")
     return 0
@@ -103,8 +105,8 @@ def main() -> int:
 def report(arguments: argparse.Namespace, name: str, run: Run, agents_s: float) -> None:
     with_snapshots, without = split(run, arguments.block)
     taken, skipped = run.count_snapshots()
-    captured, _ = run.bytes_moved()
-    print(table([("stall", run.values("stall_ms")), ("replication", run.values("replication_ms"))]))
+    captured = run.bytes_captured()
+    print(table([("stall", run.values("stall_ms")), ("from capture to commit", run.values("protection_ms"))]))
     rounds = max(1, taken // arguments.nodes)
     print(f"snapshots: {taken} taken, {skipped} skipped; {mib(captured / rounds)} captured per iteration of all ranks")
     print(f"agents: {1e3 * agents_s / rounds:.0f} ms of CPU time per snapshot of all ranks, heartbeats included")
