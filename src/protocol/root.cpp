@@ -266,10 +266,12 @@ NodeId Root::reader_of(const Place& place, TimeMs now) const {
 // What no node has of the version to be restored is read from storage: by one node, from which the others then get it.
 void Root::add_reads(NodeId node, TimeMs now, Directive& directive) const {
   const Version version = life_->decision.version;
-  std::set<std::string> stored;
-  for (const auto& [shard, piece] : storing_.pieces_of(version)) stored.insert(shard);
-  const auto lacking = without_source(inventory_, version, stored);
-  for (const auto& [shard, piece] : storing_.pieces_of(version)) {
+  const auto stored = storing_.pieces_of(version);
+  if (stored.empty()) return;
+  std::set<std::string> shards;
+  for (const auto& [shard, piece] : stored) shards.insert(shard);
+  const auto lacking = without_source(inventory_, version, shards);
+  for (const auto& [shard, piece] : stored) {
     const auto place = restored_.find(shard);
     if (place == restored_.end() || reader_of(place->second, now) != node || !lacking.contains(shard)) continue;
     directive.fetches.push_back({*piece, {storage_node}, {}});

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPILE_TIMEOUT_S = 120
-RUN_TIMEOUT_S = 150
+RUN_TIMEOUT_S = 300
 VIOLATION = re.compile(r"^seed (\d+) at \d+ ms: (\S+): (.*)$", re.MULTILINE)
 
 
