@@ -3,7 +3,8 @@
 Trains a small character-level GPT on several "nodes" of this machine, twice: undisturbed, and with a snapshot in every
 iteration and one node that is killed at a random moment - agent, trainers and memory. An empty node takes its place,
 every rank calls restore(), and the losses must go on as if nothing had happened, bit for bit. With --kill-all every
-node is killed, and the job resumes from the newest version that had reached storage.
+node is killed, and the job resumes from the newest version that had reached storage; with --protection, nodes hold
+parity of their peers' state, from which what was lost is decoded.
 """
 
 from __future__ import annotations
