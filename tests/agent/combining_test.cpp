@@ -193,6 +193,85 @@ TEST(Combining, ADamagedManifestIsNamed) {
   EXPECT_EQ(group.made(parity_of(0)).data, parity_by_definition(group, 0));
 }
 
+// Parity that its own digests fit, and that is not the sum of the shards: only what it gives shows it.
+TEST(Combining, ParityThatIsWrongFromTheBeginningMakesNothing) {
+  ParityGroup group({5 * leaf + 3, 5 * leaf, 5 * leaf}, 1);
+  group.encode();
+  for (const std::size_t byte : {std::size_t{0}, 2 * leaf + 1}) {
+    auto wrong = group.made(parity_of(1));
+    wrong.data[byte] ^= std::byte{1};
+    kernels::digest_leaves(wrong.data.data(), wrong.data.size(), wrong.manifest.leaves.data());
+    wrong.manifest.root_digest = kernels::root_digest(wrong.manifest.leaves, wrong.data.size());
+    write_piece(group.segment(parity_of(1))->writable_slot(0), wrong);
+    group.put(parity_of(1));
+    group.lose(shard_of(0));
+    const auto outcome = group.make(shard_of(0));
+    EXPECT_EQ(outcome.result, FetchResult::corrupt) << byte;
+    EXPECT_TRUE(outcome.damaged.empty());
+    expect_nothing_made(group, shard_of(0));
+  }
+}
+
+// A shard and a parity of the same names and version, as another life of the job may have left them: not what the
+// recipe says.
+TEST(Combining, PiecesOfTheSameNameThatAreOthersAreNotUsed) {
+  const std::vector<std::size_t> lengths{2 * leaf + 1, 2 * leaf, 2 * leaf};
+  ParityGroup group(lengths, 1);
+  group.encode();
+  auto other = testing::make_piece(group.info(shard_of(1)).shard, ParityGroup::version, 2 * leaf, 2);
+  other.data[5] ^= std::byte{1};
+  kernels::digest_leaves(other.data.data(), other.data.size(), other.manifest.leaves.data());
+  other.manifest.root_digest = kernels::root_digest(other.manifest.leaves, other.data.size());
+  for (const NodeId node : {0u, 1u}) {  // here, or where it is fetched from
+    group.lose(parity_of(0));
+    for (std::uint32_t m = 1; m < 3; ++m) group.lose(parity_of(m));
+    group.lose(shard_of(1));
+    write_piece(group.segment(shard_of(1))->writable_slot(0), other);
+    group.put(shard_of(1), node);
+    const auto outcome = group.make(parity_of(0));
+    EXPECT_EQ(outcome.result, node == 0 ? FetchResult::failed : FetchResult::corrupt);
+    EXPECT_EQ(outcome.damaged.size(), node == 0 ? 0u : 1u);
+    expect_nothing_made(group, parity_of(0));
+    group.lose(shard_of(1), node);
+  }
+}
+
+TEST(Combining, WhatLayInTheSlotIsThereUntilTheFirstChunkAndNotAfterwards) {
+  ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
+  const Name name = parity_of(0);
+  const auto before = testing::make_piece(group.info(name).shard, {1, 1}, 100);
+  write_piece(group.segment(name)->writable_slot(1), before);
+  for (const bool manifests : {true, false}) {
+    group.network.rule([&](NodeId, const PieceName&, const FetchPart& part) {
+      return part.manifest == manifests ? Fate{.end = FetchEnd::peer_failed} : Fate{};
+    });
+    group.begin(name, group.segment(name));
+    EXPECT_EQ(group.outcomes.take().result, FetchResult::failed);
+    EXPECT_EQ(group.is_sealed(name), manifests);
+  }
+}
+
+TEST(Combining, AVersionThatWasDroppedCanBeMadeInItsSlotAgain) {
+  ParityGroup group({2 * leaf, 2 * leaf}, 1);
+  group.encode();
+  const Name name = parity_of(0);
+  group.segment(name)->writable_slot(1).drop(ParityGroup::version);
+  ASSERT_FALSE(group.is_sealed(name));
+  EXPECT_EQ(group.make(name).result, FetchResult::complete);
+  EXPECT_TRUE(group.is_made_again(name));
+}
+
+// What it read is given up with its end, not with its life: a dropped piece's slot is needed.
+TEST(Combining, AtItsEndNothingIsPinned) {
+  ParityGroup group({2 * leaf, 2 * leaf, 2 * leaf}, 1);
+  bool is_released = false;
+  group.put(shard_of(1), 0);
+  const auto made = group.begin(parity_of(0));
+  ASSERT_EQ(group.outcomes.take().result, FetchResult::complete);
+  group.network.index(0).drop({protocol::held_rank, group.info(shard_of(1)).shard, 0}, [&] { is_released = true; });
+  EXPECT_TRUE(is_released);
+}
+
 // ---- Failing ----
 
 class Failing : public ::testing::TestWithParam<bool> {

@@ -201,10 +201,12 @@ class ParityGroup {
     return found;
   }
 
-  // Makes the piece at its member's node, in slot 1.
+  // Makes the piece at its member's node, in slot 1: of its segment, emptied, or of this one.
   std::shared_ptr<Combining> begin(Name name, std::shared_ptr<arena::Segment> into = nullptr) {
-    if (into == nullptr) into = segment(name);
-    into->writable_slot(1).begin();
+    if (into == nullptr) {
+      into = segment(name);
+      into->writable_slot(1).begin();
+    }
     auto made = std::make_shared<Combining>(
         Combining::Colleagues{name.member, network.index(name.member), pool, buffers, transport_}, into, 1, info(name),
         protocol::Making{info({name.member, true}).recipe, sources()},
