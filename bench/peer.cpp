@@ -16,10 +16,7 @@
 #include <vector>
 
 #include "agent/fetch_sink.hpp"
-#include "agent/piece_index.hpp"
-#include "arena/layout.hpp"
-#include "base/clock.hpp"
-#include "kernels/digest.hpp"
+#include "bench/pieces.hpp"
 #include "net/socket_address.hpp"
 
 namespace ckpt::bench {
@@ -27,7 +24,6 @@ namespace {
 
 using net::testing::ChildProcess;
 
-constexpr unsigned digest_threads = 2;  // as in ckptd
 constexpr std::size_t message_bytes = 16u << 20;
 constexpr char shard[] = "rank0";
 const Version version(1, 1);
@@ -42,45 +38,13 @@ net::TransportOptions options_for(const PeerSettings& settings, const std::strin
   return options;
 }
 
-// In tmpfs like an arena, but without a name that a killed bench would leave behind.
-std::shared_ptr<arena::Segment> nameless_segment(std::size_t bytes) {
-  const std::string path = "/dev/shm/ckptengine-bench-" + std::to_string(::getpid());
-  const arena::SegmentSpec spec{arena::SegmentKind::local, 0, 1, shard, bytes, arena::manifest_bytes(bytes, 0)};
-  auto segment = std::make_shared<arena::Segment>(arena::Segment::create(path, spec, 2));
-  ::unlink(path.c_str());
-  return segment;
-}
-
-void fill(std::byte* data, std::size_t size_bytes) {
-  std::uint64_t state = 88172645463325252ull;
-  for (std::size_t i = 0; i + 8 <= size_bytes; i += 8) {
-    state ^= state << 13;
-    state ^= state >> 7;
-    state ^= state << 17;
-    std::memcpy(data + i, &state, 8);
-  }
-}
-
-arena::Manifest manifest_of(const std::byte* data, std::size_t size_bytes) {
-  arena::Manifest manifest;
-  manifest.shard = shard;
-  manifest.version = version;
-  manifest.length_bytes = size_bytes;
-  manifest.world_size = 1;
-  manifest.layout_hash = arena::layout_hash(manifest.layout);
-  manifest.leaves.resize(kernels::leaf_count(size_bytes));
-  kernels::digest_leaves(data, size_bytes, manifest.leaves.data());
-  manifest.root_digest = kernels::root_digest(manifest.leaves, size_bytes);
-  return manifest;
-}
-
 // The peer's process: serves the piece until its starter ends. Tells its address and the piece's root digest.
 int be_source(const PeerSettings& settings) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const auto segment = nameless_segment(settings.source_bytes);
+  const auto segment = nameless_segment(shard, settings.source_bytes);
   auto slot = segment->writable_slot(0);
   fill(slot.data(), settings.source_bytes);
-  const arena::Manifest manifest = manifest_of(slot.data(), settings.source_bytes);
+  const arena::Manifest manifest = manifest_of(shard, version, slot.data(), settings.source_bytes);
   const auto encoded = arena::encode(manifest);
   net::Transport::Handlers handlers;
   handlers.serve = [&](net::NodeId, const net::PieceName&) {
@@ -155,17 +119,10 @@ double perftest_seconds(std::size_t bytes, const std::string& transport) {
   throw std::runtime_error("ucx_perftest gave no result (package ucx-utils)");
 }
 
-double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
 double xxhash_seconds(const std::vector<std::byte>& bytes) {
   const auto begin = Clock::now();
   [[maybe_unused]] const volatile auto digest = XXH3_64bits(bytes.data(), bytes.size());
   return seconds_since(begin);
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 void compare(const PeerSettings& settings, const std::string& name, const std::string& transport,
@@ -196,7 +153,7 @@ void compare(const PeerSettings& settings, const std::string& name, const std::s
 
 Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std::size_t piece_bytes)
     : source_(source_command(settings, transport, piece_bytes)),
-      segment_(nameless_segment(piece_bytes)),
+      segment_(nameless_segment(shard, piece_bytes)),
       pool_(digest_threads),
       transport_(net::Transport::create(options_for(settings, transport, 1), {})),
       expected_{shard, version, piece_bytes, 0, 0, 1} {

@@ -1,0 +1,310 @@
+// Parity of a group across nodes: four agents' worth of machinery, each in a process of its own with a shard in its
+// arena, make the parity of all members at once, xor(4).
+//
+//   ours    Combining as agents run it: ranges in chunks, all sources at once; each leaf verified, combined and
+//   digested
+//           in one pass.
+//   theirs  as redset gathers: a member fetches the segments that it needs whole, one after the other, into memory of
+//           its own, adds them up with a plain loop and digests the result. Nothing that came is verified.
+//   fetch   what the network gives: every member fetches its neighbour's whole shard and does not look at it.
+//
+// The same bytes reach each member in all three, over the same transport. The sides take turns; a ratio is the median
+// of the rounds', since both sides of one round saw the same load.
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <future>
+#include <iostream>
+#include <sstream>
+
+#include "agent/combining.hpp"
+#include "bench/pieces.hpp"
+#include "net/transport.hpp"
+#include "tests/net/child_process.hpp"
+
+namespace ckpt::bench {
+namespace {
+
+using net::testing::ChildProcess;
+
+constexpr std::uint32_t members = 4;
+constexpr std::int64_t timeout_ms = 60'000;
+const Version version(1, 1);
+const std::vector<std::string> sides = {"ours", "theirs", "fetch"};
+
+struct Settings {
+  std::size_t mib = 256;
+  int rounds = 7;
+  std::string transport;  // only this one
+  // A member's process.
+  std::string member_of;
+  std::uint32_t member = 0;
+};
+
+std::string shard_of(std::uint32_t member) { return "rank" + std::to_string(member); }
+
+// Receives into memory that is there, and looks at nothing.
+class BlindSink : public net::Sink {
+ public:
+  explicit BlindSink(std::span<std::byte> into) : into_(into) {}
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte>, std::size_t data_bytes) override {
+    if (data_bytes != into_.size()) return std::nullopt;
+    return into_;
+  }
+  void landed(std::size_t, std::size_t) override {}
+  void ended(net::FetchEnd end) override { end_.set_value(end); }
+  void wait() {
+    if (end_.get_future().get() != net::FetchEnd::complete) throw std::runtime_error("a range did not arrive");
+  }
+
+ private:
+  const std::span<std::byte> into_;
+  std::promise<net::FetchEnd> end_;
+};
+
+// Vectorized by the compiler.
+void add(const std::byte* __restrict data, std::size_t size_bytes, std::byte* __restrict to) {
+  for (std::size_t i = 0; i < size_bytes; ++i) to[i] ^= data[i];
+}
+
+// One of the group. Reads the roots and addresses of all, then commands, and answers each with what it made.
+class Member {
+ public:
+  explicit Member(const Settings& settings)
+      : self_(settings.member),
+        shard_bytes_(settings.mib << 20),
+        shard_(nameless_segment(shard_of(self_), shard_bytes_)),
+        gathered_(shard_bytes_ + 4 * placement::parity_unit_bytes, std::byte{1}) {
+    auto slot = shard_->writable_slot(0);
+    slot.begin();
+    fill(slot.data(), shard_bytes_, self_);
+    const auto manifest = manifest_of(shard_of(self_), version, slot.data(), shard_bytes_, members);
+    slot.seal(manifest);
+    index_.add({0, shard_of(self_), 0}, shard_, manifest);
+    net::TransportOptions options;
+    options.job = "bench";
+    options.node = self_;
+    options.node_instance = self_ + 1;
+    options.transports = settings.member_of;
+    options.interface = "lo";
+    net::Transport::Handlers handlers;
+    handlers.serve = [this](net::NodeId, const net::PieceName& name) -> std::optional<net::Source> {
+      const auto pin = index_.find(name.shard, Version::from_word(name.version));
+      if (pin == nullptr) return std::nullopt;
+      return net::Source{pin->encoded_manifest(),
+                         {pin->data(), pin->manifest().length_bytes},
+                         std::const_pointer_cast<agent::HeldPiece>(pin)};
+    };
+    transport_ = net::Transport::create(options, handlers);
+    std::cout << manifest.root_digest << ' ' << transport_->address() << std::endl;
+  }
+
+  void join() {
+    recipe_ = {1, self_, {}};
+    for (std::uint32_t m = 0; m < members; ++m) {
+      std::uint64_t root = 0;
+      std::string address;
+      std::cin >> root;
+      std::cin.ignore();
+      std::getline(std::cin, address);
+      recipe_.ingredients.push_back({shard_of(m), shard_bytes_, 0, root});
+      if (m != self_) transport_->set_peer(m, m + 1, address);
+    }
+    const auto length_bytes = protocol::layout_of(recipe_).parity_bytes_of(self_);
+    std::vector<std::string> shards;
+    for (const auto& each : recipe_.ingredients) shards.push_back(each.shard);
+    piece_ = {protocol::parity_name(1, shards, self_), version, length_bytes, 0, 0, members, recipe_};
+    parity_ = nameless_segment(piece_.shard, length_bytes, agent::encoded_bytes(recipe_));
+    added_.resize(length_bytes);
+  }
+
+  // The root digest of the parity; 0 where none was made.
+  std::uint64_t run(const std::string& side) {
+    if (side == "ours") return ours();
+    if (side == "theirs") return theirs();
+    fetch((self_ + 1) % members, {0, shard_bytes_}, gathered_.data());
+    return 0;
+  }
+
+ private:
+  std::uint64_t ours() {
+    protocol::Making making{recipe_, {}};
+    for (std::uint32_t m = 0; m < members; ++m) making.sources.push_back({shard_of(m), m});
+    std::promise<agent::Combining::Outcome> done;
+    const auto made = std::make_shared<agent::Combining>(
+        agent::Combining::Colleagues{self_, index_, pool_, buffers_, *transport_}, parity_, std::uint8_t{0}, piece_,
+        std::move(making), [&done](agent::Combining::Outcome outcome) { done.set_value(std::move(outcome)); });
+    made->start();
+    const auto outcome = done.get_future().get();
+    if (outcome.result != protocol::FetchResult::complete) throw std::runtime_error("the parity was not made");
+    return outcome.manifest->root_digest;
+  }
+
+  std::uint64_t theirs() {
+    const auto layout = protocol::layout_of(recipe_);
+    const std::uint32_t stripe = layout.stripe_of_row(self_, 0);
+    std::byte* end = gathered_.data();
+    std::vector<std::pair<const std::byte*, std::size_t>> segments;
+    for (std::uint32_t column = 0; column < layout.columns(); ++column) {
+      const std::uint32_t from = layout.member_at(stripe, column);
+      const auto range = layout.segment(from, column);
+      fetch(from, range, end);
+      segments.emplace_back(end, range.size_bytes);
+      end += range.size_bytes;
+    }
+    std::fill(added_.begin(), added_.end(), std::byte{0});
+    for (const auto& [data, size] : segments) add(data, size, added_.data());
+    return manifest_of(piece_.shard, version, added_.data(), added_.size()).root_digest;
+  }
+
+  void fetch(net::NodeId from, placement::ByteRange range, std::byte* into) {
+    const auto sink = std::make_shared<BlindSink>(std::span(into, range.size_bytes));
+    transport_->fetch(from, {shard_of(from), version.word()}, {range.first_byte, range.size_bytes, false}, sink,
+                      timeout_ms);
+    sink->wait();
+  }
+
+  const std::uint32_t self_;
+  const std::size_t shard_bytes_;
+  const std::shared_ptr<arena::Segment> shard_;
+  std::shared_ptr<arena::Segment> parity_;
+  std::vector<std::byte> gathered_;
+  std::vector<std::byte> added_;
+  protocol::Recipe recipe_;
+  protocol::PieceInfo piece_;
+  agent::PieceIndex index_;
+  agent::ChunkBuffers buffers_;
+  agent::WorkerPool pool_{digest_threads};
+  std::unique_ptr<net::Transport> transport_;
+};
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) { return double(time.tv_sec) + double(time.tv_usec) / 1e6; };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+int be_member(const Settings& settings) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Member member(settings);
+  member.join();
+  for (std::string command; std::getline(std::cin, command);) {
+    if (command == "cpu")
+      std::cout << cpu_seconds() << std::endl;
+    else
+      std::cout << member.run(command) << std::endl;
+  }
+  return 0;
+}
+
+// All members, from outside.
+class Group {
+ public:
+  Group(const Settings& settings, const std::string& transport) {
+    std::string all;
+    for (std::uint32_t m = 0; m < members; ++m) {
+      processes_.push_back(std::make_unique<ChildProcess>(
+          std::vector<std::string>{"/proc/self/exe", "--member-of", transport, "--member", std::to_string(m), "--mib",
+                                   std::to_string(settings.mib)}));
+    }
+    for (const auto& process : processes_) all += (all.empty() ? "" : "\n") + process->read_line();
+    tell(all);
+  }
+
+  struct Measured {
+    double seconds = 0;
+    double cpu_seconds = 0;
+    std::vector<std::string> made;  // by each member
+  };
+  Measured run(const std::string& side) {
+    const double cpu_before = cpu();
+    const auto begin = Clock::now();
+    tell(side);
+    Measured measured;
+    measured.made = answers();
+    measured.seconds = seconds_since(begin);
+    measured.cpu_seconds = cpu() - cpu_before;
+    return measured;
+  }
+
+ private:
+  void tell(const std::string& text) {
+    for (const auto& process : processes_) process->write_line(text);
+  }
+  std::vector<std::string> answers() {
+    std::vector<std::string> lines;
+    for (const auto& process : processes_) {
+      lines.push_back(process->read_line());
+      if (lines.back().empty()) throw std::runtime_error("a member's process ended");
+    }
+    return lines;
+  }
+  double cpu() {
+    tell("cpu");
+    double seconds = 0;
+    for (const std::string& answer : answers()) seconds += std::stod(answer);
+    return seconds;
+  }
+
+  std::vector<std::unique_ptr<ChildProcess>> processes_;
+};
+
+void compare(const Settings& settings, const std::string& transport) {
+  Group group(settings, transport);
+  std::vector<std::vector<double>> seconds(sides.size()), cpu(sides.size());
+  std::vector<double> to_theirs, to_fetch;
+  for (int round = 0; round <= settings.rounds; ++round) {
+    std::vector<Group::Measured> measured;
+    for (const std::string& side : sides) measured.push_back(group.run(side));
+    if (measured[0].made != measured[1].made) throw std::runtime_error("the two sides' parity differs");
+    if (round == 0) continue;  // connects, touches memory
+    std::printf("%s round %d:", transport.c_str(), round);
+    for (std::size_t i = 0; i < sides.size(); ++i) {
+      seconds[i].push_back(measured[i].seconds);
+      cpu[i].push_back(measured[i].cpu_seconds);
+      std::printf(" %s %.3f s%s", sides[i].c_str(), measured[i].seconds, i + 1 < sides.size() ? "," : "\n");
+    }
+    to_theirs.push_back(measured[1].seconds / measured[0].seconds);
+    to_fetch.push_back(measured[2].seconds / measured[0].seconds);
+  }
+  const double gigabytes = double(members * (settings.mib << 20)) / 1e9;
+  const std::string name = "encode_group_" + transport;
+  std::printf("%s: %.2f GB to all members; CPU s: ours %.2f, theirs %.2f, fetch %.2f\n", name.c_str(), gigabytes,
+              median(cpu[0]), median(cpu[1]), median(cpu[2]));
+  std::printf("ratio: %s = %.2f (ours %.3f, theirs %.3f, s)\n", name.c_str(), median(to_theirs), median(seconds[0]),
+              median(seconds[1]));
+  std::printf("ratio: %s_of_fetch = %.2f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), median(to_fetch),
+              gigabytes / median(seconds[0]), gigabytes / median(seconds[2]));
+}
+
+int run(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Parity of four nodes' shards against gathering them first");
+  app.add_option("--mib", settings.mib, "of each shard")->check(CLI::Range(1, 4096));
+  app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 100));
+  app.add_option("--transport", settings.transport, "only this one")->check(CLI::IsMember({"tcp", "shm"}));
+  app.add_option("--member-of", settings.member_of)->group("");
+  app.add_option("--member", settings.member)->group("");
+  CLI11_PARSE(app, argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  try {
+    if (!settings.member_of.empty()) return be_member(settings);
+    for (const std::string transport : {"tcp", "shm"}) {
+      if (settings.transport.empty() || settings.transport == transport) compare(settings, transport);
+    }
+  } catch (const std::exception& failure) {
+    std::cerr << "bench_encode_group: " << failure.what() << '\n';
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace ckpt::bench
+
+int main(int argc, char** argv) { return ckpt::bench::run(argc, argv); }
