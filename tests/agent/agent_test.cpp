@@ -358,6 +358,8 @@ TEST(Agent, StatusTellsWhatPeopleAskFor) {
   EXPECT_EQ(status.at("nodes").size(), 2u);
   EXPECT_GE(status.at("counters").at("commits"), 1);
   EXPECT_GE(status.at("counters").at("fetches"), 2);
+  EXPECT_GT(status.at("counters").at("bytes_received"), 0u);
+  EXPECT_EQ(status.at("counters").at("bytes_made"), 0u) << "no parity";
 }
 
 TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
