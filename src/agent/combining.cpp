@@ -23,7 +23,7 @@ static_assert(ChunkBuffers::size_bytes % kernels::leaf_size_bytes == 0);
 static_assert(ChunkBuffers::count >= placement::max_parity_members);
 
 constexpr std::size_t chunks_in_flight = 4;
-constexpr std::int64_t fetch_timeout_ms =
+constexpr std::int64_t chunk_timeout_ms =
     30'000;  // of a chunk; without any progress the transport gives up long before
 
 std::shared_ptr<const kernels::Coder> coder_for(const placement::ParityLayout& layout,
@@ -126,14 +126,12 @@ void Combining::cancel() {
 }
 
 void Combining::start() {
-  plan();
-  const auto needed = manifests_needed();
-  const bool can_begin = !steps_.empty() || piece_.length_bytes == 0;
+  const auto needed = plan() ? manifests_needed() : std::vector<std::string>();
   {
     const std::lock_guard lock(mutex_);
     manifests_missing_ = needed.size();
     under_way_ = needed.size() + 1;  // and this call
-    if (!can_begin || needed.empty()) failure_ = FetchResult::failed;
+    if (needed.empty()) failure_ = FetchResult::failed;
   }
   for (const std::string& shard : needed) ask_for_manifest(shard, 0);
   {
@@ -145,7 +143,8 @@ void Combining::start() {
 
 // ---- What is needed ----
 
-void Combining::plan() {
+bool Combining::plan() {
+  if (!is_of_group(piece_)) return false;
   for (const auto& source : making_.sources) {
     if (source.shard == piece_.shard) continue;  // it is made of the others, whoever has it
     Input& input = inputs_[source.shard];
@@ -160,12 +159,12 @@ void Combining::plan() {
   for (const auto& [shard, input] : inputs_) {
     if (input.here != nullptr || !input.nodes.empty()) there.push_back({shard, with_.node});
   }
-  const auto wanted = protocol::group_piece(making_.recipe, piece_.shard);
-  if (!wanted) return;
-  auto plan = protocol::plan_making(making_.recipe, *wanted, protocol::lost_pieces(making_.recipe, there));
-  if (!plan.lost.empty()) return;
+  const auto wanted = *protocol::group_piece(making_.recipe, piece_.shard);
+  auto plan = protocol::plan_making(making_.recipe, wanted, protocol::lost_pieces(making_.recipe, there));
+  if (!plan.lost.empty()) return false;
   steps_ = std::move(plan.steps);
   for (const auto& step : steps_) coders_.push_back(coder_for(layout_, step));
+  return true;
 }
 
 // Each parity piece that is read brings its own manifest and those of all shards of its group. Where none is read any
@@ -198,22 +197,25 @@ void Combining::ask_for_manifest(const std::string& shard, std::size_t attempt) 
   if (input.here != nullptr) return manifest_ended(shard, attempt, input.here->manifest(), false);
   if (attempt >= input.nodes.size()) return manifest_ended(shard, attempt, std::nullopt, false);
   with_.transport.fetch(input.nodes[attempt], {shard, piece_.version.word()}, {0, 0, true},
-                        std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), fetch_timeout_ms);
+                        std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), chunk_timeout_ms);
 }
 
 bool Combining::is_expected(const std::string& shard, const arena::Manifest& manifest) const {
-  const auto piece = protocol::group_piece(making_.recipe, shard);
-  const auto info = piece_info(manifest);
-  if (!piece || info.shard != shard || info.version != piece_.version || info.world_size != piece_.world_size)
-    return false;
-  if (piece->is_parity) {
-    return info.recipe.rows == making_.recipe.rows && info.recipe.member == piece->member &&
-           info.recipe.ingredients == making_.recipe.ingredients &&
-           info.length_bytes == layout_.parity_bytes_of(piece->member);
+  const auto piece = piece_info(manifest);
+  return piece.shard == shard && piece.version == piece_.version && piece.world_size == piece_.world_size &&
+         is_of_group(piece);
+}
+
+bool Combining::is_of_group(const protocol::PieceInfo& piece) const {
+  const protocol::Recipe& recipe = making_.recipe;
+  const auto place = protocol::group_piece(recipe, piece.shard);
+  if (!place) return false;
+  if (place->is_parity) {
+    return piece.recipe == protocol::Recipe{recipe.rows, place->member, recipe.ingredients} &&
+           piece.length_bytes == layout_.parity_bytes_of(place->member);
   }
-  const auto& ingredient = making_.recipe.ingredients[piece->member];
-  return info.length_bytes == ingredient.length_bytes && info.layout_bytes == ingredient.layout_bytes &&
-         info.root_digest == ingredient.root_digest;
+  return recipe.ingredients[place->member] ==
+         protocol::Ingredient{piece.shard, piece.length_bytes, piece.layout_bytes, piece.root_digest};
 }
 
 void Combining::manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
@@ -356,7 +358,7 @@ void Combining::fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, s
   Chunk::Part& part = chunk->parts[source];
   part.node = inputs_.at(part.shard).nodes[attempt];
   with_.transport.fetch(part.node, {part.shard, piece_.version.word()}, {part.first_byte, part.size_bytes, false},
-                        std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), fetch_timeout_ms);
+                        std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), chunk_timeout_ms);
 }
 
 void Combining::source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt,

@@ -69,12 +69,13 @@ class Combining : public std::enable_shared_from_this<Combining> {
     std::optional<arena::Manifest> manifest;
   };
 
-  void plan();
+  bool plan();  // false: it cannot be made
   std::vector<std::string> manifests_needed() const;
   void ask_for_manifest(const std::string& shard, std::size_t attempt);
   void manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
                       bool is_damaged);
   bool is_expected(const std::string& shard, const arena::Manifest& manifest) const;
+  bool is_of_group(const protocol::PieceInfo& piece) const;  // just as the recipe has it
   void keep_manifests();
   bool prepare_slot();
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocol/parity.hpp"
+
 namespace ckpt::agent {
 namespace {
 
@@ -61,7 +63,10 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
                   });
     return;
   }
-  if (order.source == protocol::parity_node) return combine(id, transport, segment);
+  if (order.source == protocol::parity_node) {
+    if (!protocol::is_valid(order.making.recipe)) return end(id, FetchResult::failed, std::nullopt);
+    return combine(id, transport, segment);
+  }
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };

@@ -251,6 +251,32 @@ TEST(Combining, WhatLayInTheSlotIsThereUntilTheFirstChunkAndNotAfterwards) {
   }
 }
 
+// An order that contradicts itself writes nowhere.
+TEST(Combining, APieceThatIsNotWhatItsGroupSaysIsNotMade) {
+  ParityGroup group({3 * leaf, 2 * leaf, 2 * leaf, 0}, 2);
+  group.encode();
+  for (const Name name : {shard_of(0), parity_of(0), shard_of(3)}) {
+    std::vector<protocol::PieceInfo> others(4, group.info(name));
+    others[0].length_bytes += leaf;
+    others[1].length_bytes = 10;
+    others[2].shard += "?";
+    if (name.is_parity)
+      others[3].recipe.ingredients[1].root_digest += 1;
+    else
+      others[3].root_digest += 1;
+    group.lose(name);
+    for (const auto& other : others) {
+      group.segment(name)->writable_slot(1).begin();
+      const std::size_t fetches = group.network.fetches();
+      group.begin(name, group.segment(name), other);
+      EXPECT_EQ(group.outcomes.take().result, FetchResult::failed);
+      EXPECT_EQ(group.network.fetches(), fetches);
+      expect_nothing_made(group, name);
+    }
+    group.put(name);
+  }
+}
+
 TEST(Combining, AVersionThatWasDroppedCanBeMadeInItsSlotAgain) {
   ParityGroup group({2 * leaf, 2 * leaf}, 1);
   group.encode();

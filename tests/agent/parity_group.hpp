@@ -207,8 +207,13 @@ class ParityGroup {
       into = segment(name);
       into->writable_slot(1).begin();
     }
+    return begin(name, into, info(name));
+  }
+  // As if that were the piece.
+  std::shared_ptr<Combining> begin(Name name, const std::shared_ptr<arena::Segment>& into,
+                                   const protocol::PieceInfo& piece) {
     auto made = std::make_shared<Combining>(
-        Combining::Colleagues{name.member, network.index(name.member), pool, buffers, transport_}, into, 1, info(name),
+        Combining::Colleagues{name.member, network.index(name.member), pool, buffers, transport_}, into, 1, piece,
         protocol::Making{info({name.member, true}).recipe, sources()},
         [this](Combining::Outcome outcome) { outcomes.put(std::move(outcome)); });
     made->start();
