@@ -6,6 +6,7 @@
 
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
+#include "placement/parity_groups.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -33,6 +34,16 @@ const char* name_of(protocol::Verdict verdict) {
       return "mismatch";
   }
   return "unknown";
+}
+
+// With no rows where there is no parity.
+placement::Protection smallest_group(const placement::Protection& protection, std::uint32_t nodes) {
+  if (!protection.has_parity()) return {1, 1, 0};
+  std::size_t members = nodes;
+  for (const auto& group : placement::parity_groups(nodes, protection.members, protection.rows, nullptr).groups)
+    members = std::min(members, group.size());
+  const auto size = static_cast<std::uint32_t>(members);
+  return {1, size, std::min(protection.rows, size - 1)};
 }
 
 template <class List, class Text>
@@ -77,7 +88,8 @@ std::string Driver::what_is_missing() const {
 }
 
 // What this node's ranks capture lies on copies - 1 further nodes, so about as much of others' comes here; but of parts
-// that several ranks capture nothing is sent. Parity takes rows / (members - rows) of it.
+// that several ranks capture nothing is sent. Parity takes rows / (members - rows) of it, in the smallest of its
+// groups.
 std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   if (nodes_.empty()) return 0;
   std::uint64_t held = 0;
@@ -85,8 +97,8 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
     if (key.rank == protocol::held_rank) held += segment->size_bytes();
   const placement::Protection protection = parts_.options.chosen_protection();
   const std::uint64_t node_bytes = rank_bytes * std::max<std::uint64_t>(desk_.trainers().size(), 1);
-  const std::uint64_t parity_bytes =
-      protection.has_parity() ? node_bytes * protection.rows / (protection.members - protection.rows) : 0;
+  const auto group = smallest_group(protection, static_cast<std::uint32_t>(nodes_.size()) + 1);
+  const std::uint64_t parity_bytes = node_bytes * group.rows / (group.members - group.rows);
   const std::uint64_t expected = (protection.copies - 1) * node_bytes + parity_bytes;
   return expected > held ? expected - held : 0;
 }

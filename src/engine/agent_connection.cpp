@@ -17,6 +17,15 @@ constexpr std::int64_t ready_timeout_ms = 5'000;  // of an agent that another ra
 constexpr std::int64_t claim_margin_ms = 5'000;   // beyond what the agent was told to keep to
 constexpr std::chrono::milliseconds connect_pause{10};
 
+// What the agent was started with counts; it warns where that is not what is asked for here.
+nlohmann::json asked_for(const Options& options) {
+  nlohmann::json asked = {{"claim_timeout_ms", options.claim_timeout_ms}};
+  if (options.chosen_protection() != placement::Protection())
+    asked["protection"] = placement::name(options.chosen_protection());
+  if (options.placement) asked["placement"] = placement::name(*options.placement);
+  return asked;
+}
+
 nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
   return {{"type", "hello"},
           {"protocol", protocol_version},
@@ -28,10 +37,7 @@ nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64
           {"instance", instance},
           {"pid", ::getpid()},
           {"incarnation", incarnation},
-          {"options",
-           {{"protection", placement::name(options.chosen_protection())},
-            {"placement", options.placement ? std::string(placement::name(*options.placement)) : "auto"},
-            {"claim_timeout_ms", options.claim_timeout_ms}}}};
+          {"options", asked_for(options)}};
 }
 
 std::optional<FrameSocket> try_connect(const std::string& path, std::string& why) {

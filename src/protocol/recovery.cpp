@@ -141,8 +141,13 @@ std::string missing_text(const std::vector<NodeId>& missing) {
 std::string lacking_text(const RecoveryQuestion& question, const std::set<std::string>& shards) {
   const std::string who =
       question.asks_storage ? "neither a node that answers nor storage has" : "no node that answers has";
+  const bool has_parity = std::any_of(question.reports.begin(), question.reports.end(), [](const Report* report) {
+    return std::any_of(report->pieces.begin(), report->pieces.end(),
+                       [](const auto& piece) { return piece.is_parity(); });
+  });
+  const std::string parity = has_parity ? ", nor can they be decoded from what is left" : "";
   const std::string steps = question.unusable.empty() ? "" : "; on storage: " + join(question.unusable, 3);
-  return who + " shards " + join(shards) + steps + missing_text(question.missing);
+  return who + " shards " + join(shards) + parity + steps + missing_text(question.missing);
 }
 
 std::string give_up_text(const RecoveryQuestion& question) {
@@ -238,7 +243,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
                     lacking_text(question, unusable(inventory, newest_commit, question)) +
-                    "; bring those nodes back and restart, or give up with " + give_up_text(question);
+                    "; bring nodes back that had them and restart, or give up with " + give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;
     decision.text = "no node that answers has anything, and no step on storage can be used (" +

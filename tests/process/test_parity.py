@@ -6,7 +6,7 @@ import json
 import subprocess
 
 import pytest
-from ckptengine import Status, Tier
+from ckptengine import Error, Status, Tier
 from conftest import build_file_of, refused, together
 from small_job import RANKS, Job
 
@@ -132,3 +132,20 @@ def test_a_protection_that_there_is_not_is_refused(cluster, protection):
 def test_no_shard_can_be_called_like_parity(cluster, shard):
     status, message = refused(cluster.engine, shard=shard)
     assert status is Status.INVALID and "parity." in message
+
+
+def test_room_for_parity_is_asked_for_before_the_first_snapshot(cluster):
+    """Groups are as large as there are nodes, however large they may be: parity takes a third of the state here."""
+    job = Job(cluster, False, protection="xor(16)", arena_bytes=int(2.55 * 2**20))
+    job.start()
+    job.restore()
+    errors = together(*(lambda engine=engine: snapshot_error(engine) for engine in job.engines))
+    assert any("arena_bytes" in error for error in errors), errors
+
+
+def snapshot_error(engine) -> str:
+    try:
+        return engine.snapshot(0).message
+    except Error as error:
+        assert error.status is Status.NO_SPACE
+        return str(error)
