@@ -9,10 +9,9 @@ namespace ckpt::agent {
 namespace {
 
 using protocol::FetchResult;
+using testing::leaf;
 using testing::ParityGroup;
 using Name = ParityGroup::Name;
-
-constexpr std::size_t leaf = kernels::leaf_size_bytes;
 
 // All different, none a multiple of anything, one empty; segments of one or two leaves.
 std::vector<std::size_t> unequal_lengths(std::uint32_t members, std::uint32_t rows) {
@@ -131,7 +130,7 @@ TEST_P(CombiningSubsets, BeyondThatWhatCanBeKnownComesBackAndNothingElse) {
 
 std::vector<std::pair<std::uint32_t, std::uint32_t>> all_groups() {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> groups;
-  for (std::uint32_t members = 2; members <= 8; ++members) {
+  for (std::uint32_t members = 2; members <= CKPT_TEST_MEMBERS; ++members) {
     for (std::uint32_t rows = 1; rows <= 3 && rows < members; ++rows) groups.emplace_back(members, rows);
   }
   return groups;

@@ -13,10 +13,10 @@ using net::PieceName;
 using protocol::FetchResult;
 using protocol::NodeId;
 using testing::Fate;
+using testing::leaf;
 using testing::ParityGroup;
 using Name = ParityGroup::Name;
 
-constexpr std::size_t leaf = kernels::leaf_size_bytes;
 constexpr std::size_t mib = 1u << 20;
 constexpr NodeId spare = 50;  // a node besides the members
 

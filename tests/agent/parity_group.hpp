@@ -12,6 +12,8 @@
 
 namespace ckpt::agent::testing {
 
+constexpr std::size_t leaf = kernels::leaf_size_bytes;
+
 // What a test does to a fetch.
 struct Fate {
   std::optional<net::FetchEnd> end = {};       // breaks off with half of the bytes there
