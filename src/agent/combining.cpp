@@ -15,7 +15,6 @@ namespace ckpt::agent {
 namespace {
 
 using protocol::FetchResult;
-using protocol::GroupPiece;
 using protocol::NodeId;
 
 static_assert(placement::parity_unit_bytes == kernels::leaf_size_bytes, "ranges of a group begin with a leaf");
@@ -263,8 +262,7 @@ void Combining::keep_manifests() {
     kept_.member = wanted.member;
   else
     expected_ = kept_.members[wanted.member]->leaves;
-  for (std::uint32_t member = 0; member < kept_.members.size(); ++member) {
-    const auto& manifest = kept_.members[member];
+  for (const auto& manifest : kept_.members) {
     if (manifest && inputs_.contains(manifest->shard)) inputs_.at(manifest->shard).manifest = manifest;
   }
 }

@@ -71,7 +71,7 @@ class CombiningSubsets : public ::testing::TestWithParam<std::pair<std::uint32_t
     for (const Name name : lost) group.lose(name);
     for (const Name name : lost) {
       const bool expected = can_be_made(group, name, lost);
-      ++(expected ? made_ : refused_);
+      ++(expected ? made : refused);
       const auto outcome = group.make(name);
       ASSERT_EQ(outcome.result, expected ? FetchResult::complete : FetchResult::failed)
           << (name.is_parity ? "parity of " : "shard of ") << name.member;
@@ -90,9 +90,9 @@ class CombiningSubsets : public ::testing::TestWithParam<std::pair<std::uint32_t
       }
     }
   }
-  void SetUp() override { made_ = refused_ = 0; }
+  void SetUp() override { made = refused = 0; }
 
-  static inline std::size_t made_ = 0, refused_ = 0;
+  static inline std::size_t made = 0, refused = 0;
 };
 
 constexpr auto all_ways = {Losing::nodes, Losing::shards, Losing::parity};
@@ -102,8 +102,8 @@ TEST_P(CombiningSubsets, AsManyAsThereAreRowsComeBackByteForByte) {
   ParityGroup group(unequal_lengths(members, rows), rows);
   group.encode();
   for (std::uint32_t size = 1; size <= rows; ++size) lose_subsets_of(size, group, all_ways);
-  EXPECT_GT(made_, 0u);
-  EXPECT_EQ(refused_, 0u);
+  EXPECT_GT(made, 0u);
+  EXPECT_EQ(refused, 0u);
   EXPECT_TRUE(group.is_quiet());
 }
 
@@ -112,8 +112,8 @@ TEST_P(CombiningSubsets, OneMemberMoreIsRefused) {
   ParityGroup group(equal_lengths(members, rows), rows);
   group.encode();
   lose_subsets_of(rows + 1, group, {Losing::nodes});
-  EXPECT_GT(refused_, 0u);
-  EXPECT_EQ(made_, 0u);
+  EXPECT_GT(refused, 0u);
+  EXPECT_EQ(made, 0u);
   EXPECT_TRUE(group.is_quiet());
 }
 
@@ -123,8 +123,8 @@ TEST_P(CombiningSubsets, BeyondThatWhatCanBeKnownComesBackAndNothingElse) {
   ParityGroup group(unequal_lengths(members, rows), rows);
   group.encode();
   lose_subsets_of(rows + 1, group, all_ways);
-  EXPECT_GT(made_, 0u);
-  EXPECT_GT(refused_, 0u);
+  EXPECT_GT(made, 0u);
+  EXPECT_GT(refused, 0u);
   EXPECT_TRUE(group.is_quiet());
 }
 

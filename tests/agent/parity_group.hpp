@@ -59,7 +59,7 @@ class FakeNetwork {
       const std::lock_guard lock(mutex_);
       if (rule_) fate = rule_(from, name, part);
     }
-    auto job = [this, from, name = std::move(name), part, sink = std::move(sink), fate] {
+    std::function<void()> job = [this, from, name = std::move(name), part, sink = std::move(sink), fate] {
       serve(from, name, part, *sink, fate);
     };
     if (!fate.is_held) return perform(std::move(job));
