@@ -126,6 +126,7 @@ void visit_fields(auto& v, Is<protocol::Admission> auto& admission) {
 void visit_fields(auto& v, Is<protocol::Making::Source> auto& source) {
   v.shard("shard", source.shard);
   v.field("node", source.node);
+  v.field("root_digest", source.root_digest);
 }
 
 void visit_fields(auto& v, Is<protocol::Making> auto& making) {

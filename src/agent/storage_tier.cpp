@@ -217,7 +217,8 @@ void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& rea
 void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOutcome& outcome,
                                 arena::Manifest manifest) {
   if (!outcome.ok()) return end(read, outcome);
-  if (!(piece_info(manifest) == read->expected) || !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
+  if (manifest.shard != read->expected.shard || !(piece_info(manifest) == read->expected) ||
+      !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
     return end(read, {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its step says", 0});
   }
   read->manifest = std::move(manifest);

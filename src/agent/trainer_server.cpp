@@ -44,7 +44,7 @@ std::string text(const json& request, const char* key) {
 
 std::string shard_name(const json& request, const char* key) {
   const std::string name = text(request, key);
-  if (!is_plain_name(name) || name.starts_with(protocol::parity_prefix))
+  if (!is_plain_name(name) || protocol::is_reserved(name))
     refuse("\"" + name +
            "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ - that do not begin with parity.");
   return name;

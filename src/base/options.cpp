@@ -87,11 +87,11 @@ struct Name {
 struct ShardName {
   static void parse(std::string& to, std::string_view text) {
     // The parts of a shard are named after it (protocol/parts.hpp), and names end at 64 characters.
-    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") ||
-        text.starts_with(protocol::parity_prefix) || protocol::parse_part(text).of != 1)
+    if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || protocol::is_reserved(text) ||
+        protocol::parse_part(text).of != 1)
       throw BadValue{
-          "must be 1 to 48 characters of A-Z a-z 0-9 . _ - that neither begin with parity. nor end in .private or "
-          "like .0of2"};
+          "must be 1 to 48 characters of A-Z a-z 0-9 . _ - that are not parity and neither begin with parity. nor "
+          "end in .private or like .0of2"};
     to = text;
   }
   static std::string text(const std::string& from) { return from; }

@@ -108,6 +108,7 @@ struct Making {
   struct Source {
     std::string shard;
     NodeId node = 0;
+    std::uint64_t root_digest = 0;
     bool operator==(const Source&) const = default;
   };
   std::vector<Source> sources;

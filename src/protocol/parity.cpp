@@ -53,7 +53,7 @@ const Holders* found(const Pieces& pieces, const std::string& shard) {
 std::vector<Making::Source> sources_of(const Recipe& recipe, const Pieces& pieces) {
   std::vector<Making::Source> sources;
   const auto add = [&](const std::string& shard, const Holders* holders) {
-    for (const Holder& holder : *holders) sources.push_back({shard, holder.node});
+    for (const Holder& holder : *holders) sources.push_back({shard, holder.node, holder.piece->root_digest});
   };
   const auto shards = shards_of(recipe);
   const auto names = parity_names(recipe.rows, shards);
@@ -200,7 +200,7 @@ std::map<std::string, Makeable> decodable(const Pieces& pieces) {
 std::optional<Makeable> make_parity(const ParityOf& parity, Version version, std::uint32_t world_size,
                                     const Pieces& pieces) {
   auto recipe = recipe_of(parity, pieces);
-  if (!recipe) return std::nullopt;
+  if (!recipe || !is_valid(*recipe)) return std::nullopt;
   auto sources = sources_of(*recipe, pieces);
   const auto plan = plan_making(*recipe, {parity.member, true}, lost_pieces(*recipe, sources));
   if (!plan.lost.empty()) return std::nullopt;
@@ -210,7 +210,9 @@ std::optional<Makeable> make_parity(const ParityOf& parity, Version version, std
   return Makeable{std::move(piece), {std::move(*recipe), std::move(sources)}};
 }
 
-bool is_true_to(const Recipe& recipe, const Pieces& pieces) {
+bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const Pieces& pieces) {
+  const Recipe& recipe = piece.recipe;
+  if (recipe.rows != parity.rows || recipe.member != parity.member || shards_of(recipe) != parity.shards) return false;
   return std::all_of(recipe.ingredients.begin(), recipe.ingredients.end(), [&](const Ingredient& ingredient) {
     if (ingredient.shard.empty()) return true;
     const auto* holders = found(pieces, ingredient.shard);
@@ -220,7 +222,7 @@ bool is_true_to(const Recipe& recipe, const Pieces& pieces) {
 
 std::uint32_t losses_left(const ParityOf& parity, const Pieces& pieces) {
   const auto recipe = recipe_of(parity, pieces);
-  if (!recipe) return 0;
+  if (!recipe || !is_valid(*recipe)) return 0;
   const auto sources = sources_of(*recipe, pieces);
   const auto names = parity_names(parity.rows, parity.shards);
   std::uint32_t weakened = 0;

@@ -63,8 +63,8 @@ std::map<std::string, Makeable> decodable(const std::map<std::string, Holders>& 
 std::optional<Makeable> make_parity(const ParityOf& parity, Version version, std::uint32_t world_size,
                                     const std::map<std::string, Holders>& pieces);
 
-// Whether what a parity piece was made of is what the version has.
-bool is_true_to(const Recipe& recipe, const std::map<std::string, Holders>& pieces);
+// Whether the piece is that parity, and what it was made of is what the version has.
+bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const std::map<std::string, Holders>& pieces);
 
 // How many members the group of this parity can still lose, of one version's pieces: 0 where no more than that, or not
 // even that, is there.

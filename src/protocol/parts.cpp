@@ -21,6 +21,10 @@ bool is_valid(const Share& share) {
          share.stored <= share.of && share.stored <= parts_stored_max;
 }
 
+bool is_reserved(std::string_view shard) {
+  return shard.starts_with(parity_prefix) || shard == parity_prefix.substr(0, parity_prefix.size() - 1);
+}
+
 std::string part_name(const std::string& shard, std::uint32_t index, std::uint32_t of) {
   return of == 1 ? shard : shard + "." + std::to_string(index) + "of" + std::to_string(of);
 }

@@ -25,8 +25,9 @@ inline constexpr std::uint32_t parts_max = 9999;
 
 bool is_valid(const Share& share);
 
-// The names of parity pieces begin so (protocol/parity.hpp); no shard's does.
+// The names of parity pieces begin so (protocol/parity.hpp); no shard's does, nor that of a part of one.
 inline constexpr std::string_view parity_prefix = "parity.";
+bool is_reserved(std::string_view shard);
 
 // "model" where it is all of it, else "model.2of4".
 std::string part_name(const std::string& shard, std::uint32_t index, std::uint32_t of);

@@ -160,6 +160,15 @@ std::string cannot_tell_text(const RecoveryQuestion& question) {
                          : "storage does not tell all that it has (" + trouble + ")";
 }
 
+// What can be decoded counts as being there.
+void add_decodable(Inventory& inventory, std::vector<std::map<std::string, Makeable>>& owned) {
+  owned.reserve(inventory.size());  // borrowed from
+  for (auto& [version, pieces] : inventory) {
+    owned.push_back(decodable(pieces));
+    for (const auto& [shard, makeable] : owned.back()) pieces[shard].push_back({parity_node, &makeable.piece});
+  }
+}
+
 }  // namespace
 
 Inventory take_inventory(const std::vector<const Report*>& reports) {
@@ -192,18 +201,6 @@ std::string explain_stranded(Version version, const std::set<std::string>& shard
   return describe(version) + " was to be restored, but no node that answers has shards " + join(shards) +
          " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
 }
-
-namespace {
-
-// What can be decoded counts as being there.
-void add_decodable(Inventory& inventory, std::vector<std::map<std::string, Makeable>>& owned) {
-  for (auto& [version, pieces] : inventory) {
-    owned.push_back(decodable(pieces));
-    for (const auto& [shard, makeable] : owned.back()) pieces[shard].push_back({parity_node, &makeable.piece});
-  }
-}
-
-}  // namespace
 
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
   Inventory inventory = take_inventory(question.reports);

@@ -137,7 +137,9 @@ void Root::settle_stranded(TimeMs now, Effects& effects) {
       std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
   if (waiting && life_->decision.verdict == Verdict::restore) {
     std::set<std::string> shards;
-    for (const auto& [shard, place] : restored_) shards.insert(shard);
+    for (const auto& [shard, place] : restored_) {
+      if (!place.parity) shards.insert(shard);  // nobody restores from that
+    }
     // A new root that has yet to hear every rank, or storage, does not know whether all of it is in memory.
     const auto stored = storing_.pieces_of(life_->decision.version);
     const bool knows = complete_life() && (!config_.storage || storing_.knows_all() || !stored.empty());
@@ -280,23 +282,25 @@ void Root::add_reads(NodeId node, TimeMs now, Directive& directive) const {
 
 // A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and
 // has lost it; one on its way there to those who do not capture it themselves.
+bool Root::should_have(NodeId node, const Place& place, Version version) const {
+  if (version == life_->decision.version) return contains(place.holders, node) || contains(place.owners, node);
+  const bool has_it_soon = version > committed_ && contains(place.capturers, node);
+  return contains(place.holders, node) && !has_it_soon;
+}
+
 void Root::add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return;
   const auto& decoded = decodable_.at(version);
-  const bool is_restored = version == life_->decision.version;
   for (const auto& [shard, place] : places_of(version)) {
-    const bool has_it_soon = version > committed_ && contains(place.capturers, node);
-    const bool should_have = is_restored ? contains(place.holders, node) || contains(place.owners, node)
-                                         : contains(place.holders, node) && !has_it_soon;
-    if (!should_have || has(node, shard, version)) continue;
+    if (!should_have(node, place, version) || has(node, shard, version)) continue;
     const auto holders = pieces->second.find(shard);
     if (holders != pieces->second.end()) {
       directive.fetches.push_back(fetch_of(shard, place, version, holders->second));
     } else if (place.parity) {
       if (auto made = make_parity(*place.parity, version, life_->world_size, pieces->second))
         directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->making)});
-    } else if (const auto lost = decoded.find(shard); lost != decoded.end() && maker_of(place, now) == node) {
+    } else if (const auto lost = decoded.find(shard); lost != decoded.end() && maker_of(place, version, now) == node) {
       directive.fetches.push_back({lost->second.piece, {parity_node}, lost->second.making});
     }
   }
@@ -312,11 +316,11 @@ FetchOrder Root::fetch_of(const std::string& shard, const Place& place, Version 
 }
 
 // What is lost is decoded by one node, from which the others then get it.
-NodeId Root::maker_of(const Place& place, TimeMs now) const {
+NodeId Root::maker_of(const Place& place, Version version, TimeMs now) const {
   for (const auto* nodes : {&place.owners, &place.holders}) {
     for (const NodeId node : *nodes) {
       const auto peer = peers_.find(node);
-      if (peer != peers_.end() && is_present(peer->second, now)) return node;
+      if (peer != peers_.end() && is_present(peer->second, now) && should_have(node, place, version)) return node;
     }
   }
   return no_node;

@@ -91,7 +91,8 @@ class Root {
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const;
   FetchOrder fetch_of(const std::string& shard, const Place& place, Version version, const Holders& holders) const;
-  NodeId maker_of(const Place& place, TimeMs now) const;
+  NodeId maker_of(const Place& place, Version version, TimeMs now) const;
+  bool should_have(NodeId node, const Place& place, Version version) const;
   void add_reads(NodeId node, TimeMs now, Directive& directive) const;
   NodeId reader_of(const Place& place, TimeMs now) const;
   const Places& places_of(Version version) const;

@@ -19,7 +19,7 @@ bool Root::is_complete(const std::map<std::string, Holders>& pieces, const Place
     const auto& [shard, place] = entry;
     const auto found = pieces.find(shard);
     if (found == pieces.end() || !agree(found->second)) return false;
-    if (place.parity && !is_true_to(found->second.front().piece->recipe, pieces)) return false;
+    if (place.parity && !is_parity_of(*place.parity, *found->second.front().piece, pieces)) return false;
     return std::all_of(place.holders.begin(), place.holders.end(), [&](NodeId node) {
       return std::any_of(found->second.begin(), found->second.end(),
                          [&](const Holder& holder) { return holder.node == node; });

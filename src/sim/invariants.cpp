@@ -213,6 +213,12 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
 }
 
 void Invariants::restore_refused(const RestoreFailed& failed) {
+  const Decision* decision = history_.decision(history_.incarnation());
+  const bool is_to_restore = decision != nullptr && decision->verdict == Verdict::restore;
+  if (failed.error == RestoreError::lost && is_to_restore && is_there(decision->version, known_after_ms)) {
+    throw Violation{"I2", text("restore of rank ", failed.rank, " ends as lost (", failed.text, ") although all of ",
+                               describe(decision->version), " is there")};
+  }
   if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
 }
 

@@ -121,7 +121,10 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
     ++machine.arena.find(reading.slot)->readers;
   }
   const TimeMs typical = world_.settings.transfer_ms;
-  const TimeMs duration = world_.random.between(typical / 2, typical * 2);
+  // Now and then one takes longer than anybody waits for a node.
+  const bool is_slow = world_.random.chance(5);
+  const TimeMs duration = is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)
+                                  : world_.random.between(typical / 2, typical * 2);
   world_.timeline.after(duration, [this, id] { arrive(id, 0); });
 }
 

@@ -203,6 +203,9 @@ class Cluster {
     }
     drain();
   }
+  const SlotRef* find_slot(NodeId node, const PieceInfo& piece) const {
+    return nodes_.at(node)->find(piece.shard, piece.version);
+  }
   // A reader finds that the piece's bytes are not what they were.
   void rot(NodeId node, const std::string& shard, Version version) {
     feed(node, PieceCorrupt{*nodes_.at(node)->find(shard, version)});

@@ -145,6 +145,24 @@ TEST(MakeParity, NeedsEveryShardOnceAndThenAsManyAsDecodingDoes) {
   EXPECT_FALSE(make_parity(parity_of(full, 0), version, 4, full.pieces(0b0110, 0b0001)));
 }
 
+TEST(MakeParity, MakesNoneOfLengthsThatCannotBe) {
+  Group group = group_of(even(3), 1);
+  group.shards[1].length_bytes = UINT64_MAX;
+  EXPECT_FALSE(make_parity(parity_of(group, 0), version, 4, group.pieces(0, 0b111)));
+}
+
+TEST(IsParityOf, TakesThatOfItsPlaceMadeOfWhatTheVersionHasAndNoOther) {
+  Group group = group_of(even(3), 1);
+  EXPECT_TRUE(is_parity_of(parity_of(group, 1), group.parity[1], group.pieces()));
+  EXPECT_FALSE(is_parity_of(parity_of(group, 0), group.parity[1], group.pieces()));
+  EXPECT_FALSE(is_parity_of(parity_of(group, 1), group.parity[1], group.pieces(0b100)));
+  PieceInfo bare = group.parity[1];
+  bare.recipe = {};
+  EXPECT_FALSE(is_parity_of(parity_of(group, 1), bare, group.pieces()));
+  group.shards[2].root_digest ^= 1;
+  EXPECT_FALSE(is_parity_of(parity_of(group, 1), group.parity[1], group.pieces()));
+}
+
 TEST(LossesLeft, CountsMembersThatLackSomething) {
   const Group group = group_of(even(5), 2);
   EXPECT_EQ(losses_left(parity_of(group, 0), group.pieces()), 2u);
@@ -265,7 +283,11 @@ TEST_P(ParityJob, RestoresWhateverItsGroupsTolerateAndNamesWhatIsBeyond) {
           EXPECT_EQ(ready.private_.tier, lost.contains(rank) ? Tier::decoded : Tier::local) << set;
         }
       }
-    } else if (protection.copies == 1) {
+    } else if (protection.copies > 1) {
+      // Copies may have survived; if not, that is said.
+      EXPECT_EQ(cluster->ready.size() + cluster->failed.size(), ranks) << set;
+      EXPECT_TRUE(cluster->ready.empty() || cluster->ready.at(0).decision.version == Version(1, 1)) << set;
+    } else {
       ASSERT_EQ(cluster->failed.size(), ranks) << set;
       EXPECT_EQ(cluster->failed.at(0).error, RestoreError::lost);
       EXPECT_THAT(cluster->failed.at(0).text, HasSubstr("beyond tolerance"));
@@ -278,6 +300,7 @@ TEST_P(ParityJob, DecodesWhatIsLostOnceAndNothingElse) {
   cluster->made.clear();
   restart(*cluster, {3});
   ASSERT_EQ(cluster->ready.size(), ranks);
+  EXPECT_FALSE(cluster->made.empty()) << "the parity of node 3, whatever else";
   for (const auto& [shard, times] : cluster->made) EXPECT_EQ(times, 1) << shard;
   const bool is_parity_alone = protection.copies == 1;
   EXPECT_EQ(cluster->made.contains(private_shard(3)), is_parity_alone);
@@ -323,6 +346,33 @@ TEST_P(ParityJob, SurvivesRestartedAgentsAndAnotherRoot) {
   restart(*cluster, {1});
   ASSERT_EQ(cluster->ready.size(), ranks);
   EXPECT_EQ(cluster->ready.at(1).decision.version, Version(1, 1));
+}
+
+TEST_P(ParityJob, IsRestoredHoweverLongDecodingTakes) {
+  const auto cluster = make_committed();
+  cluster->fetching = false;
+  restart(*cluster, {3});
+  cluster->advance(20'000);
+  EXPECT_THAT(cluster->failed, IsEmpty());
+  EXPECT_EQ(cluster->ready.size(), ranks - (GetParam().shard == own ? 1 : ranks)) << "others wait for nothing of it";
+  cluster->release_fetches();
+  cluster->advance(2000);
+  EXPECT_THAT(cluster->failed, IsEmpty());
+  ASSERT_EQ(cluster->ready.size(), ranks);
+}
+
+TEST_P(ParityJob, AShardThatRotsIsDecodedAnew) {
+  const auto cluster = make_committed();
+  for (NodeId node = 0; node < ranks; ++node) {
+    for (const PieceInfo& piece : cluster->status(node).pieces) {
+      if (piece.is_parity() || cluster->find_slot(node, piece)->rank == held_rank) continue;
+      cluster->rot(node, piece.shard, Version(1, 1));
+      cluster->advance(2000);
+      EXPECT_NE(cluster->find_slot(node, piece), nullptr) << piece.shard << " on node " << node;
+    }
+  }
+  EXPECT_EQ(cluster->status(*cluster->root()).parity_now, protection.rows);
+  EXPECT_EQ(cluster->status(*cluster->root()).copies_now, protection.copies);
 }
 
 TEST_P(ParityJob, ParityThatRotsIsMadeAnew) {
