@@ -100,6 +100,7 @@ class Member {
                          std::const_pointer_cast<agent::HeldPiece>(pin)};
     };
     transport_ = net::Transport::create(options, handlers);
+    port_ = std::make_shared<agent::TransportPort>(*transport_);
     std::cout << manifest.root_digest << ' ' << transport_->address() << std::endl;
   }
 
@@ -133,10 +134,11 @@ class Member {
  private:
   std::uint64_t ours() {
     protocol::Making making{recipe_, {}};
-    for (std::uint32_t m = 0; m < members; ++m) making.sources.push_back({shard_of(m), m});
+    for (std::uint32_t m = 0; m < members; ++m)
+      making.sources.push_back({shard_of(m), m, recipe_.ingredients[m].root_digest});
     std::promise<agent::Combining::Outcome> done;
     const auto made = std::make_shared<agent::Combining>(
-        agent::Combining::Colleagues{self_, index_, pool_, buffers_, *transport_}, parity_, std::uint8_t{0}, piece_,
+        agent::Combining::Colleagues{self_, index_, pool_, buffers_, port_}, parity_, std::uint8_t{0}, piece_,
         std::move(making), [&done](agent::Combining::Outcome outcome) { done.set_value(std::move(outcome)); });
     made->start();
     const auto outcome = done.get_future().get();
@@ -180,6 +182,7 @@ class Member {
   agent::ChunkBuffers buffers_;
   agent::WorkerPool pool_{digest_threads};
   std::unique_ptr<net::Transport> transport_;
+  std::shared_ptr<agent::TransportPort> port_;
 };
 
 double cpu_seconds() {

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "kernels/digest.hpp"
 #include "kernels/erasure_code.hpp"
+#include "protocol/lists.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -145,8 +146,10 @@ void Combining::start() {
 bool Combining::plan() {
   if (!is_of_group(piece_)) return false;
   for (const auto& source : making_.sources) {
-    if (source.shard == piece_.shard) continue;  // it is made of the others, whoever has it
+    // It is made of the others, whoever has it.
+    if (source.shard == piece_.shard || !protocol::group_piece(making_.recipe, source.shard)) continue;
     Input& input = inputs_[source.shard];
+    input.root_digest = source.root_digest;
     if (source.node != with_.node) input.nodes.push_back(source.node);
   }
   for (auto& [shard, input] : inputs_) {
@@ -156,7 +159,7 @@ bool Combining::plan() {
   // A source that was on this node alone and is not any more is lost.
   std::vector<protocol::Making::Source> there;
   for (const auto& [shard, input] : inputs_) {
-    if (input.here != nullptr || !input.nodes.empty()) there.push_back({shard, with_.node});
+    if (has_input(shard)) there.push_back({shard, with_.node, input.root_digest});
   }
   const auto wanted = *protocol::group_piece(making_.recipe, piece_.shard);
   auto plan = protocol::plan_making(making_.recipe, wanted, protocol::lost_pieces(making_.recipe, there));
@@ -166,8 +169,8 @@ bool Combining::plan() {
   return true;
 }
 
-// Each parity piece that is read brings its own manifest and those of all shards of its group. Where none is read any
-// other will do, and where there is none at all the shards themselves are asked.
+// Each parity piece that is read brings its own manifest and those of all shards of its group. Where none is read the
+// shards are asked, and where one of them is gone any parity.
 std::vector<std::string> Combining::manifests_needed() const {
   std::set<std::string> parity;
   for (const auto& step : steps_) {
@@ -176,33 +179,38 @@ std::vector<std::string> Combining::manifests_needed() const {
         parity.insert(protocol::group_piece_name(making_.recipe, source.member, source.position));
     }
   }
-  for (const auto& [shard, input] : inputs_) {
-    if (!parity.empty()) break;
-    const auto piece = protocol::group_piece(making_.recipe, shard);
-    if (piece && piece->is_parity && (input.here != nullptr || !input.nodes.empty())) parity.insert(shard);
-  }
   if (!parity.empty()) return {parity.begin(), parity.end()};
   std::vector<std::string> shards;
+  bool has_all = true;
   for (const auto& ingredient : making_.recipe.ingredients) {
     if (ingredient.shard.empty()) continue;
-    if (!inputs_.contains(ingredient.shard)) return {};
+    has_all = has_all && has_input(ingredient.shard);
     shards.push_back(ingredient.shard);
   }
-  return shards;
+  if (has_all) return shards;
+  for (const auto& [shard, input] : inputs_) {
+    if (protocol::group_piece(making_.recipe, shard)->is_parity && has_input(shard)) return {shard};
+  }
+  return {};
+}
+
+bool Combining::has_input(const std::string& shard) const {
+  const auto input = inputs_.find(shard);
+  return input != inputs_.end() && (input->second.here != nullptr || !input->second.nodes.empty());
 }
 
 void Combining::ask_for_manifest(const std::string& shard, std::size_t attempt) {
   const Input& input = inputs_.at(shard);
   if (input.here != nullptr) return manifest_ended(shard, attempt, input.here->manifest(), false);
   if (attempt >= input.nodes.size()) return manifest_ended(shard, attempt, std::nullopt, false);
-  with_.transport.fetch(input.nodes[attempt], {shard, piece_.version.word()}, {0, 0, true},
-                        std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), chunk_timeout_ms);
+  with_.transport->fetch(input.nodes[attempt], {shard, piece_.version.word()}, {0, 0, true},
+                         std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), chunk_timeout_ms);
 }
 
 bool Combining::is_expected(const std::string& shard, const arena::Manifest& manifest) const {
   const auto piece = piece_info(manifest);
   return piece.shard == shard && piece.version == piece_.version && piece.world_size == piece_.world_size &&
-         is_of_group(piece);
+         piece.root_digest == inputs_.at(shard).root_digest && is_of_group(piece);
 }
 
 bool Combining::is_of_group(const protocol::PieceInfo& piece) const {
@@ -221,6 +229,7 @@ void Combining::manifest_ended(const std::string& shard, std::size_t attempt, st
                                bool is_damaged) {
   Input& input = inputs_.at(shard);
   if (!manifest && is_damaged) damaged(shard, input.nodes[attempt]);
+  if (!manifest && attempt < input.nodes.size()) unusable(shard, input.nodes[attempt]);
   if (!manifest && attempt + 1 < input.nodes.size() && !has_failed()) return ask_for_manifest(shard, attempt + 1);
   if (!manifest) fail(is_damaged ? FetchResult::corrupt : FetchResult::failed);
   bool is_last = false;
@@ -355,19 +364,20 @@ void Combining::launch() {
 void Combining::fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt) {
   Chunk::Part& part = chunk->parts[source];
   part.node = inputs_.at(part.shard).nodes[attempt];
-  with_.transport.fetch(part.node, {part.shard, piece_.version.word()}, {part.first_byte, part.size_bytes, false},
-                        std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), chunk_timeout_ms);
+  with_.transport->fetch(part.node, {part.shard, piece_.version.word()}, {part.first_byte, part.size_bytes, false},
+                         std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), chunk_timeout_ms);
 }
 
 void Combining::source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt,
                              bool is_whole) {
   const Chunk::Part& part = chunk->parts[source];
   const bool has_another = attempt + 1 < inputs_.at(part.shard).nodes.size();
+  if (!is_whole) unusable(part.shard, part.node);
   if (!is_whole && has_another && !has_failed()) return fetch(chunk, source, attempt + 1);
   if (!is_whole) fail(FetchResult::failed);
   {
     const std::lock_guard lock(mutex_);
-    received_bytes_ += is_whole ? part.size_bytes : 0;
+    outcome_.received_bytes += is_whole ? part.size_bytes : 0;
   }
   source_ready(chunk);
 }
@@ -409,7 +419,7 @@ void Combining::combine(const std::shared_ptr<Chunk>& chunk) {
   const std::size_t count = kernels::leaf_count(wanted_bytes);
   const bool is_good = expected_.empty() || std::equal(made.begin(), made.begin() + static_cast<std::ptrdiff_t>(count),
                                                        expected_.begin() + static_cast<std::ptrdiff_t>(first_leaf));
-  if (!is_good) return fail(FetchResult::corrupt);
+  if (!is_good) return parity_is_wrong(*chunk);
   std::copy_n(made.begin(), count, leaves_.begin() + static_cast<std::ptrdiff_t>(first_leaf));
 }
 
@@ -451,11 +461,28 @@ void Combining::fail(FetchResult result) {
   if (!failure_ || result == FetchResult::corrupt) failure_ = result;
 }
 
+void Combining::unusable(const std::string& shard, NodeId node) {
+  const std::lock_guard lock(mutex_);
+  protocol::add_once(outcome_.unusable, Source{node, shard});
+}
+
 void Combining::damaged(const std::string& shard, NodeId node) {
   const std::lock_guard lock(mutex_);
-  const bool is_known = std::any_of(damaged_.begin(), damaged_.end(),
-                                    [&](const Damaged& each) { return each.shard == shard && each.node == node; });
-  if (!is_known) damaged_.push_back({node, shard});
+  protocol::add_once(outcome_.damaged, Source{node, shard});
+  protocol::add_once(outcome_.unusable, Source{node, shard});
+}
+
+// Shards are vouched for by the digests in the recipe, and the parity that was read with them by nothing but its own.
+void Combining::parity_is_wrong(const Chunk& chunk) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Chunk::Part& part : chunk.parts) {
+      if (!part.shard.starts_with(protocol::parity_prefix)) continue;
+      protocol::add_once(outcome_.wrong, Source{part.node, part.shard});
+      protocol::add_once(outcome_.unusable, Source{part.node, part.shard});
+    }
+  }
+  fail(FetchResult::corrupt);
 }
 
 void Combining::finish_if_over() {
@@ -465,8 +492,7 @@ void Combining::finish_if_over() {
     const bool has_ended = failure_ || cancelled_ || (manifests_missing_ == 0 && !has_next());
     if (over_ || under_way_ != 0 || !has_ended) return;
     over_ = true;
-    outcome.damaged = damaged_;
-    outcome.received_bytes = received_bytes_;
+    outcome = std::move(outcome_);
     outcome.result = failure_ ? *failure_ : cancelled_ ? FetchResult::failed : FetchResult::complete;
   }
   if (outcome.result == FetchResult::complete) seal(outcome);

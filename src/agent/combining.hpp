@@ -17,6 +17,7 @@
 #include "agent/chunk_buffers.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/recipe_codec.hpp"
+#include "agent/transport_port.hpp"
 #include "agent/worker_pool.hpp"
 #include "arena/segment.hpp"
 #include "kernels/coder.hpp"
@@ -28,27 +29,29 @@ namespace ckpt::agent {
 
 class Combining : public std::enable_shared_from_this<Combining> {
  public:
-  // A source whose bytes were not what its digests say.
-  struct Damaged {
+  struct Source {
     protocol::NodeId node = 0;
     std::string shard;
+    bool operator==(const Source&) const = default;
   };
   // complete: the piece, with this manifest, is sealed in the slot.
   struct Outcome {
     protocol::FetchResult result = protocol::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
-    std::vector<Damaged> damaged;
+    std::vector<Source> damaged;   // their bytes were not what their digests say
+    std::vector<Source> wrong;     // parity whose bytes are, and of which nothing true can be made all the same
+    std::vector<Source> unusable;  // these, and what could not be fetched: to be made without, where that is possible
     std::uint64_t received_bytes = 0;  // of sources, from other nodes
   };
   using Done = std::function<void(Outcome outcome)>;
 
-  // All outlive the object, and the transport's callbacks.
+  // The references outlive the object, and the transport's callbacks.
   struct Colleagues {
     protocol::NodeId node = 0;  // this one
     PieceIndex& index;
     WorkerPool& pool;
     ChunkBuffers& buffers;
-    net::Transport& transport;
+    std::shared_ptr<TransportPort> transport;
   };
 
   Combining(const Colleagues& colleagues, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
@@ -65,12 +68,14 @@ class Combining : public std::enable_shared_from_this<Combining> {
   // One of the group's pieces as a source.
   struct Input {
     std::vector<protocol::NodeId> nodes;  // that have it; the first that works is used
-    Pin here;                             // where it is this one
+    std::uint64_t root_digest = 0;
+    Pin here;  // where it is this one
     std::optional<arena::Manifest> manifest;
   };
 
   bool plan();  // false: it cannot be made
   std::vector<std::string> manifests_needed() const;
+  bool has_input(const std::string& shard) const;
   void ask_for_manifest(const std::string& shard, std::size_t attempt);
   void manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
                       bool is_damaged);
@@ -91,7 +96,9 @@ class Combining : public std::enable_shared_from_this<Combining> {
 
   bool has_failed();
   void fail(protocol::FetchResult result);
+  void unusable(const std::string& shard, protocol::NodeId node);
   void damaged(const std::string& shard, protocol::NodeId node);
+  void parity_is_wrong(const Chunk& chunk);
   void finish_if_over();
   void seal(Outcome& outcome);
 
@@ -116,8 +123,7 @@ class Combining : public std::enable_shared_from_this<Combining> {
   std::size_t step_ = 0;       // of the next chunk
   std::uint64_t in_step_ = 0;  // its place there
   std::vector<std::uint64_t> leaves_;
-  std::vector<Damaged> damaged_;
-  std::uint64_t received_bytes_ = 0;
+  Outcome outcome_;  // as far as it is known
   std::optional<protocol::FetchResult> failure_;
   bool cancelled_ = false;
   bool over_ = false;

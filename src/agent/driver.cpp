@@ -89,8 +89,8 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                   fetch_ended(fetch, std::move(ended));
                 },
                 [this](const std::string& text) { chronicle_.note(text); },
-                [this](const Combining::Damaged& source, Version version) {
-                  source_damaged(source.shard, version, source.node);
+                [this](const Combining::Source& source, Version version, bool is_wrong) {
+                  source_damaged(source.shard, version, source.node, is_wrong);
                 }}),
       desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_,
              [this](protocol::Event event) { handle(std::move(event)); },
@@ -133,10 +133,7 @@ void Driver::run() {
   }
 }
 
-void Driver::end_transfers() {
-  fetches_.cancel_all();
-  parts_.digests.drain();
-}
+void Driver::end_transfers() { fetches_.close(); }
 
 // Whatever goes wrong in one task, the agent goes on: others depend on it.
 void Driver::run_task(const Task& task) {
@@ -210,20 +207,25 @@ void Driver::fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded
   if (ended.result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
   const bool is_of_a_node = fetch.source != protocol::storage_node && fetch.source != protocol::parity_node;
   if (ended.result == FetchResult::corrupt && is_of_a_node)
-    source_damaged(fetch.piece.shard, fetch.piece.version, fetch.source);
+    source_damaged(fetch.piece.shard, fetch.piece.version, fetch.source, false);
   handle(std::move(ended));
 }
 
-// On the way or at the source: the source looks at its own bytes.
-void Driver::source_damaged(const std::string& shard, Version version, NodeId node) {
+void Driver::source_damaged(const std::string& shard, Version version, NodeId node, bool is_wrong) {
   ++chronicle_.counters.corrupt;
   chronicle_.note("shard " + shard + " of iteration " + std::to_string(version.iteration()) +
-                  " came damaged from node " + node_name(node));
-  if (node != id_) {
-    transport_->send(node, encode(VerifyRequest{shard, version}));
-  } else if (const Pin piece = parts_.index.find(shard, version)) {
-    verify(piece->slot(), [] {});
-  }
+                  (is_wrong ? ", which is wrong, came from node " : " came damaged from node ") + node_name(node));
+  const VerifyRequest request{shard, version, is_wrong};
+  if (node == id_) return look_again(request);
+  transport_->send(node, encode(request));
+}
+
+// It was damaged on the way or is damaged here. Parity that is whole and wrong shows only to who decodes with it.
+void Driver::look_again(const VerifyRequest& request) {
+  const Pin piece = parts_.index.find(request.shard, request.version);
+  if (piece == nullptr) return;
+  if (request.is_wrong && protocol::is_reserved(request.shard)) return handle(protocol::PieceCorrupt{piece->slot()});
+  verify(piece->slot(), [] {});
 }
 
 void Driver::verify(const SlotRef& slot, std::function<void()> then) {
@@ -264,7 +266,7 @@ void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
   if (!message) return;
   parts_.queue.offer([this, from, message = std::move(*message)]() mutable {
     if (const auto* request = std::get_if<VerifyRequest>(&message)) {
-      if (const Pin piece = parts_.index.find(request->shard, request->version)) verify(piece->slot(), [] {});
+      look_again(*request);
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
       if (report->node == from) handle(protocol::MessageArrived{from, std::move(*report)});
     } else if (auto* directive = std::get_if<protocol::Directive>(&message)) {

@@ -16,6 +16,7 @@
 #include "agent/chronicle.hpp"
 #include "agent/core_queue.hpp"
 #include "agent/fetches.hpp"
+#include "agent/message_codec.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/segments.hpp"
 #include "agent/storage_tier.hpp"
@@ -99,7 +100,8 @@ class Driver : public TrainerRequests {
   }
 
   void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
-  void source_damaged(const std::string& shard, Version version, protocol::NodeId node);
+  void source_damaged(const std::string& shard, Version version, protocol::NodeId node, bool is_wrong);
+  void look_again(const VerifyRequest& request);
   void verify(const protocol::SlotRef& slot, std::function<void()> then);
   void take_nodes(const std::vector<coord::NodeEntry>& nodes);
   std::string node_name(protocol::NodeId node) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "net/wire.hpp"
+#include "protocol/lists.hpp"
 #include "protocol/parity.hpp"
 
 namespace ckpt::agent {
@@ -14,6 +16,12 @@ std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
   constexpr std::int64_t least_ms = 30'000;
   constexpr std::uint64_t slowest_bytes_per_ms = 10'000;
   return least_ms + static_cast<std::int64_t>(length_bytes / slowest_bytes_per_ms);
+}
+
+// As it travels; 0 where it does not grow with a group.
+std::uint64_t manifest_bytes(const protocol::PieceInfo& piece) {
+  if (!piece.is_parity()) return 0;
+  return arena::encoded_bytes(piece.shard.size(), piece.length_bytes, encoded_bytes(piece.recipe));
 }
 
 }  // namespace
@@ -65,7 +73,8 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
   }
   if (order.source == protocol::parity_node) {
     if (!protocol::is_valid(order.making.recipe)) return end(id, FetchResult::failed, std::nullopt);
-    return combine(id, transport, segment);
+    if (port_ == nullptr) port_ = std::make_shared<TransportPort>(transport);
+    return combine(id);
   }
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
@@ -75,22 +84,36 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
                   fetch_timeout_ms(order.piece.length_bytes));
 }
 
-void Fetches::combine(std::uint64_t id, net::Transport& transport, const std::shared_ptr<arena::Segment>& segment) {
+void Fetches::combine(std::uint64_t id) {
   Fetch& fetch = fetches_.at(id);
+  const auto& [number, piece, source, slot, making] = fetch.order;
+  const auto segment = segments_.find({slot.rank, slot.shard});
+  if (const auto bytes = manifest_bytes(piece); segment == nullptr || bytes > net::wire::manifest_bytes_max) {
+    callbacks_.notice("parity " + piece.shard + " is not made: the manifests of what it protects take " +
+                      std::to_string(bytes >> 20) + " MiB, more than agents send; use smaller groups, as in xor(4)");
+    return end(id, FetchResult::failed, std::nullopt);
+  }
   auto done = [this, id, &queue = queue_](Combining::Outcome outcome) {
     queue.post([this, id, outcome = std::move(outcome)]() mutable { combined(id, std::move(outcome)); });
   };
-  fetch.combining =
-      std::make_shared<Combining>(Combining::Colleagues{node_, index_, pool_, buffers_, transport}, segment,
-                                  fetch.order.slot.slot, fetch.order.piece, fetch.order.making, std::move(done));
+  fetch.combining = std::make_shared<Combining>(Combining::Colleagues{node_, index_, pool_, buffers_, port_}, segment,
+                                                slot.slot, piece, making, std::move(done));
   fetch.combining->start();
 }
 
+// What could not be used is done without, as long as the rest suffices: each time there is less of it.
 void Fetches::combined(std::uint64_t id, Combining::Outcome outcome) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
+  Fetch& fetch = found->second;
   moved_.received_bytes += outcome.received_bytes;
-  for (const auto& source : outcome.damaged) callbacks_.damaged(source, found->second.order.piece.version);
+  for (const auto& source : outcome.damaged) callbacks_.damaged(source, fetch.order.piece.version, false);
+  for (const auto& source : outcome.wrong) callbacks_.damaged(source, fetch.order.piece.version, true);
+  const auto was_unusable = [&](const protocol::Making::Source& source) {
+    return protocol::contains(outcome.unusable, Combining::Source{source.node, source.shard});
+  };
+  const bool has_failed = outcome.result != FetchResult::complete && !fetch.cancelled;
+  if (has_failed && std::erase_if(fetch.order.making.sources, was_unusable) != 0) return combine(id);
   end(id, outcome.result, std::move(outcome.manifest));
 }
 
@@ -114,10 +137,11 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
   segments_.unblock();
 }
 
-void Fetches::cancel_all() {
+void Fetches::close() {
   for (auto& [id, fetch] : fetches_) {
     if (fetch.combining != nullptr) fetch.combining->cancel();
   }
+  if (port_ != nullptr) port_->close();
 }
 
 void Fetches::cancel(std::uint64_t id) {

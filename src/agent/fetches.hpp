@@ -28,8 +28,8 @@ class Fetches {
   // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already.
   using OnEnded = std::function<void(const protocol::StartFetch& fetch, protocol::FetchEnded ended)>;
   using OnNotice = std::function<void(const std::string& text)>;
-  // Of what a piece was to be made of, something came damaged.
-  using OnDamaged = std::function<void(const Combining::Damaged& source, Version version)>;
+  // Of what a piece was to be made of, something came damaged; or it fits its digests and `is_wrong` all the same.
+  using OnDamaged = std::function<void(const Combining::Source& source, Version version, bool is_wrong)>;
   struct Callbacks {
     OnEnded ended;
     OnNotice notice;
@@ -43,8 +43,8 @@ class Fetches {
   // `storage`: null where there is none.
   void start(const protocol::StartFetch& fetch, net::Transport& transport, StorageTier* storage);
   void cancel(std::uint64_t fetch);
-  // [any thread, none of the others being called] Nothing uses the transport any more once jobs under way have run.
-  void cancel_all();
+  // Nothing uses the transport any more.
+  void close();
 
   bool writes_into(const SegmentKey& key) const;
   bool writes_into(const protocol::SlotRef& slot) const;
@@ -62,7 +62,7 @@ class Fetches {
 
   void transfer(std::uint64_t fetch, net::Transport& transport, StorageTier* storage,
                 const std::optional<Failure>& failure);
-  void combine(std::uint64_t fetch, net::Transport& transport, const std::shared_ptr<arena::Segment>& segment);
+  void combine(std::uint64_t fetch);
   void combined(std::uint64_t fetch, Combining::Outcome outcome);
   void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest,
            const std::string& trouble = {});
@@ -75,6 +75,7 @@ class Fetches {
   CoreQueue& queue_;
   const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
+  std::shared_ptr<TransportPort> port_;  // once there was a use for it
   Moved moved_;
 };
 

@@ -11,10 +11,11 @@
 
 namespace ckpt::agent {
 
-// The owner of a shard's bytes: asks it to look at them again, since they arrived damaged.
+// To the owner of a shard's bytes: asks it to look at them again, since they arrived damaged.
 struct VerifyRequest {
   std::string shard;
   Version version;
+  bool is_wrong = false;  // parity that fits its digests, and of which nothing true can be made
   bool operator==(const VerifyRequest&) const = default;
 };
 
@@ -170,6 +171,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
 void visit_fields(auto& v, Is<VerifyRequest> auto& request) {
   v.shard("shard", request.shard);
   v.field("version", request.version);
+  v.field("is_wrong", request.is_wrong);
 }
 
 void visit_fields(auto& v, Is<protocol::RootRecord> auto& record) {

@@ -21,7 +21,7 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   void submit(std::function<void()> job);
-  // Returns once no job waits or runs.
+  // Returns once no job waits or runs, those that jobs submitted included.
   void drain();
 
  private:

@@ -167,7 +167,7 @@ void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
   const Slot& slot = slots_.at(corrupt.slot);
   if (slot.state != SlotState::whole) return;
   effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
-                           std::to_string(slot.piece.version.iteration()) + ": its bytes do not match their digests"});
+                           std::to_string(slot.piece.version.iteration()) + ": its bytes are not what they should be"});
   slots_.drain(corrupt.slot);
   effects.push_back(DropSlot{corrupt.slot});
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "parity_group.hpp"
+#include "protocol/lists.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -208,6 +209,9 @@ TEST(Combining, ParityThatIsWrongFromTheBeginningMakesNothing) {
     const auto outcome = group.make(shard_of(0));
     EXPECT_EQ(outcome.result, FetchResult::corrupt) << byte;
     EXPECT_TRUE(outcome.damaged.empty());
+    const Combining::Source source{1, group.info(parity_of(1)).shard};
+    EXPECT_TRUE(protocol::contains(outcome.wrong, source));
+    EXPECT_TRUE(protocol::contains(outcome.unusable, source));
     expect_nothing_made(group, shard_of(0));
   }
 }

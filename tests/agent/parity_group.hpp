@@ -198,7 +198,8 @@ class ParityGroup {
   std::vector<protocol::Making::Source> sources() const {
     std::vector<protocol::Making::Source> found;
     for (const auto& [shard, nodes] : nodes_) {
-      for (const auto node : nodes) found.push_back({shard, node});
+      const auto manifest = segments_.at(shard)->slot(0).read();
+      for (const auto node : nodes) found.push_back({shard, node, manifest ? manifest->root_digest : 0});
     }
     return found;
   }
@@ -214,10 +215,10 @@ class ParityGroup {
   // As if that were the piece.
   std::shared_ptr<Combining> begin(Name name, const std::shared_ptr<arena::Segment>& into,
                                    const protocol::PieceInfo& piece) {
-    auto made = std::make_shared<Combining>(
-        Combining::Colleagues{name.member, network.index(name.member), pool, buffers, transport_}, into, 1, piece,
-        protocol::Making{info({name.member, true}).recipe, sources()},
-        [this](Combining::Outcome outcome) { outcomes.put(std::move(outcome)); });
+    auto made =
+        std::make_shared<Combining>(Combining::Colleagues{name.member, network.index(name.member), pool, buffers, port},
+                                    into, 1, piece, protocol::Making{info({name.member, true}).recipe, sources()},
+                                    [this](Combining::Outcome outcome) { outcomes.put(std::move(outcome)); });
     made->start();
     return made;
   }
@@ -274,6 +275,9 @@ class ParityGroup {
   std::map<std::string, std::shared_ptr<arena::Segment>> segments_;
   std::map<std::string, std::set<protocol::NodeId>> nodes_;
   FakeTransport transport_{network};
+
+ public:
+  std::shared_ptr<TransportPort> port = std::make_shared<TransportPort>(transport_);
 };
 
 }  // namespace ckpt::agent::testing

@@ -8,13 +8,14 @@
 #include <mutex>
 
 #include "cluster.hpp"
+#include "kernels/digest.hpp"
 #include "protocol/parity.hpp"
 
 namespace ckpt::agent {
 namespace {
 
-using ::testing::Each;
 using testing::Cluster;
+using ::testing::Each;
 using testing::eventually;
 using testing::on_all;
 using testing::Trainer;
@@ -125,17 +126,22 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   }
 
   static std::string node(std::uint32_t rank) { return "n" + std::to_string(rank); }
+  using Wrap = std::function<std::unique_ptr<net::Transport>(std::unique_ptr<net::Transport>)>;
   void start_agent(std::uint32_t rank) {
+    start_agent(rank, [this](std::unique_ptr<net::Transport> inner) {
+      return std::make_unique<GatedTransport>(std::move(inner), gate_);
+    });
+  }
+  void start_agent(std::uint32_t rank, const Wrap& wrap) {
     cluster_.start(node(rank),
                    {{"protection", std::get<Group>(GetParam()).protection},
                     {"heartbeat_ms", "20"},
                     {"node_timeout_ms", "1000"},
                     {"lease_ms", "1000"},
                     {"node_wait_ms", "500"}},
-                   [this](AgentSetup& setup) {
-                     setup.make_transport = [this](const auto& options, net::Transport::Handlers handlers) {
-                       return std::make_unique<GatedTransport>(net::Transport::create(options, std::move(handlers)),
-                                                               gate_);
+                   [&wrap](AgentSetup& setup) {
+                     setup.make_transport = [wrap](const auto& options, net::Transport::Handlers handlers) {
+                       return wrap(net::Transport::create(options, std::move(handlers)));
                      };
                    });
   }
@@ -309,6 +315,79 @@ INSTANTIATE_TEST_SUITE_P(All, ParityMatrix,
                                             ::testing::Values(Harm::erase, Harm::damage),
                                             ::testing::Values(What::shards, What::parity, What::nodes),
                                             ::testing::Values(When::before, When::during, When::after)),
+                         name_of);
+
+// ---- Sources that cannot be used are done without ----
+
+class Survivors : public ParityMatrix {
+ protected:
+  // All parity that the node holds of the iteration, with digests that fit.
+  void falsify_parity(std::uint32_t rank, std::int64_t iteration) {
+    each_chosen(rank, iteration, [](arena::Segment& segment, std::uint32_t index) {
+      auto slot = segment.writable_slot(index);
+      auto manifest = slot.read();
+      if (!manifest->shard.starts_with(protocol::parity_prefix)) return;
+      slot.begin();
+      slot.data()[5] ^= std::byte{1};
+      kernels::digest_leaves(slot.data(), manifest->length_bytes, manifest->leaves.data());
+      manifest->root_digest = kernels::root_digest(manifest->leaves, manifest->length_bytes);
+      slot.seal(*manifest);
+    });
+  }
+};
+
+// Nothing comes from that node, to whoever lost its memory.
+class DeafTransport : public GatedTransport {
+ public:
+  DeafTransport(std::unique_ptr<net::Transport> inner, Gate& gate, const std::atomic<int>& silent)
+      : GatedTransport(std::move(inner), gate), silent_(silent) {}
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) override {
+    if (static_cast<int>(from) == silent_) return sink->ended(net::FetchEnd::peer_failed);
+    GatedTransport::fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+  }
+
+ private:
+  const std::atomic<int>& silent_;
+};
+
+TEST_P(Survivors, ANodeThatOnlyTheDecodingOneCannotReachIsDoneWithout) {
+  EXPECT_EQ(restore(), -1);
+  const std::int64_t last = commit();
+  trainers_.clear();
+  for (const std::uint32_t silent : {0u, 1u, 3u}) {
+    cluster_.destroy(node(2));
+    std::atomic<int> silent_id = cluster_.status(node(silent)).at("node_id").get<int>();
+    start_agent(2, [&](std::unique_ptr<net::Transport> inner) {
+      return std::make_unique<DeafTransport>(std::move(inner), gate_, silent_id);
+    });
+    start_trainers();
+    EXPECT_EQ(restore(), last) << silent;
+    EXPECT_EQ(trainers_[2]->restored().main_tier, CKPT_TIER_DECODED);
+    trainers_.clear();
+    cluster_.stop(node(2));
+  }
+}
+
+TEST_P(Survivors, ParityThatIsWholeAndWrongIsThrownAwayByItsNode) {
+  EXPECT_EQ(restore(), -1);
+  const std::int64_t last = commit();
+  trainers_.clear();
+  falsify_parity(0, last);
+  cluster_.stop(node(0));
+  start_agent(0);  // finds it whole
+  cluster_.destroy(node(2));
+  start_agent(2);
+  start_trainers();
+  EXPECT_EQ(restore(), last);
+  EXPECT_GE(cluster_.status(node(2)).at("counters").at("corrupt"), 1) << "it was read, and found out";
+  EXPECT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 2; })) << "made anew, and true";
+}
+
+INSTANTIATE_TEST_SUITE_P(Two, Survivors,
+                         ::testing::Combine(::testing::Values(Group{"rs(4,2)", {}, "Two"}),
+                                            ::testing::Values(Harm::erase), ::testing::Values(What::nodes),
+                                            ::testing::Values(When::after)),
                          name_of);
 
 }  // namespace

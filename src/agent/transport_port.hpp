@@ -1,0 +1,52 @@
+// The way to the transport for jobs that may outlast it: once it is closed nobody is inside, and nobody comes in.
+//
+// Thread-safe. Passing through may come back here on the same thread.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include "net/transport.hpp"
+
+namespace ckpt::agent {
+
+class TransportPort {
+ public:
+  // Borrowed until close().
+  explicit TransportPort(net::Transport& transport) : transport_(transport) {}
+
+  // As net::Transport::fetch(); a closed one ends it at once, as if the peer were gone.
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) {
+    if (!enter()) return sink->ended(net::FetchEnd::peer_failed);
+    transport_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+    {
+      const std::lock_guard lock(mutex_);
+      --inside_;
+    }
+    left_.notify_all();
+  }
+
+  // Returns when the last one has left.
+  void close() {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    left_.wait(lock, [&] { return inside_ == 0; });
+  }
+
+ private:
+  bool enter() {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) ++inside_;
+    return !closed_;
+  }
+
+  net::Transport& transport_;
+  std::mutex mutex_;
+  std::condition_variable left_;
+  std::size_t inside_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace ckpt::agent
