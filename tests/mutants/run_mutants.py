@@ -83,7 +83,7 @@ def judge(mutant, arguments, commands):
     program = build(mutant, arguments, commands)
     if isinstance(program, str):
         return Verdict(False, program)
-    command = [str(program), "--seeds", str(arguments.seeds), "--violations", "6", "--jobs", "1"]
+    command = [str(program), "--seeds", str(arguments.seeds), "--violations", "10", "--jobs", "1"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
     if "sim: seeds=" not in run.stdout:
         return Verdict(False, f"the simulator itself failed, with status {run.returncode}: {run.stderr.strip()[-300:]}")
