@@ -21,9 +21,13 @@ std::vector<std::string> seeds() {
     rank.main_shard = "model";
     rank.private_shard = "rank0.private";
   }
-  report.pieces = {piece, piece};
+  protocol::PieceInfo parity{"parity.0123456789abcdef.1of2", {1, 123}, 1000, 500, 8, 2};
+  parity.recipe = {1, 1, {{"model.0of2", 1000, 50, 6}, {}}};
+  report.pieces = {piece, parity};
+  protocol::Directive directive;
+  directive.fetches = {{parity, {protocol::parity_node}, protocol::Making{parity.recipe, {{"model.0of2", 3, 6}}}}};
   return {text_of(agent::encode(report)), text_of(agent::encode(protocol::Report{})),
-          text_of(agent::encode(protocol::Directive{})),
+          text_of(agent::encode(protocol::Directive{})), text_of(agent::encode(directive)),
           text_of(agent::encode(agent::VerifyRequest{"model.1of2", {1, 123}}))};
 }
 

@@ -1,0 +1,88 @@
+#include "agent/transport_port.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <thread>
+
+namespace ckpt::agent {
+namespace {
+
+using ::testing::ElementsAre;
+
+class Sink : public net::Sink {
+ public:
+  std::optional<std::span<std::byte>> begin(std::span<const std::byte>, std::size_t) override { return std::nullopt; }
+  void landed(std::size_t, std::size_t) override {}
+  void ended(net::FetchEnd end) override { ends.push_back(end); }
+  std::vector<net::FetchEnd> ends;
+};
+
+class Transport : public net::Transport {
+ public:
+  std::string address() const override { return ""; }
+  void set_peer(net::NodeId, std::uint64_t, const std::string&) override {}
+  bool send(net::NodeId, std::vector<std::byte>) override { return true; }
+  void fetch(net::NodeId from, net::PieceName, net::FetchPart, std::shared_ptr<net::Sink>, std::int64_t) override {
+    on_fetch(from);
+  }
+  std::string description() const override { return ""; }
+  std::function<void(net::NodeId)> on_fetch = [](net::NodeId) {};
+};
+
+TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
+  Transport transport;
+  std::vector<net::NodeId> asked;
+  transport.on_fetch = [&](net::NodeId from) { asked.push_back(from); };
+  TransportPort port(transport);
+  const auto sink = std::make_shared<Sink>();
+  port.fetch(3, {"a", 1}, {}, sink, 100);
+  port.close();
+  port.fetch(4, {"b", 1}, {}, sink, 100);
+  EXPECT_THAT(asked, ElementsAre(3));
+  EXPECT_THAT(sink->ends, ElementsAre(net::FetchEnd::peer_failed));
+}
+
+TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
+  Transport transport;
+  std::promise<void> inside, go_on;
+  std::mutex mutex;
+  std::vector<std::string> seen;
+  const auto see = [&](const char* what) {
+    const std::lock_guard lock(mutex);
+    seen.push_back(what);
+  };
+  transport.on_fetch = [&](net::NodeId) {
+    inside.set_value();
+    go_on.get_future().wait();
+    see("left");
+  };
+  TransportPort port(transport);
+  std::thread visitor([&] { port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100); });
+  inside.get_future().wait();
+  std::thread closer([&] {
+    port.close();
+    see("closed");
+  });
+  go_on.set_value();
+  visitor.join();
+  closer.join();
+  EXPECT_THAT(seen, ElementsAre("left", "closed"));
+}
+
+TEST(TransportPort, MayBePassedAgainFromInside) {
+  Transport transport;
+  int depth = 0;
+  TransportPort port(transport);
+  transport.on_fetch = [&](net::NodeId) {
+    if (++depth < 3) port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100);
+  };
+  port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100);
+  EXPECT_EQ(depth, 3);
+  port.close();
+}
+
+}  // namespace
+}  // namespace ckpt::agent
