@@ -10,8 +10,8 @@ show_help() {
 usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
 
 Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
-processes), then the C++ tests and 500 simulator seeds under the address and thread sanitizers, then the fuzzers for a
-minute.
+processes), then the C++ tests under the address and the thread sanitizer, with 250 and 100 simulator seeds, then the
+fuzzers for a minute.
 
   --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise)
