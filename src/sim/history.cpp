@@ -111,6 +111,7 @@ bool History::is_void(Version version) const {
 }
 
 void History::committed(Version version) {
+  commits_.insert(version);
   committed_ = std::max(committed_, version);
   committed_ever_ = std::max(committed_ever_, version);
 }

@@ -54,6 +54,7 @@ class History {
   bool is_void(Version version) const;
 
   void committed(Version version);
+  bool was_committed(Version version) const { return commits_.contains(version); }
   void reported(Version version);
   Version newest_committed() const { return committed_; }  // that is not void
   Version newest_committed_ever() const { return committed_ever_; }
@@ -73,6 +74,7 @@ class History {
   std::set<Version> damaged_;
   std::map<std::uint64_t, std::set<NodeId>> hosts_;
   std::map<std::uint64_t, protocol::Decision> decisions_;
+  std::set<Version> commits_;
   Version committed_;
   Version committed_ever_;
   Version reported_;

@@ -125,6 +125,9 @@ void Invariants::committed(const Machine& machine, Version version) {
   if (history_.is_void(version)) {
     throw Violation{"I4", text("node ", machine.id, " commits ", describe(version), ", which a later life has voided")};
   }
+  // One of a life that came back, at a version beyond it: what it was when it was made it need not be now.
+  const Decision* life = history_.decision(history_.incarnation());
+  if (history_.was_committed(version) && life != nullptr && version < life->version) return history_.committed(version);
   // What a life restored it must place anew.
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->version == version;
@@ -214,7 +217,10 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
 
 void Invariants::restore_refused(const RestoreFailed& failed) {
   const Decision* decision = history_.decision(history_.incarnation());
-  const bool is_to_restore = decision != nullptr && decision->verdict == Verdict::restore;
+  // Whoever is cut off itself finds nothing that the others have.
+  const auto root = world_.machines.find(world_.store.root().record.node);
+  const bool root_knows = root != world_.machines.end() && world_.is_calm(root->second, known_after_ms);
+  const bool is_to_restore = root_knows && decision != nullptr && decision->verdict == Verdict::restore;
   if (failed.error == RestoreError::lost && is_to_restore && is_there(decision->version, known_after_ms)) {
     throw Violation{"I2", text("restore of rank ", failed.rank, " ends as lost (", failed.text, ") although all of ",
                                describe(decision->version), " is there")};
