@@ -50,18 +50,21 @@ protocol::Share Control::share() const {
 }
 
 Control::Control(UniqueFd fd, Mapping mapping)
-    : fd_(std::move(fd)), mapping_(std::move(mapping)), words_(reinterpret_cast<RankControl*>(mapping_.data())) {}
+    : fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      words_(reinterpret_cast<RankControl*>(mapping_.data())),
+      comm_(reinterpret_cast<CommWords*>(mapping_.data() + page_bytes)) {}
 
 Control Control::create(const std::string& directory, std::uint32_t rank) {
   const std::string path = control_path(directory, rank), draft = path + ".new";
   ::unlink(draft.c_str());
   UniqueFd fd(::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft);
-  if (const int error = ::posix_fallocate(fd.get(), 0, page_bytes); error != 0) {
+  if (const int error = ::posix_fallocate(fd.get(), 0, control_file_bytes); error != 0) {
     errno = error;
-    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve one page for " + draft);
+    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(control_file_bytes) + " bytes for " + draft);
   }
-  Mapping mapping(fd.get(), page_bytes, Mapping::Access::write, draft);
+  Mapping mapping(fd.get(), control_file_bytes, Mapping::Access::write, draft);
   Control control(std::move(fd), std::move(mapping));
   control.words_->format = format_version;
   control.words_->rank = rank;
@@ -73,8 +76,9 @@ Control Control::create(const std::string& directory, std::uint32_t rank) {
 
 Control Control::attach(UniqueFd fd, std::uint32_t rank) {
   const struct stat file = stat_of(fd.get());
-  if (!S_ISREG(file.st_mode) || file.st_size != static_cast<off_t>(page_bytes) || file.st_blocks == 0) refuse_page();
-  Mapping mapping(fd.get(), page_bytes, Mapping::Access::write, "a rank's control page");
+  if (!S_ISREG(file.st_mode) || file.st_size != static_cast<off_t>(control_file_bytes) || file.st_blocks == 0)
+    refuse_page();
+  Mapping mapping(fd.get(), control_file_bytes, Mapping::Access::write, "a rank's control page");
   const auto* words = reinterpret_cast<const RankControl*>(mapping.data());
   if (words->magic != control_magic || words->format != format_version || words->rank != rank) refuse_page();
   return Control(std::move(fd), std::move(mapping));

@@ -1,4 +1,5 @@
-// The control page of a rank: the words that its trainer and the agent exchange every iteration (format.hpp).
+// The control file of a rank: the words that its trainer and the agent exchange every iteration, and those that tell
+// when the trainer communicates (format.hpp; comm_log.hpp reads and writes the latter).
 //
 // Owns the mapping. Each side uses its own half of the functions; any thread of that side may, one at a time for the
 // setters. Nothing here blocks but wait_*().
@@ -39,13 +40,17 @@ class Control {
   // off from it. Throws Failure.
   static Control create(const std::string& directory, std::uint32_t rank);
   // Agent: the page that an earlier agent left. Trainer: the page behind a descriptor that the agent sent. Everything
-  // is checked; throws Failure (CKPT_ERR_CORRUPT).
+  // is checked; throws Failure (CKPT_ERR_CORRUPT), for a file of another format version too.
   static Control attach(const std::string& directory, std::uint32_t rank);
   static Control attach(UniqueFd fd, std::uint32_t rank);
 
   int fd() const { return fd_.get(); }
   // Whether both are the same file.
   bool same_as(const Control& other) const;
+
+  // At the same address for as long as this Control lives, moved or not.
+  CommWords& comm() { return *comm_; }
+  const CommWords& comm() const { return *comm_; }
 
   // Agent's words. Each setter rings the trainer.
   void grant(Grant grant) { set(words_->grant, grant.word()); }
@@ -97,6 +102,7 @@ class Control {
   UniqueFd fd_;
   Mapping mapping_;
   RankControl* words_;
+  CommWords* comm_;
 };
 
 }  // namespace ckpt::arena

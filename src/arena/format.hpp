@@ -2,7 +2,8 @@
 //
 // A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs, all made by the agent:
 //   node              NodeHeader: who this arena belongs to; flock'ed by the one agent that uses it
-//   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration
+//   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration; then CommWords:
+//                     when the trainer communicates
 //   <n>.segment       SegmentHeader, then slots: the slots of one shard, written by one writer
 //
 // Rules of the shared words:
@@ -24,7 +25,7 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
-inline constexpr std::uint32_t format_version = 1;
+inline constexpr std::uint32_t format_version = 2;
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
@@ -43,7 +44,7 @@ struct NodeHeader {
   Word64 highest_epoch;               // agent: newest epoch obeyed; older ones are refused for ever
 };
 
-// One page. The trainer maps its own and no other.
+// At the start of a control file, one page. The trainer maps its own file and no other.
 struct RankControl {
   std::uint64_t magic;
   std::uint32_t format;
@@ -67,6 +68,25 @@ struct RankControl {
   Word32 trainer_bell;            // futex: +1 after any change above
 };
 static_assert(sizeof(RankControl) <= page_bytes);
+
+inline constexpr std::uint32_t comm_streams_max = 8;
+inline constexpr std::size_t comm_events_max = 4096;
+
+// Behind the control page: when the trainer communicates. Written by the trainer alone, from any of its threads
+// (comm_log.hpp).
+struct CommWords {
+  struct Stream {
+    Word32 begun;  // communications begun and ended, modulo 2^32. Equal: the stream is idle
+    Word32 ended;
+  };
+  alignas(64) Word64 written;  // events, ever; counted before they are stored
+  alignas(64) Stream streams[comm_streams_max];
+  // Event i is at i % comm_events_max: lap << 56 | stream << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
+  // lap, (i / comm_events_max + 1) mod 256, tells an event that is stored from what was in its place before.
+  alignas(64) Word64 events[comm_events_max];
+};
+inline constexpr std::size_t control_file_bytes =
+    page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;
 
 enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 

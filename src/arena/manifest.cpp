@@ -16,6 +16,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "manifests are little endian");
 
+// Of a manifest on the wire, which changes less often than the files of an arena and is kept with parity in storage.
+constexpr std::uint32_t wire_format_version = 1;
+
 // Followed by the shard's name, the leaf digests and the layout text.
 struct Head {
   std::uint64_t check;  // XXH3-64 of all bytes behind it
@@ -62,7 +65,7 @@ std::uint64_t encoded_bytes(std::uint64_t shard_bytes, std::uint64_t data_bytes,
 
 std::vector<std::byte> encode(const Manifest& manifest) {
   const Head head{0,
-                  format_version,
+                  wire_format_version,
                   manifest.world_size,
                   manifest.version.word(),
                   manifest.length_bytes,
@@ -88,7 +91,7 @@ Manifest decode_manifest(std::span<const std::byte> bytes) {
   const std::uint64_t rest = bytes.size() - sizeof(head);
   const std::uint64_t leaves = kernels::leaf_count(head.length_bytes);
   // Each part is bounded by what is there before the parts are added, so that no sum overflows.
-  if (head.check != check_of(bytes) || head.format != format_version || head.shard_bytes > rest ||
+  if (head.check != check_of(bytes) || head.format != wire_format_version || head.shard_bytes > rest ||
       head.layout_bytes > rest || leaves > rest / sizeof(std::uint64_t) ||
       head.shard_bytes + head.layout_bytes + leaves * sizeof(std::uint64_t) != rest)
     refuse();

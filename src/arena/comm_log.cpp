@@ -1,0 +1,90 @@
+#include "arena/comm_log.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+constexpr unsigned lap_shift = 56, stream_shift = 52, kind_shift = 50;
+constexpr std::uint64_t time_mask = (std::uint64_t{1} << kind_shift) - 1;
+
+std::uint8_t lap_of(std::uint64_t index) { return static_cast<std::uint8_t>(index / comm_events_max + 1); }
+
+std::uint64_t microseconds(Clock::time_point time) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+  return static_cast<std::uint64_t>(us) & time_mask;
+}
+
+CommEvent event_of(std::uint64_t word) {
+  return {static_cast<std::int64_t>(word & time_mask), static_cast<CommKind>(word >> kind_shift & 0x3),
+          static_cast<std::uint8_t>(word >> stream_shift & 0xf)};
+}
+
+bool is_valid(const CommEvent& event) {
+  return event.kind >= CommKind::begin && event.kind <= CommKind::iteration && event.stream < comm_streams_max;
+}
+
+}  // namespace
+
+// ---- Writer ----
+
+void CommWriter::store(CommKind kind, std::uint32_t stream, Clock::time_point now) {
+  const std::uint64_t index = words_->written.fetch_add(1, std::memory_order_relaxed);
+  const std::uint64_t word = std::uint64_t{lap_of(index)} << lap_shift | std::uint64_t{stream} << stream_shift |
+                             static_cast<std::uint64_t>(kind) << kind_shift | microseconds(now);
+  words_->events[index % comm_events_max].store(word, std::memory_order_release);
+}
+
+void CommWriter::begin(std::uint32_t stream, Clock::time_point now) {
+  words_->streams[stream].begun.fetch_add(1, std::memory_order_release);
+  store(CommKind::begin, stream, now);
+}
+
+bool CommWriter::end(std::uint32_t stream, Clock::time_point now) {
+  CommWords::Stream& words = words_->streams[stream];
+  std::uint32_t ended = words.ended.load(std::memory_order_acquire);
+  do {
+    if (ended == words.begun.load(std::memory_order_acquire)) return false;
+  } while (!words.ended.compare_exchange_weak(ended, ended + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+  store(CommKind::end, stream, now);
+  return true;
+}
+
+void CommWriter::iteration(Clock::time_point now) { store(CommKind::iteration, 0, now); }
+
+// ---- Reader ----
+
+CommReader::CommReader(const CommWords& words) : words_(&words), next_(words.written.load(std::memory_order_acquire)) {}
+
+bool CommReader::read(std::vector<CommEvent>& to) {
+  const std::uint64_t written = words_->written.load(std::memory_order_acquire);
+  const auto lose = [&] {
+    next_ = written;
+    return false;
+  };
+  if (written - next_ > comm_events_max) return lose();  // also where it went backwards
+  for (; next_ != written; ++next_) {
+    const std::uint64_t word = words_->events[next_ % comm_events_max].load(std::memory_order_acquire);
+    const auto laps_ahead = static_cast<std::int8_t>(static_cast<std::uint8_t>(word >> lap_shift) - lap_of(next_));
+    if (laps_ahead < 0) return true;  // not stored yet
+    const CommEvent event = event_of(word);
+    if (laps_ahead > 0 || !is_valid(event)) return lose();
+    to.push_back(event);
+  }
+  return true;
+}
+
+bool CommReader::is_busy() const {
+  for (const CommWords::Stream& stream : words_->streams) {
+    // In this order: `ended` never passes `begun`, so that equal values mean that nothing ran in between.
+    const std::uint32_t ended = stream.ended.load(std::memory_order_acquire);
+    if (stream.begun.load(std::memory_order_acquire) != ended) return true;
+  }
+  return false;
+}
+
+std::uint64_t CommReader::begun_total() const {
+  std::uint64_t total = 0;
+  for (const CommWords::Stream& stream : words_->streams) total += stream.begun.load(std::memory_order_acquire);
+  return total;
+}
+
+}  // namespace ckpt::arena
