@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "arena/comm_log.hpp"
 #include "arena/control.hpp"
 #include "arena/segment.hpp"
 #include "base/error.hpp"
@@ -63,14 +64,32 @@ void try_segment(Input input) {
   look_into(segment);
 }
 
+// Read by an agent that was there when the first event was written.
+void try_comm_log(const arena::CommWords& words) {
+  const auto fresh = std::make_unique<arena::CommWords>();
+  arena::CommReader reader(*fresh);
+  fresh->written = words.written.load();
+  for (std::size_t i = 0; i < arena::comm_events_max; ++i) fresh->events[i] = words.events[i].load();
+  for (std::size_t i = 0; i < arena::comm_streams_max; ++i) {
+    fresh->streams[i].begun = words.streams[i].begun.load();
+    fresh->streams[i].ended = words.streams[i].ended.load();
+  }
+  static_cast<void>(reader.is_busy());
+  std::vector<arena::CommEvent> events;
+  const bool complete = reader.read(events);
+  require(events.size() <= arena::comm_events_max && (!complete || events.size() <= words.written));
+  for (const arena::CommEvent& event : events) require(event.stream < arena::comm_streams_max);
+}
+
 void try_control(Input input) {
-  UniqueFd file = file_of(page_bytes);
+  UniqueFd file = file_of(arena::control_file_bytes);
   require(::pwrite(file.get(), input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()));
   const arena::Control control = arena::Control::attach(std::move(file), 3);
   require(arena::Grant::from_word(control.grant().word()).word() == control.grant().word());
   for (const std::uint8_t slot : control.grant().slots) require(slot < arena::slots_max);
   if (protocol::is_valid(control.share()))
     require(protocol::parts_of("model", control.share()).size() == control.share().stored);
+  try_comm_log(control.comm());
 }
 
 template <class Call>
@@ -106,7 +125,7 @@ class Draft {
 
 void try_input(Input input) {
   refuse_or_take([&] { try_segment(input.first(std::min(input.size(), file_bytes))); });
-  refuse_or_take([&] { try_control(input.first(std::min(input.size(), page_bytes))); });
+  refuse_or_take([&] { try_control(input.first(std::min(input.size(), arena::control_file_bytes))); });
 }
 
 std::vector<std::string> seeds() {
@@ -128,8 +147,13 @@ std::vector<std::string> seeds() {
     arena::Control control = arena::Control::create(draft.directory(), 3);
     control.share({1, 4, 2});
     control.grant({7, {1, 2, 3, 4}});
-    const Mapping page(control.fd(), page_bytes, Mapping::Access::read, "x");
-    texts.push_back(bytes_of(page.data(), sizeof(arena::RankControl)));
+    arena::CommWriter writer(control.comm());
+    writer.begin(2, Clock::now());
+    writer.end(2, Clock::now());
+    writer.iteration(Clock::now());
+    const Mapping file(control.fd(), arena::control_file_bytes, Mapping::Access::read, "x");
+    texts.push_back(bytes_of(file.data(), sizeof(arena::RankControl)));
+    texts.push_back(bytes_of(file.data(), page_bytes + offsetof(arena::CommWords, events) + 4 * sizeof(std::uint64_t)));
   }
   return texts;
 }

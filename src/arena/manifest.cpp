@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "manifests are little endian");
 
-// Of a manifest on the wire, which changes less often than the files of an arena and is kept with parity in storage.
+// Of a manifest on the wire: nodes may have arenas of different formats.
 constexpr std::uint32_t wire_format_version = 1;
 
 // Followed by the shard's name, the leaf digests and the layout text.

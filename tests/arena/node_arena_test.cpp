@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "arena/comm_log.hpp"
 #include "base/error.hpp"
 #include "pieces.hpp"
 #include "temp_arena.hpp"
@@ -160,11 +161,69 @@ TEST(Control, ForeignPagesAreRefused) {
   const TempDirectory temp;
   const Control control = Control::create(temp.path(), 5);
   EXPECT_THROW(Control::attach(UniqueFd(::dup(control.fd())), 6), Failure);
-  std::ofstream(temp / "rank-7.control") << std::string(4096, 'x');
+  std::ofstream(temp / "rank-7.control") << std::string(control_file_bytes, 'x');
   EXPECT_THROW(Control::attach(temp.path(), 7), Failure);
   std::ofstream(temp / "rank-8.control") << "short";
   EXPECT_THROW(Control::attach(temp.path(), 8), Failure);
   EXPECT_THROW(Control::attach(temp.path(), 9), Failure);
+}
+
+TEST(Control, PagesOfAnotherFormatOrLengthAreRefused) {
+  const TempDirectory temp;
+  const auto attaches = [&](auto change) {
+    Control::create(temp.path(), 5);
+    change(temp / "rank-5.control");
+    try {
+      Control::attach(temp.path(), 5);
+    } catch (const Failure& failure) {
+      EXPECT_EQ(failure.status(), CKPT_ERR_CORRUPT);
+      return false;
+    }
+    return true;
+  };
+  const auto with_format = [](std::uint32_t format) {
+    return [format](const std::string& path) {
+      std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+          .seekp(offsetof(RankControl, format))
+          .write(reinterpret_cast<const char*>(&format), sizeof(format));
+    };
+  };
+  const auto resized_to = [](std::size_t bytes) {
+    return [bytes](const std::string& path) { std::filesystem::resize_file(path, bytes); };
+  };
+  EXPECT_TRUE(attaches([](const std::string&) {}));
+  EXPECT_TRUE(attaches(with_format(format_version)));
+  EXPECT_FALSE(attaches(with_format(format_version - 1)));
+  EXPECT_FALSE(attaches(with_format(format_version + 1)));
+  EXPECT_TRUE(attaches(resized_to(control_file_bytes)));
+  EXPECT_FALSE(attaches(resized_to(page_bytes)));  // all that format 1 had
+  EXPECT_FALSE(attaches(resized_to(control_file_bytes - 1)));
+  EXPECT_FALSE(attaches(resized_to(control_file_bytes + page_bytes)));
+}
+
+TEST(Control, CommunicationIsSeenThroughTheFileAndOutlivesBothSides) {
+  const TempDirectory temp;
+  {
+    Control agent = Control::create(temp.path(), 5);
+    CommReader reader(agent.comm());
+    Control trainer = Control::attach(UniqueFd(::dup(agent.fd())), 5);
+    CommWriter writer(trainer.comm());
+    const Control moved = std::move(trainer);
+    writer.begin(3, Clock::now());
+    EXPECT_TRUE(reader.is_busy());
+    std::vector<CommEvent> events;
+    EXPECT_TRUE(reader.read(events));
+    EXPECT_EQ(events.size(), 1u);
+  }
+  Control again = Control::attach(temp.path(), 5);
+  CommReader reader(again.comm());
+  EXPECT_TRUE(reader.is_busy());
+  EXPECT_TRUE(CommWriter(again.comm()).end(3, Clock::now()));
+  EXPECT_FALSE(reader.is_busy());
+  // A new life starts with a fresh file.
+  const Control fresh = Control::create(temp.path(), 5);
+  EXPECT_EQ(fresh.comm().written, 0u);
+  EXPECT_EQ(fresh.comm().streams[3].begun, 0u);
 }
 
 }  // namespace
