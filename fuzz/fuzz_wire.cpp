@@ -18,11 +18,11 @@ void try_answer(const wire::FetchAnswer& answer, std::size_t payload_bytes) {
   if (!wire::plausible(answer, payload_bytes)) return;
   require(answer.status <= wire::Status::waiting && payload_bytes <= wire::manifest_bytes_max);
   if (answer.status != wire::Status::found) return;
-  const std::size_t count = wire::chunk_count(answer.data_bytes, answer.chunk_bytes);
-  require(count <= answer.data_bytes / wire::chunk_bytes_min + 1);
-  // The last chunk is one that may come, and nothing behind it is.
+  const std::size_t count = wire::grain_count(answer.data_bytes);
+  require(count <= answer.data_bytes / wire::grain_bytes + 1);
+  // The last grain is a chunk that may come, and nothing behind it is.
   if (count == 0) return;
-  const std::uint64_t last = (count - 1) * answer.chunk_bytes;
+  const std::uint64_t last = (count - 1) * wire::grain_bytes;
   require(wire::plausible(wire::Chunk{answer.request, last}, answer.data_bytes - last, answer.data_bytes,
                           answer.chunk_bytes));
   require(!wire::plausible(wire::Chunk{answer.request, last + 1}, answer.data_bytes - last - 1, answer.data_bytes,
@@ -41,7 +41,7 @@ void try_request(const wire::FetchRequest& request, std::size_t payload_bytes) {
 
 void try_chunk(const wire::Chunk& chunk, std::size_t payload_bytes) {
   for (const std::size_t data_bytes : {std::size_t{0}, std::size_t{1}, std::size_t{1'000'000}, SIZE_MAX})
-    for (const std::size_t chunk_bytes : {wire::chunk_bytes_min, std::size_t{100'000}, SIZE_MAX})
+    for (const std::size_t chunk_bytes : {wire::grain_bytes, std::size_t{100'000}, SIZE_MAX})
       if (wire::plausible(chunk, payload_bytes, data_bytes, chunk_bytes))
         require(chunk.offset < data_bytes && payload_bytes <= data_bytes - chunk.offset);
 }
@@ -64,9 +64,9 @@ std::vector<std::string> seeds() {
   return {seed_of(0, wire::Hello{}),
           seed_of(5, wire::FetchRequest{1, 77, 0, UINT64_MAX, 5, 1}),
           seed_of(5, wire::FetchRequest{1, 77, 65'536, 1'000'000, 5, 0}),
-          seed_of(100, wire::FetchAnswer{1, 1'000'000, wire::chunk_bytes_min, 100, wire::Status::found}),
+          seed_of(100, wire::FetchAnswer{1, 1'000'000, wire::grain_bytes, 100, wire::Status::found}),
           seed_of(0, wire::FetchAnswer{1, 0, 0, 0, wire::Status::refused}),
-          seed_of(wire::chunk_bytes_min, wire::Chunk{1, wire::chunk_bytes_min}),
+          seed_of(wire::grain_bytes, wire::Chunk{1, wire::grain_bytes}),
           seed_of(0, wire::Control{1})};
 }
 

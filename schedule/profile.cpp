@@ -86,7 +86,7 @@ double Profile::idle_s() const {
                          [](double total, const IdleSpan& span) { return total + span.mean_s; });
 }
 
-Profiler::Profiler(const ProfilerOptions& options) : options_(options) {
+Profiler::Profiler(const ProfilerOptions& options, Profile known) : options_(options), profile_(std::move(known)) {
   if (options.iterations == 0 || options.window == 0 || !(options.drift > 0) || !std::isfinite(options.drift))
     throw std::invalid_argument("a profile is learned from at least one iteration, and a change is above 0");
 }

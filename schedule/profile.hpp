@@ -67,13 +67,15 @@ struct ProfilerOptions {
 // Throws std::invalid_argument for options that are 0, negative or no numbers.
 class Profiler {
  public:
-  explicit Profiler(const ProfilerOptions& options = {});
+  // `known`: a profile to begin with, learned from as many iterations as it says; 0: none.
+  explicit Profiler(const ProfilerOptions& options = {}, Profile known = {});
 
   // Of every iteration, in turn. While it is learning, no checkpoint traffic runs.
   void add(const Timeline& timeline);
   bool is_learning() const { return profile_.iterations == 0; }
   const Profile& profile() const { return profile_; }
-  std::uint32_t relearned() const { return relearned_; }  // how often
+  std::uint32_t relearned() const { return relearned_; }                           // how often
+  std::uint32_t seen() const { return static_cast<std::uint32_t>(seen_.size()); }  // iterations, while it is learning
 
  private:
   void learn();

@@ -95,6 +95,8 @@ class Combining : public std::enable_shared_from_this<Combining> {
   void chunk_over(const std::shared_ptr<Chunk>& chunk);
 
   bool has_failed();
+  // A lost piece that a rank needs, and not parity that is being made.
+  bool is_urgent() const { return !piece_.is_parity(); }
   void fail(protocol::FetchResult result);
   void unusable(const std::string& shard, protocol::NodeId node);
   void damaged(const std::string& shard, protocol::NodeId node);

@@ -100,6 +100,11 @@ void FetchSink::ended(net::FetchEnd end) {
   finish_if_over();
 }
 
+std::size_t FetchSink::backlog() const {
+  const std::lock_guard lock(mutex_);
+  return verifying_;
+}
+
 void FetchSink::finish_if_over() {
   FetchResult result = FetchResult::failed;
   {

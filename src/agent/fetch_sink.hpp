@@ -33,6 +33,7 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
   void landed(std::size_t offset_bytes, std::size_t size_bytes) override;
   void ended(net::FetchEnd end) override;
+  std::size_t backlog() const override;
 
  private:
   bool accept(std::span<const std::byte> manifest, std::size_t data_bytes);
@@ -49,7 +50,7 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   std::vector<std::uint32_t> leaf_bytes_;  // landed so far; transport's thread
   std::size_t whole_leaves_ = 0;           // likewise
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::size_t verifying_ = 0;
   std::optional<net::FetchEnd> end_;
   bool corrupt_ = false;

@@ -80,7 +80,8 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };
   fetch.sink = std::make_shared<FetchSink>(segment, order.slot.slot, order.piece, pool_, std::move(done));
-  transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, fetch.sink,
+  const net::FetchPart whole{.urgent = order.slot.rank != protocol::held_rank};
+  transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, whole, fetch.sink,
                   fetch_timeout_ms(order.piece.length_bytes));
 }
 

@@ -1,6 +1,7 @@
 #include "net/fetching.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 namespace ckpt::net {
@@ -15,6 +16,7 @@ struct Fetching::Fetch {
   wire::FetchRequest asked;
   std::shared_ptr<Link> link;
   std::shared_ptr<Sink> sink;
+  std::int64_t timeout_ms = 0;
   std::int64_t deadline_ms = 0;
   std::int64_t progressed_at_ms = 0;
   std::int64_t ending_since_ms = 0;
@@ -22,9 +24,10 @@ struct Fetching::Fetch {
   FetchEnd how = FetchEnd::complete;
   wire::FetchAnswer answer;
   std::span<std::byte> memory;
-  std::vector<bool> taken;      // chunks received or being received
-  std::size_t chunks_left = 0;  // not landed yet
-  std::size_t receives = 0;     // in UCX's hands
+  std::vector<bool> taken;         // grains received or being received
+  std::size_t bytes_left = 0;      // not landed yet
+  std::size_t receives = 0;        // in UCX's hands
+  std::deque<std::uint64_t> owed;  // offsets of chunks that landed and are not acknowledged
 };
 
 void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
@@ -39,11 +42,12 @@ void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, 
   fetch->asked.first_byte = part.first_byte;
   fetch->asked.size_bytes = part.size_bytes;
   fetch->asked.shard_bytes = static_cast<std::uint32_t>(piece.shard.size());
-  fetch->asked.manifest = part.manifest ? 1 : 0;
+  fetch->asked.wishes = (part.manifest ? wire::wants_manifest : 0) | (part.urgent ? wire::is_urgent : 0);
   fetch->link = link;
   fetch->sink = std::move(sink);
   fetch->progressed_at_ms = now_ms();
-  fetch->deadline_ms = fetch->progressed_at_ms + std::max<std::int64_t>(timeout_ms, 0);
+  fetch->timeout_ms = std::max<std::int64_t>(timeout_ms, 0);
+  fetch->deadline_ms = fetch->progressed_at_ms + fetch->timeout_ms;
   fetches_[fetch->asked.request] = fetch;
   if (link->failed()) {
     end(fetch, link->failure());
@@ -64,11 +68,13 @@ void Fetching::answered(const std::shared_ptr<Link>& link, Arrival& arrival) {
   const auto answer = wire::decode<wire::FetchAnswer>(arrival.header);
   if (!answer || !wire::plausible(*answer, arrival.payload_bytes)) return;
   const FetchPtr fetch = find(link, answer->request);
-  if (fetch == nullptr || fetch->state != State::asked || !wire::within(*answer, fetch->asked)) return;
+  if (fetch == nullptr || fetch->state == State::ending) return;
+  if (answer->status == wire::Status::waiting) return postpone(fetch);
+  if (fetch->state != State::asked || !wire::within(*answer, fetch->asked)) return;
   fetch->progressed_at_ms = now_ms();
   switch (answer->status) {
     case wire::Status::waiting:
-      return;
+      break;
     case wire::Status::not_there:
       return end(fetch, FetchEnd::not_there);
     case wire::Status::refused:
@@ -88,11 +94,11 @@ void Fetching::begin(const FetchPtr& fetch, std::span<const std::byte> manifest)
   const auto memory = fetch->sink->begin(manifest, data_bytes);
   if (!memory || memory->size() != data_bytes) return end(fetch, FetchEnd::refused);
   fetch->memory = *memory;
-  fetch->chunks_left = wire::chunk_count(data_bytes, fetch->answer.chunk_bytes);
-  fetch->taken.assign(fetch->chunks_left, false);
+  fetch->bytes_left = data_bytes;
+  fetch->taken.assign(wire::grain_count(data_bytes), false);
   fetch->state = State::receiving;
   fetch->progressed_at_ms = now_ms();
-  if (fetch->chunks_left == 0) return end(fetch, FetchEnd::complete);
+  if (fetch->bytes_left == 0) return end(fetch, FetchEnd::complete);
   fetch->link->send(wire::kind_accept, wire::Control{fetch->asked.request});
 }
 
@@ -103,9 +109,10 @@ void Fetching::chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival
   if (fetch == nullptr || fetch->state != State::receiving) return;
   const std::size_t size = arrival.payload_bytes;
   if (!wire::plausible(*chunk, size, fetch->memory.size(), fetch->answer.chunk_bytes)) return;
-  const std::size_t index = chunk->offset / fetch->answer.chunk_bytes;
-  if (fetch->taken[index]) return;
-  fetch->taken[index] = true;
+  const auto first = fetch->taken.begin() + static_cast<std::ptrdiff_t>(chunk->offset / wire::grain_bytes);
+  const auto last = first + static_cast<std::ptrdiff_t>(wire::grain_count(size));
+  if (std::find(first, last, true) != last) return;
+  std::fill(first, last, true);
   ++fetch->receives;
   link->receive(
       arrival, fetch->memory.subspan(chunk->offset, size),
@@ -118,7 +125,32 @@ void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::
   if (!ok) return end(fetch, fetch->link->failure());
   fetch->progressed_at_ms = now_ms();
   fetch->sink->landed(offset, size);
-  if (--fetch->chunks_left == 0) end(fetch, FetchEnd::complete);
+  fetch->owed.push_back(offset);
+  ++owed_;
+  fetch->bytes_left -= size;
+  if (fetch->bytes_left == 0) return end(fetch, FetchEnd::complete);
+  acknowledge(fetch);
+}
+
+// A source that waits for its turn, or for an idle moment of the network, is alive and will go on.
+void Fetching::postpone(const FetchPtr& fetch) {
+  fetch->progressed_at_ms = now_ms();
+  fetch->deadline_ms = fetch->progressed_at_ms + fetch->timeout_ms;
+}
+
+void Fetching::acknowledge(const FetchPtr& fetch) {
+  const bool is_over = fetch->state == State::ending;  // the last chunk needs no room for another
+  while (!fetch->owed.empty() && (is_over || fetch->sink->backlog() < options_.sub_buffers)) {
+    if (fetch->link->proven())
+      fetch->link->send(wire::kind_landed, wire::Chunk{fetch->asked.request, fetch->owed.front()});
+    fetch->owed.pop_front();
+    --owed_;
+  }
+}
+
+void Fetching::pump() {
+  if (owed_ == 0) return;
+  for (const auto& [request, fetch] : fetches_) acknowledge(fetch);
 }
 
 void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
@@ -128,6 +160,7 @@ void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
   fetch->state = State::ending;
   fetch->how = how;
   fetch->ending_since_ms = now_ms();
+  acknowledge(fetch);
   if (source_must_know && fetch->link->proven())
     fetch->link->send(wire::kind_cancel, wire::Control{fetch->asked.request});
   over_if_drained(fetch);

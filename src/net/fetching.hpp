@@ -1,6 +1,8 @@
 // The asking side of a fetch: request, manifest, then chunks straight into the sink's memory.
 //
 // asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
+// Each chunk is acknowledged when it is here and its sink has room for the next one: what was sent and not acknowledged
+// is what is on its way.
 // From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new chunk, tells the source, and
 // is over when the receives already posted have finished. They cannot be cancelled one by one, so where they do not
 // finish soon the whole link is failed, which ends them.
@@ -28,6 +30,10 @@ class Fetching {
   void answered(const std::shared_ptr<Link>& link, Arrival& arrival);
   void chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
+  // Tells sources of room that there is again.
+  void pump();
+  // Whether a source waits to hear of room.
+  bool owes() const { return owed_ != 0; }
   void tick();
   bool idle() const { return fetches_.empty(); }
 
@@ -38,6 +44,8 @@ class Fetching {
 
   FetchPtr find(const std::shared_ptr<Link>& link, std::uint64_t request) const;
   void begin(const FetchPtr& fetch, std::span<const std::byte> manifest);
+  void postpone(const FetchPtr& fetch);
+  void acknowledge(const FetchPtr& fetch);
   void receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok);
   void end(const FetchPtr& fetch, FetchEnd how);
   void over_if_drained(const FetchPtr& fetch);
@@ -45,6 +53,7 @@ class Fetching {
   const TransportOptions& options_;
   std::uint64_t last_request_ = 0;
   std::unordered_map<std::uint64_t, FetchPtr> fetches_;
+  std::size_t owed_ = 0;  // acknowledgements that wait for room, of all fetches
 };
 
 }  // namespace ckpt::net

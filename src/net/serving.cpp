@@ -18,13 +18,23 @@ struct Serving::Serve {
   Source source;  // what was asked for of it
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
-  std::size_t in_flight = 0;  // chunks in UCX's hands
+  struct UnderWay {
+    std::size_t offset = 0;
+    std::size_t size_bytes = 0;
+    Clock::time_point begin;
+  };
+  std::vector<UnderWay> under_way;  // sent, not acknowledged
+  std::size_t in_hands = 0;         // chunks that UCX has not handed back
   bool accepted = false;
   bool cancelled = false;
   std::int64_t noted_at_ms = 0;  // when the asker was last heard of, or last told to wait
 
+  bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
+  bool may_send(std::size_t under_way_max) const {
+    return accepted && !cancelled && !sent() && under_way.size() < under_way_max;
+  }
   bool sent() const { return next_offset == source.data.size(); }
-  bool over() const { return in_flight == 0 && (cancelled || sent()); }
+  bool over() const { return in_hands == 0 && (cancelled || (sent() && under_way.empty())); }
 };
 
 Serving::ServePtr Serving::find(const std::shared_ptr<Link>& link, const Arrival& arrival) const {
@@ -77,14 +87,14 @@ void Serving::open(const ServePtr& serve) {
   auto source = serve_(serve->link->peer(), serve->piece);
   if (source) {
     source->data = wire::range_of(serve->asked, source->data);
-    if (serve->asked.manifest == 0) source->manifest = {};
+    if ((serve->asked.wishes & wire::wants_manifest) == 0) source->manifest = {};
   }
   if (!source || source->manifest.size() > wire::manifest_bytes_max) {
     answer(*serve, source ? wire::Status::refused : wire::Status::not_there);
     return;
   }
   serve->source = std::move(*source);
-  serve->chunk_bytes = std::max(options_.chunk_bytes, wire::chunk_bytes_min);
+  serve->chunk_bytes = wire::grain_bytes * std::max<std::size_t>(options_.chunk_bytes / wire::grain_bytes, 1);
   serve->noted_at_ms = now_ms();
   answer(*serve, wire::Status::found);
   if (!serve->sent()) active_.push_back(serve);
@@ -98,35 +108,73 @@ void Serving::cancelled(const std::shared_ptr<Link>& link, const Arrival& arriva
   if (const auto serve = find(link, arrival); serve != nullptr) serve->cancelled = true;
 }
 
+void Serving::landed(const std::shared_ptr<Link>& link, const Arrival& arrival) {
+  const auto chunk = wire::decode<wire::Chunk>(arrival.header);
+  if (!chunk) return;
+  const auto is_it = [&](const ServePtr& serve) {
+    return serve->link == link && serve->asked.request == chunk->request;
+  };
+  const auto serve = std::find_if(active_.begin(), active_.end(), is_it);
+  if (serve == active_.end()) return;
+  auto& under_way = (*serve)->under_way;
+  const auto found = std::find_if(under_way.begin(), under_way.end(),
+                                  [&](const Serve::UnderWay& sent) { return sent.offset == chunk->offset; });
+  if (found == under_way.end()) return;
+  if (pace_ != nullptr) pace_->landed({link->peer(), (*serve)->piece, found->size_bytes, found->begin, Clock::now()});
+  under_way.erase(found);
+  --under_way_;
+  (*serve)->noted_at_ms = now_ms();
+}
+
 void Serving::link_down(const std::shared_ptr<Link>& link) {
   for (const auto& serve : active_) serve->cancelled |= serve->link == link;
   for (const auto& serve : waiting_) serve->cancelled |= serve->link == link;
 }
 
 void Serving::pump() {
-  active_.remove_if([](const ServePtr& serve) { return serve->over(); });
+  active_.remove_if([this](const ServePtr& serve) {
+    if (serve->cancelled) under_way_ -= std::exchange(serve->under_way, {}).size();
+    return serve->over();
+  });
   while (active_.size() < serves_max && !waiting_.empty()) {
     const ServePtr next = std::move(waiting_.front());
     waiting_.pop_front();
     if (!next->cancelled) open(next);
   }
   const std::size_t in_flight_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
+  held_ = false;
+  bool is_shut = false;  // the oldest first: whole pieces protect, halves of several do not
   for (const auto& serve : active_) {
-    while (serve->accepted && !serve->cancelled && !serve->sent() && serve->in_flight < in_flight_max) {
-      send_chunk(serve);
+    while ((serve->urgent() || !is_shut) && serve->may_send(in_flight_max)) {
+      const std::size_t size = allowed_bytes(*serve);
+      is_shut = size == 0;
+      if (is_shut) break;
+      send_chunk(serve, size);
     }
   }
 }
 
-// Every byte of every piece leaves here: the place to pace or postpone.
-void Serving::send_chunk(const ServePtr& serve) {
+// Of the next chunk.
+std::size_t Serving::allowed_bytes(const Serve& serve) {
+  const std::size_t left = serve.source.data.size() - serve.next_offset;
+  const std::size_t most = std::min(serve.chunk_bytes, left);
+  if (pace_ == nullptr || serve.urgent()) return most;
+  const std::size_t allowed = pace_->allow(left, under_way_);
+  held_ = allowed == 0 && under_way_ == 0;
+  return allowed >= most ? most : allowed / wire::grain_bytes * wire::grain_bytes;
+}
+
+// Every byte of every piece leaves here.
+void Serving::send_chunk(const ServePtr& serve, std::size_t size_bytes) {
   const std::size_t offset = serve->next_offset;
-  const std::size_t size = std::min(serve->chunk_bytes, serve->source.data.size() - offset);
-  serve->next_offset += size;
-  ++serve->in_flight;
+  serve->next_offset += size_bytes;
+  serve->under_way.push_back({offset, size_bytes, Clock::now()});
+  ++under_way_;
+  ++serve->in_hands;
+  serve->noted_at_ms = now_ms();
   serve->link->send(wire::kind_chunk, wire::Chunk{serve->asked.request, offset},
-                    serve->source.data.subspan(offset, size), serve->source.pin, [serve](bool ok) {
-                      --serve->in_flight;
+                    serve->source.data.subspan(offset, size_bytes), serve->source.pin, [serve](bool ok) {
+                      --serve->in_hands;
                       if (!ok) serve->cancelled = true;
                     });
 }
@@ -134,8 +182,14 @@ void Serving::send_chunk(const ServePtr& serve) {
 void Serving::tick() {
   const std::int64_t now = now_ms();
   for (const auto& serve : active_) {
-    // An asker that has been answered and neither accepts nor cancels must not hold the piece.
-    if (!serve->accepted && now - serve->noted_at_ms > options_.progress_timeout_ms) serve->cancelled = true;
+    // An asker that neither accepts, nor acknowledges, nor cancels must not hold the piece.
+    const bool waits_for_asker = !serve->accepted || !serve->under_way.empty();
+    if (waits_for_asker) {
+      if (now - serve->noted_at_ms > options_.progress_timeout_ms) serve->cancelled = true;
+    } else if (now - serve->noted_at_ms >= options_.progress_timeout_ms / 3) {
+      serve->noted_at_ms = now;
+      answer(*serve, wire::Status::waiting);
+    }
   }
   for (const auto& serve : waiting_) {
     if (serve->cancelled || now - serve->noted_at_ms < options_.progress_timeout_ms / 3) continue;

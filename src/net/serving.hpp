@@ -2,6 +2,8 @@
 //
 // At most serves_max requests are served at once; further ones wait (the asker is told) up to a limit, then are
 // refused. A piece stays pinned until UCX has handed back every chunk of it, also when the asker cancelled or vanished.
+// When a chunk leaves is the pace's to say; it is under way until its receiver has acknowledged it. An asker whose next
+// chunk waits is told so now and then.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -12,19 +14,25 @@
 #include <memory>
 
 #include "net/link.hpp"
+#include "net/pace.hpp"
 
 namespace ckpt::net {
 
 class Serving {
  public:
-  Serving(const TransportOptions& options, Transport::OnServe serve) : options_(options), serve_(std::move(serve)) {}
+  // `pace` may be null: chunks leave as soon as they can.
+  Serving(const TransportOptions& options, Transport::OnServe serve, Pace* pace)
+      : options_(options), serve_(std::move(serve)), pace_(pace) {}
 
   void requested(const std::shared_ptr<Link>& link, Arrival& arrival);
   void accepted(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void cancelled(const std::shared_ptr<Link>& link, const Arrival& arrival);
+  void landed(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
   // Starts what waits and sends what may be sent.
   void pump();
+  // Whether a chunk waits for nothing but the pace.
+  bool is_held() const { return held_; }
   void tick();
 
  private:
@@ -35,10 +43,14 @@ class Serving {
   void enqueue(const std::shared_ptr<Link>& link, const wire::FetchRequest& request, std::span<const std::byte> name);
   void answer(const Serve& serve, wire::Status status);
   void open(const ServePtr& serve);
-  void send_chunk(const ServePtr& serve);
+  std::size_t allowed_bytes(const Serve& serve);
+  void send_chunk(const ServePtr& serve, std::size_t size_bytes);
 
   const TransportOptions& options_;
   const Transport::OnServe serve_;
+  Pace* const pace_;
+  std::size_t under_way_ = 0;  // chunks of all serves
+  bool held_ = false;
   std::list<ServePtr> active_;
   std::deque<ServePtr> waiting_;
 };

@@ -18,7 +18,9 @@ namespace ckpt::net {
 namespace {
 
 constexpr int tick_ms = 20;
-constexpr int sleep_ms_max = 100;  // also what a lost wake-up costs at most
+constexpr std::int64_t sleep_us_max = 100'000;  // also what a lost wake-up costs at most
+// While chunks wait for an idle network, or sources for room: how late their moment may be noticed.
+constexpr std::int64_t watchful_sleep_us = 250;
 // Rounds of progress without an event before the thread sleeps: a transfer's next event is usually near.
 constexpr int idle_rounds_max = 32;
 
@@ -44,7 +46,7 @@ class UcxTransport final : public Transport, private UcxEvents {
         ucx_(options_, *this),
         links_(ucx_, options_, [this](const std::shared_ptr<Link>& link) { link_down(link); }),
         fetching_(options_),
-        serving_(options_, handlers_.serve),
+        serving_(options_, handlers_.serve, handlers_.pace),
         thread_([this] { run(); }) {}
 
   ~UcxTransport() override {
@@ -91,7 +93,7 @@ class UcxTransport final : public Transport, private UcxEvents {
  private:
   void run();
   void round();
-  void sleep();
+  bool sleep();
   void shut_down();
   void tick_if_due();
   void send_message(NodeId to, const std::shared_ptr<const Message>& message);
@@ -127,16 +129,14 @@ void UcxTransport::run() {
     }
     idle_rounds = ucx_.progress() == 0 ? idle_rounds + 1 : 0;
     round();
-    if (idle_rounds > idle_rounds_max) {
-      sleep();
-      idle_rounds = 0;
-    }
+    if (idle_rounds > idle_rounds_max) idle_rounds = sleep() ? 0 : idle_rounds_max;
   }
   shut_down();
 }
 
 // What callbacks left to do.
 void UcxTransport::round() {
+  fetching_.pump();
   serving_.pump();
   tick_if_due();
   links_.sweep();
@@ -151,10 +151,13 @@ void UcxTransport::tick_if_due() {
   serving_.tick();
 }
 
-void UcxTransport::sleep() {
-  if (!commands_.empty() || !ucx_.arm()) return;
+// Whether something has happened meanwhile, or may have.
+bool UcxTransport::sleep() {
+  if (!commands_.empty() || !ucx_.arm()) return true;
   pollfd waits[] = {{ucx_.event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
-  ::poll(waits, 2, sleep_ms_max);
+  const std::int64_t sleep_us = serving_.is_held() || fetching_.owes() ? watchful_sleep_us : sleep_us_max;
+  const timespec time{0, sleep_us * 1000};
+  return ::ppoll(waits, 2, &time, nullptr) != 0;
 }
 
 void UcxTransport::shut_down() {
@@ -206,6 +209,8 @@ void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
       return fetching_.chunk_arrived(link, arrival);
     case wire::kind_cancel:
       return serving_.cancelled(link, arrival);
+    case wire::kind_landed:
+      return serving_.landed(link, arrival);
     default:
       return;
   }

@@ -21,6 +21,8 @@ namespace ckpt::net {
 
 using NodeId = std::uint32_t;
 
+class Pace;
+
 // Names a piece on the wire; the transport does not interpret it.
 struct PieceName {
   std::string shard;
@@ -29,11 +31,12 @@ struct PieceName {
 };
 
 // Which part of a piece: the bytes [first_byte, first_byte + size_bytes), cut off at its end (there may be none), and
-// whether its manifest comes before them.
+// whether its manifest comes before them. What is urgent does not wait for an idle network: a rank waits for it.
 struct FetchPart {
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;
   bool manifest = true;
+  bool urgent = false;
 };
 
 // A piece that this node serves. `pin` keeps both ranges alive and unchanged until the transfer's callbacks ran.
@@ -56,6 +59,9 @@ class Sink {
   virtual std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) = 0;
   // [offset, offset + size) of that memory has arrived. Chunks may land in any order; each byte lands once.
   virtual void landed(std::size_t offset_bytes, std::size_t size_bytes) = 0;
+  // How many chunks have landed and are still being worked on. The source sends no further one before there are fewer
+  // than sub_buffers.
+  virtual std::size_t backlog() const { return 0; }
   virtual void ended(FetchEnd end) = 0;
 };
 
@@ -66,7 +72,8 @@ struct TransportOptions {
   std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
   std::string interface;           // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
   std::size_t chunk_bytes = 2u << 20;        // size of one transfer: still in a cache when it is verified
-  std::size_t chunks_in_flight = 4;          // per fetch
+  std::size_t chunks_in_flight = 4;          // per fetch, until the receiver has them
+  std::size_t sub_buffers = 4;               // per fetch: chunks that have landed and are being worked on
   std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
   std::size_t queue_limit = 4096;           // requests waiting for the transport's thread; beyond: send() returns false
   std::int64_t progress_timeout_ms = 3000;  // a fetch or send without any progress for so long has failed
@@ -81,6 +88,7 @@ class Transport {
     OnMessage message;
     OnServe serve;
     OnPeerFailed peer_failed;  // the connection broke; a hint only, heartbeats decide who is alive
+    Pace* pace = nullptr;      // outlives the transport; null: chunks leave as soon as they can
   };
 
   // Throws Failure (CKPT_ERR_SYSTEM) when UCX cannot start, e.g. for an unknown transport or interface.
@@ -99,7 +107,8 @@ class Transport {
   // [any thread] Queues a message; false when the queue is full or the peer unknown.
   virtual bool send(NodeId to, std::vector<std::byte> message) = 0;
 
-  // [any thread] Fetches a part of a piece into `sink`. At most `timeout_ms` in all; receives that are under way then
+  // [any thread] Fetches a part of a piece into `sink`. At most `timeout_ms` since the source last said that it waits
+  // with the next chunk, and in all if it never does; receives that are under way then
   // get another quarter of a second before the connection, with all that runs over it, is closed to end them.
   virtual void fetch(NodeId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
                      std::int64_t timeout_ms) = 0;

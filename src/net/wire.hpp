@@ -11,11 +11,14 @@
 //   5   accept          8 bytes   -                   asker to source: send the chunks
 //   6   chunk           16 bytes  the chunk's bytes   source to asker
 //   7   cancel          8 bytes   -                   asker to source: send no more
+//   8   landed          16 bytes  -                   asker to source: this chunk is here, there is room for another
 //
 // A request names a range of the piece, which is cut off at the piece's end and may so be empty. From the answer on
-// there is only the range: data_bytes is its size, offsets count from its first byte, and it is cut into chunks of
-// chunk_bytes, the last one possibly short. They may arrive in any order.
-// Whatever does not decode, exceeds a bound or names an unknown request is dropped, payload included.
+// there is only the range: data_bytes is its size, and offsets count from its first byte. It is cut into grains of 64
+// KiB, the last one possibly short; a chunk is any number of grains that follow each other and have at most
+// chunk_bytes. They may arrive in any order, each grain once. A source that has answered and sends nothing for a while
+// says that it waits. Whatever does not decode, exceeds a bound or names an unknown request is dropped, payload
+// included.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -34,10 +37,10 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
 // Stands for all that both sides must have alike, among it socket_segment_size of ucx.cpp.
-inline constexpr std::uint32_t version = 4;
+inline constexpr std::uint32_t version = 5;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
-inline constexpr std::size_t chunk_bytes_min = 64u << 10;
+inline constexpr std::size_t grain_bytes = 64u << 10;
 
 enum Kind : std::uint16_t {
   kind_hello = 1,
@@ -47,7 +50,8 @@ enum Kind : std::uint16_t {
   kind_accept = 5,
   kind_chunk = 6,
   kind_cancel = 7,
-  kind_end = 8
+  kind_landed = 8,
+  kind_end = 9
 };
 
 struct Hello {
@@ -61,13 +65,17 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 40);
 
+// What a request wishes, or'ed together.
+inline constexpr std::uint32_t wants_manifest = 1;
+inline constexpr std::uint32_t is_urgent = 2;
+
 struct FetchRequest {
   std::uint64_t request = 0;  // chosen by the asker, unique on its connection
   std::uint64_t version = 0;
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;  // the sum of both may exceed 64 bits
   std::uint32_t shard_bytes = 0;
-  std::uint32_t manifest = 1;  // whether it is wanted: 0 or 1
+  std::uint32_t wishes = wants_manifest;
 };
 static_assert(sizeof(FetchRequest) == 40);
 
@@ -92,7 +100,7 @@ struct Control {  // accept, cancel
 };
 static_assert(sizeof(Control) == 8);
 
-struct Chunk {
+struct Chunk {  // chunk, landed
   std::uint64_t request = 0;
   std::uint64_t offset = 0;
 };
@@ -121,9 +129,7 @@ bool within(const FetchAnswer& answer, const FetchRequest& request);
 // `data_bytes` and `chunk_bytes` are those of the answer that announced the range.
 bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_bytes, std::size_t chunk_bytes);
 
-constexpr std::size_t chunk_count(std::size_t data_bytes, std::size_t chunk_bytes) {
-  return data_bytes / chunk_bytes + (data_bytes % chunk_bytes != 0);
-}
+constexpr std::size_t grain_count(std::size_t bytes) { return bytes / grain_bytes + (bytes % grain_bytes != 0); }
 
 // What `request` asks for of a piece's data; inside it, whatever the fields are.
 std::span<const std::byte> range_of(const FetchRequest& request, std::span<const std::byte> data);

@@ -118,8 +118,9 @@ inline TransportOptions loopback_options(NodeId node, std::uint64_t instance, co
 // A transport with pieces to serve and a mailbox of messages.
 class Node {
  public:
-  explicit Node(const TransportOptions& options) : options_(options) {
+  explicit Node(const TransportOptions& options, Pace* pace = nullptr) : options_(options) {
     Transport::Handlers handlers;
+    handlers.pace = pace;
     handlers.message = [this](NodeId from, std::span<const std::byte> message) {
       messages.put({from, {message.begin(), message.end()}});
     };

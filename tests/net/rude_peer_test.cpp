@@ -190,7 +190,7 @@ TEST(RudePeer, AnAnswerWithMoreThanWasAskedForIsDropped) {
   RudeHost host(hello_of(9, 900, 1, 100));
   Node node(loopback_options(1, 100));
   node.transport->set_peer(9, 900, host.address());
-  constexpr auto chunk_bytes = wire::chunk_bytes_min;
+  constexpr auto chunk_bytes = wire::grain_bytes;
   const wire::FetchAnswer in_order{0, 0, chunk_bytes, 0, wire::Status::found};
   for (const wire::FetchAnswer& excess : {wire::FetchAnswer{0, 501, chunk_bytes, 0, wire::Status::found},
                                           wire::FetchAnswer{0, UINT64_MAX, chunk_bytes, 0, wire::Status::found},

@@ -35,16 +35,16 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   request.first_byte = 0x1112131415161718;
   request.size_bytes = 0x2122232425262728;
   request.shard_bytes = 5;
-  request.manifest = 1;
+  request.wishes = wants_manifest;
   const unsigned char expected_request[] = {1,    0,    0,    0,    0,    0,    0,    0,     // request
                                             2,    0,    0,    0,    0,    0,    0,    0,     // version
                                             0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // first_byte
                                             0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // size_bytes
-                                            5,    0,    0,    0,    1,    0,    0,    0};    // shard_bytes, manifest
+                                            5,    0,    0,    0,    1,    0,    0,    0};    // shard_bytes, wishes
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\4\0\0\0", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\5\0\0\0", 8), 0);
 }
 
 template <class T>
@@ -80,15 +80,15 @@ TEST(Wire, OversizedFieldsAreNotPlausible) {
   request.shard_bytes += 1;
   EXPECT_FALSE(plausible(request, shard_name_bytes_max + 1));
   request.shard_bytes = 5;
-  for (const std::uint32_t manifest : {0u, 1u}) {
-    request.manifest = manifest;
+  for (const std::uint32_t wishes : {0u, wants_manifest, is_urgent, wants_manifest | is_urgent}) {
+    request.wishes = wishes;
     EXPECT_TRUE(plausible(request, 5));
   }
-  request.manifest = 2;
+  request.wishes = 4;
   EXPECT_FALSE(plausible(request, 5));
 
   FetchAnswer answer;
-  answer.chunk_bytes = chunk_bytes_min;
+  answer.chunk_bytes = grain_bytes;
   answer.manifest_bytes = manifest_bytes_max;
   EXPECT_TRUE(plausible(answer, manifest_bytes_max));
   answer.manifest_bytes += 1;
@@ -139,27 +139,31 @@ TEST(Wire, AnAnswerWithMoreThanWasAskedForIsNotWithinTheRequest) {
   EXPECT_FALSE(within(answer, request));
   answer.data_bytes = 0;
   EXPECT_TRUE(within(answer, request));
-  request.manifest = 0;
+  request.wishes = 0;
   EXPECT_FALSE(within(answer, request));
   answer.manifest_bytes = 0;
   EXPECT_TRUE(within(answer, request));
 }
 
-TEST(Wire, APlausibleChunkLiesWhollyInsideThePiece) {
+TEST(Wire, APlausibleChunkIsAnyRunOfWholeGrainsInsideThePiece) {
   std::mt19937_64 random(1);
   std::size_t plausible_ones = 0;
   for (int i = 0; i < 200'000; ++i) {
-    const std::size_t chunk_bytes = chunk_bytes_min + random() % 3;
-    const std::size_t data_bytes = random() % (4 * chunk_bytes_min);
+    const std::size_t chunk_bytes = grain_bytes * (1 + random() % 3) + random() % 3;
+    const std::size_t data_bytes = random() % (4 * grain_bytes);
     Chunk chunk;
-    chunk.offset = random() % 4 == 0 ? random() : chunk_bytes * (random() % 6);
-    const std::size_t payload_bytes = random() % 2 == 0 ? chunk_bytes : data_bytes % chunk_bytes;
+    chunk.offset = random() % 4 == 0 ? random() : grain_bytes * (random() % 6);
+    const std::size_t payload_bytes =
+        random() % 2 == 0 ? grain_bytes * (random() % 4) : data_bytes % (grain_bytes * (1 + random() % 3));
     if (!plausible(chunk, payload_bytes, data_bytes, chunk_bytes)) continue;
     ++plausible_ones;
     ASSERT_GT(payload_bytes, 0u);
     ASSERT_LT(chunk.offset, data_bytes);
     ASSERT_LE(payload_bytes, data_bytes - chunk.offset);
-    ASSERT_LT(chunk.offset / chunk_bytes, chunk_count(data_bytes, chunk_bytes));
+    ASSERT_LE(payload_bytes, chunk_bytes);
+    ASSERT_EQ(chunk.offset % grain_bytes, 0u);
+    ASSERT_TRUE(payload_bytes % grain_bytes == 0 || chunk.offset + payload_bytes == data_bytes);
+    ASSERT_LE(chunk.offset / grain_bytes + grain_count(payload_bytes), grain_count(data_bytes));
   }
   EXPECT_GT(plausible_ones, 1000u);
 }

@@ -1,0 +1,78 @@
+// How long the network of one rank will stay idle, from what its hooks tell and the profile that was learned from them.
+// Pure: times are handed in, in seconds of any one clock.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "schedule/profile.hpp"
+
+namespace ckpt::schedule {
+
+// In the order of what counts where several ranks share a network.
+enum class NetworkState {
+  free,     // nothing is known that speaks against sending: no hooks, or a trainer that has fallen silent
+  idle,     // for idle_s, as far as the profile goes; infinite where it says nothing
+  busy,     // a communication is under way
+  learning  // the first profile is being learned, which takes iterations without checkpoint traffic
+};
+
+struct Outlook {
+  NetworkState state = NetworkState::free;
+  double idle_s = 0;
+};
+
+// Of ranks that share a network.
+Outlook worse_of(const Outlook& a, const Outlook& b);
+
+struct OutlookOptions {
+  ProfilerOptions profiler;
+  double usable = 0.9;   // mu: of a span, for spans vary between iterations
+  double silence_s = 3;  // a trainer without any mark for this long, and for three iterations, is taken for silent
+};
+
+struct Mark {
+  enum class Kind { begin, end, iteration } kind = Kind::begin;
+  double at_s = 0;
+};
+
+class RankOutlook {
+ public:
+  // `known`: a profile from an earlier life, to be believed until training shows another pattern; none where it was
+  // learned from nothing. Throws std::invalid_argument as Profiler does.
+  explicit RankOutlook(const OutlookOptions& options = {}, const Profile& known = {});
+
+  // In the order in which they were made; a mark before the one before it counts as at the same time.
+  void heard(const Mark& mark);
+  // Marks were lost: this iteration teaches nothing, and where it stands is not known until the next one begins.
+  void lost_marks();
+
+  // `busy`: whether a communication is under way, as the gate says, which is newer than any mark.
+  Outlook outlook(double now_s, bool busy) const;
+
+  const Profile& profile() const { return profiler_.profile(); }
+  // Iterations that the profile being learned has so far; nothing once it is there.
+  std::optional<std::uint32_t> learned() const;
+  std::uint32_t relearned() const { return profiler_.relearned(); }
+  const std::string& complaint() const { return complaint_; }  // about unbalanced hooks; "" if none
+
+ private:
+  bool is_silent(double now_s) const;
+  void iteration_ended(double at_s);
+
+  const OutlookOptions options_;
+  Recorder recorder_;
+  Profiler profiler_;
+  bool has_hooks_ = false;
+  bool began_ = false;     // an iteration of which the beginning is known
+  bool is_whole_ = false;  // and of which no mark was lost
+  std::size_t span_ = 0;   // communications that have ended in this iteration
+  double span_began_s_ = 0;
+  double last_mark_s_ = 0;
+  double iteration_began_s_ = 0;
+  double longest_s_ = 0;  // of the last iterations
+  std::string complaint_;
+};
+
+}  // namespace ckpt::schedule

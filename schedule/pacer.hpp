@@ -1,0 +1,52 @@
+// How large a chunk may leave now: Algorithm 2 of GEMINI (SOSP'23, section 5.3) carried out while the iteration passes.
+// A chunk leaves only if it will be through before the idle span's usable part ends, and is cut to what fits; so what
+// is sent in a span is what plan() places there, as long as spans are as learned, and less where training is early.
+// Pure.
+//
+// Starvation is bounded: what has waited for longer than patience_s, and for two iterations, leaves all the same, at a
+// tenth of the link's pace, until a chunk fits again. While the first profile is learned nothing leaves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "schedule/link_estimate.hpp"
+#include "schedule/outlook.hpp"
+
+namespace ckpt::schedule {
+
+struct PacerOptions {
+  std::uint64_t chunk_bytes = 2u << 20;   // R / p: no chunk is larger
+  std::uint64_t grain_bytes = 64u << 10;  // chunks are cut at multiples of it, but for a piece's last one
+  double patience_s = 1;
+};
+
+class Pacer {
+ public:
+  // Throws std::invalid_argument unless a chunk has at least one grain, a grain one byte, and patience is above 0.
+  explicit Pacer(const PacerOptions& options = {});
+
+  // A piece of which `left_bytes` > 0 are left waits, while `under_way` chunks are. Returns the most that may leave
+  // now, which then does; 0: nothing. But where the network is free chunks leave one by one: a communication of
+  // training that begins early finds one on its way at most. `iteration_s`: of the slowest rank; 0 where unknown.
+  std::uint64_t allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const Outlook& outlook,
+                      double iteration_s);
+  // A chunk that was under way alone.
+  void landed(std::uint64_t size_bytes, double time_s) { estimate_.add(size_bytes, time_s); }
+
+  std::optional<Link> link() const { return estimate_.link(); }
+  std::uint64_t forced() const { return forced_; }  // chunks that left although they did not fit
+
+ private:
+  std::uint64_t fitting_bytes(std::uint64_t left_bytes, double idle_s) const;
+  std::uint64_t force(double now_s, std::uint64_t left_bytes, double iteration_s);
+
+  const PacerOptions options_;
+  LinkEstimate estimate_;
+  std::optional<double> waiting_since_s_;
+  double next_forced_s_ = 0;
+  std::uint64_t forced_ = 0;
+};
+
+}  // namespace ckpt::schedule
