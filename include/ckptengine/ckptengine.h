@@ -8,8 +8,8 @@
  *  - It returns a status; on failure ckpt_last_error() holds one sentence that says what, where and what to do next.
  *  - It never aborts, exits, prints or installs a signal handler, and no C++ exception leaves it.
  *  - Every wait has a deadline.
- *  - An engine is used by one thread at a time (the training thread), except ckpt_wait(), ckpt_ticket_state() and
- *    ckpt_stats(), which any thread may call. Different engines are independent.
+ *  - An engine is used by one thread at a time (the training thread), except ckpt_comm_begin(), ckpt_comm_end(),
+ *    ckpt_wait(), ckpt_ticket_state() and ckpt_stats(), which any thread may call. Different engines are independent.
  *  - A tensor's memory stays the caller's and must live until it is moved, unregistered or the engine is closed.
  *  - Sizes are in bytes, times in milliseconds.
  */
@@ -193,6 +193,17 @@ CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine);
 /* Gives up the capture that ckpt_snapshot() began and ckpt_before_update() has not ended, which is never made known:
  * for state that was changed too early. Without effect where none is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
+
+/* Call around each communication of training (a collective, a send, a receive): checkpoint traffic keeps out of its
+ * way, and learns from iterations when the network is idle. One ckpt_comm_end() for each ckpt_comm_begin(), of the same
+ * stream; any threads. Streams, 0 to CKPT_COMM_STREAMS - 1, are communications that run beside each other, as those of
+ * CUDA streams or process groups do: those of one stream are taken to end in the order in which they began. An
+ * iteration ends with each ckpt_snapshot(), whatever comes of it. Before ckpt_restore() these do nothing. They never
+ * block, and make no system call. CKPT_ERR_INVALID for a stream out of range, and for an end without a begin; nothing
+ * is changed then. */
+#define CKPT_COMM_STREAMS 8
+CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t stream);
+CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t stream);
 
 /* How far the snapshot of `iteration` has come. */
 CKPT_API ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);

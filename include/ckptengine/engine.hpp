@@ -187,6 +187,11 @@ class Engine {
   // Gives up the capture that snapshot() began and before_update() has not ended: for state that was changed too early.
   void discard() { detail::check(ckpt_discard(engine_)); }
 
+  // Around each communication of training; see ckpt_comm_begin(). Communication, below, calls both. Throw Error for
+  // wrong use alone.
+  void comm_begin(std::uint32_t stream = 0) const { detail::check(ckpt_comm_begin(engine_, stream)); }
+  void comm_end(std::uint32_t stream = 0) const { detail::check(ckpt_comm_end(engine_, stream)); }
+
   // Counters and last measurements.
   ckpt_stats_t stats() const {
     ckpt_stats_t stats{};
@@ -199,6 +204,26 @@ class Engine {
 
  private:
   ckpt_engine* engine_ = nullptr;
+};
+
+// A communication of training, from its construction to the end of its scope:
+//   {
+//     const ckpt::Communication scope(engine);
+//     all_reduce(gradients);
+//   }
+// Not longer than the engine lives, which must not be moved meanwhile.
+class Communication {
+ public:
+  explicit Communication(const Engine& engine, std::uint32_t stream = 0) : engine_(engine), stream_(stream) {
+    engine.comm_begin(stream);
+  }
+  ~Communication() { ckpt_comm_end(engine_.handle(), stream_); }
+  Communication(const Communication&) = delete;
+  Communication& operator=(const Communication&) = delete;
+
+ private:
+  const Engine& engine_;
+  std::uint32_t stream_;
 };
 
 }  // namespace v0

@@ -73,12 +73,19 @@ Session AgentLink::session() const {
 void AgentLink::install(AgentConnection connection, std::shared_ptr<Slots> slots) {
   {
     const std::lock_guard lock(mutex_);
+    if (incarnation_.load(std::memory_order_acquire) != 0) comm_.follow(connection.control());
     session_ = {connection.control(), std::move(slots)};
     connection_ = std::move(connection);
     session_number_.fetch_add(1, std::memory_order_release);
     connected_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
+}
+
+void AgentLink::joined(std::uint64_t incarnation) {
+  const std::lock_guard lock(mutex_);
+  incarnation_.store(incarnation, std::memory_order_release);
+  comm_.follow(session_.control);
 }
 
 // With the lock held.

@@ -1,8 +1,8 @@
 // The engine's lasting link to its agent. A watcher thread listens for commits and for the agent's death, and connects
 // again after it; the slots stay where they are meanwhile.
 //
-// Requests come from the training thread, one at a time. connected(), session_number() and why_disconnected() are for
-// any thread; the first two take no lock.
+// Requests come from the training thread, one at a time. connected(), session_number(), why_disconnected() and what
+// comm() offers are for any thread; all but the third take no lock.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "engine/agent_connection.hpp"
+#include "engine/comm_hooks.hpp"
 #include "engine/session.hpp"
 
 namespace ckpt::engine {
@@ -60,8 +61,10 @@ class AgentLink {
   // Tells the agent that this engine is closed and writes nothing any more; not in doubt afterwards, unlike a death.
   void leave(Deadline deadline);
 
-  // From now on this engine is known to its agents as one that has restored.
-  void joined(std::uint64_t incarnation) { incarnation_.store(incarnation, std::memory_order_release); }
+  // From now on this engine is known to its agents as one that has restored, and tells them when it communicates.
+  void joined(std::uint64_t incarnation);
+
+  const CommHooks& comm() const { return comm_; }
 
  private:
   void watch();
@@ -77,6 +80,7 @@ class AgentLink {
   std::atomic<bool> connected_{false};
   std::atomic<std::uint32_t> session_number_{0};
   std::atomic<bool> stop_{false};
+  CommHooks comm_;  // its files are set with the lock held
 
   mutable std::mutex mutex_;  // for all below; held while a request is under way
   std::condition_variable changed_;

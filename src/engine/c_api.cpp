@@ -163,6 +163,17 @@ ckpt_status ckpt_discard(ckpt_engine* engine) {
   });
 }
 
+ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t stream) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    self.comm_begin(stream);
+    return {};
+  });
+}
+
+ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t stream) {
+  return on_engine(engine, [&](const auto& self) { return self.comm_end(stream); });
+}
+
 ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(stage != nullptr, "the place for the stage");

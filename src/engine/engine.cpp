@@ -48,6 +48,27 @@ void Engine::unregister_tensor(const std::string& name) {
   registry_.remove(name);
 }
 
+namespace {
+void check_stream(std::uint32_t stream) {
+  if (stream >= arena::comm_streams_max)
+    throw Failure(CKPT_ERR_INVALID, "communication stream " + std::to_string(stream) + " is out of range; use 0 to " +
+                                        std::to_string(arena::comm_streams_max - 1));
+}
+}  // namespace
+
+void Engine::comm_begin(std::uint32_t stream) const {
+  check_stream(stream);
+  link_.comm().begin(stream);
+}
+
+Outcome Engine::comm_end(std::uint32_t stream) const {
+  check_stream(stream);
+  if (link_.comm().end(stream)) return {};
+  return {CKPT_ERR_INVALID,
+          "comm_end() came without a comm_begin() on its stream and nothing was written; call them in pairs, each pair "
+          "with one stream"};
+}
+
 Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const {
   if (iteration < 0) return {CKPT_ERR_INVALID, "cannot wait for a negative iteration; give one that was snapshotted"};
   if (stage < CKPT_STAGE_NONE || stage > CKPT_STAGE_DURABLE)

@@ -1,6 +1,6 @@
 // The engine of one rank: what stands behind the C ABI, whose words (ckptengine.h) apply.
 //
-// Used by the training thread, but for stage(), wait() and stats(), which any thread may call. Failures are thrown as
+// Used by the training thread, but for the const functions, which any thread may call. Failures are thrown as
 // Failure. Owns everything; the tensors' memory is the caller's.
 #pragma once
 
@@ -44,6 +44,10 @@ class Engine {
   Outcome snapshot(std::int64_t iteration);
   Outcome before_update();
   void discard();
+
+  // Around each communication of training. `stream` is checked.
+  void comm_begin(std::uint32_t stream) const;
+  Outcome comm_end(std::uint32_t stream) const;
 
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;

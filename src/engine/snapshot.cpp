@@ -125,6 +125,7 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
 Outcome Engine::snapshot(std::int64_t iteration) {
   const auto called_at = Clock::now();
   check_order(iteration);
+  link_.comm().iteration(called_at);
   snapshot_called_at_ = called_at;
   Outcome outcome;
   try {

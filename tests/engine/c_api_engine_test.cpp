@@ -38,9 +38,12 @@ TEST_F(CApiEngineTest, AnIterationAllocatesNothing) {
   for (int k = 1; k < 10; ++k) {
     agent_->grant();
     const std::uint64_t before = allocation_count();
+    const ckpt_status begin = ckpt_comm_begin(engine_, 0), end = ckpt_comm_end(engine_, 0);
     const ckpt_status snapshot = ckpt_snapshot(engine_, k);
     const ckpt_status update = ckpt_before_update(engine_);
     EXPECT_EQ(allocation_count() - before, 0u);
+    ASSERT_EQ(begin, CKPT_OK);
+    ASSERT_EQ(end, CKPT_OK);
     ASSERT_EQ(snapshot, CKPT_OK);
     ASSERT_EQ(update, CKPT_OK);
   }
@@ -51,7 +54,8 @@ TEST_F(CApiEngineTest, AForkedChildCanNeitherUseNorHarmTheEngine) {
   const pid_t child = ::fork();
   if (child == 0) {
     const bool refused =
-        ckpt_before_update(engine_) == CKPT_ERR_INVALID && ckpt_snapshot(engine_, 1) == CKPT_ERR_INVALID;
+        ckpt_before_update(engine_) == CKPT_ERR_INVALID && ckpt_snapshot(engine_, 1) == CKPT_ERR_INVALID &&
+        ckpt_comm_begin(engine_, 0) == CKPT_ERR_INVALID && ckpt_comm_end(engine_, 0) == CKPT_ERR_INVALID;
     ckpt_close(engine_);
     ::_exit(refused ? 0 : 1);
   }
@@ -87,6 +91,27 @@ TEST_F(CApiEngineTest, DiscardedAndSkippedSnapshotsAreToldInWords) {
   EXPECT_STREQ(ckpt_last_error(), "");
   EXPECT_EQ(ckpt_snapshot(engine_, 2), CKPT_ERR_SKIPPED);
   EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("skipped on all ranks"));
+}
+
+TEST_F(CApiEngineTest, CommunicationIsToldThroughTheAbi) {
+  static_assert(CKPT_COMM_STREAMS == arena::comm_streams_max);
+  const arena::CommWords& words = agent_->control().comm();
+  arena::CommReader reader(words);
+  EXPECT_EQ(ckpt_comm_begin(engine_, 7), CKPT_OK);
+  EXPECT_TRUE(reader.is_busy());
+  EXPECT_EQ(words.streams[7].begun, 1u);
+  EXPECT_EQ(ckpt_comm_end(engine_, 7), CKPT_OK);
+  EXPECT_FALSE(reader.is_busy());
+
+  EXPECT_EQ(ckpt_comm_end(engine_, 7), CKPT_ERR_INVALID);
+  EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("without a comm_begin()"));
+  for (const std::uint32_t stream : {8u, 0xffffffffu}) {
+    EXPECT_EQ(ckpt_comm_begin(engine_, stream), CKPT_ERR_INVALID);
+    EXPECT_THAT(ckpt_last_error(), testing::HasSubstr("use 0 to 7"));
+    EXPECT_EQ(ckpt_comm_end(engine_, stream), CKPT_ERR_INVALID);
+    EXPECT_THAT(ckpt_last_error(), testing::HasSubstr(std::to_string(stream)));
+  }
+  EXPECT_EQ(words.written, 2u);
 }
 
 TEST_F(CApiEngineTest, ASecondEngineAfterAnOrderlyCloseIsWelcome) {

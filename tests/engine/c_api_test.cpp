@@ -48,6 +48,8 @@ TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(ckpt_register_tensor(nullptr, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_restore(nullptr, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_stats(nullptr, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_comm_begin(nullptr, 0), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_comm_end(nullptr, 0), CKPT_ERR_INVALID);
   ckpt_close(nullptr);
   EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
 }

@@ -14,6 +14,7 @@
 
 #include "../arena/pieces.hpp"
 #include "../arena/temp_arena.hpp"
+#include "arena/comm_log.hpp"
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
 #include "engine/capture.hpp"
@@ -160,6 +161,7 @@ class Cycle {
       capture_round_(capture, session, *capture.unused_grant(), version_of(round), state);
       expected_.main.done(round, round - 3);
       expected_.private_.done(round, round - 3);
+      communicate(session.control->comm());
 
       expected_.memory.begin(round);
       node.remember({version_of(round), version_of(round), 1});
@@ -170,6 +172,13 @@ class Cycle {
   }
 
  private:
+  static void communicate(arena::CommWords& words) {
+    arena::CommWriter hooks(words);
+    hooks.begin(1, Clock::time_point(std::chrono::microseconds(1)));
+    hooks.end(1, Clock::time_point(std::chrono::microseconds(2)));
+    hooks.iteration(Clock::time_point(std::chrono::microseconds(3)));
+  }
+
   static void drop(int round, Expectation& expectation, arena::WritableSlot slot) {
     expectation.begin_drop(round);
     slot.drop(version_of(round));
@@ -282,6 +291,8 @@ class Checker {
     try {
       const Control control = Control::attach(directory, 0);
       if (control.used_grant() > control.grant().sequence) violation("a grant was used before it was given");
+      for (const auto& stream : control.comm().streams)
+        if (stream.begun - stream.ended > 1) violation("a communication ended before it began, or never did");
     } catch (const Failure& failure) {
       if (expected_.control_made) violation(failure.what());
     }
