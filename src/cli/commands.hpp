@@ -19,6 +19,15 @@ struct Result {
 // What the agents on this machine are doing.
 Result status(const Scope& scope);
 
+struct TraceOptions {
+  std::uint32_t iterations = 3;  // the last whole ones
+  std::string output = "trace.json";
+  std::string plot;  // a .png or .svg; empty: none
+};
+
+// Writes what the agents recorded of the last iterations, as trace events and as a plot.
+Result trace(const Scope& scope, const TraceOptions& options);
+
 // Ends the agents on this machine; arenas stay. Waits until each has let go of its arena, with a deadline.
 Result stop(const Scope& scope);
 

@@ -55,6 +55,17 @@ CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const 
   return command;
 }
 
+CLI::App* add_trace_command(CLI::App& app, CommandLine& line, cli::TraceOptions& options) {
+  CLI::App* command = add_command(app, line, "trace",
+                                  "Write the last iterations as a timeline: communication, idle spans, checkpoints");
+  command->add_option("--iterations", options.iterations, "So many of the last whole ones")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--output", options.output, "Trace events, for ui.perfetto.dev")->capture_default_str();
+  command->add_option("--plot", options.plot, "Draw them, too: a .png or .svg (needs gnuplot)");
+  return command;
+}
+
 int print(const cli::Result& result, bool json) {
   if (json)
     std::cout << result.json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
@@ -78,6 +89,8 @@ int main(int argc, char** argv) {
   const CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
   const CLI::App* stop =
       add_command(app, line, "stop", "End the agents; what they hold stays in memory, and trainers go on without");
+  cli::TraceOptions trace_options;
+  const CLI::App* trace = add_trace_command(app, line, trace_options);
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
   gc->add_flag("--all", line.all, "Of every job that has no agent any more");
   add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits, storage")
@@ -99,6 +112,7 @@ int main(int argc, char** argv) {
     if (storage.parsed()) return print(storage.run(), line.json);
     const cli::Scope scope = scope_of(line);
     if (status->parsed()) return print(cli::status(scope), line.json);
+    if (trace->parsed()) return print(cli::trace(scope, trace_options), line.json);
     if (stop->parsed()) return print(cli::stop(scope), line.json);
     if (gc->parsed()) return print(cli::gc(scope, line.all), line.json);
     return print(cli::doctor(scope, cli::storage_scope(options_of(line))), line.json);

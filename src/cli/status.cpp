@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "cli/commands.hpp"
+#include "cli/schedule_text.hpp"
 #include "cli/table.hpp"
 
 namespace ckpt::cli {
@@ -97,6 +98,7 @@ std::string agent_text(const json& agent) {
           (budget != 0 ? " of " + human_bytes(budget) : "") + " in " + text_of(arena.at("directory")) + ", " +
           human_bytes(arena.at("left_bytes").get<std::uint64_t>()) + " left there\n";
   text += "  network: " + text_of(agent.at("transport")) + "\n";
+  text += schedule_text(agent.value("schedule", json(nullptr)));
   if (!agent.at("nodes_present").empty()) {
     text += "  nodes present:";
     for (const json& node : agent.at("nodes_present")) text += " " + text_of(node);
