@@ -57,11 +57,11 @@ bool RankOutlook::is_silent(double now_s) const {
   return now_s - last_mark_s_ > std::max(options_.silence_s, 3 * longest_s_);
 }
 
-Outlook RankOutlook::outlook(double now_s, bool busy) const {
+Outlook RankOutlook::outlook(double now_s, bool busy, bool quiet) const {
   if (!has_hooks_ || is_silent(now_s)) return {NetworkState::free, infinite};
   if (busy) return {NetworkState::busy, 0};
   if (profiler_.is_learning())
-    return profiler_.relearned() == 0 ? Outlook{NetworkState::learning, 0} : Outlook{NetworkState::idle, infinite};
+    return quiet ? Outlook{NetworkState::learning, 0} : Outlook{NetworkState::idle, infinite};
   const auto& spans = profile().spans;
   if (!is_whole_ || span_ >= spans.size()) return {NetworkState::idle, infinite};
   double ends_s = span_began_s_ + options_.usable * spans[span_].mean_s;

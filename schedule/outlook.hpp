@@ -15,7 +15,7 @@ enum class NetworkState {
   free,     // nothing is known that speaks against sending: no hooks, or a trainer that has fallen silent
   idle,     // for idle_s, as far as the profile goes; infinite where it says nothing
   busy,     // a communication is under way
-  learning  // the first profile is being learned, which takes iterations without checkpoint traffic
+  learning  // a profile is being learned from iterations without checkpoint traffic
 };
 
 struct Outlook {
@@ -48,8 +48,9 @@ class RankOutlook {
   // Marks were lost: this iteration teaches nothing, and where it stands is not known until the next one begins.
   void lost_marks();
 
-  // `busy`: whether a communication is under way, as the gate says, which is newer than any mark.
-  Outlook outlook(double now_s, bool busy) const;
+  // `busy`: whether a communication is under way, as the gate says, which is newer than any mark. `quiet`: whether
+  // nothing may be sent while a profile is being learned; else the gate alone decides meanwhile.
+  Outlook outlook(double now_s, bool busy, bool quiet) const;
 
   const Profile& profile() const { return profiler_.profile(); }
   // Iterations that the profile being learned has so far; nothing once it is there.

@@ -4,7 +4,7 @@
 // Pure.
 //
 // Starvation is bounded: what has waited for longer than patience_s, and for two iterations, leaves all the same, at a
-// tenth of the link's pace, until a chunk fits again. While the first profile is learned nothing leaves.
+// tenth of the link's pace, until a chunk fits again. While a profile is learned in quiet nothing leaves.
 #pragma once
 
 #include <cstddef>

@@ -36,6 +36,8 @@ net::TransportOptions transport_options(const Options& options, std::uint32_t no
   transport.node_instance = arena_id;
   transport.transports = options.transport;
   transport.interface = options.interface;
+  transport.chunk_bytes = options.chunk_bytes;
+  transport.sub_buffers = options.sub_buffers;
   return transport;
 }
 
@@ -79,6 +81,8 @@ struct Agent::Parts {
   const std::shared_ptr<CoreQueue> queue = std::make_shared<CoreQueue>(offered_tasks_max);
   PieceIndex index;
   ChunkBuffers buffers;
+  Trace trace;
+  Scheduler scheduler;
   WorkerPool digests{digest_threads};
   Driver driver;
   std::unique_ptr<net::Transport> transport;
@@ -91,7 +95,8 @@ Agent::Parts::Parts(AgentSetup agent_setup)
     : setup(std::move(agent_setup)),
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(*setup.store, options.node)),
-      driver({options, arena, index, *queue, digests, buffers, setup.log,
+      scheduler(options, arena.directory(), trace),
+      driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
               [this](const std::string& why) { ask_to_stop(why); }, setup.sources},
              node_id, agent_id) {
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id()), handlers());
@@ -126,6 +131,7 @@ net::Transport::Handlers Agent::Parts::handlers() {
   };
   handlers.serve = [this](net::NodeId, const net::PieceName& piece) { return serve(index, piece); };
   handlers.peer_failed = [](net::NodeId) {};  // heartbeats decide who is alive
+  handlers.pace = &scheduler;
   return handlers;
 }
 

@@ -92,7 +92,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                 [this](const Combining::Source& source, Version version, bool is_wrong) {
                   source_damaged(source.shard, version, source.node, is_wrong);
                 }}),
-      desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_,
+      desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_, parts.scheduler, parts.trace,
              [this](protocol::Event event) { handle(std::move(event)); },
              [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
              [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
@@ -104,6 +104,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
         return recovered;
       }()) {
   committed_ = parts.arena.memory().highest_commit;
+  if (committed_) parts_.scheduler.heard_of_commit();
   if (!parts.options.storage.empty() || !parts.sources.empty()) {
     storage_.emplace(
         parts.options, parts.sources, parts.index, parts.queue,
@@ -175,6 +176,9 @@ void Driver::carry_out(const protocol::Persist& persist) {
   committed_ = persist.highest_commit;
   committed_at_ = Clock::now();
   ++chronicle_.counters.commits;
+  parts_.scheduler.heard_of_commit();
+  const std::int64_t now_us = microseconds(*committed_at_);
+  parts_.trace.add({TraceEvent::Kind::commit, now_us, now_us, 0, committed_, 0, {}, 0});
 }
 
 void Driver::carry_out(const protocol::StartFetch& fetch) {
@@ -324,6 +328,10 @@ void Driver::reserve(Asker asker, const ReserveRequest& request, Respond respond
 
 void Driver::status(Respond respond) {
   parts_.queue.post([this, respond = std::move(respond)] { respond({CKPT_OK, "", {{"agent", status_json()}}, {}}); });
+}
+
+void Driver::trace(Respond respond) {
+  parts_.queue.post([this, respond = std::move(respond)] { respond({CKPT_OK, "", {{"trace", trace_json()}}, {}}); });
 }
 
 void Driver::stop(Respond respond) {

@@ -43,6 +43,8 @@ class Driver : public TrainerRequests {
     CoreQueue& queue;
     WorkerPool& digests;
     ChunkBuffers& buffers;
+    Scheduler& scheduler;
+    Trace& trace;
     Log log;
     std::function<void(const std::string& why)> stop_agent;  // any thread
     std::vector<persist::SourceFactory> sources = {};        // besides storage
@@ -72,6 +74,7 @@ class Driver : public TrainerRequests {
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
   void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
   void status(Respond respond) override;
+  void trace(Respond respond) override;
   void stop(Respond respond) override;
 
  private:
@@ -108,6 +111,7 @@ class Driver : public TrainerRequests {
   std::string what_is_missing() const;
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
   nlohmann::json status_json() const;
+  nlohmann::json trace_json() const;
   nlohmann::json segments_json() const;
   nlohmann::json storage_json(const protocol::NodeStatus& status) const;
   nlohmann::json ranks_json(const protocol::NodeStatus& status) const;

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds pending_pause{1};
 RankPort::RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
                    std::function<void()> look)
     : hello_(std::move(hello)),
-      control_(std::make_unique<arena::Control>(std::move(control))),
+      control_(std::make_shared<arena::Control>(std::move(control))),
       sequence_(control_->grant().sequence),
       outstanding_(std::move(outstanding)),
       look_(std::move(look)) {

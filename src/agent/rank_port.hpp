@@ -36,6 +36,7 @@ class RankPort {
 
   const protocol::TrainerHello& hello() const { return hello_; }
   const arena::Control& control() const { return *control_; }
+  std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
   void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
@@ -61,7 +62,7 @@ class RankPort {
   bool take_captured(const Segments& segments, Seen& seen) const;
 
   const protocol::TrainerHello hello_;
-  const std::unique_ptr<arena::Control> control_;
+  const std::shared_ptr<arena::Control> control_;
   std::uint64_t sequence_ = 0;  // of the newest grant
   std::optional<OpenGrant> outstanding_;
   Version last_captured_;

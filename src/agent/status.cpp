@@ -202,6 +202,7 @@ json Driver::status_json() const {
             {"bytes", segments_.bytes_used()},
             {"budget_bytes", segments_.budget_bytes()},
             {"left_bytes", segments_.space_left_bytes()}}},
+          {"schedule", parts_.scheduler.status()},
           {"transport", transport_ != nullptr ? transport_->description() : ""},
           {"nodes", std::move(nodes)},
           {"nodes_present", std::move(present)},
@@ -217,6 +218,55 @@ json Driver::status_json() const {
             {"refused", counters.refused},
             {"bytes_received", fetches_.moved().received_bytes},
             {"bytes_made", fetches_.moved().made_bytes}}}};
+}
+
+namespace {
+
+const char* name_of(TraceEvent::Kind kind) {
+  switch (kind) {
+    case TraceEvent::Kind::communication:
+      return "communication";
+    case TraceEvent::Kind::iteration:
+      return "iteration";
+    case TraceEvent::Kind::capture:
+      return "capture";
+    case TraceEvent::Kind::chunk:
+      return "chunk";
+    case TraceEvent::Kind::commit:
+      return "commit";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+json Driver::trace_json() const {
+  parts_.scheduler.listen();
+  json events = json::array();
+  for (const TraceEvent& event : parts_.trace.events()) {
+    json told = {{"kind", name_of(event.kind)}};
+    using enum TraceEvent::Kind;
+    const bool is_moment = event.kind == iteration || event.kind == commit;
+    if (is_moment)
+      told["at_us"] = event.begin_us;
+    else
+      told.update({{"begin_us", event.begin_us}, {"end_us", event.end_us}});
+    if (event.kind == communication || event.kind == iteration || event.kind == capture) told["rank"] = event.rank;
+    if (event.version)
+      told.update({{"incarnation", event.version.incarnation()}, {"iteration", event.version.iteration()}});
+    if (event.kind == chunk)
+      told.update({{"peer", node_name(event.peer)}, {"shard", event.shard}, {"bytes", event.size_bytes}});
+    events.push_back(std::move(told));
+  }
+  const auto began_us = [](const json& event) {
+    return event.value("begin_us", event.value("at_us", std::int64_t{0}));
+  };
+  std::stable_sort(events.begin(), events.end(),
+                   [&](const json& a, const json& b) { return began_us(a) < began_us(b); });
+  return {{"job", parts_.options.job},
+          {"node", parts_.options.node},
+          {"now_us", microseconds(Clock::now())},
+          {"events", std::move(events)}};
 }
 
 }  // namespace ckpt::agent

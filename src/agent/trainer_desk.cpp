@@ -69,6 +69,7 @@ void TrainerDesk::hello(const protocol::TrainerHello& hello, std::int64_t pid, c
                                              [this, asker] { with_.queue.post([this, asker] { look(asker); }); });
       known = port.get();
       trainers_[hello.rank] = {std::move(port), pid};
+      with_.scheduler.add(hello.rank, known->shared_control());
       with_.to_core(hello);
     }
     Reply reply;
@@ -84,6 +85,7 @@ void TrainerDesk::exited(Asker asker) {
     port->fence(port->hello().incarnation);  // a process that goes on without its engine is stopped here at the latest
     ::unlink(control_path(with_.directory, asker.rank).c_str());
     trainers_.erase(asker.rank);
+    with_.scheduler.remove(asker.rank);
     restores_.erase(asker.rank);
     served_.erase(asker.rank);
   } else if (port_of(asker.rank) == nullptr) {
@@ -161,6 +163,8 @@ void TrainerDesk::look(Asker asker) {
   if (port == nullptr) return;
   port->looked();  // before the words are read: what changes afterwards rings again
   RankPort::Seen seen = port->look(with_.segments);
+  with_.scheduler.listen();
+  trace_capture(asker.rank, seen);
   if (!seen.complaint.empty()) with_.chronicle.note(seen.complaint);
   if (seen.skipped) ++with_.chronicle.counters.skips;
   if (seen.captured) {
@@ -169,6 +173,17 @@ void TrainerDesk::look(Asker asker) {
     with_.to_core(*seen.captured);
   }
   if (seen.progress) with_.to_core(*seen.progress);
+}
+
+// From its bell to ours; the trainer's own clock is not asked.
+void TrainerDesk::trace_capture(Rank rank, const RankPort::Seen& seen) {
+  const std::int64_t now_us = microseconds(Clock::now());
+  std::int64_t& since_us = trainers_.at(rank).capturing_since_us;
+  if (seen.captured && since_us != 0)
+    with_.trace.add(
+        {TraceEvent::Kind::capture, since_us, now_us, rank, seen.captured->pieces.front().version, 0, {}, 0});
+  if (seen.captured) since_us = 0;
+  if (seen.progress) since_us = seen.progress->capturing < 0 ? 0 : since_us != 0 ? since_us : now_us;
 }
 
 // ---- Effects ----

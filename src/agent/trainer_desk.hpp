@@ -11,6 +11,7 @@
 #include "agent/chronicle.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/rank_port.hpp"
+#include "agent/scheduler.hpp"
 #include "agent/segments.hpp"
 #include "agent/trainer_requests.hpp"
 #include "protocol/node.hpp"
@@ -26,6 +27,8 @@ class TrainerDesk {
     PieceIndex& index;
     CoreQueue& queue;
     Chronicle& chronicle;
+    Scheduler& scheduler;
+    Trace& trace;
     std::function<void(protocol::Event)> to_core;
     // Looks at a piece's bytes again, tells the core where they are damaged, then calls back.
     std::function<void(const protocol::SlotRef&, std::function<void()>)> verify;
@@ -59,6 +62,7 @@ class TrainerDesk {
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
+    std::int64_t capturing_since_us = 0;  // 0: it is not
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
 
@@ -73,6 +77,7 @@ class TrainerDesk {
   RankPort* port_of(protocol::Rank rank);
   bool refuse_unknown(Asker asker, const Respond& respond);
   void look(Asker asker);
+  void trace_capture(protocol::Rank rank, const RankPort::Seen& seen);
   void await_restore(protocol::Rank rank, std::int64_t timeout_ms, const Respond& respond);
   std::optional<PendingRestore> take_pending(protocol::Rank rank);
   const protocol::SlotRef* served_slot(protocol::Rank rank, const std::string& shard) const;

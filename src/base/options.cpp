@@ -181,6 +181,25 @@ struct Mode {
   static std::string text(AgentMode from) { return from == AgentMode::automatic ? "auto" : "attach"; }
 };
 
+struct Sending {
+  static void parse(SendMode& to, std::string_view text) {
+    if (text != "idle" && text != "at_once") throw BadValue{"must be idle or at_once"};
+    to = text == "idle" ? SendMode::idle : SendMode::at_once;
+  }
+  static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "at_once"; }
+};
+
+// Of a transfer between nodes: whole grains.
+struct ChunkBytes {
+  static void parse(std::uint64_t& to, std::string_view text) {
+    const std::uint64_t bytes = parse_size_bytes(text);
+    if (bytes == 0 || bytes % (64u << 10) != 0 || bytes > (1u << 30))
+      throw BadValue{"must be a multiple of 64KiB up to 1GiB"};
+    to = bytes;
+  }
+  static std::string text(std::uint64_t from) { return size_text(from); }
+};
+
 struct Key {
   const char* name;
   const char* standard;  // default as text; empty: computed or none, then `standard_help` says how
@@ -277,6 +296,19 @@ const std::array keys = {
         "the state is at the first snapshot."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
                                                 "Threads that copy and digest host tensors."),
+    entry<&Options::schedule, Sending>(
+        "schedule", "idle", "", agent,
+        0,
+        "When checkpoints cross the network: `idle`: in moments in which training leaves it idle, as far as its "
+        "communication hooks tell; `at_once`: as soon as there is something to send."),
+    entry<&Options::profile_iterations, Count<1, 10'000>>(
+        "profile_iterations", "20", "", agent, 0,
+        "From how many iterations the idle moments are learned; a job's first ones pass without checkpoint traffic."),
+    entry<&Options::chunk_bytes, ChunkBytes>("chunk_bytes", "2MiB", "", agent, 0,
+                                             "Largest size of one transfer between nodes."),
+    entry<&Options::sub_buffers, Count<1, 64>>(
+        "sub_buffers", "4", "", agent, 0,
+        "How many transfers of a piece may have arrived without being verified yet before the next one is sent."),
     entry<&Options::transport, Text>("transport", "tcp", "", agent, 0,
                                      "How agents reach each other, as UCX_TLS names it: `tcp`, `shm`, `all`."),
     entry<&Options::interface, Text>("interface", "", "UCX chooses", agent, 0,

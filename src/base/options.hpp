@@ -18,6 +18,7 @@
 namespace ckpt {
 
 enum class AgentMode { automatic, attach };
+enum class SendMode { idle, at_once };
 
 struct Options {
   std::string job;
@@ -45,6 +46,10 @@ struct Options {
   std::int64_t storage_timeout_ms;
   std::uint64_t slot_bytes;
   std::uint32_t copy_threads;
+  SendMode schedule;
+  std::uint32_t profile_iterations;
+  std::uint64_t chunk_bytes;
+  std::uint32_t sub_buffers;
   std::string transport;
   std::string interface;
   std::int64_t heartbeat_ms;

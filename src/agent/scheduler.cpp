@@ -1,0 +1,231 @@
+#include "agent/scheduler.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "agent/profile_file.hpp"
+#include "net/wire.hpp"
+#include "schedule/plan.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using nlohmann::json;
+using schedule::NetworkState;
+using schedule::Outlook;
+
+constexpr double usable = 0.9;           // of an idle span
+constexpr std::size_t begun_max = 4096;  // communications of a stream that run at once
+
+schedule::OutlookOptions outlook_options(const Options& options) {
+  schedule::OutlookOptions outlook;
+  outlook.profiler.iterations = options.profile_iterations;
+  outlook.usable = usable;
+  return outlook;
+}
+
+double in_seconds(std::int64_t us) { return 1e-6 * static_cast<double>(us); }
+double now_s() { return in_seconds(microseconds(Clock::now())); }
+
+schedule::Mark::Kind kind_of(arena::CommKind kind) {
+  switch (kind) {
+    case arena::CommKind::begin:
+      return schedule::Mark::Kind::begin;
+    case arena::CommKind::end:
+      return schedule::Mark::Kind::end;
+    case arena::CommKind::iteration:
+      break;
+  }
+  return schedule::Mark::Kind::iteration;
+}
+
+json spans_json(const schedule::Profile& profile) {
+  json spans = json::array();
+  for (const auto& span : profile.spans)
+    spans.push_back(
+        {{"start_ms", 1e3 * span.start_s}, {"mean_ms", 1e3 * span.mean_s}, {"deviation_ms", 1e3 * span.deviation_s}});
+  return spans;
+}
+
+json link_json(const std::optional<schedule::Link>& link) {
+  if (!link) return nullptr;
+  return {{"startup_us", 1e6 * link->startup_s}, {"bytes_per_s", link->bytes_per_s}};
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const Options& options, std::string directory, Trace& trace)
+    : options_(options),
+      directory_(std::move(directory)),
+      trace_(trace),
+      pacer_({options.chunk_bytes, net::wire::grain_bytes}) {}
+
+void Scheduler::add(protocol::Rank rank, std::shared_ptr<const arena::Control> control) {
+  const auto known = load_profile(directory_, rank);
+  const std::lock_guard lock(mutex_);
+  ranks_.erase(rank);
+  ranks_.try_emplace(rank, std::move(control), outlook_options(options_), known.value_or(schedule::Profile{}))
+      .first->second.is_saved = known.has_value();
+}
+
+void Scheduler::remove(protocol::Rank rank) {
+  const std::lock_guard lock(mutex_);
+  ranks_.erase(rank);
+}
+
+void Scheduler::heard_of_commit() {
+  const std::lock_guard lock(mutex_);
+  quiet_ = false;
+}
+
+void Scheduler::listen() {
+  std::vector<std::pair<protocol::Rank, schedule::Profile>> learned;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [rank, hooked] : ranks_) {
+      listen_to(rank, hooked);
+      const bool is_there = !hooked.outlook.learned();
+      if (is_there && !hooked.is_saved) learned.emplace_back(rank, hooked.outlook.profile());
+      hooked.is_saved = is_there;
+    }
+  }
+  for (const auto& [rank, profile] : learned) save_profile(directory_, rank, profile);
+}
+
+void Scheduler::listen_to(protocol::Rank rank, Hooked& hooked) {
+  std::vector<arena::CommEvent> events;
+  if (!hooked.log.read(events)) {
+    hooked.outlook.lost_marks();
+    hooked.began_us.clear();
+  }
+  for (const arena::CommEvent& event : events) {
+    hooked.outlook.heard({kind_of(event.kind), in_seconds(event.at_us)});
+    note(rank, hooked, event);
+  }
+}
+
+void Scheduler::note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event) {
+  auto& began_us = hooked.began_us[event.stream];
+  switch (event.kind) {
+    case arena::CommKind::begin:
+      hooked.is_heard = true;
+      if (began_us.size() < begun_max) began_us.push_back(event.at_us);
+      return;
+    case arena::CommKind::end:
+      if (began_us.empty()) return;
+      trace_.add({TraceEvent::Kind::communication, began_us.front(), event.at_us, rank, {}, 0, {}, 0});
+      began_us.pop_front();
+      return;
+    case arena::CommKind::iteration:
+      trace_.add({TraceEvent::Kind::iteration, event.at_us, event.at_us, rank, {}, 0, {}, 0});
+      return;
+  }
+}
+
+Outlook Scheduler::outlook(double at_s) const {
+  Outlook worst{NetworkState::free, std::numeric_limits<double>::infinity()};
+  for (const auto& [rank, hooked] : ranks_)
+    worst = schedule::worse_of(worst, hooked.outlook.outlook(at_s, hooked.log.is_busy(), quiet_));
+  return worst;
+}
+
+std::uint64_t Scheduler::begun() const {
+  std::uint64_t total = 0;
+  for (const auto& [rank, hooked] : ranks_) total += hooked.log.begun_total();
+  return total;
+}
+
+double Scheduler::iteration_s() const {
+  double slowest_s = 0;
+  for (const auto& [rank, hooked] : ranks_) slowest_s = std::max(slowest_s, hooked.outlook.profile().iteration_s);
+  return slowest_s;
+}
+
+std::size_t Scheduler::allow(std::size_t left_bytes, std::size_t under_way) {
+  if (options_.schedule == SendMode::at_once) return left_bytes;
+  const std::lock_guard lock(mutex_);
+  for (auto& [rank, hooked] : ranks_) listen_to(rank, hooked);
+  const double at_s = now_s();
+  const Outlook seen = outlook(at_s);
+  const std::size_t bytes = pacer_.allow(at_s, left_bytes, under_way, seen, iteration_s());
+  if (bytes != 0) {
+    alone_since_.reset();
+    if (seen.state != NetworkState::free && under_way == 0) alone_since_ = begun();
+  }
+  return bytes;
+}
+
+void Scheduler::landed(const net::SentChunk& chunk) {
+  const std::int64_t begin_us = microseconds(chunk.begin), end_us = microseconds(chunk.end);
+  trace_.add({TraceEvent::Kind::chunk, begin_us, end_us, 0, Version::from_word(chunk.piece.version), chunk.to,
+              chunk.piece.shard, chunk.size_bytes});
+  const std::lock_guard lock(mutex_);
+  ++chunks_;
+  if (chunk.piece.version != version_) {
+    whole_version_bytes_ = version_bytes_;
+    version_bytes_ = 0;
+    version_ = chunk.piece.version;
+  }
+  version_bytes_ += chunk.size_bytes;
+  // One that met a communication of training says little about the link.
+  if (alone_since_ && *alone_since_ == begun()) pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us));
+  alone_since_.reset();
+}
+
+json Scheduler::status() const {
+  const std::lock_guard lock(mutex_);
+  json ranks = json::array();
+  bool is_learning = false;
+  for (const auto& [rank, hooked] : ranks_) {
+    if (!hooked.is_heard) continue;
+    const auto learned = hooked.outlook.learned();
+    const schedule::Profile& profile = hooked.outlook.profile();
+    is_learning = is_learning || learned;
+    ranks.push_back({{"rank", rank},
+                     {"state", learned ? "learning" : "learned"},
+                     {"iterations", learned.value_or(profile.iterations)},
+                     {"iterations_wanted", options_.profile_iterations},
+                     {"iteration_ms", 1e3 * profile.iteration_s},
+                     {"idle_ms", 1e3 * profile.idle_s()},
+                     {"spans", spans_json(profile)},
+                     {"normalized_deviation", profile.normalized_deviation},
+                     {"relearned", hooked.outlook.relearned()},
+                     {"complaint", hooked.outlook.complaint()}});
+  }
+  if (ranks.empty()) return nullptr;
+  const char* state = options_.schedule == SendMode::at_once ? "at once" : is_learning ? "learning" : "idle spans";
+  return {{"state", state},
+          {"quiet", is_learning && quiet_},
+          {"ranks", std::move(ranks)},
+          {"link", link_json(pacer_.link())},
+          {"plan", plan_json()},
+          {"chunks", chunks_},
+          {"forced", pacer_.forced()}};
+}
+
+// Of what the last version took, in the spans of the rank that leaves the least.
+json Scheduler::plan_json() const {
+  const schedule::Profile* tightest = nullptr;
+  for (const auto& [rank, hooked] : ranks_) {
+    const schedule::Profile& profile = hooked.outlook.profile();
+    if (profile.iterations != 0 && (tightest == nullptr || profile.idle_s() < tightest->idle_s())) tightest = &profile;
+  }
+  const auto link = pacer_.link();
+  if (tightest == nullptr || !link || whole_version_bytes_ == 0) return nullptr;
+  schedule::PlanRequest request;
+  for (const auto& span : tightest->spans) request.spans_s.push_back(span.mean_s);
+  request.checkpoint_bytes = whole_version_bytes_;
+  request.reserved_bytes = options_.chunk_bytes * options_.sub_buffers;
+  request.buffers = options_.sub_buffers;
+  request.usable = usable;
+  request.link = *link;
+  const schedule::Plan plan = schedule::plan(request);
+  return {{"bytes", whole_version_bytes_},
+          {"chunks", plan.chunks.size()},
+          {"sent_ms", 1e3 * plan.sent_s},
+          {"overrun_ms", 1e3 * plan.overrun_s},
+          {"every", plan.every}};
+}
+
+}  // namespace ckpt::agent

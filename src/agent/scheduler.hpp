@@ -1,0 +1,79 @@
+// Decides when this node's chunks leave. Reads what the hooks of the node's trainers tell (arena/comm_log.hpp), learns
+// each rank's idle moments from it, and lets chunks go in those that all of them leave (schedule/pacer.hpp).
+//
+// Thread-safe: the core thread tells of trainers and asks for the status, the transport's thread asks for leave.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "agent/trace.hpp"
+#include "arena/comm_log.hpp"
+#include "arena/control.hpp"
+#include "base/options.hpp"
+#include "net/pace.hpp"
+#include "schedule/outlook.hpp"
+#include "schedule/pacer.hpp"
+
+namespace ckpt::agent {
+
+class Scheduler : public net::Pace {
+ public:
+  // `directory`: of the arena, where profiles are kept. `trace` outlives the scheduler.
+  Scheduler(const Options& options, std::string directory, Trace& trace);
+
+  // A trainer that may communicate from now on; one that is known by this rank is forgotten.
+  void add(protocol::Rank rank, std::shared_ptr<const arena::Control> control);
+  // Its network is free.
+  void remove(protocol::Rank rank);
+  // Reads what hooks told since; often enough that logs do not overflow.
+  void listen();
+  // There is something to lose: from now on profiles are learned beside checkpoint traffic.
+  void heard_of_commit();
+
+  std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
+  void landed(const net::SentChunk& chunk) override;
+
+  // For `ckptctl status`; null while no hook has been heard.
+  nlohmann::json status() const;
+
+ private:
+  struct Hooked {
+    Hooked(std::shared_ptr<const arena::Control> page, const schedule::OutlookOptions& options,
+           const schedule::Profile& known)
+        : control(std::move(page)), log(control->comm()), outlook(options, known) {}
+    std::shared_ptr<const arena::Control> control;
+    arena::CommReader log;
+    schedule::RankOutlook outlook;
+    std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by stream: what has not ended
+    bool is_saved = false;                                      // this profile
+    bool is_heard = false;
+  };
+  void listen_to(protocol::Rank rank, Hooked& hooked);
+  void note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event);
+  schedule::Outlook outlook(double now_s) const;
+  std::uint64_t begun() const;
+  double iteration_s() const;
+  nlohmann::json plan_json() const;
+
+  const Options options_;
+  const std::string directory_;
+  Trace& trace_;
+
+  mutable std::mutex mutex_;  // for all below
+  std::map<protocol::Rank, Hooked> ranks_;
+  schedule::Pacer pacer_;
+  bool quiet_ = true;
+  // The chunk that left alone, if one did: communications that had begun by then.
+  std::optional<std::uint64_t> alone_since_;
+  std::uint64_t chunks_ = 0;
+  std::uint64_t version_ = 0;  // of the chunks that leave now
+  std::uint64_t version_bytes_ = 0;
+  std::uint64_t whole_version_bytes_ = 0;  // of the version before it
+};
+
+}  // namespace ckpt::agent

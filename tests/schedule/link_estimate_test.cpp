@@ -1,0 +1,73 @@
+#include "schedule/link_estimate.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace ckpt::schedule {
+namespace {
+
+constexpr std::uint64_t mib = 1u << 20;
+
+TEST(LinkEstimate, FindsWhatTheLinkIsFromChunksOfDifferentSizes) {
+  const Link truth{0.0005, 2e9};
+  LinkEstimate estimate;
+  for (std::uint64_t i = 0; i < 20; ++i) {
+    const std::uint64_t size = mib * (1 + i % 4);
+    estimate.add(size, truth.time_s(size));
+  }
+  ASSERT_TRUE(estimate.link());
+  EXPECT_NEAR(estimate.link()->startup_s, truth.startup_s, 1e-9);
+  EXPECT_NEAR(estimate.link()->bytes_per_s, truth.bytes_per_s, 1);
+}
+
+TEST(LinkEstimate, SaysNothingBeforeAFewChunksWereSent) {
+  LinkEstimate estimate;
+  for (int i = 0; i < 3; ++i) {
+    estimate.add(mib, 0.001);
+    EXPECT_FALSE(estimate.link());
+  }
+  estimate.add(mib, 0.001);
+  EXPECT_TRUE(estimate.link());
+}
+
+TEST(LinkEstimate, ForetellsChunksOfTheOneSizeItHasSeen) {
+  const Link truth{0.01, 1e8};
+  LinkEstimate estimate;
+  for (int i = 0; i < 10; ++i) estimate.add(2 * mib, truth.time_s(2 * mib));
+  EXPECT_NEAR(estimate.link()->time_s(2 * mib), truth.time_s(2 * mib), 1e-9);
+}
+
+TEST(LinkEstimate, GivesAllTimeToTheBytesWhereAFitMakesNoSense) {
+  LinkEstimate falling, negative;  // larger ones faster; a start-up time below 0
+  for (int i = 0; i < 10; ++i) {
+    falling.add(mib * (1 + i % 2), 0.02 / (1 + i % 2));
+    negative.add(mib * (1 + i % 2), i % 2 == 0 ? 0.01 : 0.03);
+  }
+  for (const LinkEstimate* estimate : {&falling, &negative}) {
+    EXPECT_EQ(estimate->link()->startup_s, 0);
+    EXPECT_GT(estimate->link()->bytes_per_s, 0);
+  }
+}
+
+TEST(LinkEstimate, FollowsALinkThatChanges) {
+  LinkEstimate estimate;
+  for (int i = 0; i < 100; ++i) estimate.add(mib * (1 + i % 2), Link{0, 1e9}.time_s(mib * (1 + i % 2)));
+  for (int i = 0; i < 100; ++i) estimate.add(mib * (1 + i % 2), Link{0, 1e8}.time_s(mib * (1 + i % 2)));
+  EXPECT_NEAR(estimate.link()->time_s(mib), Link({0, 1e8}).time_s(mib), 0.05 * Link({0, 1e8}).time_s(mib));
+}
+
+TEST(LinkEstimate, PassesOverWhatCannotBe) {
+  LinkEstimate estimate;
+  for (int i = 0; i < 10; ++i) {
+    estimate.add(0, 1);
+    estimate.add(mib, 0);
+    estimate.add(mib, -1);
+    estimate.add(mib, std::numeric_limits<double>::quiet_NaN());
+    estimate.add(mib, std::numeric_limits<double>::infinity());
+  }
+  EXPECT_FALSE(estimate.link());
+}
+
+}  // namespace
+}  // namespace ckpt::schedule

@@ -1,0 +1,157 @@
+#include "schedule/pacer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+namespace ckpt::schedule {
+namespace {
+
+constexpr std::uint64_t grain = 64u << 10, chunk = 1u << 20;
+constexpr std::uint64_t much = 1u << 30;
+constexpr Link link{0.001, 1e8};
+constexpr Outlook network_free{NetworkState::free, INFINITY}, network_busy{NetworkState::busy, 0},
+    learning{NetworkState::learning, 0};
+
+Outlook idle_for(double idle_s) { return {NetworkState::idle, idle_s}; }
+
+Pacer pacer_that_knows_the_link() {
+  Pacer pacer({chunk, grain, 1});
+  for (std::uint64_t size : {grain, chunk, 2 * grain, chunk / 2, chunk}) pacer.landed(size, link.time_s(size));
+  return pacer;
+}
+
+TEST(Pacer, LetsWholeChunksGoSideBySideWhereTheNetworkIsFree) {
+  Pacer pacer({chunk, grain, 1});
+  for (std::size_t under_way = 0; under_way < 8; ++under_way)
+    EXPECT_EQ(pacer.allow(1, much, under_way, network_free, 0), chunk);
+  EXPECT_EQ(pacer.allow(1, 1000, 0, network_free, 0), 1000u) << "the rest of a piece";
+}
+
+TEST(Pacer, LetsNothingGoWhileTrainingCommunicatesOrIsLearnedInQuiet) {
+  Pacer pacer = pacer_that_knows_the_link();
+  EXPECT_EQ(pacer.allow(1, much, 0, network_busy, 0), 0u);
+  for (double at_s = 0; at_s < 1000; ++at_s) EXPECT_EQ(pacer.allow(at_s, much, 0, learning, 0), 0u);
+}
+
+TEST(Pacer, LetsChunksGoOneByOneInIdleSpans) {
+  Pacer pacer = pacer_that_knows_the_link();
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(10), 0), chunk);
+  EXPECT_EQ(pacer.allow(1, much, 1, idle_for(10), 0), 0u);
+}
+
+TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
+  Pacer pacer = pacer_that_knows_the_link();
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 10'000; ++i) {
+    const double idle_s = 1e-6 * static_cast<double>(random() % 20'000);
+    const std::uint64_t left = 1 + random() % (2 * chunk);
+    const std::uint64_t bytes = pacer.allow(1, left, 0, idle_for(idle_s), 1e9);
+    ASSERT_LE(bytes, std::min(left, chunk));
+    if (bytes != 0) {
+      ASSERT_LE(link.time_s(bytes), idle_s * (1 + 1e-9));
+    }
+    if (bytes != 0 && bytes != left) {
+      ASSERT_EQ(bytes % grain, 0u);
+    }
+    // As much as fits: one grain more would not.
+    if (bytes < std::min(left, chunk)) {
+      ASSERT_GT(link.time_s(std::min(bytes + grain, left)), idle_s * (1 - 1e-9));
+    }
+  }
+}
+
+TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
+  Pacer pacer({chunk, grain, 1});
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), grain);
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(0), 0), 0u);
+  for (int i = 0; i < 4; ++i) pacer.landed(grain, link.time_s(grain));
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), chunk);
+}
+
+// What waits too long leaves at a tenth of the pace that the link has.
+TEST(Pacer, StarvesNothing) {
+  for (const double iteration_s : {0.1, 5.0}) {
+    for (const Outlook& never : {network_busy, idle_for(0.0001)}) {
+      Pacer pacer = pacer_that_knows_the_link();
+      const double patience_s = std::max(1.0, 2 * iteration_s);
+      std::uint64_t sent = 0;
+      for (int step = 0; step < 30'000; ++step) {
+        const double at_s = 0.001 * step;
+        const std::uint64_t bytes = pacer.allow(at_s, much, 0, never, iteration_s);
+        if (at_s <= patience_s) {
+          ASSERT_EQ(bytes, 0u);
+        }
+        sent += bytes;
+      }
+      const double waited_s = 30 - patience_s;
+      EXPECT_LE(static_cast<double>(sent), 0.1 * waited_s * link.bytes_per_s + chunk);
+      EXPECT_GE(static_cast<double>(sent), 0.08 * waited_s * link.bytes_per_s);
+      EXPECT_EQ(pacer.forced(), sent / chunk);
+    }
+  }
+}
+
+TEST(Pacer, StopsForcingOnceAChunkHasFitted) {
+  Pacer pacer = pacer_that_knows_the_link();
+  EXPECT_EQ(pacer.allow(0, much, 0, network_busy, 0), 0u);
+  EXPECT_EQ(pacer.allow(2, much, 0, network_busy, 0), chunk);
+  EXPECT_EQ(pacer.allow(3, much, 0, idle_for(10), 0), chunk);
+  EXPECT_EQ(pacer.allow(3.5, much, 0, network_busy, 0), 0u);
+  EXPECT_EQ(pacer.allow(4.4, much, 0, network_busy, 0), 0u);
+  EXPECT_EQ(pacer.allow(4.6, much, 0, network_busy, 0), chunk);
+  EXPECT_EQ(pacer.forced(), 2u);
+}
+
+// The planner and the pacer are two ways to one end: an iteration just as learned carries what was planned.
+TEST(Pacer, SendsInAnIterationAsLearnedWhatThePlanPutsIntoItsSpans) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 200; ++round) {
+    PlanRequest request;
+    for (std::size_t i = 0; i < 1 + random() % 10; ++i)
+      request.spans_s.push_back(1e-4 * static_cast<double>(random() % 500));
+    request.checkpoint_bytes = grain * (1 + random() % 400);
+    request.reserved_bytes = 4 * chunk;
+    request.buffers = 4;
+    request.usable = 0.9;
+    request.link = link;
+    std::vector<std::uint64_t> planned(request.spans_s.size()), sent(request.spans_s.size());
+    for (const PlannedChunk& each : plan(request).chunks)
+      if (each.span < planned.size()) planned[each.span] += each.size_bytes;
+    Pacer pacer = pacer_that_knows_the_link();
+    std::uint64_t left = request.checkpoint_bytes;
+    double at_s = 0;
+    for (std::size_t span = 0; span < sent.size(); ++span) {
+      double idle_s = request.usable * request.spans_s[span];
+      while (left != 0) {
+        const std::uint64_t bytes = pacer.allow(at_s, left, 0, idle_for(idle_s), 1e9);
+        if (bytes == 0) break;
+        sent[span] += bytes;
+        left -= bytes;
+        idle_s -= link.time_s(bytes);
+        at_s += link.time_s(bytes);
+      }
+    }
+    // Ours are cut at grains, and so may carry a little into the next span.
+    std::uint64_t planned_so_far = 0, sent_so_far = 0;
+    for (std::size_t span = 0; span < sent.size(); ++span) {
+      planned_so_far += planned[span];
+      sent_so_far += sent[span];
+      ASSERT_LE(sent_so_far, planned_so_far + grain);
+      ASSERT_LE(planned_so_far, sent_so_far + (span + 1) * grain);
+    }
+  }
+}
+
+TEST(Pacer, RefusesOptionsThatMakeNoSense) {
+  EXPECT_THROW(Pacer({chunk, 0, 1}), std::invalid_argument);
+  EXPECT_THROW(Pacer({grain - 1, grain, 1}), std::invalid_argument);
+  EXPECT_THROW(Pacer({chunk, grain, 0}), std::invalid_argument);
+  EXPECT_THROW(Pacer({chunk, grain, NAN}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace ckpt::schedule
