@@ -24,10 +24,10 @@ struct Look {
 };
 // In the order in which they are drawn, one over the other.
 constexpr std::array looks = {
-    Look{Lane::idle, "no training communication", "boxxyerror fs solid 1.0 noborder lc rgb '#e4f0df'"},
-    Look{Lane::communication, "training communication", "boxxyerror fs solid 1.0 border lc rgb '#3f72af' lw 0.5"},
-    Look{Lane::capture, "copy of state to host memory", "boxxyerror fs solid 1.0 border lc rgb '#8e6bbf' lw 0.5"},
-    Look{Lane::chunk, "checkpoint chunks", "boxxyerror fs solid 1.0 border lc rgb '#e8833a' lw 0.5"},
+    Look{Lane::idle, "no training communication", "boxxyerror lc rgb '#e4f0df' fs solid 1.0 noborder"},
+    Look{Lane::communication, "training communication", "boxxyerror lc rgb '#3f72af' lw 0.5 fs solid 1.0 border"},
+    Look{Lane::capture, "copy of state to host memory", "boxxyerror lc rgb '#8e6bbf' lw 0.5 fs solid 1.0 border"},
+    Look{Lane::chunk, "checkpoint chunks", "boxxyerror lc rgb '#e8833a' lw 0.5 fs solid 1.0 border"},
     Look{Lane::iteration, "iteration ends", "vectors nohead dt 2 lc rgb '#777777' lw 1.2"},
     Look{Lane::commit, "commit", "vectors nohead lc rgb '#c0273b' lw 2.5"},
 };
@@ -134,7 +134,7 @@ std::string timeline_script(const Timeline& timeline, const std::string& path) {
   std::string script = gnuplot_output(path, width_px, height_px) + "set title " + gnuplot_quoted(title) + "\n";
   script += "set xlabel 'time (ms)'\nset xrange [0:" + number(drawing.end_ms()) + "]\nset yrange [" +
             number(drawing.height()) + ":0]\nset ytics scale 0 (" + drawing.tics() + ")\n";
-  script += "set xtics out nomirror\nset key below center horizontal\nset border 3\n" + drawing.labels();
+  script += "set xtics out nomirror\nset key above center horizontal\nset border 3\n" + drawing.labels();
   std::string plots;
   for (const Look& look : looks) {
     const auto data = drawing.data().find(look.lane);

@@ -140,6 +140,14 @@ TEST(Timeline, IdleSpansAreWhereARankDoesNotCommunicate) {
   }
 }
 
+TEST(Timeline, GapsAreWhatIsShownWithoutWhatIsBusy) {
+  EXPECT_THAT(gaps({10, 100}, {}), ElementsAre(Extent{10, 100}));
+  EXPECT_THAT(gaps({10, 100}, {{30, 50}, {0, 20}, {35, 40}, {70, 80}}),
+              ElementsAre(Extent{20, 30}, Extent{50, 70}, Extent{80, 100}));
+  EXPECT_THAT(gaps({10, 100}, {{0, 20}, {90, 200}, {150, 160}}), ElementsAre(Extent{20, 90}));
+  EXPECT_THAT(gaps({10, 100}, {{0, 200}}), ElementsAre());
+}
+
 TEST(Timeline, ARankWithoutHooksHasNoIdleSpans) {
   const Timeline timeline =
       timeline_of({recording("a", {iteration(0, 0), capture(0, 1, 10, 20), iteration(0, 100)})}, 3);
@@ -247,7 +255,7 @@ TEST(Timeline, WhatIsMalformedIsPassedOverAndCounted) {
                           json::object(),
                           {{"kind", 3}},
                           communication(0, 20, 10),  // ends before it begins
-                          {{"kind", "communication"}, {"rank", -1}, {"begin_us", 1}, {"end_us", 2}},   //
+                          {{"kind", "communication"}, {"rank", -2}, {"begin_us", 1}, {"end_us", 2}},   //
                           {{"kind", "communication"}, {"rank", 0}, {"begin_us", "1"}, {"end_us", 2}},  //
                           {{"kind", "communication"}, {"rank", 0}, {"begin_us", 1.5}, {"end_us", 2}},  //
                           {{"kind", "communication"}, {"rank", 0}, {"begin_us", 1}},                   //
