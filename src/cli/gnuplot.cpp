@@ -85,6 +85,9 @@ std::string gnuplot_output(const std::string& path, int width_px, int height_px)
 }
 
 void run_gnuplot(const std::string& script, const std::string& path) {
+  // gnuplot would say so at length.
+  if (!UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)))
+    throw_errno(CKPT_ERR_SYSTEM, "cannot write " + path);
   const TemporaryScript file(script);
   const int status = exit_status_of_gnuplot(file.path());
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)

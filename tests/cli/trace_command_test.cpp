@@ -133,6 +133,9 @@ TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
     with = options();
     with.output = path("missing/trace.json");
     EXPECT_EQ(failure_of(with), "cannot write " + with.output + ": No such file or directory");
+    with = options();
+    with.plot = path("missing/plot.png");
+    EXPECT_EQ(failure_of(with), "cannot write " + with.plot + ": No such file or directory");
   }
   EXPECT_EQ(failure_of(options()), "node node of job job: its agent is not running");
 }
