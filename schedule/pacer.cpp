@@ -30,6 +30,7 @@ std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t u
       break;
     case NetworkState::idle:
       if (under_way != 0) return 0;
+
       if (const std::uint64_t bytes = fitting_bytes(most, outlook.idle_s); bytes != 0) {
         waiting_since_s_.reset();
         return bytes;
@@ -54,7 +55,7 @@ std::uint64_t Pacer::force(double now_s, std::uint64_t left_bytes, double iterat
   if (now_s - *waiting_since_s_ <= std::max(options_.patience_s, 2 * iteration_s) || now_s < next_forced_s_) return 0;
   const auto link = estimate_.link();
   const std::uint64_t bytes = link ? left_bytes : std::min(options_.grain_bytes, left_bytes);
-  next_forced_s_ = now_s + (link ? link->time_s(bytes) : options_.patience_s) / forced_share;
+  next_forced_s_ = now_s + (link ? link->time_s(bytes) / forced_share : options_.patience_s);
   ++forced_;
   return bytes;
 }
