@@ -1,6 +1,7 @@
 """The C ABI of libckptengine as ctypes sees it; include/ckptengine/ckptengine.h says what each function does.
 
-Stateless beside a cache of loaded libraries. ctypes releases the GIL during every call.
+Stateless beside a cache of loaded libraries. ctypes releases the GIL during every call, but for those that are over at
+once: to get it back may take milliseconds where other threads run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,20 @@ import enum
 import functools
 import os
 from collections.abc import Iterator
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 
 __all__ = ["Capture", "DType", "Library", "Memory", "Stage", "Status", "Tier", "byref", "load_library"]
@@ -154,6 +168,11 @@ _CALLS: dict[str, list] = {
     "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],
     "ckpt_stats": [c_void_p, POINTER(CStats)],
 }
+# The same, of functions that never wait for anything: called with the GIL held.
+_INSTANT_CALLS: dict[str, list] = {
+    "ckpt_comm_begin": [c_void_p, c_uint32],
+    "ckpt_comm_end": [c_void_p, c_uint32],
+}
 
 
 class Library:
@@ -162,11 +181,12 @@ class Library:
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
         self.path = path
-        for name, arguments in _CALLS.items():
-            function = getattr(library, name)
-            function.argtypes = arguments
-            function.restype = c_int
-            setattr(self, name, function)
+        for loaded, calls in ((library, _CALLS), (ctypes.PyDLL(path), _INSTANT_CALLS)):
+            for name, arguments in calls.items():
+                function = getattr(loaded, name)
+                function.argtypes = arguments
+                function.restype = c_int
+                setattr(self, name, function)
         library.ckpt_close.argtypes = [c_void_p]
         library.ckpt_close.restype = None
         self.ckpt_close = library.ckpt_close

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import logging
 import os
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +106,9 @@ class Engine:
 
     Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
 
-    One thread at a time (the training thread), except Ticket, stage() and stats(). Registered memory is kept alive
-    until it is moved, unregistered or the engine is closed. Every method raises Error on failure, except snapshot().
+    One thread at a time (the training thread), except Ticket, stage(), stats(), comm_begin(), comm_end() and
+    communication(). Registered memory is kept alive until it is moved, unregistered or the engine is closed. Every
+    method raises Error on failure, except snapshot().
     """
 
     def __init__(self, *, library: str | os.PathLike | None = None, **options: Any) -> None:
@@ -223,6 +225,29 @@ class Engine:
         state that was changed too early. Without effect where none is pending."""
         self._check(self._library.ckpt_discard(self._open()))
 
+    # ---- communication ----
+
+    def comm_begin(self, stream: int = 0) -> None:
+        """A communication of training begins: checkpoint traffic keeps out of its way. One comm_end() for each, of the
+        same stream; from any thread. Streams, 0 to 7, are communications that run beside each other. Before restore()
+        nothing happens. ckptengine.torch calls this by itself."""
+        self._check(self._library.ckpt_comm_begin(self._open(), _c_stream(stream)))
+
+    def comm_end(self, stream: int = 0) -> None:
+        """A communication of training has ended. Raises Error (INVALID) where none had begun."""
+        self._check(self._library.ckpt_comm_end(self._open(), _c_stream(stream)))
+
+    @contextlib.contextmanager
+    def communication(self, stream: int = 0) -> Iterator[None]:
+        """Around a communication of training: comm_begin() and, whatever happens in the block, comm_end()."""
+        self.comm_begin(stream)
+        try:
+            yield
+        finally:
+            self.comm_end(stream)
+
+    # ---- state ----
+
     def stage(self, iteration: int) -> Stage:
         """How far the snapshot of `iteration` has come."""
         stage = ctypes.c_int()
@@ -289,6 +314,13 @@ def _c_text(text: str) -> bytes:
     if 0 in data:
         raise Error(Status.INVALID, f"{text!r} holds a null character; leave it out")
     return data
+
+
+def _c_stream(stream: int) -> int:
+    """As C takes it, to which ctypes would silently cut the number off."""
+    if not 0 <= stream < 2**32:
+        raise Error(Status.INVALID, f"communication stream {stream} is out of range; use 0 to 7")
+    return stream
 
 
 # Buffer formats (PEP 3118) whose size does not depend on the platform.

@@ -7,10 +7,13 @@ import gc
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 from ckptengine import Capture, Engine, Error, Stage, Status, Tier, load_library
+from comm_words import BEGIN, END, ITERATION, CommWords
 
 
 def status_of(call, *arguments, **options) -> tuple[Status, str]:
@@ -203,3 +206,70 @@ def test_a_snapshot_that_is_not_closed_by_before_update_is_discarded(job):
         assert whole.taken and "before_update" in whole.message
         assert engine.before_update() and whole.wait(Stage.COMMITTED, 20_000)
         assert engine.stats().discarded == 1
+
+
+def test_communication_is_told_with_its_stream_and_time(job):
+    with Engine(**job) as engine:
+        state = bytearray(8)
+        engine.register("state", state)
+        engine.restore()
+        words = CommWords(job)
+        before_us = time.monotonic_ns() // 1000
+        engine.comm_begin()
+        assert words.is_busy() and words.streams()[0] == (1, 0)
+        engine.comm_end()
+        assert not words.is_busy() and words.streams()[0] == (1, 1)
+        with engine.communication(stream=7):
+            assert words.streams()[7] == (1, 0)
+        with pytest.raises(ZeroDivisionError), engine.communication(3):
+            assert words.streams()[3] == (1, 0) and 1 / 0
+        engine.snapshot(0)
+        after_us = time.monotonic_ns() // 1000
+    assert not words.is_busy()
+    both = [BEGIN, END]
+    expected = [(kind, stream) for stream in (0, 7, 3) for kind in both]
+    assert words.kinds() == [*expected, (ITERATION, 0)]
+    times = [event.at_us for event in words.events()]
+    assert times == sorted(times) and before_us <= times[0] and times[-1] <= after_us
+
+
+def test_communication_before_restore_is_not_told_and_not_wrong(job):
+    with Engine(**job) as engine:
+        with engine.communication():
+            pass
+        engine.comm_end()
+        engine.restore()
+        assert CommWords(job).written() == 0
+
+
+def test_wrong_communication_calls_say_so_and_write_nothing(job):
+    with Engine(**job) as engine:
+        engine.restore()
+        status, message = status_of(engine.comm_end)
+        assert status is Status.INVALID and "without a comm_begin()" in message
+        for stream in (8, 2**32 - 1, 2**32, -1):
+            for call in (engine.comm_begin, engine.comm_end):
+                status, message = status_of(call, stream)
+                assert status is Status.INVALID and f"stream {stream} is out of range" in message
+        assert CommWords(job).written() == 0
+    assert status_of(engine.comm_begin) == (Status.INVALID, "the engine is closed")
+
+
+def test_threads_may_communicate_beside_each_other(job):
+    with Engine(**job) as engine:
+        engine.restore()
+
+        def communicate(stream: int) -> None:
+            for _ in range(200):
+                with engine.communication(stream), engine.communication():
+                    pass
+
+        threads = [threading.Thread(target=communicate, args=[stream]) for stream in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        words = CommWords(job)
+        assert words.streams()[:4] == [(600, 600), (200, 200), (200, 200), (200, 200)]
+        assert words.written() == 2400
+        assert sorted(words.kinds())[:600] == [(BEGIN, 0)] * 600

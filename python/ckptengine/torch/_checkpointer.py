@@ -13,6 +13,7 @@ from torch import Tensor
 from .._abi import Capture
 from .._engine import Engine, Error, Restored, Stats, Status, Ticket
 from . import _codec, _rng
+from ._communication import Communication
 from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
 
@@ -39,6 +40,9 @@ class Checkpointer:
     extra       by name, objects with state_dict() and load_state_dict(), torch.Generators, or tensors; captured at
                 once, so that they may change at any time. Data positions belong here. Keep it small.
     rng         whether to keep the random number generators of torch, Python and numpy.
+    communication   whether to tell the engine when torch.distributed communicates, so that checkpoint traffic keeps out
+                of the way: plain calls, FSDP, and DDP, by a communication hook that changes no bit of its gradients.
+                What communicates otherwise calls comm_begin() and comm_end() of `engine`.
 
     The remaining arguments are options of the engine. Where torch.distributed is initialized, `rank` and `world_size`
     come from it. State that is no tensor is stored as JSON and raw bytes; an object that has no such representation is
@@ -58,6 +62,7 @@ class Checkpointer:
         tensors: Mapping[str, Tensor] | None = None,
         extra: Mapping[str, Any] | None = None,
         rng: bool = True,
+        communication: bool = True,
         library: str | os.PathLike | None = None,
         **options: Any,
     ) -> None:
@@ -74,10 +79,12 @@ class Checkpointer:
         self._hooks: list[Any] = []
         first = self._encode()  # what cannot be represented is refused now
         self._blob_bytes_min = 2 * len(first)
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        distributed = torch.distributed.is_available()
+        if distributed and torch.distributed.is_initialized():
             options.setdefault("rank", torch.distributed.get_rank())
             options.setdefault("world_size", torch.distributed.get_world_size())
         self.engine = Engine(library=library, **options)
+        self._communication = Communication(self.engine) if distributed and communication else None
         # An update is never missed where the optimizer can tell us.
         for known in self._inventory.optimizers.values():
             if hasattr(known, "register_step_pre_hook"):
@@ -89,6 +96,8 @@ class Checkpointer:
         """Brings back the newest state that every rank can get: tensors in place, Python state through
         load_state_dict(), random number generators last. All ranks call it, before their first snapshot. A fresh start
         (found is False) changes nothing."""
+        if self._communication is not None:
+            self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
         if not stored["found"]:
             return self.engine.restore()
@@ -142,6 +151,8 @@ class Checkpointer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        if self._communication is not None:
+            self._communication.close()
         self.engine.close()
 
     def __enter__(self) -> Checkpointer:

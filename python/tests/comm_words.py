@@ -1,0 +1,52 @@
+"""What hooks have written to a rank's control file, read as docs/arena.md describes it."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+BEGIN, END, ITERATION = 1, 2, 3
+_COMM, _STREAMS, _EVENTS, _EVENTS_MAX = 4096, 4096 + 64, 4096 + 128, 4096
+
+
+class Event(NamedTuple):
+    kind: int
+    stream: int
+    at_us: int
+
+
+class CommWords:
+    def __init__(self, job: dict, rank: int = 0) -> None:
+        path = Path(job["arena_dir"]) / job["job"] / job["node"] / f"rank-{rank}.control"
+        with path.open("rb") as file:
+            self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        assert len(self._map) == 40960
+
+    def written(self) -> int:
+        return self._word(_COMM)
+
+    def streams(self) -> list[tuple[int, int]]:
+        """Begun and ended, of each stream."""
+        return [struct.unpack_from("<II", self._map, _STREAMS + 8 * stream) for stream in range(8)]
+
+    def is_busy(self) -> bool:
+        return any(begun != ended for begun, ended in self.streams())
+
+    def events(self, since: int = 0) -> list[Event]:
+        """Those from number `since` on, which must still be there."""
+        written = self.written()
+        assert written - since <= _EVENTS_MAX
+        return [self._event(index) for index in range(since, written)]
+
+    def kinds(self, since: int = 0) -> list[tuple[int, int]]:
+        return [(event.kind, event.stream) for event in self.events(since)]
+
+    def _event(self, index: int) -> Event:
+        word = self._word(_EVENTS + 8 * (index % _EVENTS_MAX))
+        assert word >> 56 == (index // _EVENTS_MAX + 1) % 256, "not stored"
+        return Event(word >> 50 & 3, word >> 52 & 15, word & (1 << 50) - 1)
+
+    def _word(self, offset: int) -> int:
+        return struct.unpack_from("<Q", self._map, offset)[0]

@@ -1,0 +1,186 @@
+"""Processes that communicate over gloo, for tests: `run(scenario, ranks)` runs the function of that name below in each
+of `ranks` processes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from ckptengine import Engine
+from ckptengine.torch._communication import Communication
+from comm_words import CommWords
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+DEADLINE_S = 60
+
+
+def run(scenario: str, ranks: int, job: dict | None = None) -> None:
+    with tempfile.TemporaryDirectory(prefix="ckptengine-test-") as folder:
+        command = [sys.executable, __file__, scenario, str(ranks), f"{folder}/store", json.dumps(job, default=str)]
+        children = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for rank in range(ranks)
+        ]
+        outputs = [child.communicate(timeout=2 * DEADLINE_S)[0] for child in children]
+    for child, output in zip(children, outputs, strict=True):
+        assert child.returncode == 0, output
+
+
+class Told(list):
+    """An engine that notes (begins, stream)."""
+
+    def comm_begin(self, stream: int = 0) -> None:
+        self.append((True, stream))
+
+    def comm_end(self, stream: int = 0) -> None:
+        self.append((False, stream))
+
+    def is_busy(self) -> bool:
+        return 2 * sum(begins for begins, _ in self) != len(self)
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0)
+
+
+# ---- scenarios ----
+
+
+def busy_while_under_way(rank: int, store: dist.Store, job: dict) -> None:
+    """Rank 1 takes part only when rank 0 has seen that its stream is busy."""
+    if rank == 1:
+        for step in range(5):
+            store.wait([f"go{step}"])
+            if step < 3:
+                dist.all_reduce(torch.ones(4))
+            elif step == 3:
+                dist.recv(torch.ones(4), 0)
+            else:
+                dist.send(torch.ones(4), 0)
+        return
+    with Engine(**job) as engine:
+        engine.restore()
+        words = CommWords(job)
+        communication = Communication(engine)
+
+        def begin(step: int, call) -> dist.Work:
+            assert not words.is_busy()
+            work = call()
+            assert words.streams()[0] == (step + 1, step)
+            store.set(f"go{step}", "")
+            return work
+
+        tensor = torch.ones(4)
+        work = begin(0, lambda: dist.all_reduce(tensor, async_op=True))
+        for _ in range(3):
+            work.wait()
+            assert words.streams()[0] == (1, 1)
+        # Nobody waits: the end is when the future is done.
+        begin(1, lambda: dist.all_reduce(tensor, async_op=True))
+        until(lambda: words.streams()[0] == (2, 2))
+        begin(2, lambda: dist.all_reduce(tensor, async_op=True)).wait()
+        work = begin(3, lambda: dist.isend(tensor, 1))
+        work.wait()
+        assert words.streams()[0] == (4, 4)
+        # The engine goes in the middle: nothing is told any more, and nothing breaks.
+        work = begin(4, lambda: dist.irecv(tensor, 1))
+        communication.close()
+    work.wait()
+    assert words.streams()[0] == (5, 4)
+
+
+def groups_have_streams_of_their_own(rank: int, store: dist.Store, job: dict) -> None:
+    groups = [dist.new_group([0, 1]) for _ in range(9)]
+    told = Told()
+    communication = Communication(told)
+    for group in groups:
+        dist.all_reduce(torch.ones(1), group=group)
+    communication.close()
+    assert [stream for begins, stream in told if begins] == [0, 1, 2, 3, 4, 5, 6, 7, 7]
+
+
+def model_and_batches(rank: int, dtype: torch.dtype, sparse: bool) -> tuple[nn.Module, list[torch.Tensor]]:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Embedding(50, 33, sparse=sparse), nn.Linear(33, 65), nn.Tanh(), nn.Linear(65, 7)).to(dtype)
+    generator = torch.Generator().manual_seed(rank)
+    return model, [torch.randint(0, 50, (11,), generator=generator) for _ in range(4)]
+
+
+def gradients(rank: int, communicates: bool, dtype: torch.dtype, sparse: bool, **options) -> tuple[list, Told]:
+    """Of four iterations of training, in which buckets are rebuilt too."""
+    told = Told()
+    communication = Communication(told) if communicates else None
+    model, batches = model_and_batches(rank, dtype, sparse)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **options)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.3)
+    found = []
+    for batch in batches:
+        optimizer.zero_grad(set_to_none=False)
+        ddp(batch).float().square().sum().backward()
+        found += [parameter.grad.to_dense().clone() for parameter in ddp.parameters()]
+        optimizer.step()
+    if communication is not None:
+        communication.close()
+    assert bool(getattr(ddp, "_comm_hooks", [])) == communicates
+    return found, told
+
+
+def ddp_computes_the_same_bits(rank: int, store: dist.Store, job: dict) -> None:
+    variants = [(torch.float32, False, {}), (torch.bfloat16, False, {}), (torch.float32, True, {})]
+    if dist.get_world_size() == 2:
+        variants += [(torch.float32, False, {"gradient_as_bucket_view": True})]
+    if "batched_grad_copy" in DistributedDataParallel.__init__.__code__.co_varnames:
+        variants += [(torch.float32, False, {"batched_grad_copy": True})]
+    for dtype, sparse, options in variants:
+        expected, nothing = gradients(rank, False, dtype, sparse, **options)
+        found, told = gradients(rank, True, dtype, sparse, **options)
+        assert nothing == []
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), (dtype, sparse, options)
+        assert any(gradient.any() for gradient in found)
+        assert len(told) >= 2 * (1 + 3 * 2) and not told.is_busy(), told  # several buckets once they are rebuilt
+
+
+def ddp_that_cannot_be_matched_is_left_alone(rank: int, store: dist.Store, job: dict) -> None:
+    communication = Communication(Told())
+    model, batches = model_and_batches(rank, torch.float32, False)
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    ddp(batches[0]).sum().backward()
+    assert ddp._comm_hooks == []
+    communication.close()
+
+
+def fsdp_is_told(rank: int, store: dist.Store, job: dict) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    told = Told()
+    communication = Communication(told)
+    for shard in (lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")), fully_shard):
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        sharded = shard(copy.deepcopy(model))
+        before = len(told)
+        sharded(torch.randn(3, 8)).sum().backward()
+        until(lambda: not told.is_busy())
+        assert len(told) - before >= 2 * 2, told  # parameters are gathered and gradients are scattered
+    communication.close()
+
+
+if __name__ == "__main__":
+    scenario, ranks, path, job, rank = sys.argv[1:]
+    sys.path.insert(0, str(Path(__file__).parent))
+    torch.set_num_threads(1)
+    store = dist.FileStore(path, int(ranks))
+    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
+    globals()[scenario](int(rank), dist.PrefixStore("test", store), json.loads(job))
+    dist.barrier()
+    dist.destroy_process_group()

@@ -1,0 +1,234 @@
+"""What torch.distributed communicates is told by itself, begun and ended once each, and computes what it did."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+
+import communicating
+import pytest
+import torch
+import torch.distributed as dist
+from ckptengine import Engine
+from ckptengine.torch import Checkpointer
+from ckptengine.torch._communication import Communication
+from comm_words import BEGIN, END, ITERATION, CommWords
+from communicating import Told
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@pytest.fixture
+def alone():
+    """A process group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def communication(engine):
+    placed = Communication(engine)
+    try:
+        yield placed
+    finally:
+        placed.close()
+
+
+ONE = {
+    "all_reduce": dist.all_reduce,
+    "broadcast": lambda t: dist.broadcast(t, 0),
+    "reduce": lambda t: dist.reduce(t, 0),
+    "all_gather": lambda t: dist.all_gather([torch.empty_like(t)], t),
+    "all_gather_into_tensor": lambda t: dist.all_gather_into_tensor(torch.empty_like(t), t),
+    "reduce_scatter_tensor": lambda t: dist.reduce_scatter_tensor(torch.empty_like(t), t),
+    "gather": lambda t: dist.gather(t, [torch.empty_like(t)]),
+    "scatter": lambda t: dist.scatter(t, [t.clone()]),
+    "all_to_all_single": lambda t: dist.all_to_all_single(torch.empty_like(t), t),
+    "barrier": lambda t: dist.barrier(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", ONE)
+def test_each_collective_is_told_once(job, alone, name):
+    with Engine(**job) as engine, communication(engine):
+        engine.restore()
+        words = CommWords(job)
+        for _ in range(3):
+            ONE[name](torch.ones(4))
+        assert words.kinds() == [(BEGIN, 0), (END, 0)] * 3
+        assert not words.is_busy()
+
+
+def test_collectives_that_are_made_of_others_are_told_in_pairs(alone):
+    told = Told()
+    with communication(told):
+        found = [None]
+        dist.all_gather_object(found, {"a": 1})
+        assert found == [{"a": 1}]
+        dist.broadcast_object_list([1, 2], 0)
+        with dist._coalescing_manager():
+            dist.all_reduce(torch.ones(3))
+            dist.all_reduce(torch.ones(3))
+    assert told == [(True, 0), (False, 0)] * (len(told) // 2) and len(told) >= 2 * 5
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_collective_that_fails_has_ended(alone):
+    told = Told()
+    with communication(told):
+        with pytest.raises(RuntimeError):
+            dist.broadcast(torch.ones(4), 3)
+        with pytest.raises((RuntimeError, ValueError)):
+            dist.reduce_scatter_tensor(torch.empty(3), torch.ones(4))
+    assert not told.is_busy()
+
+
+def test_a_work_that_is_dropped_has_ended(alone):
+    told = Told()
+    with communication(told):
+        options = dist.AllreduceOptions()
+        options.asyncOp = False  # says that the caller waits
+        work = dist.group.WORLD.allreduce([torch.ones(4)], options)
+        assert told == [(True, 0)]
+        del work
+        gc.collect()
+        assert told == [(True, 0), (False, 0)]
+
+
+def test_gates_are_closed_for_as_long_as_others_are_waited_for(job):
+    communicating.run("busy_while_under_way", 2, job)
+
+
+def test_each_process_group_has_a_stream_while_there_are_streams():
+    communicating.run("groups_have_streams_of_their_own", 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ddp_reduces_to_the_same_bits_with_and_without_hook(ranks):
+    communicating.run("ddp_computes_the_same_bits", ranks)
+
+
+def test_ddp_whose_division_no_hook_can_know_is_left_alone():
+    communicating.run("ddp_that_cannot_be_matched_is_left_alone", 3)
+
+
+def test_fsdp_is_told_without_being_asked():
+    communicating.run("fsdp_is_told", 2)
+
+
+def state_of_torch() -> list:
+    ddp = DistributedDataParallel
+    return [{k: v for k, v in owner.__dict__.items() if callable(v)} for owner in (dist.ProcessGroup, dist.Work, ddp)]
+
+
+def test_closing_takes_everything_back(job, alone):
+    before = state_of_torch()
+    net = nn.Linear(3, 3)
+    with Checkpointer(net, **job) as checkpointer:
+        checkpointer.restore()
+        assert state_of_torch() != before
+        dist.all_reduce(torch.ones(2))
+        words = CommWords(job)
+        assert words.written() == 2
+    assert state_of_torch() == before
+    dist.all_reduce(torch.ones(2))
+    assert words.written() == 2
+
+
+def test_without_communication_nothing_is_replaced(job, alone):
+    before = state_of_torch()
+    with Checkpointer(nn.Linear(3, 3), communication=False, **job) as checkpointer:
+        checkpointer.restore()
+        assert state_of_torch() == before
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_at_once_do_not_disturb_each_other_whichever_ends_first(alone, first):
+    before = state_of_torch()
+    told = [Told(), Told()]
+    placed = [Communication(engine) for engine in told]
+    dist.all_reduce(torch.ones(2))
+    placed[first].close()
+    dist.all_reduce(torch.ones(2))
+    placed[1 - first].close()
+    dist.all_reduce(torch.ones(2))
+    assert len(told[first]) == 2 and len(told[1 - first]) == 4
+    if first == 1:  # the other way round, what is left is idle
+        assert state_of_torch() == before
+    else:
+        for owner, methods in zip((dist.ProcessGroup, dist.Work, DistributedDataParallel), before, strict=True):
+            for name, method in methods.items():
+                setattr(owner, name, method)
+
+
+def test_a_training_loop_of_ddp_is_told_iteration_by_iteration(job, alone):
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    ddp = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    with Checkpointer(net, optimizer, **job) as checkpointer:
+        checkpointer.restore()
+        words = CommWords(job)
+        lengths = []
+        for k in range(6):
+            since = words.written()
+            ddp(torch.randn(5, 4)).sum().backward()
+            with checkpointer.update(k):
+                optimizer.step()
+                optimizer.zero_grad()
+            told = words.kinds(since)
+            assert told[-1] == (ITERATION, 0) and told.count((BEGIN, 0)) == told.count((END, 0)) > 0
+            assert told[0] == (BEGIN, 0) and not words.is_busy()
+            lengths.append(len(told))
+        assert len(set(lengths[2:])) == 1  # the same pattern, once buckets are as they stay
+
+
+def test_ddp_gets_its_hook_when_state_is_restored_and_once(job, alone):
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    for _ in range(2):
+        with Checkpointer(ddp, **job) as checkpointer:
+            checkpointer.restore()
+            ddp(torch.randn(5, 4)).sum().backward()
+        assert len(ddp._comm_hooks) == 1
+    ddp(torch.randn(5, 4)).sum().backward()
+
+
+def test_a_hook_of_the_users_is_left_alone_and_said_once(alone, caplog):
+    called = []
+
+    def mine(state, bucket):
+        called.append(bucket.index())
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    ddp.register_comm_hook(None, mine)
+    told = Told()
+    with caplog.at_level(logging.WARNING, "ckptengine"), communication(told) as placed:
+        placed.place([ddp])
+        for _ in range(3):
+            ddp(torch.randn(5, 4)).sum().backward()
+    assert ddp._comm_hooks == [(mine, None)] and len(called) == 3
+    assert len(told) == 6 and not told.is_busy()  # it goes through torch.distributed
+    assert len(caplog.records) == 1 and "has a communication hook already" in caplog.text
+
+
+def test_a_hook_built_into_ddp_is_left_alone_and_said_once(alone, caplog):
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    told = Told()
+    with caplog.at_level(logging.WARNING, "ckptengine"), communication(told):
+        for _ in range(3):
+            ddp(torch.randn(5, 4)).sum().backward()
+    assert told == [] and len(caplog.records) == 1 and "comm_begin()" in caplog.text
+
+
+def test_a_join_that_changes_the_divisor_is_refused_with_a_sentence(alone):
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    with communication(Told()) as placed:
+        placed.place([ddp])
+        with ddp.join(divide_by_initial_world_size=True):
+            ddp(torch.randn(5, 4)).sum().backward()
+        with pytest.raises(RuntimeError, match="communication=False"), ddp.join(divide_by_initial_world_size=False):
+            ddp(torch.randn(5, 4)).sum().backward()
