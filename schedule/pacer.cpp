@@ -30,7 +30,6 @@ std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t u
       break;
     case NetworkState::idle:
       if (under_way != 0) return 0;
-
       if (const std::uint64_t bytes = fitting_bytes(most, outlook.idle_s); bytes != 0) {
         waiting_since_s_.reset();
         return bytes;
