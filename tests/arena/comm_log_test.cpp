@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <latch>
 #include <memory>
 #include <random>
 #include <thread>
@@ -236,11 +237,13 @@ TEST_F(CommLogTest, NoContentsLeadAReaderAstray) {
 // Each thread with a stream of its own and one that all share.
 TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
   constexpr std::uint32_t threads = 4;
-  constexpr int rounds = 20'000;
+  constexpr int rounds = 300'000;
   std::atomic<std::uint32_t> running = threads;
+  std::latch together(threads);
   std::vector<std::jthread> writers;
   for (std::uint32_t own = 1; own <= threads; ++own)
     writers.emplace_back([&, own] {
+      together.arrive_and_wait();
       for (int i = 0; i < rounds; ++i) {
         for (const std::uint32_t stream : {own, 0u}) {
           writer_.begin(stream, at_us(i));
