@@ -44,7 +44,8 @@ def cpu_seconds(pids: list[int]) -> float:
 def measure(arguments: argparse.Namespace, folder: Path, more: dict[str, Any]) -> tuple[Run, float]:
     """The run, and the CPU seconds of all agents during it."""
     programs = find_programs(Path(load_library(arguments.library).path))
-    options = {"transport": arguments.transport, "interface": "lo"} | more
+    # The pattern of an iteration is learned within the first block, which warms up.
+    options = {"transport": arguments.transport, "interface": "lo", "profile_iterations": 3} | more
     folder.mkdir()
     with Cluster("iteration", programs, folder, Path("/dev/shm"), options) as cluster:
         np.save(cluster.scratch / "text.npy", corpus.encode(corpus.read_text(None)))

@@ -45,6 +45,7 @@ void RankOutlook::iteration_ended(double at_s) {
     if (!recorder_.complaint().empty()) complaint_ = recorder_.complaint();
     if (is_whole_ && has_hooks_) profiler_.add(timeline);
   }
+  iterations_ = std::min(iterations_ + 1, UINT32_MAX - 1);
   recorder_.begin_iteration(at_s);
   began_ = is_whole_ = true;
   span_ = 0;
@@ -60,8 +61,9 @@ bool RankOutlook::is_silent(double now_s) const {
 Outlook RankOutlook::outlook(double now_s, bool busy, bool quiet) const {
   if (!has_hooks_ || is_silent(now_s)) return {NetworkState::free, infinite};
   if (busy) return {NetworkState::busy, 0};
+  const bool may_learn = iterations_ <= 2 * options_.profiler.iterations;
   if (profiler_.is_learning())
-    return quiet ? Outlook{NetworkState::learning, 0} : Outlook{NetworkState::idle, infinite};
+    return quiet && may_learn ? Outlook{NetworkState::learning, 0} : Outlook{NetworkState::idle, infinite};
   const auto& spans = profile().spans;
   if (!is_whole_ || span_ >= spans.size()) return {NetworkState::idle, infinite};
   double ends_s = span_began_s_ + options_.usable * spans[span_].mean_s;

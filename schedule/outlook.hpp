@@ -49,7 +49,8 @@ class RankOutlook {
   void lost_marks();
 
   // `busy`: whether a communication is under way, as the gate says, which is newer than any mark. `quiet`: whether
-  // nothing may be sent while a profile is being learned; else the gate alone decides meanwhile.
+  // nothing may be sent while a profile is being learned; else the gate alone decides meanwhile. Training that shows no
+  // pattern is not waited for: quiet ends after twice as many iterations as a profile takes.
   Outlook outlook(double now_s, bool busy, bool quiet) const;
 
   const Profile& profile() const { return profiler_.profile(); }
@@ -66,6 +67,7 @@ class RankOutlook {
   Recorder recorder_;
   Profiler profiler_;
   bool has_hooks_ = false;
+  std::uint32_t iterations_ = 0;
   bool began_ = false;     // an iteration of which the beginning is known
   bool is_whole_ = false;  // and of which no mark was lost
   std::size_t span_ = 0;   // communications that have ended in this iteration

@@ -78,7 +78,12 @@ def demo(arguments: argparse.Namespace) -> bool:
     killed_at = arguments.kill_at or chance.randint(arguments.iterations // 3, arguments.iterations * 2 // 3)
     victim = arguments.kill_node if arguments.kill_node is not None else chance.randrange(arguments.nodes)
 
-    options = {"transport": arguments.transport, "interface": "lo", "protection": arguments.protection}
+    options = {
+        "transport": arguments.transport,
+        "interface": "lo",
+        "protection": arguments.protection,
+        "profile_iterations": max(1, killed_at // 4),  # so that versions are committed before the node dies
+    }
     with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options) as cluster:
         text = corpus.encode(corpus.read_text(arguments.text))
         np.save(cluster.scratch / "text.npy", text)

@@ -74,6 +74,12 @@ void Scheduler::remove(protocol::Rank rank) {
   ranks_.erase(rank);
 }
 
+std::optional<std::int64_t> Scheduler::iteration_began_us(protocol::Rank rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = ranks_.find(rank);
+  return found == ranks_.end() ? std::nullopt : found->second.iteration_began_us;
+}
+
 void Scheduler::heard_of_commit() {
   const std::lock_guard lock(mutex_);
   quiet_ = false;
@@ -118,6 +124,7 @@ void Scheduler::note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent
       began_us.pop_front();
       return;
     case arena::CommKind::iteration:
+      hooked.iteration_began_us = event.at_us;
       trace_.add({TraceEvent::Kind::iteration, event.at_us, event.at_us, rank, {}, 0, {}, 0});
       return;
   }

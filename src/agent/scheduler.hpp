@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "agent/trace.hpp"
@@ -32,6 +33,8 @@ class Scheduler : public net::Pace {
   void remove(protocol::Rank rank);
   // Reads what hooks told since; often enough that logs do not overflow.
   void listen();
+  // When the rank's iteration began, as far as its marks were heard; in microseconds.
+  std::optional<std::int64_t> iteration_began_us(protocol::Rank rank) const;
   // There is something to lose: from now on profiles are learned beside checkpoint traffic.
   void heard_of_commit();
 
@@ -52,6 +55,7 @@ class Scheduler : public net::Pace {
     std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by stream: what has not ended
     bool is_saved = false;                                      // this profile
     bool is_heard = false;
+    std::optional<std::int64_t> iteration_began_us;
   };
   void listen_to(protocol::Rank rank, Hooked& hooked);
   void note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event);

@@ -175,15 +175,18 @@ void TrainerDesk::look(Asker asker) {
   if (seen.progress) with_.to_core(*seen.progress);
 }
 
-// From its bell to ours; the trainer's own clock is not asked.
+// From snapshot(), which marks an iteration, until its word was heard here.
 void TrainerDesk::trace_capture(Rank rank, const RankPort::Seen& seen) {
-  const std::int64_t now_us = microseconds(Clock::now());
-  std::int64_t& since_us = trainers_.at(rank).capturing_since_us;
-  if (seen.captured && since_us != 0)
-    with_.trace.add(
-        {TraceEvent::Kind::capture, since_us, now_us, rank, seen.captured->pieces.front().version, 0, {}, 0});
-  if (seen.captured) since_us = 0;
-  if (seen.progress) since_us = seen.progress->capturing < 0 ? 0 : since_us != 0 ? since_us : now_us;
+  if (!seen.captured) return;
+  if (const auto since_us = with_.scheduler.iteration_began_us(rank))
+    with_.trace.add({TraceEvent::Kind::capture,
+                     *since_us,
+                     microseconds(Clock::now()),
+                     rank,
+                     seen.captured->pieces.front().version,
+                     0,
+                     {},
+                     0});
 }
 
 // ---- Effects ----

@@ -62,7 +62,6 @@ class TrainerDesk {
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
-    std::int64_t capturing_since_us = 0;  // 0: it is not
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
 

@@ -125,6 +125,19 @@ TEST(Outlook, TakesNoTrainerForSilentWhoseIterationsAreLong) {
   EXPECT_EQ(outlook.outlook(100 + 310, idle, quiet).state, NetworkState::free);
 }
 
+TEST(Outlook, DoesNotWaitForAPatternWhereTrainingHasNone) {
+  RankOutlook outlook(options(3));
+  Trainer trainer(outlook);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state,
+              i == 0 ? NetworkState::free : NetworkState::learning);
+    for (int j = 0; j <= i % 2; ++j) trainer.communicates(0.2 + 0.2 * j, 0.3 + 0.2 * j);
+    trainer.ends(1);
+  }
+  EXPECT_TRUE(outlook.learned());
+  EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+}
+
 TEST(Outlook, BeginsWithAProfileThatIsKnown) {
   RankOutlook first(options());
   Trainer(first).iterations(3);
