@@ -237,7 +237,7 @@ TEST_F(CommLogTest, NoContentsLeadAReaderAstray) {
 // Each thread with a stream of its own and one that all share.
 TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
   constexpr std::uint32_t threads = 4;
-  constexpr int rounds = 300'000;
+  constexpr int rounds = 30'000;
   std::atomic<std::uint32_t> running = threads;
   std::latch together(threads);
   std::vector<std::jthread> writers;
@@ -274,6 +274,26 @@ TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
     EXPECT_EQ(words_->streams[stream].begun, (stream == 0 ? threads : 1) * rounds);
   }
   EXPECT_FALSE(reader_.is_busy());
+}
+
+TEST_F(CommLogTest, ThreadsOnOneStreamCountEachBeginAndEachEnd) {
+  constexpr int threads = 2, calls = 1'000'000;
+  const auto on_all_threads = [&](auto call) {
+    std::latch together(threads);
+    std::vector<std::jthread> all;
+    for (int thread = 0; thread < threads; ++thread)
+      all.emplace_back([&] {
+        together.arrive_and_wait();
+        for (int i = 0; i < calls; ++i) call();
+      });
+  };
+  on_all_threads([&] { writer_.begin(6, at_us(0)); });
+  EXPECT_EQ(words_->streams[6].begun, threads * calls);
+  std::atomic<int> refused = 0;
+  on_all_threads([&] { refused += writer_.end(6, at_us(0)) ? 0 : 1; });
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(words_->streams[6].ended, threads * calls);
+  EXPECT_EQ(words_->written, std::uint64_t{2} * threads * calls);
 }
 
 TEST_F(CommLogTest, ThreadsThatFitTheRingAreReadToTheLastEvent) {
