@@ -152,7 +152,8 @@ def ddp_computes_the_same_bits(rank: int, store: dist.Store, job: dict) -> None:
 
 
 def ddp_that_cannot_be_matched_is_left_alone(rank: int, store: dist.Store, job: dict) -> None:
-    communication = Communication(Told())
+    told = Told()
+    communication = Communication(told)
     model, batches = model_and_batches(rank, torch.float32, False)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     ddp(batches[0]).sum().backward()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import logging
+import pickle
 
 import communicating
 import pytest
@@ -138,6 +140,18 @@ def test_closing_takes_everything_back(job, alone):
     assert words.written() == 2
 
 
+def test_an_engine_that_is_dropped_is_let_go_and_everything_taken_back(alone):
+    before = state_of_torch()
+    told = Told()
+    Communication(told)
+    assert state_of_torch() != before
+    dist.all_reduce(torch.ones(2))
+    assert len(told) == 2
+    del told
+    gc.collect()
+    assert state_of_torch() == before
+
+
 def test_without_communication_nothing_is_replaced(job, alone):
     before = state_of_torch()
     with Checkpointer(nn.Linear(3, 3), communication=False, **job) as checkpointer:
@@ -195,6 +209,19 @@ def test_ddp_gets_its_hook_when_state_is_restored_and_once(job, alone):
     ddp(torch.randn(5, 4)).sum().backward()
 
 
+def test_a_copy_of_a_model_with_the_hook_gets_one_of_its_own(alone):
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    told = Told()
+    with communication(told):
+        ddp(torch.randn(5, 4)).sum().backward()
+        copies = [copy.deepcopy(ddp), pickle.loads(pickle.dumps(ddp))]
+        for model in copies:
+            del told[:]
+            model(torch.randn(5, 4)).sum().backward()
+            assert told == [(True, 0), (False, 0)]
+            assert model.module.weight.grad is not None
+
+
 def test_a_hook_of_the_users_is_left_alone_and_said_once(alone, caplog):
     called = []
 
@@ -226,7 +253,8 @@ def test_a_hook_built_into_ddp_is_left_alone_and_said_once(alone, caplog):
 
 def test_a_join_that_changes_the_divisor_is_refused_with_a_sentence(alone):
     ddp = DistributedDataParallel(nn.Linear(4, 4))
-    with communication(Told()) as placed:
+    told = Told()
+    with communication(told) as placed:
         placed.place([ddp])
         with ddp.join(divide_by_initial_world_size=True):
             ddp(torch.randn(5, 4)).sum().backward()

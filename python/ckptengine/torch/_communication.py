@@ -1,15 +1,19 @@
 """Tells the engine when training communicates, so that the training loop need not.
 
-Three places see all that goes through torch.distributed from Python, FSDP's collectives included:
+All that goes through torch.distributed from Python is seen, FSDP's collectives included, and DDP's:
 
 - The methods of ProcessGroup begin every collective, send and receive. What is asynchronous ends when its future is
-  done; what has no future (a send), and what the caller waits for at once, ends in Work.wait().
-- Work.wait() ends what it has waited for, once.
+  done or it was waited for, whichever is first; what has no future (a send), and what the caller waits for at once,
+  ends in Work.wait().
 - DistributedDataParallel reduces gradients and broadcasts buffers in C++. A communication hook that computes the same
   bits brings the former back to Python, and the method that does the latter is counted as one communication.
 
-Not seen: functional collectives (DTensor), and backends that are used without a ProcessGroup. Methods are replaced on
-the classes, not functions in modules: torch compares its functions by identity in places (P2POp, coalescing).
+Not seen: functional collectives (DTensor), backends that are used without a ProcessGroup, what compiled code does, and
+DDP's map of unused parameters. Seen too short: NCCL's collectives, whose futures are done and whose wait() returns when
+they are queued, not when they are through.
+
+Methods are replaced on the classes, not functions in modules: torch compares its functions by identity in places
+(P2POp, coalescing).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import torch
 import torch.distributed as dist
 
 from .._engine import Engine, Error
-from ._gradients import reduce_gradients, why_not_the_same
+from ._gradients import place
 
 log = logging.getLogger("ckptengine")
 
@@ -59,10 +63,11 @@ class _Open:
 
 class Communication:
     """In place from construction to close(), which takes everything back but DDP's hooks: these cannot be taken back,
-    and go on computing what DDP would without them. Nothing here raises because the engine could not be told."""
+    and go on computing what DDP would without them. An engine that is only dropped is as good as closed. Nothing here
+    raises because the engine could not be told."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine: Engine | None = engine
+        self._engine: Callable[[], Engine | None] = weakref.ref(engine)
         self._lock = threading.RLock()  # entered again where an object is collected within
         self._streams: dict[str, int] = {}  # by name of the process group
         self._waited_for: weakref.WeakKeyDictionary[Any, _Open] = weakref.WeakKeyDictionary()
@@ -76,6 +81,7 @@ class Communication:
         self._replace(ddp, "forward", self._forward)
         if hasattr(ddp, "_distributed_broadcast_coalesced"):
             self._replace(ddp, "_distributed_broadcast_coalesced", self._broadcasting)
+        weakref.finalize(engine, self.close).atexit = False
 
     def place(self, modules: Iterable[torch.nn.Module]) -> None:
         """Looks for DDP models here. Others are found at their first forward pass that is not compiled; so late,
@@ -87,7 +93,7 @@ class Communication:
 
     def close(self) -> None:
         with self._lock:
-            self._engine = None
+            self._engine = lambda: None
         for owner, name, original, ours in reversed(self._replaced):
             if owner.__dict__.get(name) is ours:  # else somebody has replaced it since, and calls ours, which is idle
                 setattr(owner, name, original)
@@ -105,10 +111,11 @@ class Communication:
         """False where nobody is there to be told. Errors are wrong use, which only restore() in the middle of a
         communication makes of this: what began before it was not told, and its end counts for nothing."""
         with self._lock:
-            if self._engine is None:
+            engine = self._engine()
+            if engine is None:
                 return False
             try:
-                getattr(self._engine, call)(stream)
+                getattr(engine, call)(stream)
             except Error as error:
                 log.debug("%s", error)
             return True
@@ -121,7 +128,7 @@ class Communication:
 
     def _counted(self, original: Callable) -> Callable:
         def call(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
-            if self._engine is None:
+            if self._engine() is None:
                 return original(group, *arguments, **options)
             opened = self._begin(group)
             try:
@@ -173,7 +180,7 @@ class Communication:
     def _forward(self, original: Callable) -> Callable:
         def forward(model: Any, *arguments: Any, **options: Any) -> Any:
             # What is compiled stays free of what is no business of it.
-            if not torch.compiler.is_compiling() and self._engine is not None:
+            if not torch.compiler.is_compiling() and self._engine() is not None:
                 self._place_in(model)
             return original(model, *arguments, **options)
 
@@ -183,16 +190,9 @@ class Communication:
         if model in self._models:
             return
         self._models.add(model)
-        known = [hook for hook, _ in getattr(model, "_comm_hooks", ())]
-        if reduce_gradients in known:  # of an earlier Checkpointer
-            return
-        why_not = "it has a communication hook already" if known else why_not_the_same(model)
+        why_not = place(model)
         if not why_not:
-            try:
-                model.register_comm_hook(weakref.ref(model), reduce_gradients)
-                return
-            except (RuntimeError, TypeError, ValueError) as error:
-                why_not = str(error).splitlines()[0]
+            return
         log.warning(
             "the gradients of a DistributedDataParallel model are reduced as before, unseen by the engine unless that "
             "goes through torch.distributed: %s; call Engine.comm_begin() and comm_end() around it yourself, or let "
