@@ -1,0 +1,45 @@
+// The C++ layer over an engine that runs. A file of its own: the engine's own Options have the same name.
+
+#include <gtest/gtest.h>
+
+#include "../arena/temp_arena.hpp"
+#include "arena/comm_log.hpp"
+#include "ckptengine/engine.hpp"
+#include "fake_agent.hpp"
+
+namespace {
+
+TEST(CppLayer, ACommunicationLastsForItsScope) {
+  const ckpt::testing_support::TempDirectory directory;
+  ckpt::engine::FakeAgent agent(directory.path());
+  const ckpt::Engine engine = [&] {
+    ckpt::Engine created(ckpt::Options()
+                             .set("job", "job")
+                             .set("rank", 0)
+                             .set("world_size", 1)
+                             .set("node", "node")
+                             .set("agent", "attach")
+                             .set("arena_dir", directory.path()));
+    { const ckpt::Communication before_restore(created); }
+    created.restore();
+    return created;
+  }();
+  const ckpt::arena::CommWords& words = agent.control().comm();
+  EXPECT_EQ(words.written, 0u);
+  {
+    const ckpt::Communication first(engine);
+    const ckpt::Communication second(engine, 4);
+    EXPECT_EQ(words.streams[0].begun - words.streams[0].ended, 1u);
+    EXPECT_EQ(words.streams[4].begun - words.streams[4].ended, 1u);
+  }
+  EXPECT_FALSE(ckpt::arena::CommReader(words).is_busy());
+  engine.comm_begin(4);
+  EXPECT_TRUE(ckpt::arena::CommReader(words).is_busy());
+  engine.comm_end(4);
+  EXPECT_EQ(words.written, 6u);
+  EXPECT_THROW(engine.comm_end(4), ckpt::Error);
+  EXPECT_THROW(ckpt::Communication(engine, 8), ckpt::Error);
+  EXPECT_EQ(words.written, 6u);
+}
+
+}  // namespace
