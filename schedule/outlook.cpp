@@ -8,6 +8,7 @@ namespace ckpt::schedule {
 namespace {
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr std::size_t communications_max = 10'000;  // of an iteration
 
 }  // namespace
 
@@ -22,13 +23,15 @@ RankOutlook::RankOutlook(const OutlookOptions& options, const Profile& known)
 void RankOutlook::heard(const Mark& mark) {
   const double at_s = std::max(mark.at_s, last_mark_s_);
   last_mark_s_ = at_s;
+  if (first_mark_s_ < 0) first_mark_s_ = at_s;
   switch (mark.kind) {
     case Mark::Kind::begin:
       has_hooks_ = true;
-      if (began_) recorder_.comm_begin(at_s);
-      return;
+      ++open_;
+      return comm_began(at_s);
     case Mark::Kind::end:
-      if (began_) recorder_.comm_end(at_s);
+      if (open_ != 0) --open_;
+      if (is_whole_) recorder_.comm_end(at_s);
       ++span_;
       span_began_s_ = at_s;
       return;
@@ -37,38 +40,63 @@ void RankOutlook::heard(const Mark& mark) {
   }
 }
 
+// An iteration with too many of them teaches nothing: what is kept of it is bounded.
+void RankOutlook::comm_began(double at_s) {
+  if (++begun_ > communications_max) is_whole_ = false;
+  if (is_whole_) recorder_.comm_begin(at_s);
+}
+
 void RankOutlook::iteration_ended(double at_s) {
-  if (began_) {
-    longest_s_ = std::max(0.9 * longest_s_, at_s - iteration_began_s_);
-    complaint_ = recorder_.complaint();
+  if (began_) longest_s_ = std::max(0.9 * longest_s_, at_s - iteration_began_s_);
+  if (is_whole_) {
+    const std::string unbalanced = recorder_.complaint();
     const Timeline timeline = recorder_.end_iteration(at_s);
-    if (!recorder_.complaint().empty()) complaint_ = recorder_.complaint();
-    if (is_whole_ && has_hooks_) profiler_.add(timeline);
+    complaint_ = recorder_.complaint().empty() ? unbalanced : recorder_.complaint();
+    if (has_hooks_) profiler_.add(timeline);
   }
   iterations_ = std::min(iterations_ + 1, UINT32_MAX - 1);
   recorder_.begin_iteration(at_s);
   began_ = is_whole_ = true;
-  span_ = 0;
+  begun_ = span_ = 0;
   span_began_s_ = iteration_began_s_ = at_s;
+  // One that goes on is a communication of this iteration, too: there will be an end for it.
+  for (std::size_t i = 0; i < open_ && is_whole_; ++i) comm_began(at_s);
 }
 
-void RankOutlook::lost_marks() { is_whole_ = false; }
+void RankOutlook::lost_marks(double now_s) {
+  is_whole_ = false;
+  open_ = 0;
+  last_mark_s_ = std::max(last_mark_s_, now_s);
+}
 
 bool RankOutlook::is_silent(double now_s) const {
-  return now_s - last_mark_s_ > std::max(options_.silence_s, 3 * longest_s_);
+  const double patience_s = longest_s_ == 0 ? options_.first_silence_s : std::max(options_.silence_s, 3 * longest_s_);
+  return now_s - last_mark_s_ > patience_s;
+}
+
+bool RankOutlook::may_learn_in_quiet(double now_s) const {
+  return iterations_ <= 2 * options_.profiler.iterations && now_s - first_mark_s_ <= options_.quiet_s;
 }
 
 Outlook RankOutlook::outlook(double now_s, bool busy, bool quiet) const {
   if (!has_hooks_ || is_silent(now_s)) return {NetworkState::free, infinite};
+  if (profiler_.is_learning() && quiet && may_learn_in_quiet(now_s)) return {NetworkState::learning, 0};
   if (busy) return {NetworkState::busy, 0};
-  const bool may_learn = iterations_ <= 2 * options_.profiler.iterations;
-  if (profiler_.is_learning())
-    return quiet && may_learn ? Outlook{NetworkState::learning, 0} : Outlook{NetworkState::idle, infinite};
+  return {NetworkState::idle, span_left_s(now_s)};
+}
+
+double RankOutlook::span_left_s(double now_s) const {
   const auto& spans = profile().spans;
-  if (!is_whole_ || span_ >= spans.size()) return {NetworkState::idle, infinite};
-  double ends_s = span_began_s_ + options_.usable * spans[span_].mean_s;
-  if (span_ + 1 == spans.size()) ends_s += options_.usable * spans.front().mean_s;  // the next iteration begins idle
-  return {NetworkState::idle, std::max(0.0, ends_s - now_s)};
+  if (!is_whole_ || span_ >= spans.size()) return infinite;
+  IdleSpan span = spans[span_];
+  if (span_ + 1 == spans.size()) {  // the next iteration begins idle
+    span.mean_s += spans.front().mean_s;
+    span.deviation_s += spans.front().deviation_s;
+  }
+  // Training does something else, an evaluation say: of how long this lasts the profile knows nothing.
+  const double passed_s = now_s - span_began_s_;
+  if (passed_s > std::max(2 * span.mean_s, span.mean_s + 3 * span.deviation_s)) return infinite;
+  return std::max(0.0, options_.usable * span.mean_s - passed_s);
 }
 
 std::optional<std::uint32_t> RankOutlook::learned() const {

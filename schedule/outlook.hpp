@@ -28,8 +28,11 @@ Outlook worse_of(const Outlook& a, const Outlook& b);
 
 struct OutlookOptions {
   ProfilerOptions profiler;
-  double usable = 0.9;   // mu: of a span, for spans vary between iterations
-  double silence_s = 3;  // a trainer without any mark for this long, and for three iterations, is taken for silent
+  double usable = 0.9;  // mu: of a span, for spans vary between iterations
+  // A trainer without any mark for this long, and for three iterations, is taken for silent.
+  double silence_s = 3;
+  double first_silence_s = 10;  // likewise, while it is not known how long its iterations are
+  double quiet_s = 1800;        // longest that a profile is learned in quiet
 };
 
 struct Mark {
@@ -46,21 +49,26 @@ class RankOutlook {
   // In the order in which they were made; a mark before the one before it counts as at the same time.
   void heard(const Mark& mark);
   // Marks were lost: this iteration teaches nothing, and where it stands is not known until the next one begins.
-  void lost_marks();
+  void lost_marks(double now_s);
 
   // `busy`: whether a communication is under way, as the gate says, which is newer than any mark. `quiet`: whether
   // nothing may be sent while a profile is being learned; else the gate alone decides meanwhile. Training that shows no
-  // pattern is not waited for: quiet ends after twice as many iterations as a profile takes.
+  // pattern is not waited for: quiet ends after twice as many iterations as a profile takes, and after quiet_s.
   Outlook outlook(double now_s, bool busy, bool quiet) const;
 
   const Profile& profile() const { return profiler_.profile(); }
   // Iterations that the profile being learned has so far; nothing once it is there.
   std::optional<std::uint32_t> learned() const;
   std::uint32_t relearned() const { return profiler_.relearned(); }
+  // Of the last iterations; 0 while unknown.
+  double iteration_s() const { return longest_s_; }
   const std::string& complaint() const { return complaint_; }  // about unbalanced hooks; "" if none
 
  private:
   bool is_silent(double now_s) const;
+  bool may_learn_in_quiet(double now_s) const;
+  double span_left_s(double now_s) const;
+  void comm_began(double at_s);
   void iteration_ended(double at_s);
 
   const OutlookOptions options_;
@@ -68,8 +76,11 @@ class RankOutlook {
   Profiler profiler_;
   bool has_hooks_ = false;
   std::uint32_t iterations_ = 0;
+  double first_mark_s_ = -1;
   bool began_ = false;     // an iteration of which the beginning is known
   bool is_whole_ = false;  // and of which no mark was lost
+  std::size_t open_ = 0;   // communications that have not ended
+  std::size_t begun_ = 0;  // in this iteration
   std::size_t span_ = 0;   // communications that have ended in this iteration
   double span_began_s_ = 0;
   double last_mark_s_ = 0;

@@ -7,7 +7,7 @@ namespace ckpt::schedule {
 
 namespace {
 
-constexpr double forced_share = 0.1;  // of the link, for what starves
+constexpr double least_share = 0.1;  // of the link, for what waits
 
 }  // namespace
 
@@ -19,44 +19,48 @@ Pacer::Pacer(const PacerOptions& options) : options_(options) {
 std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const Outlook& outlook,
                            double iteration_s) {
   const std::uint64_t most = std::min(options_.chunk_bytes, left_bytes);
-  switch (outlook.state) {
-    case NetworkState::free:
-      waiting_since_s_.reset();
-      return most;
-    case NetworkState::learning:
-      waiting_since_s_.reset();
-      return 0;
-    case NetworkState::busy:
-      break;
-    case NetworkState::idle:
-      if (under_way != 0) return 0;
-      if (const std::uint64_t bytes = fitting_bytes(most, outlook.idle_s); bytes != 0) {
-        waiting_since_s_.reset();
-        return bytes;
-      }
+  if (outlook.state == NetworkState::free || outlook.state == NetworkState::learning) {
+    asked_s_ = -1;
+    return outlook.state == NetworkState::free ? most : 0;
   }
-  return under_way == 0 ? force(now_s, most, iteration_s) : 0;
+  const double patience_s = std::max(options_.patience_s, 2 * iteration_s);
+  note_waiting(now_s, patience_s);
+  if (under_way != 0) return 0;
+  const std::uint64_t fitting = outlook.state == NetworkState::idle ? fitting_bytes(most, outlook.idle_s) : 0;
+  if (fitting != 0) {
+    owed_s_ = std::max(0.0, owed_s_ - link_s(fitting));
+    return fitting;
+  }
+  if (owed_s_ <= least_share * patience_s) return 0;
+  const std::uint64_t forced = estimate_.link() ? most : std::min(options_.grain_bytes, most);
+  owed_s_ -= link_s(forced);
+  ++forced_;
+  return forced;
+}
+
+// What asks for the first time in a while has not waited yet.
+void Pacer::note_waiting(double now_s, double patience_s) {
+  if (asked_s_ < 0 || now_s - asked_s_ > patience_s)
+    owed_s_ = 0;
+  else
+    owed_s_ += least_share * (now_s - asked_s_);
+  asked_s_ = now_s;
+}
+
+// Where the link is not known, one chunk in patience_s is a tenth of it.
+double Pacer::link_s(std::uint64_t size_bytes) const {
+  const auto link = estimate_.link();
+  return link ? link->time_s(size_bytes) : least_share * options_.patience_s;
 }
 
 // Before the link is known, chunks are small.
 std::uint64_t Pacer::fitting_bytes(std::uint64_t left_bytes, double idle_s) const {
   const auto link = estimate_.link();
-  const std::uint64_t most = link ? left_bytes : std::min(options_.grain_bytes, left_bytes);
-  if (!link) return idle_s > 0 ? most : 0;
-  if (link->time_s(most) <= idle_s) return most;
+  if (!link) return idle_s > 0 ? std::min(options_.grain_bytes, left_bytes) : 0;
+  if (link->time_s(left_bytes) <= idle_s) return left_bytes;
   const double fits = (idle_s - link->startup_s) * link->bytes_per_s;
   if (fits < static_cast<double>(options_.grain_bytes)) return 0;
   return static_cast<std::uint64_t>(fits) / options_.grain_bytes * options_.grain_bytes;
-}
-
-std::uint64_t Pacer::force(double now_s, std::uint64_t left_bytes, double iteration_s) {
-  if (!waiting_since_s_) waiting_since_s_ = now_s;
-  if (now_s - *waiting_since_s_ <= std::max(options_.patience_s, 2 * iteration_s) || now_s < next_forced_s_) return 0;
-  const auto link = estimate_.link();
-  const std::uint64_t bytes = link ? left_bytes : std::min(options_.grain_bytes, left_bytes);
-  next_forced_s_ = now_s + (link ? link->time_s(bytes) / forced_share : options_.patience_s);
-  ++forced_;
-  return bytes;
 }
 
 }  // namespace ckpt::schedule

@@ -3,8 +3,9 @@
 // is sent in a span is what plan() places there, as long as spans are as learned, and less where training is early.
 // Pure.
 //
-// Starvation is bounded: what has waited for longer than patience_s, and for two iterations, leaves all the same, at a
-// tenth of the link's pace, until a chunk fits again. While a profile is learned in quiet nothing leaves.
+// Starvation is bounded: what waits gets a tenth of the link. Where less than that has left for patience_s and for two
+// iterations, chunks leave all the same, in training's way, at that pace. While a profile is learned in quiet nothing
+// does.
 #pragma once
 
 #include <cstddef>
@@ -40,12 +41,13 @@ class Pacer {
 
  private:
   std::uint64_t fitting_bytes(std::uint64_t left_bytes, double idle_s) const;
-  std::uint64_t force(double now_s, std::uint64_t left_bytes, double iteration_s);
+  double link_s(std::uint64_t size_bytes) const;
+  void note_waiting(double now_s, double patience_s);
 
   const PacerOptions options_;
   LinkEstimate estimate_;
-  std::optional<double> waiting_since_s_;
-  double next_forced_s_ = 0;
+  double asked_s_ = -1;  // when allow() was asked last
+  double owed_s_ = 0;    // time on the link that what waits has been denied
   std::uint64_t forced_ = 0;
 };
 

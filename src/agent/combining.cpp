@@ -203,7 +203,7 @@ void Combining::ask_for_manifest(const std::string& shard, std::size_t attempt) 
   const Input& input = inputs_.at(shard);
   if (input.here != nullptr) return manifest_ended(shard, attempt, input.here->manifest(), false);
   if (attempt >= input.nodes.size()) return manifest_ended(shard, attempt, std::nullopt, false);
-  with_.transport->fetch(input.nodes[attempt], {shard, piece_.version.word()}, {0, 0, true, is_urgent()},
+  with_.transport->fetch(input.nodes[attempt], {shard, piece_.version.word()}, {0, 0, true, with_.urgent},
                          std::make_shared<ManifestSink>(shared_from_this(), shard, attempt), chunk_timeout_ms);
 }
 
@@ -365,7 +365,7 @@ void Combining::fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, s
   Chunk::Part& part = chunk->parts[source];
   part.node = inputs_.at(part.shard).nodes[attempt];
   with_.transport->fetch(part.node, {part.shard, piece_.version.word()},
-                         {part.first_byte, part.size_bytes, false, is_urgent()},
+                         {part.first_byte, part.size_bytes, false, with_.urgent},
                          std::make_shared<ChunkSink>(shared_from_this(), chunk, source, attempt), chunk_timeout_ms);
 }
 

@@ -52,6 +52,7 @@ class Combining : public std::enable_shared_from_this<Combining> {
     WorkerPool& pool;
     ChunkBuffers& buffers;
     std::shared_ptr<TransportPort> transport;
+    bool urgent = false;  // does not wait for an idle network
   };
 
   Combining(const Colleagues& colleagues, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
@@ -95,8 +96,6 @@ class Combining : public std::enable_shared_from_this<Combining> {
   void chunk_over(const std::shared_ptr<Chunk>& chunk);
 
   bool has_failed();
-  // A lost piece that a rank needs, and not parity that is being made.
-  bool is_urgent() const { return !piece_.is_parity(); }
   void fail(protocol::FetchResult result);
   void unusable(const std::string& shard, protocol::NodeId node);
   void damaged(const std::string& shard, protocol::NodeId node);

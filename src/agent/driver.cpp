@@ -183,7 +183,9 @@ void Driver::carry_out(const protocol::Persist& persist) {
 
 void Driver::carry_out(const protocol::StartFetch& fetch) {
   ++chronicle_.counters.fetches;
-  fetches_.start(fetch, *transport_, storage_ ? &*storage_ : nullptr);
+  // What an earlier life left is what a restore waits for, or protects it until this life's first commit.
+  const bool urgent = fetch.piece.version.incarnation() != core_.status().incarnation;
+  fetches_.start(fetch, urgent, *transport_, storage_ ? &*storage_ : nullptr);
 }
 
 void Driver::carry_out(const protocol::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }

@@ -105,6 +105,11 @@ std::size_t FetchSink::backlog() const {
   return verifying_;
 }
 
+bool FetchSink::wanted() const {
+  const std::lock_guard lock(mutex_);
+  return !cancelled_;
+}
+
 void FetchSink::finish_if_over() {
   FetchResult result = FetchResult::failed;
   {

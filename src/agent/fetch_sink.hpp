@@ -34,6 +34,7 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   void landed(std::size_t offset_bytes, std::size_t size_bytes) override;
   void ended(net::FetchEnd end) override;
   std::size_t backlog() const override;
+  bool wanted() const override;
 
  private:
   bool accept(std::span<const std::byte> manifest, std::size_t data_bytes);

@@ -36,8 +36,9 @@ Fetches::Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, W
       queue_(queue),
       callbacks_(std::move(callbacks)) {}
 
-void Fetches::start(const protocol::StartFetch& order, net::Transport& transport, StorageTier* storage) {
+void Fetches::start(const protocol::StartFetch& order, bool urgent, net::Transport& transport, StorageTier* storage) {
   fetches_[order.fetch].order = order;
+  fetches_[order.fetch].urgent = urgent;
   const SegmentKey key{order.slot.rank, order.slot.shard};
   const std::uint64_t recipe_bytes = order.piece.is_parity() ? encoded_bytes(order.piece.recipe) : 0;
   const SlotNeed need{order.piece.length_bytes, std::max(order.piece.layout_bytes, recipe_bytes)};
@@ -80,7 +81,7 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };
   fetch.sink = std::make_shared<FetchSink>(segment, order.slot.slot, order.piece, pool_, std::move(done));
-  const net::FetchPart whole{.urgent = order.slot.rank != protocol::held_rank};
+  const net::FetchPart whole{.urgent = fetch.urgent};
   transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, whole, fetch.sink,
                   fetch_timeout_ms(order.piece.length_bytes));
 }
@@ -97,8 +98,9 @@ void Fetches::combine(std::uint64_t id) {
   auto done = [this, id, &queue = queue_](Combining::Outcome outcome) {
     queue.post([this, id, outcome = std::move(outcome)]() mutable { combined(id, std::move(outcome)); });
   };
-  fetch.combining = std::make_shared<Combining>(Combining::Colleagues{node_, index_, pool_, buffers_, port_}, segment,
-                                                slot.slot, piece, making, std::move(done));
+  fetch.combining =
+      std::make_shared<Combining>(Combining::Colleagues{node_, index_, pool_, buffers_, port_, fetch.urgent}, segment,
+                                  slot.slot, piece, making, std::move(done));
   fetch.combining->start();
 }
 

@@ -41,7 +41,8 @@ class Fetches {
           CoreQueue& queue, Callbacks callbacks);
 
   // `storage`: null where there is none.
-  void start(const protocol::StartFetch& fetch, net::Transport& transport, StorageTier* storage);
+  // `urgent`: does not wait for an idle network.
+  void start(const protocol::StartFetch& fetch, bool urgent, net::Transport& transport, StorageTier* storage);
   void cancel(std::uint64_t fetch);
   // Nothing uses the transport any more.
   void close();
@@ -53,6 +54,7 @@ class Fetches {
  private:
   struct Fetch {
     protocol::StartFetch order;
+    bool urgent = false;
     std::shared_ptr<FetchSink> sink;       // of a transfer from a peer
     std::shared_ptr<Combining> combining;  // of what is made out of other pieces
     std::stop_source stop;                 // of a read from storage

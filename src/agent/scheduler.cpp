@@ -48,6 +48,16 @@ json spans_json(const schedule::Profile& profile) {
   return spans;
 }
 
+json plan_json(const std::optional<schedule::PlanRequest>& request) {
+  if (!request) return nullptr;
+  const schedule::Plan plan = schedule::plan(*request);
+  return {{"bytes", request->checkpoint_bytes},
+          {"chunks", plan.chunks.size()},
+          {"sent_ms", 1e3 * plan.sent_s},
+          {"overrun_ms", 1e3 * plan.overrun_s},
+          {"every", plan.every}};
+}
+
 json link_json(const std::optional<schedule::Link>& link) {
   if (!link) return nullptr;
   return {{"startup_us", 1e6 * link->startup_s}, {"bytes_per_s", link->bytes_per_s}};
@@ -102,11 +112,12 @@ void Scheduler::listen() {
 void Scheduler::listen_to(protocol::Rank rank, Hooked& hooked) {
   std::vector<arena::CommEvent> events;
   if (!hooked.log.read(events)) {
-    hooked.outlook.lost_marks();
+    hooked.outlook.lost_marks(now_s());
     hooked.began_us.clear();
   }
   for (const arena::CommEvent& event : events) {
-    hooked.outlook.heard({kind_of(event.kind), in_seconds(event.at_us)});
+    // A trainer's clock is ours: a time to come is nonsense.
+    hooked.outlook.heard({kind_of(event.kind), std::min(in_seconds(event.at_us), now_s())});
     note(rank, hooked, event);
   }
 }
@@ -145,7 +156,7 @@ std::uint64_t Scheduler::begun() const {
 
 double Scheduler::iteration_s() const {
   double slowest_s = 0;
-  for (const auto& [rank, hooked] : ranks_) slowest_s = std::max(slowest_s, hooked.outlook.profile().iteration_s);
+  for (const auto& [rank, hooked] : ranks_) slowest_s = std::max(slowest_s, hooked.outlook.iteration_s());
   return slowest_s;
 }
 
@@ -157,9 +168,11 @@ std::size_t Scheduler::allow(std::size_t left_bytes, std::size_t under_way) {
   const Outlook seen = outlook(at_s);
   const std::size_t bytes = pacer_.allow(at_s, left_bytes, under_way, seen, iteration_s());
   if (bytes != 0) {
-    alone_since_.reset();
-    if (seen.state != NetworkState::free && under_way == 0) alone_since_ = begun();
+    undisturbed_since_.reset();
+    const bool says_something = seen.state == NetworkState::idle || !pacer_.link();
+    if (under_way == 0 && says_something) undisturbed_since_ = begun();
   }
+  is_learning_ = seen.state == NetworkState::learning;
   return bytes;
 }
 
@@ -176,50 +189,64 @@ void Scheduler::landed(const net::SentChunk& chunk) {
   }
   version_bytes_ += chunk.size_bytes;
   // One that met a communication of training says little about the link.
-  if (alone_since_ && *alone_since_ == begun()) pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us));
-  alone_since_.reset();
+  if (chunk.alone && undisturbed_since_ && *undisturbed_since_ == begun())
+    pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us));
+}
+
+std::int64_t Scheduler::ask_again_us() const {
+  const std::lock_guard lock(mutex_);
+  return is_learning_ ? 20'000 : 250;
 }
 
 json Scheduler::status() const {
-  const std::lock_guard lock(mutex_);
-  json ranks = json::array();
-  bool is_learning = false;
-  for (const auto& [rank, hooked] : ranks_) {
-    if (!hooked.is_heard) continue;
-    const auto learned = hooked.outlook.learned();
-    const schedule::Profile& profile = hooked.outlook.profile();
-    is_learning = is_learning || learned;
-    ranks.push_back({{"rank", rank},
-                     {"state", learned ? "learning" : "learned"},
-                     {"iterations", learned.value_or(profile.iterations)},
-                     {"iterations_wanted", options_.profile_iterations},
-                     {"iteration_ms", 1e3 * profile.iteration_s},
-                     {"idle_ms", 1e3 * profile.idle_s()},
-                     {"spans", spans_json(profile)},
-                     {"normalized_deviation", profile.normalized_deviation},
-                     {"relearned", hooked.outlook.relearned()},
-                     {"complaint", hooked.outlook.complaint()}});
+  json ranks = json::array(), link;
+  bool is_learning = false, is_quiet = false;
+  std::uint64_t chunks = 0, forced = 0;
+  std::optional<schedule::PlanRequest> request;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [rank, hooked] : ranks_) {
+      if (!hooked.is_heard) continue;
+      is_learning = is_learning || hooked.outlook.learned();
+      ranks.push_back(rank_json(rank, hooked));
+    }
+    is_quiet = outlook(now_s()).state == NetworkState::learning;
+    link = link_json(pacer_.link());
+    chunks = chunks_;
+    forced = pacer_.forced();
+    request = plan_request();
   }
   if (ranks.empty()) return nullptr;
   const char* state = options_.schedule == SendMode::at_once ? "at once" : is_learning ? "learning" : "idle spans";
-  return {{"state", state},
-          {"quiet", is_learning && quiet_},
-          {"ranks", std::move(ranks)},
-          {"link", link_json(pacer_.link())},
-          {"plan", plan_json()},
-          {"chunks", chunks_},
-          {"forced", pacer_.forced()}};
+  return {{"state", state},          {"quiet", is_quiet},          {"ranks", std::move(ranks)},
+          {"link", std::move(link)}, {"plan", plan_json(request)}, {"chunks", chunks},
+          {"forced", forced}};
 }
 
-// Of what the last version took, in the spans of the rank that leaves the least.
-json Scheduler::plan_json() const {
+json Scheduler::rank_json(protocol::Rank rank, const Hooked& hooked) const {
+  const auto learned = hooked.outlook.learned();
+  const schedule::Profile& profile = hooked.outlook.profile();
+  return {{"rank", rank},
+          {"state", learned ? "learning" : "learned"},
+          {"iterations", learned.value_or(profile.iterations)},
+          {"iterations_wanted", options_.profile_iterations},
+          {"iteration_ms", 1e3 * profile.iteration_s},
+          {"idle_ms", 1e3 * profile.idle_s()},
+          {"spans", spans_json(profile)},
+          {"normalized_deviation", profile.normalized_deviation},
+          {"relearned", hooked.outlook.relearned()},
+          {"complaint", hooked.outlook.complaint()}};
+}
+
+// For what the last version took, in the spans of the rank that leaves the least.
+std::optional<schedule::PlanRequest> Scheduler::plan_request() const {
   const schedule::Profile* tightest = nullptr;
   for (const auto& [rank, hooked] : ranks_) {
     const schedule::Profile& profile = hooked.outlook.profile();
     if (profile.iterations != 0 && (tightest == nullptr || profile.idle_s() < tightest->idle_s())) tightest = &profile;
   }
   const auto link = pacer_.link();
-  if (tightest == nullptr || !link || whole_version_bytes_ == 0) return nullptr;
+  if (tightest == nullptr || !link || whole_version_bytes_ == 0) return std::nullopt;
   schedule::PlanRequest request;
   for (const auto& span : tightest->spans) request.spans_s.push_back(span.mean_s);
   request.checkpoint_bytes = whole_version_bytes_;
@@ -227,12 +254,7 @@ json Scheduler::plan_json() const {
   request.buffers = options_.sub_buffers;
   request.usable = usable;
   request.link = *link;
-  const schedule::Plan plan = schedule::plan(request);
-  return {{"bytes", whole_version_bytes_},
-          {"chunks", plan.chunks.size()},
-          {"sent_ms", 1e3 * plan.sent_s},
-          {"overrun_ms", 1e3 * plan.overrun_s},
-          {"every", plan.every}};
+  return request;
 }
 
 }  // namespace ckpt::agent

@@ -19,6 +19,7 @@
 #include "net/pace.hpp"
 #include "schedule/outlook.hpp"
 #include "schedule/pacer.hpp"
+#include "schedule/plan.hpp"
 
 namespace ckpt::agent {
 
@@ -40,6 +41,7 @@ class Scheduler : public net::Pace {
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
   void landed(const net::SentChunk& chunk) override;
+  std::int64_t ask_again_us() const override;
 
   // For `ckptctl status`; null while no hook has been heard.
   nlohmann::json status() const;
@@ -62,7 +64,8 @@ class Scheduler : public net::Pace {
   schedule::Outlook outlook(double now_s) const;
   std::uint64_t begun() const;
   double iteration_s() const;
-  nlohmann::json plan_json() const;
+  nlohmann::json rank_json(protocol::Rank rank, const Hooked& hooked) const;
+  std::optional<schedule::PlanRequest> plan_request() const;
 
   const Options options_;
   const std::string directory_;
@@ -72,8 +75,9 @@ class Scheduler : public net::Pace {
   std::map<protocol::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
   bool quiet_ = true;
-  // The chunk that left alone, if one did: communications that had begun by then.
-  std::optional<std::uint64_t> alone_since_;
+  bool is_learning_ = false;  // when it was asked last
+  // Where the last chunk left alone into an idle network: communications that had begun by then.
+  std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
   std::uint64_t version_ = 0;  // of the chunks that leave now
   std::uint64_t version_bytes_ = 0;

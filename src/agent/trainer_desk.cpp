@@ -277,6 +277,7 @@ void TrainerDesk::carry_out(const protocol::RestoreFailed& failed) {
 }
 
 void TrainerDesk::tick() {
+  with_.scheduler.listen();
   for (auto it = restores_.begin(); it != restores_.end();) {
     if (!it->second.deadline.passed()) {
       ++it;

@@ -56,7 +56,7 @@ class TrainerDesk {
   void carry_out(const protocol::RestoreReady& ready);
   void carry_out(const protocol::RestoreFailed& failed);
 
-  // Answers restores whose time is up.
+  // Answers restores whose time is up, and reads what hooks tell.
   void tick();
 
   struct Trainer {

@@ -193,8 +193,8 @@ struct Sending {
 struct ChunkBytes {
   static void parse(std::uint64_t& to, std::string_view text) {
     const std::uint64_t bytes = parse_size_bytes(text);
-    if (bytes == 0 || bytes % (64u << 10) != 0 || bytes > (1u << 30))
-      throw BadValue{"must be a multiple of 64KiB up to 1GiB"};
+    if (bytes == 0 || bytes % (64u << 10) != 0 || bytes > (64u << 20))
+      throw BadValue{"must be a multiple of 64KiB up to 64MiB"};
     to = bytes;
   }
   static std::string text(std::uint64_t from) { return size_text(from); }

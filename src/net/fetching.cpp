@@ -1,7 +1,6 @@
 #include "net/fetching.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 namespace ckpt::net {
@@ -24,10 +23,10 @@ struct Fetching::Fetch {
   FetchEnd how = FetchEnd::complete;
   wire::FetchAnswer answer;
   std::span<std::byte> memory;
-  std::vector<bool> taken;         // grains received or being received
-  std::size_t bytes_left = 0;      // not landed yet
-  std::size_t receives = 0;        // in UCX's hands
-  std::deque<std::uint64_t> owed;  // offsets of chunks that landed and are not acknowledged
+  std::vector<bool> taken;     // grains received or being received
+  std::size_t bytes_left = 0;  // not landed yet
+  std::size_t receives = 0;    // in UCX's hands
+  bool owes_room = false;      // the source waits to hear of it
 };
 
 void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
@@ -125,11 +124,9 @@ void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::
   if (!ok) return end(fetch, fetch->link->failure());
   fetch->progressed_at_ms = now_ms();
   fetch->sink->landed(offset, size);
-  fetch->owed.push_back(offset);
-  ++owed_;
   fetch->bytes_left -= size;
-  if (fetch->bytes_left == 0) return end(fetch, FetchEnd::complete);
-  acknowledge(fetch);
+  acknowledge(fetch, offset);
+  if (fetch->bytes_left == 0) end(fetch, FetchEnd::complete);
 }
 
 // A source that waits for its turn, or for an idle moment of the network, is alive and will go on.
@@ -138,19 +135,21 @@ void Fetching::postpone(const FetchPtr& fetch) {
   fetch->deadline_ms = fetch->progressed_at_ms + fetch->timeout_ms;
 }
 
-void Fetching::acknowledge(const FetchPtr& fetch) {
-  const bool is_over = fetch->state == State::ending;  // the last chunk needs no room for another
-  while (!fetch->owed.empty() && (is_over || fetch->sink->backlog() < options_.sub_buffers)) {
-    if (fetch->link->proven())
-      fetch->link->send(wire::kind_landed, wire::Chunk{fetch->asked.request, fetch->owed.front()});
-    fetch->owed.pop_front();
-    --owed_;
-  }
+void Fetching::acknowledge(const FetchPtr& fetch, std::size_t offset) {
+  const bool has_room = fetch->bytes_left == 0 || fetch->sink->backlog() < options_.sub_buffers;
+  if (!has_room && !std::exchange(fetch->owes_room, true)) ++owing_;
+  fetch->link->send(wire::kind_landed, wire::Landed{fetch->asked.request, offset, has_room ? 1u : 0u});
 }
 
 void Fetching::pump() {
-  if (owed_ == 0) return;
-  for (const auto& [request, fetch] : fetches_) acknowledge(fetch);
+  if (owing_ == 0) return;
+  for (const auto& [request, fetch] : fetches_) {
+    if (!fetch->owes_room || fetch->sink->backlog() >= options_.sub_buffers) continue;
+    fetch->owes_room = false;
+    --owing_;
+    fetch->progressed_at_ms = now_ms();
+    fetch->link->send(wire::kind_room, wire::Control{request});
+  }
 }
 
 void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
@@ -160,7 +159,7 @@ void Fetching::end(const FetchPtr& fetch, FetchEnd how) {
   fetch->state = State::ending;
   fetch->how = how;
   fetch->ending_since_ms = now_ms();
-  acknowledge(fetch);
+  if (std::exchange(fetch->owes_room, false)) --owing_;
   if (source_must_know && fetch->link->proven())
     fetch->link->send(wire::kind_cancel, wire::Control{fetch->asked.request});
   over_if_drained(fetch);
@@ -181,16 +180,24 @@ void Fetching::link_down(const std::shared_ptr<Link>& link) {
   for (const auto& fetch : concerned) end(fetch, link->failure());
 }
 
+// Without room it is not the source that is slow.
+std::int64_t Fetching::patience_ms(const Fetch& fetch) const {
+  return fetch.owes_room ? wire::room_patience * options_.progress_timeout_ms : options_.progress_timeout_ms;
+}
+
 void Fetching::tick() {
   const std::int64_t now = now_ms();
-  std::vector<FetchPtr> late;
+  std::vector<FetchPtr> late, unwanted;
   for (const auto& [request, fetch] : fetches_) {
     if (fetch->state == State::ending) {
       if (now - fetch->ending_since_ms > drain_ms) fetch->link->fail(FetchEnd::timed_out);
-    } else if (now >= fetch->deadline_ms || now - fetch->progressed_at_ms > options_.progress_timeout_ms) {
+    } else if (!fetch->sink->wanted()) {
+      unwanted.push_back(fetch);
+    } else if (now >= fetch->deadline_ms || now - fetch->progressed_at_ms > patience_ms(*fetch)) {
       late.push_back(fetch);
     }
   }
+  for (const auto& fetch : unwanted) end(fetch, FetchEnd::refused);
   for (const auto& fetch : late) end(fetch, FetchEnd::timed_out);
 }
 

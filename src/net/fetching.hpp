@@ -1,11 +1,10 @@
 // The asking side of a fetch: request, manifest, then chunks straight into the sink's memory.
 //
 // asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
-// Each chunk is acknowledged when it is here and its sink has room for the next one: what was sent and not acknowledged
-// is what is on its way.
-// From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new chunk, tells the source, and
-// is over when the receives already posted have finished. They cannot be cancelled one by one, so where they do not
-// finish soon the whole link is failed, which ends them.
+// Each chunk is acknowledged when it is here, so that the source knows what is on its way, with the word whether the
+// sink has room for more. From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new
+// chunk, tells the source, and is over when the receives already posted have finished. They cannot be cancelled one by
+// one, so where they do not finish soon the whole link is failed, which ends them.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -33,7 +32,7 @@ class Fetching {
   // Tells sources of room that there is again.
   void pump();
   // Whether a source waits to hear of room.
-  bool owes() const { return owed_ != 0; }
+  bool owes() const { return owing_ != 0; }
   void tick();
   bool idle() const { return fetches_.empty(); }
 
@@ -45,7 +44,8 @@ class Fetching {
   FetchPtr find(const std::shared_ptr<Link>& link, std::uint64_t request) const;
   void begin(const FetchPtr& fetch, std::span<const std::byte> manifest);
   void postpone(const FetchPtr& fetch);
-  void acknowledge(const FetchPtr& fetch);
+  std::int64_t patience_ms(const Fetch& fetch) const;
+  void acknowledge(const FetchPtr& fetch, std::size_t offset);
   void receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok);
   void end(const FetchPtr& fetch, FetchEnd how);
   void over_if_drained(const FetchPtr& fetch);
@@ -53,7 +53,7 @@ class Fetching {
   const TransportOptions& options_;
   std::uint64_t last_request_ = 0;
   std::unordered_map<std::uint64_t, FetchPtr> fetches_;
-  std::size_t owed_ = 0;  // acknowledgements that wait for room, of all fetches
+  std::size_t owing_ = 0;  // fetches whose source was told that there is no room
 };
 
 }  // namespace ckpt::net

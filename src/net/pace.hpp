@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "base/clock.hpp"
 #include "net/transport.hpp"
@@ -14,6 +15,7 @@ struct SentChunk {
   std::size_t size_bytes = 0;
   Clock::time_point begin;
   Clock::time_point end;  // when its receiver's word was here that it has landed
+  bool alone = false;     // no other chunk of this node was under way meanwhile
 };
 
 // Called on the transport's thread; must not block.
@@ -22,9 +24,11 @@ class Pace {
   virtual ~Pace() = default;
   // A chunk of a piece of which `left_bytes` are still to be sent waits to leave, while `under_way` chunks of this node
   // are. Returns how large it may be at most; 0: not now. What is allowed leaves. What is not is asked for again: when
-  // a chunk has landed if any is under way, and else within a fraction of a millisecond.
+  // a chunk has landed if any is under way, and else after ask_again_us().
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
   virtual void landed(const SentChunk& chunk) = 0;
+  // After a refusal with nothing under way: in how long it is worth asking again.
+  virtual std::int64_t ask_again_us() const { return 250; }
 };
 
 }  // namespace ckpt::net

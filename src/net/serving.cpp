@@ -6,7 +6,7 @@
 namespace ckpt::net {
 namespace {
 
-constexpr std::size_t serves_max = 8;
+constexpr std::size_t serves_max = 8;  // and so many that are urgent
 constexpr std::size_t waiting_max = 1024;
 
 }  // namespace
@@ -22,16 +22,18 @@ struct Serving::Serve {
     std::size_t offset = 0;
     std::size_t size_bytes = 0;
     Clock::time_point begin;
+    bool alone = false;  // so far
   };
   std::vector<UnderWay> under_way;  // sent, not acknowledged
   std::size_t in_hands = 0;         // chunks that UCX has not handed back
   bool accepted = false;
+  bool has_room = true;  // the asker
   bool cancelled = false;
   std::int64_t noted_at_ms = 0;  // when the asker was last heard of, or last told to wait
 
   bool urgent() const { return (asked.wishes & wire::is_urgent) != 0; }
   bool may_send(std::size_t under_way_max) const {
-    return accepted && !cancelled && !sent() && under_way.size() < under_way_max;
+    return accepted && has_room && !cancelled && !sent() && under_way.size() < under_way_max;
   }
   bool sent() const { return next_offset == source.data.size(); }
   bool over() const { return in_hands == 0 && (cancelled || (sent() && under_way.empty())); }
@@ -109,21 +111,28 @@ void Serving::cancelled(const std::shared_ptr<Link>& link, const Arrival& arriva
 }
 
 void Serving::landed(const std::shared_ptr<Link>& link, const Arrival& arrival) {
-  const auto chunk = wire::decode<wire::Chunk>(arrival.header);
-  if (!chunk) return;
-  const auto is_it = [&](const ServePtr& serve) {
-    return serve->link == link && serve->asked.request == chunk->request;
-  };
+  const auto landed = wire::decode<wire::Landed>(arrival.header);
+  if (!landed) return;
+  const auto is_it = [&](const ServePtr& each) { return each->link == link && each->asked.request == landed->request; };
   const auto serve = std::find_if(active_.begin(), active_.end(), is_it);
   if (serve == active_.end()) return;
   auto& under_way = (*serve)->under_way;
   const auto found = std::find_if(under_way.begin(), under_way.end(),
-                                  [&](const Serve::UnderWay& sent) { return sent.offset == chunk->offset; });
+                                  [&](const Serve::UnderWay& sent) { return sent.offset == landed->offset; });
   if (found == under_way.end()) return;
-  if (pace_ != nullptr) pace_->landed({link->peer(), (*serve)->piece, found->size_bytes, found->begin, Clock::now()});
+  if (pace_ != nullptr)
+    pace_->landed({link->peer(), (*serve)->piece, found->size_bytes, found->begin, Clock::now(), found->alone});
   under_way.erase(found);
   --under_way_;
+  (*serve)->has_room = landed->room != 0;
   (*serve)->noted_at_ms = now_ms();
+}
+
+void Serving::has_room(const std::shared_ptr<Link>& link, const Arrival& arrival) {
+  const auto serve = find(link, arrival);
+  if (serve == nullptr) return;
+  serve->has_room = true;
+  serve->noted_at_ms = now_ms();
 }
 
 void Serving::link_down(const std::shared_ptr<Link>& link) {
@@ -131,25 +140,38 @@ void Serving::link_down(const std::shared_ptr<Link>& link) {
   for (const auto& serve : waiting_) serve->cancelled |= serve->link == link;
 }
 
+// The next one that may be opened, if there is any.
+Serving::ServePtr Serving::take_waiting() {
+  std::erase_if(waiting_, [](const ServePtr& serve) { return serve->cancelled; });
+  const auto is_urgent = [](const ServePtr& serve) { return serve->urgent(); };
+  const auto urgent = static_cast<std::size_t>(std::count_if(active_.begin(), active_.end(), is_urgent));
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const ServePtr& serve) {
+    return (serve->urgent() ? urgent : active_.size() - urgent) < serves_max;
+  });
+  if (found == waiting_.end()) return nullptr;
+  ServePtr next = *found;
+  waiting_.erase(found);
+  return next;
+}
+
 void Serving::pump() {
   active_.remove_if([this](const ServePtr& serve) {
     if (serve->cancelled) under_way_ -= std::exchange(serve->under_way, {}).size();
     return serve->over();
   });
-  while (active_.size() < serves_max && !waiting_.empty()) {
-    const ServePtr next = std::move(waiting_.front());
-    waiting_.pop_front();
-    if (!next->cancelled) open(next);
-  }
+  while (const ServePtr next = take_waiting()) open(next);
   const std::size_t in_flight_max = std::max<std::size_t>(options_.chunks_in_flight, 1);
   held_ = false;
   bool is_shut = false;  // the oldest first: whole pieces protect, halves of several do not
   for (const auto& serve : active_) {
     while ((serve->urgent() || !is_shut) && serve->may_send(in_flight_max)) {
       const std::size_t size = allowed_bytes(*serve);
-      is_shut = size == 0;
-      if (is_shut) break;
-      send_chunk(serve, size);
+      if (size != 0) {
+        send_chunk(serve, size);
+        continue;
+      }
+      is_shut = true;
+      break;
     }
   }
 }
@@ -168,7 +190,9 @@ std::size_t Serving::allowed_bytes(const Serve& serve) {
 void Serving::send_chunk(const ServePtr& serve, std::size_t size_bytes) {
   const std::size_t offset = serve->next_offset;
   serve->next_offset += size_bytes;
-  serve->under_way.push_back({offset, size_bytes, Clock::now()});
+  for (const auto& other : active_)
+    for (Serve::UnderWay& sent : other->under_way) sent.alone = false;
+  serve->under_way.push_back({offset, size_bytes, Clock::now(), under_way_ == 0});
   ++under_way_;
   ++serve->in_hands;
   serve->noted_at_ms = now_ms();
@@ -179,14 +203,20 @@ void Serving::send_chunk(const ServePtr& serve, std::size_t size_bytes) {
                     });
 }
 
+std::optional<std::int64_t> Serving::ask_again_us() const {
+  return held_ ? std::optional(pace_->ask_again_us()) : std::nullopt;
+}
+
 void Serving::tick() {
   const std::int64_t now = now_ms();
   for (const auto& serve : active_) {
     // An asker that neither accepts, nor acknowledges, nor cancels must not hold the piece.
-    const bool waits_for_asker = !serve->accepted || !serve->under_way.empty();
-    if (waits_for_asker) {
-      if (now - serve->noted_at_ms > options_.progress_timeout_ms) serve->cancelled = true;
-    } else if (now - serve->noted_at_ms >= options_.progress_timeout_ms / 3) {
+    const std::int64_t silent_ms = now - serve->noted_at_ms;
+    if (!serve->accepted || !serve->under_way.empty()) {
+      if (silent_ms > options_.progress_timeout_ms) serve->cancelled = true;
+    } else if (!serve->has_room) {
+      if (silent_ms > wire::room_patience * options_.progress_timeout_ms) serve->cancelled = true;
+    } else if (silent_ms >= options_.progress_timeout_ms / 3) {
       serve->noted_at_ms = now;
       answer(*serve, wire::Status::waiting);
     }

@@ -1,9 +1,9 @@
 // The giving side of fetches: pieces that peers asked for, sent in chunks, a few at a time.
 //
-// At most serves_max requests are served at once; further ones wait (the asker is told) up to a limit, then are
-// refused. A piece stays pinned until UCX has handed back every chunk of it, also when the asker cancelled or vanished.
-// When a chunk leaves is the pace's to say; it is under way until its receiver has acknowledged it. An asker whose next
-// chunk waits is told so now and then.
+// At most serves_max requests are served at once, and as many that are urgent; further ones wait (the asker is told) up
+// to a limit, then are refused. A piece stays pinned until UCX has handed back every chunk of it, also when the asker
+// cancelled or vanished. When a chunk leaves is the pace's to say; it is under way until its receiver has acknowledged
+// it. An asker whose next chunk waits is told so now and then.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -12,6 +12,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 
 #include "net/link.hpp"
 #include "net/pace.hpp"
@@ -28,11 +29,12 @@ class Serving {
   void accepted(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void cancelled(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void landed(const std::shared_ptr<Link>& link, const Arrival& arrival);
+  void has_room(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
   // Starts what waits and sends what may be sent.
   void pump();
-  // Whether a chunk waits for nothing but the pace.
-  bool is_held() const { return held_; }
+  // Where a chunk waits for nothing but the pace: in how long to ask that again.
+  std::optional<std::int64_t> ask_again_us() const;
   void tick();
 
  private:
@@ -40,6 +42,7 @@ class Serving {
   using ServePtr = std::shared_ptr<Serve>;
 
   ServePtr find(const std::shared_ptr<Link>& link, const Arrival& arrival) const;
+  ServePtr take_waiting();
   void enqueue(const std::shared_ptr<Link>& link, const wire::FetchRequest& request, std::span<const std::byte> name);
   void answer(const Serve& serve, wire::Status status);
   void open(const ServePtr& serve);

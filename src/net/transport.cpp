@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -19,8 +20,8 @@ namespace {
 
 constexpr int tick_ms = 20;
 constexpr std::int64_t sleep_us_max = 100'000;  // also what a lost wake-up costs at most
-// While chunks wait for an idle network, or sources for room: how late their moment may be noticed.
-constexpr std::int64_t watchful_sleep_us = 250;
+// While sources wait for room: how late it may be noticed.
+constexpr std::int64_t owing_sleep_us = 250;
 // Rounds of progress without an event before the thread sleeps: a transfer's next event is usually near.
 constexpr int idle_rounds_max = 32;
 
@@ -155,7 +156,8 @@ void UcxTransport::tick_if_due() {
 bool UcxTransport::sleep() {
   if (!commands_.empty() || !ucx_.arm()) return true;
   pollfd waits[] = {{ucx_.event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
-  const std::int64_t sleep_us = serving_.is_held() || fetching_.owes() ? watchful_sleep_us : sleep_us_max;
+  std::int64_t sleep_us = serving_.ask_again_us().value_or(sleep_us_max);
+  sleep_us = std::clamp<std::int64_t>(sleep_us, 1, fetching_.owes() ? owing_sleep_us : sleep_us_max);
   const timespec time{0, sleep_us * 1000};
   return ::ppoll(waits, 2, &time, nullptr) != 0;
 }
@@ -211,6 +213,8 @@ void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
       return serving_.cancelled(link, arrival);
     case wire::kind_landed:
       return serving_.landed(link, arrival);
+    case wire::kind_room:
+      return serving_.has_room(link, arrival);
     default:
       return;
   }

@@ -62,6 +62,8 @@ class Sink {
   // How many chunks have landed and are still being worked on. The source sends no further one before there are fewer
   // than sub_buffers.
   virtual std::size_t backlog() const { return 0; }
+  // Once false the fetch ends, as refused.
+  virtual bool wanted() const { return true; }
   virtual void ended(FetchEnd end) = 0;
 };
 

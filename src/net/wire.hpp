@@ -11,7 +11,8 @@
 //   5   accept          8 bytes   -                   asker to source: send the chunks
 //   6   chunk           16 bytes  the chunk's bytes   source to asker
 //   7   cancel          8 bytes   -                   asker to source: send no more
-//   8   landed          16 bytes  -                   asker to source: this chunk is here, there is room for another
+//   8   landed          24 bytes  -                   asker to source: this chunk is here, and whether there is room
+//   9   room            8 bytes   -                   asker to source: there is room again
 //
 // A request names a range of the piece, which is cut off at the piece's end and may so be empty. From the answer on
 // there is only the range: data_bytes is its size, and offsets count from its first byte. It is cut into grains of 64
@@ -41,6 +42,8 @@ inline constexpr std::uint32_t version = 5;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
+// For how many progress timeouts an asker may be without room for more.
+inline constexpr std::int64_t room_patience = 10;
 
 enum Kind : std::uint16_t {
   kind_hello = 1,
@@ -51,7 +54,8 @@ enum Kind : std::uint16_t {
   kind_chunk = 6,
   kind_cancel = 7,
   kind_landed = 8,
-  kind_end = 9
+  kind_room = 9,
+  kind_end = 10
 };
 
 struct Hello {
@@ -95,16 +99,23 @@ struct FetchAnswer {
 };
 static_assert(sizeof(FetchAnswer) == 32);
 
-struct Control {  // accept, cancel
+struct Control {  // accept, cancel, room
   std::uint64_t request = 0;
 };
 static_assert(sizeof(Control) == 8);
 
-struct Chunk {  // chunk, landed
+struct Chunk {
   std::uint64_t request = 0;
   std::uint64_t offset = 0;
 };
 static_assert(sizeof(Chunk) == 16);
+
+struct Landed {
+  std::uint64_t request = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t room = 1;  // 0: the next chunk waits until there is
+};
+static_assert(sizeof(Landed) == 24);
 
 // What was received where a header of type T is due; nothing unless the size is exactly right.
 template <class T>

@@ -129,7 +129,7 @@ TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
     ASSERT_GT(scheduler.allow(much, 0), 0u);
     if (meets) writer.begin(0, Clock::now());
     const auto now = Clock::now();
-    scheduler.landed({1, piece, 100'000, now, now + std::chrono::milliseconds(1)});
+    scheduler.landed({1, piece, 100'000, now, now + std::chrono::milliseconds(1), true});
     if (meets) writer.end(0, Clock::now());
   };
   for (int i = 0; i < 8; ++i) send(true);
@@ -146,7 +146,7 @@ TEST_F(SchedulerTest, TracesWhatItHears) {
   iterate(*control, 3);
   scheduler.listen();
   const auto now = Clock::now();
-  scheduler.landed({1, piece, 100'000, now, now});
+  scheduler.landed({1, piece, 100'000, now, now, true});
   EXPECT_EQ(traced(TraceEvent::Kind::communication), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::iteration), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::chunk), 1);

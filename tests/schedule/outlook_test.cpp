@@ -22,6 +22,7 @@ OutlookOptions options(std::uint32_t iterations = 2) {
   options.profiler.iterations = iterations;
   options.usable = 0.5;
   options.silence_s = 10;
+  options.first_silence_s = 200;
   return options;
 }
 
@@ -66,7 +67,8 @@ TEST(Outlook, HoldsEverythingBackWhileItLearnsInQuietAndThenNoMore) {
   trainer.iterations(1);
   EXPECT_EQ(outlook.learned(), 1u);
   EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
-  EXPECT_EQ(outlook.outlook(trainer.at(0.1), busy, quiet).state, NetworkState::busy);
+  EXPECT_EQ(outlook.outlook(trainer.at(0.1), busy, quiet).state, NetworkState::learning);
+  EXPECT_EQ(outlook.outlook(trainer.at(0.1), busy, beside_traffic).state, NetworkState::busy);
   const Outlook loud = outlook.outlook(trainer.at(0.1), idle, beside_traffic);
   EXPECT_EQ(loud.state, NetworkState::idle);
   EXPECT_TRUE(std::isinf(loud.idle_s)) << "the gate alone decides";
@@ -138,6 +140,55 @@ TEST(Outlook, DoesNotWaitForAPatternWhereTrainingHasNone) {
   EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
 }
 
+TEST(Outlook, DoesNotLearnInQuietForEver) {
+  OutlookOptions few = options(100);
+  few.quiet_s = 30;
+  RankOutlook outlook(few);
+  Trainer trainer(outlook);
+  trainer.iterations(29);
+  EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
+  trainer.iterations(3);
+  EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+}
+
+TEST(Outlook, SaysNothingOfASpanThatLastsMuchLongerThanItShould) {
+  RankOutlook outlook(options());
+  Trainer trainer(outlook);
+  trainer.iterations(3);
+  trainer.communicates(0.2, 0.4);
+  EXPECT_NEAR(outlook.outlook(trainer.at(0.79), idle, quiet).idle_s, 0, 1e-9);
+  EXPECT_TRUE(std::isinf(outlook.outlook(trainer.at(0.81), idle, quiet).idle_s)) << "an evaluation, say";
+  EXPECT_EQ(outlook.outlook(trainer.at(0.81), busy, quiet).state, NetworkState::busy);
+}
+
+TEST(Outlook, CountsACommunicationThatCrossesAnIterationsEndToBoth) {
+  RankOutlook outlook(options());
+  Trainer trainer(outlook);
+  for (int i = 0; i < 4; ++i) {  // begins at 0.9, ends at 0.1 of the next one
+    if (i != 0) outlook.heard({Kind::end, trainer.at(0.1)});
+    trainer.communicates(0.4, 0.5);
+    outlook.heard({Kind::begin, trainer.at(0.9)});
+    trainer.ends(1);
+  }
+  ASSERT_FALSE(outlook.learned());
+  EXPECT_EQ(outlook.profile().spans.size(), 4u);
+  outlook.heard({Kind::end, trainer.at(0.1)});
+  EXPECT_NEAR(outlook.outlook(trainer.at(0.1), idle, quiet).idle_s, 0.5 * 0.3, 1e-6);
+  trainer.communicates(0.4, 0.5);
+  EXPECT_NEAR(outlook.outlook(trainer.at(0.5), idle, quiet).idle_s, 0.5 * 0.4, 1e-6);
+}
+
+TEST(Outlook, LearnsNothingFromIterationsWithoutNumber) {
+  RankOutlook outlook(options(1));
+  Trainer trainer(outlook);
+  trainer.iterations(1);
+  for (int i = 0; i < 20'000; ++i) trainer.communicates(1e-5 * i, 1e-5 * i + 1e-6);
+  EXPECT_TRUE(std::isinf(outlook.outlook(trainer.at(0.3), idle, quiet).idle_s) ||
+              outlook.outlook(trainer.at(0.3), idle, quiet).state == NetworkState::learning);
+  trainer.ends(1);
+  EXPECT_EQ(outlook.learned(), 0u);
+}
+
 TEST(Outlook, BeginsWithAProfileThatIsKnown) {
   RankOutlook first(options());
   Trainer(first).iterations(3);
@@ -154,12 +205,12 @@ TEST(Outlook, DoesNotLearnFromAnIterationOfWhichMarksWereLost) {
   Trainer trainer(outlook);
   trainer.iterations(1);
   trainer.communicates(0.2, 0.4);
-  outlook.lost_marks();
+  outlook.lost_marks(trainer.at(0.5));
   trainer.ends(1);
   EXPECT_EQ(outlook.learned(), 0u);
   trainer.iterations(1);
   ASSERT_FALSE(outlook.learned());
-  outlook.lost_marks();
+  outlook.lost_marks(trainer.at(0));
   EXPECT_TRUE(std::isinf(outlook.outlook(trainer.at(0.05), idle, quiet).idle_s)) << "where it stands is not known";
   trainer.iterations(1);
   EXPECT_FALSE(std::isinf(outlook.outlook(trainer.at(0.05), idle, quiet).idle_s));
@@ -187,6 +238,9 @@ TEST(Outlook, TellsOfHooksThatAreNotBalancedAndGoesOn) {
   trainer.ends(1);
   EXPECT_THAT(outlook.complaint(), HasSubstr("had not ended"));
   trainer.iterations(1);
+  EXPECT_THAT(outlook.complaint(), HasSubstr("had not ended")) << "nor has it since";
+  outlook.heard({Kind::end, trainer.at(0.1)});
+  trainer.ends(1);
   EXPECT_EQ(outlook.complaint(), "");
 }
 

@@ -82,7 +82,7 @@ TEST(Pacer, StarvesNothing) {
       for (int step = 0; step < 30'000; ++step) {
         const double at_s = 0.001 * step;
         const std::uint64_t bytes = pacer.allow(at_s, much, 0, never, iteration_s);
-        if (at_s <= patience_s) {
+        if (at_s < patience_s - 0.01) {
           ASSERT_EQ(bytes, 0u);
         }
         sent += bytes;
@@ -95,15 +95,28 @@ TEST(Pacer, StarvesNothing) {
   }
 }
 
-TEST(Pacer, StopsForcingOnceAChunkHasFitted) {
+TEST(Pacer, CountsWhatFitsAgainstTheTenth) {
+  // A grain in each iteration of 5 s is not a tenth of the link: the rest of it is forced.
   Pacer pacer = pacer_that_knows_the_link();
-  EXPECT_EQ(pacer.allow(0, much, 0, network_busy, 0), 0u);
-  EXPECT_EQ(pacer.allow(2, much, 0, network_busy, 0), chunk);
-  EXPECT_EQ(pacer.allow(3, much, 0, idle_for(10), 0), chunk);
-  EXPECT_EQ(pacer.allow(3.5, much, 0, network_busy, 0), 0u);
-  EXPECT_EQ(pacer.allow(4.4, much, 0, network_busy, 0), 0u);
-  EXPECT_EQ(pacer.allow(4.6, much, 0, network_busy, 0), chunk);
-  EXPECT_EQ(pacer.forced(), 2u);
+  std::uint64_t sent = 0;
+  for (int step = 0; step < 60'000; ++step)
+    sent += pacer.allow(0.001 * step, much, 0, step % 5000 == 0 ? idle_for(link.time_s(grain)) : network_busy, 5);
+  EXPECT_GT(static_cast<double>(sent), 0.08 * 50 * link.bytes_per_s);
+  EXPECT_LT(static_cast<double>(sent), 0.1 * 50 * link.bytes_per_s + chunk);
+  // And where a fifth of it fits nothing is.
+  Pacer other = pacer_that_knows_the_link();
+  for (int step = 0; step < 60'000; ++step)
+    other.allow(0.001 * step, much, 0, step % 1000 < 200 && step % 12 == 0 ? idle_for(1) : network_busy, 1);
+  EXPECT_EQ(other.forced(), 0u);
+}
+
+TEST(Pacer, ForcesNothingThatHasOnlyJustBegunToWait) {
+  Pacer pacer = pacer_that_knows_the_link();
+  for (double at_s = 0; at_s < 10; at_s += 0.01) pacer.allow(at_s, much, 0, network_busy, 0);
+  const std::uint64_t forced = pacer.forced();
+  EXPECT_GT(forced, 0u);
+  for (double at_s = 20; at_s < 20.9; at_s += 0.01) EXPECT_EQ(pacer.allow(at_s, much, 0, network_busy, 0), 0u);
+  EXPECT_EQ(pacer.forced(), forced);
 }
 
 // The planner and the pacer are two ways to one end: an iteration just as learned carries what was planned.
