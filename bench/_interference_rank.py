@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -240,15 +241,24 @@ def of_all_ranks(values: Sequence[int]) -> list[list[int]]:
 
 
 class Meter:
-    """What the machine has done so far: CPU time of all agents, bytes that this node has sent."""
+    """What has been used up so far: CPU time, and the link by this node's sending."""
 
     def __init__(self, agents: dict[str, list[int]], interface: str) -> None:
         self.agents = agents
+        self.ranks = [pid for pids in of_all_ranks([os.getpid()]) for pid in pids]
         self.sent = Path(f"/sys/class/net/{interface}/statistics/tx_bytes")
 
     def read(self) -> dict[str, float]:
-        values = {f"agents.{name}": sum(map(_cpu_s, pids)) for name, pids in self.agents.items()}
-        return values | {"sent_bytes": int(self.sent.read_text())}
+        """CPU time in seconds: of each scheme's agents, and of all that does not belong to the bench."""
+        agents = {f"agents.{name}": sum(map(_cpu_s, pids)) for name, pids in self.agents.items()}
+        others = _machine_s() - sum(agents.values()) - sum(map(_cpu_s, self.ranks))
+        return agents | {"others": others, "seconds": time.perf_counter(), "sent_bytes": int(self.sent.read_text())}
+
+
+def _machine_s() -> float:
+    """CPU time of everything that runs on this machine, or takes from it."""
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_s(pid: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 
 INTERFACE = "ckpt0"  # on both nodes
 # What one send may pass on at once is kept small, so that the link is shared in small turns; the bucket takes it whole.
-GSO_BYTES = 16 << 10
+GSO_BYTES = 32 << 10
 BURST_BYTES = GSO_BYTES + (1 << 10)
 QUEUE_BYTES = 4 << 20
 STOP_GRACE_S = 5

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import sys
@@ -67,7 +68,7 @@ class Case:
 SCHEMES = [
     Scheme("none", None),
     Scheme("blocking", {"schedule": "at_once"}, is_blocking=True),
-    Scheme("naive", {"chunk_bytes": 1 << 30}),
+    Scheme("naive", {"chunk_bytes": 64 << 20}),
     Scheme("one_buffer", {"sub_buffers": 1}),
     Scheme("engine", {}),
 ]
@@ -147,7 +148,9 @@ class Result:
             values += [f"{1e3 * own.per_iteration(f'agents.{name}'):.1f}", f"{100 * self.idle_used(name):.0f} %"]
             lines.append(f"{name:<12}" + "".join(f"{value:>14}" for value in values))
         agents_ms = [1e3 * none.per_iteration(key) for key in none.used if key.startswith("agents.")]
-        lines.append(f"  idle agents: {statistics.mean(agents_ms):.1f} ms of CPU time for both, per iteration")
+        lines.append(f"  agents at rest: {statistics.mean(agents_ms):.1f} ms of CPU time for both, per iteration")
+        others = [own.used["others"] / own.used["seconds"] / os.cpu_count() for own in self.figures.values()]
+        lines.append(f"  others kept {100 * min(others):.0f} to {100 * max(others):.0f} % of all cores busy meanwhile")
         return "\n".join(lines + [f"  {name}: {schedule_text(own)}" for name, own in self.schedules.items()])
 
 
@@ -316,7 +319,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--length", type=int, default=128, help="characters of a text")
-    parser.add_argument("--batch", type=int, default=40, help="texts per rank and iteration")
+    parser.add_argument("--batch", type=int, default=42, help="texts per rank and iteration")
     parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, where state fits")
     parser.add_argument("--averages-large", type=int, default=8, help="likewise, where it does not")
     parser.add_argument("--profile-iterations", type=int, default=20)
