@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,17 @@ class Case:
 SCHEMES = [
     Scheme("none", None),
     Scheme("blocking", {"schedule": "at_once"}, is_blocking=True),
-    Scheme("naive", {"chunk_bytes": 64 << 20}),
+    Scheme("naive", {"chunk_bytes": 64 << 20, "chunk_ms": 1000}),
     Scheme("one_buffer", {"sub_buffers": 1}),
     Scheme("engine", {}),
 ]
+
+
+def with_chunks(scheme: Scheme, chunk_kib: int) -> Scheme:
+    """The same with chunks of that size at most, where they are not large on purpose."""
+    if not scheme.learns or "chunk_bytes" in scheme.agent_options:
+        return scheme
+    return replace(scheme, agent_options=scheme.agent_options | {"chunk_bytes": chunk_kib << 10})
 
 
 class Figures:
@@ -324,6 +331,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--averages-large", type=int, default=8, help="likewise, where it does not")
     parser.add_argument("--profile-iterations", type=int, default=20)
     parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="which to measure beside none")
+    parser.add_argument(
+        "--chunk", type=int, metavar="KIB", help="largest chunk of one_buffer and engine (the option's default)"
+    )
     parser.add_argument("--cases", nargs="+", choices=["fits", "large"], default=["fits", "large"])
     parser.add_argument("--sweep", action="store_true", help="compare chunk sizes instead, with state that fits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 256, 512, 1024, 2048, 4096], metavar="KIB")
@@ -343,9 +353,11 @@ def run(arguments: argparse.Namespace) -> None:
     cases = [Case("fits", arguments.averages, ""), Case("large", arguments.averages_large, "_large")]
     cases = [case for case in cases if case.name in arguments.cases]
     schemes = [SCHEMES[0], *(scheme for scheme in SCHEMES[1:] if scheme.name in arguments.schemes)]
+    if arguments.chunk is not None:
+        schemes = [with_chunks(scheme, arguments.chunk) for scheme in schemes]
     if arguments.sweep:
         schemes = [SCHEMES[0]]
-        schemes += [Scheme(f"{kib}KiB", {"chunk_bytes": kib << 10}) for kib in arguments.chunks]
+        schemes += [Scheme(f"{kib}KiB", {"chunk_bytes": kib << 10, "chunk_ms": 1000}) for kib in arguments.chunks]
     results = []
     with tempfile.TemporaryDirectory(prefix="ckptengine-interference-", dir=arguments.directory) as scratch:
         arguments.text = Path(scratch) / "text.npy"

@@ -60,8 +60,8 @@ class RankOutlook {
   // Iterations that the profile being learned has so far; nothing once it is there.
   std::optional<std::uint32_t> learned() const;
   std::uint32_t relearned() const { return profiler_.relearned(); }
-  // Of the last iterations; 0 while unknown.
-  double iteration_s() const { return longest_s_; }
+  // How long an iteration takes; 0 while unknown.
+  double iteration_s() const { return profiler_.is_learning() ? longest_s_ : profile().iteration_s; }
   const std::string& complaint() const { return complaint_; }  // about unbalanced hooks; "" if none
 
  private:

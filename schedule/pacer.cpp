@@ -12,19 +12,22 @@ constexpr double least_share = 0.1;  // of the link, for what waits
 }  // namespace
 
 Pacer::Pacer(const PacerOptions& options) : options_(options) {
-  if (options.grain_bytes == 0 || options.chunk_bytes < options.grain_bytes || !(options.patience_s > 0))
-    throw std::invalid_argument("a chunk has at least one grain, a grain at least one byte, and patience is above 0");
+  if (options.grain_bytes == 0 || options.chunk_bytes < options.grain_bytes || !(options.chunk_s > 0) ||
+      !(options.patience_s > 0))
+    throw std::invalid_argument(
+        "a chunk has at least one grain, a grain at least one byte, and its time and patience are above 0");
 }
 
 std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const Outlook& outlook,
                            double iteration_s) {
-  const std::uint64_t most = std::min(options_.chunk_bytes, left_bytes);
+  std::uint64_t most = std::min(options_.chunk_bytes, left_bytes);
   if (outlook.state == NetworkState::free || outlook.state == NetworkState::learning) {
     asked_s_ = -1;
     return outlook.state == NetworkState::free ? most : 0;
   }
+  most = std::min(most, brief_bytes());
   const double patience_s = std::max(options_.patience_s, 2 * iteration_s);
-  note_waiting(now_s, patience_s);
+  note_waiting(now_s);
   if (under_way != 0) return 0;
   const std::uint64_t fitting = outlook.state == NetworkState::idle ? fitting_bytes(most, outlook.idle_s) : 0;
   if (fitting != 0) {
@@ -32,18 +35,23 @@ std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t u
     return fitting;
   }
   if (owed_s_ <= least_share * patience_s) return 0;
-  const std::uint64_t forced = estimate_.link() ? most : std::min(options_.grain_bytes, most);
-  owed_s_ -= link_s(forced);
+  owed_s_ -= link_s(most);
   ++forced_;
-  return forced;
+  return most;
 }
 
-// What asks for the first time in a while has not waited yet.
-void Pacer::note_waiting(double now_s, double patience_s) {
-  if (asked_s_ < 0 || now_s - asked_s_ > patience_s)
-    owed_s_ = 0;
-  else
-    owed_s_ += least_share * (now_s - asked_s_);
+// As much as crosses the link in chunk_s. Before the link is known, chunks are small.
+std::uint64_t Pacer::brief_bytes() const {
+  const auto link = estimate_.link();
+  const double bytes = link ? options_.chunk_s * link->bytes_per_s : 0;
+  if (bytes >= static_cast<double>(options_.chunk_bytes)) return options_.chunk_bytes;
+  return std::max<std::uint64_t>(static_cast<std::uint64_t>(bytes) / options_.grain_bytes, 1) * options_.grain_bytes;
+}
+
+// What waits asks all the time.
+void Pacer::note_waiting(double now_s) {
+  constexpr double pause_s = 0.1;
+  owed_s_ = asked_s_ < 0 || now_s - asked_s_ > pause_s ? 0 : owed_s_ + least_share * (now_s - asked_s_);
   asked_s_ = now_s;
 }
 
@@ -53,10 +61,9 @@ double Pacer::link_s(std::uint64_t size_bytes) const {
   return link ? link->time_s(size_bytes) : least_share * options_.patience_s;
 }
 
-// Before the link is known, chunks are small.
 std::uint64_t Pacer::fitting_bytes(std::uint64_t left_bytes, double idle_s) const {
   const auto link = estimate_.link();
-  if (!link) return idle_s > 0 ? std::min(options_.grain_bytes, left_bytes) : 0;
+  if (!link) return idle_s > 0 ? left_bytes : 0;
   if (link->time_s(left_bytes) <= idle_s) return left_bytes;
   const double fits = (idle_s - link->startup_s) * link->bytes_per_s;
   if (fits < static_cast<double>(options_.grain_bytes)) return 0;

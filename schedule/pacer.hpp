@@ -20,12 +20,13 @@ namespace ckpt::schedule {
 struct PacerOptions {
   std::uint64_t chunk_bytes = 2u << 20;   // R / p: no chunk is larger
   std::uint64_t grain_bytes = 64u << 10;  // chunks are cut at multiples of it, but for a piece's last one
+  double chunk_s = 0.005;  // nor takes longer on the link, but for one grain: so long may training have to wait
   double patience_s = 1;
 };
 
 class Pacer {
  public:
-  // Throws std::invalid_argument unless a chunk has at least one grain, a grain one byte, and patience is above 0.
+  // Throws std::invalid_argument unless a chunk has at least one grain, a grain one byte, and times are above 0.
   explicit Pacer(const PacerOptions& options = {});
 
   // A piece of which `left_bytes` > 0 are left waits, while `under_way` chunks are. Returns the most that may leave
@@ -42,7 +43,8 @@ class Pacer {
  private:
   std::uint64_t fitting_bytes(std::uint64_t left_bytes, double idle_s) const;
   double link_s(std::uint64_t size_bytes) const;
-  void note_waiting(double now_s, double patience_s);
+  std::uint64_t brief_bytes() const;
+  void note_waiting(double now_s);
 
   const PacerOptions options_;
   LinkEstimate estimate_;

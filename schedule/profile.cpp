@@ -19,10 +19,15 @@ std::vector<double> idle_starts_s(const Timeline& timeline) {
   return starts;
 }
 
-double mean_idle_s(const std::vector<Timeline>& timelines) {
-  double total = 0;
-  for (const Timeline& timeline : timelines) total += sum(idle_spans_s(timeline));
-  return total / static_cast<double>(timelines.size());
+double idle_s(const Timeline& timeline) { return sum(idle_spans_s(timeline)); }
+double length_s(const Timeline& timeline) { return timeline.length_s; }
+
+double median(const std::vector<Timeline>& timelines, double (*of)(const Timeline&)) {
+  std::vector<double> values;
+  for (const Timeline& timeline : timelines) values.push_back(of(timeline));
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 double mean_length_s(const std::vector<Timeline>& timelines) {
@@ -101,6 +106,8 @@ void Profiler::add(const Timeline& timeline) {
 }
 
 void Profiler::learn() {
+  const double longest_s = 2 * median(seen_, length_s);
+  std::erase_if(seen_, [&](const Timeline& timeline) { return timeline.length_s > longest_s; });
   const auto count = static_cast<double>(seen_.size());
   Profile learned;
   learned.spans.resize(seen_.front().busy.size() + 1);
@@ -124,7 +131,7 @@ void Profiler::learn() {
   const double idle_s = learned.idle_s();
   learned.normalized_deviation = idle_s > 0 ? deviation_s / idle_s : 0;
   learned.iteration_s = mean_length_s(seen_);
-  learned.iterations = options_.iterations;
+  learned.iterations = static_cast<std::uint32_t>(seen_.size());
   profile_ = std::move(learned);
   seen_.clear();
 }
@@ -134,8 +141,8 @@ bool Profiler::has_drifted(const Timeline& timeline) {
   if (strange_ != 0) return strange_ == options_.window;  // one alone may be an evaluation
   recent_.push_back(timeline);
   if (recent_.size() < options_.window) return false;
-  const bool has_changed = differs(mean_idle_s(recent_), profile_.idle_s(), options_.drift) ||
-                           differs(mean_length_s(recent_), profile_.iteration_s, options_.drift);
+  const bool has_changed = differs(median(recent_, idle_s), profile_.idle_s(), options_.drift) ||
+                           differs(median(recent_, length_s), profile_.iteration_s, options_.drift);
   recent_.clear();
   return has_changed;
 }

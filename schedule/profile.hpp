@@ -61,7 +61,7 @@ struct Profile {
 struct ProfilerOptions {
   std::uint32_t iterations = 20;  // to learn from
   std::uint32_t window = 10;      // iterations that have to tell of a change before it is believed
-  double drift = 0.2;             // of the mean idle time or length over a window
+  double drift = 0.2;             // of the median idle time or length over a window
 };
 
 // Throws std::invalid_argument for options that are 0, negative or no numbers.
@@ -70,7 +70,7 @@ class Profiler {
   // `known`: a profile to begin with, learned from as many iterations as it says; 0: none.
   explicit Profiler(const ProfilerOptions& options = {}, Profile known = {});
 
-  // Of every iteration, in turn. While it is learning, no checkpoint traffic runs.
+  // Of every iteration, in turn. Those that take more than twice the median teach nothing: something else went on.
   void add(const Timeline& timeline);
   bool is_learning() const { return profile_.iterations == 0; }
   const Profile& profile() const { return profile_; }

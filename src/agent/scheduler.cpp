@@ -69,7 +69,7 @@ Scheduler::Scheduler(const Options& options, std::string directory, Trace& trace
     : options_(options),
       directory_(std::move(directory)),
       trace_(trace),
-      pacer_({options.chunk_bytes, net::wire::grain_bytes}) {}
+      pacer_({options.chunk_bytes, net::wire::grain_bytes, 1e-3 * static_cast<double>(options.chunk_ms)}) {}
 
 void Scheduler::add(protocol::Rank rank, std::shared_ptr<const arena::Control> control) {
   const auto known = load_profile(directory_, rank);

@@ -49,6 +49,7 @@ struct Options {
   SendMode schedule;
   std::uint32_t profile_iterations;
   std::uint64_t chunk_bytes;
+  std::int64_t chunk_ms;
   std::uint32_t sub_buffers;
   std::string transport;
   std::string interface;

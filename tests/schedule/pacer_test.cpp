@@ -18,14 +18,17 @@ constexpr Outlook network_free{NetworkState::free, INFINITY}, network_busy{Netwo
 
 Outlook idle_for(double idle_s) { return {NetworkState::idle, idle_s}; }
 
+// With chunks that may take as long as they will.
+PacerOptions options() { return {chunk, grain, 1, 1}; }
+
 Pacer pacer_that_knows_the_link() {
-  Pacer pacer({chunk, grain, 1});
+  Pacer pacer(options());
   for (std::uint64_t size : {grain, chunk, 2 * grain, chunk / 2, chunk}) pacer.landed(size, link.time_s(size));
   return pacer;
 }
 
 TEST(Pacer, LetsWholeChunksGoSideBySideWhereTheNetworkIsFree) {
-  Pacer pacer({chunk, grain, 1});
+  Pacer pacer(options());
   for (std::size_t under_way = 0; under_way < 8; ++under_way)
     EXPECT_EQ(pacer.allow(1, much, under_way, network_free, 0), chunk);
   EXPECT_EQ(pacer.allow(1, 1000, 0, network_free, 0), 1000u) << "the rest of a piece";
@@ -64,8 +67,28 @@ TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
   }
 }
 
+TEST(Pacer, KeepsNobodyWaitingForLongerThanAChunkMayTake) {
+  Pacer pacer({chunk, grain, 0.005, 1});
+  for (std::uint64_t size : {grain, chunk, 2 * grain, chunk / 2, chunk}) pacer.landed(size, link.time_s(size));
+  const std::uint64_t brief = static_cast<std::uint64_t>(0.005 * link.bytes_per_s) / grain * grain;
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), brief);
+  EXPECT_EQ(pacer.allow(1, much, 0, network_free, 0), chunk);
+  Pacer slow({chunk, grain, 0.0001, 1});
+  for (int i = 0; i < 4; ++i) slow.landed(grain, link.time_s(grain));
+  EXPECT_EQ(slow.allow(1, much, 0, idle_for(INFINITY), 0), grain) << "there are no smaller ones";
+}
+
+TEST(Pacer, DoesNotCountTimeInWhichNothingWaited) {
+  Pacer pacer = pacer_that_knows_the_link();
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(pacer.allow(i, much, 0, network_busy, 0), 0u);
+    EXPECT_EQ(pacer.allow(i + 0.01, much, 0, idle_for(1), 0), chunk);
+  }
+  EXPECT_EQ(pacer.forced(), 0u);
+}
+
 TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
-  Pacer pacer({chunk, grain, 1});
+  Pacer pacer(options());
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), grain);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(0), 0), 0u);
   for (int i = 0; i < 4; ++i) pacer.landed(grain, link.time_s(grain));
@@ -160,10 +183,11 @@ TEST(Pacer, SendsInAnIterationAsLearnedWhatThePlanPutsIntoItsSpans) {
 }
 
 TEST(Pacer, RefusesOptionsThatMakeNoSense) {
-  EXPECT_THROW(Pacer({chunk, 0, 1}), std::invalid_argument);
-  EXPECT_THROW(Pacer({grain - 1, grain, 1}), std::invalid_argument);
-  EXPECT_THROW(Pacer({chunk, grain, 0}), std::invalid_argument);
-  EXPECT_THROW(Pacer({chunk, grain, NAN}), std::invalid_argument);
+  EXPECT_THROW(Pacer({chunk, 0}), std::invalid_argument);
+  EXPECT_THROW(Pacer({grain - 1, grain}), std::invalid_argument);
+  EXPECT_THROW(Pacer({chunk, grain, 0, 1}), std::invalid_argument);
+  EXPECT_THROW(Pacer({chunk, grain, 1, 0}), std::invalid_argument);
+  EXPECT_THROW(Pacer({chunk, grain, 1, NAN}), std::invalid_argument);
 }
 
 }  // namespace

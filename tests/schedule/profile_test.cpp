@@ -125,5 +125,15 @@ TEST(Profiler, RefusesOptionsThatCannotBe) {
   EXPECT_THROW(Profiler({.drift = 0}), std::invalid_argument);
 }
 
+TEST(Profiler, OneIterationThatTakesMuchLongerNeitherTeachesNorUnteaches) {
+  Profiler profiler({4, 4, 0.2});
+  for (int i = 0; i < 4; ++i) profiler.add(iteration(0, i == 1 ? 50 : 1));
+  ASSERT_FALSE(profiler.is_learning());
+  EXPECT_DOUBLE_EQ(profiler.profile().iteration_s, 1);
+  EXPECT_EQ(profiler.profile().iterations, 3u);
+  for (int i = 0; i < 40; ++i) profiler.add(iteration(0, i % 4 == 0 ? 50 : 1));
+  EXPECT_EQ(profiler.relearned(), 0u);
+}
+
 }  // namespace
 }  // namespace ckpt::schedule
