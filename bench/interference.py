@@ -156,7 +156,7 @@ class Result:
             lines.append(f"{name:<12}" + "".join(f"{value:>14}" for value in values))
         agents_ms = [1e3 * none.per_iteration(key) for key in none.used if key.startswith("agents.")]
         lines.append(f"  agents at rest: {statistics.mean(agents_ms):.1f} ms of CPU time for both, per iteration")
-        others = [own.used["others"] / own.used["seconds"] / os.cpu_count() for own in self.figures.values()]
+        others = [max(0.0, own.used["others"]) / own.used["seconds"] / os.cpu_count() for own in self.figures.values()]
         lines.append(f"  others kept {100 * min(others):.0f} to {100 * max(others):.0f} % of all cores busy meanwhile")
         return "\n".join(lines + [f"  {name}: {schedule_text(own)}" for name, own in self.schedules.items()])
 
