@@ -326,7 +326,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--length", type=int, default=128, help="characters of a text")
-    parser.add_argument("--batch", type=int, default=42, help="texts per rank and iteration")
+    parser.add_argument("--batch", type=int, default=64, help="texts per rank and iteration")
     parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, where state fits")
     parser.add_argument("--averages-large", type=int, default=8, help="likewise, where it does not")
     parser.add_argument("--profile-iterations", type=int, default=20)

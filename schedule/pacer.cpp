@@ -25,7 +25,7 @@ std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t u
     asked_s_ = -1;
     return outlook.state == NetworkState::free ? most : 0;
   }
-  most = std::min(most, brief_bytes());
+  most = std::min(most, chunk_bytes());
   const double patience_s = std::max(options_.patience_s, 2 * iteration_s);
   note_waiting(now_s);
   if (under_way != 0) return 0;
@@ -40,8 +40,7 @@ std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t u
   return most;
 }
 
-// As much as crosses the link in chunk_s. Before the link is known, chunks are small.
-std::uint64_t Pacer::brief_bytes() const {
+std::uint64_t Pacer::chunk_bytes() const {
   const auto link = estimate_.link();
   const double bytes = link ? options_.chunk_s * link->bytes_per_s : 0;
   if (bytes >= static_cast<double>(options_.chunk_bytes)) return options_.chunk_bytes;

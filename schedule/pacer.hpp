@@ -20,7 +20,7 @@ namespace ckpt::schedule {
 struct PacerOptions {
   std::uint64_t chunk_bytes = 2u << 20;   // R / p: no chunk is larger
   std::uint64_t grain_bytes = 64u << 10;  // chunks are cut at multiples of it, but for a piece's last one
-  double chunk_s = 0.005;  // nor takes longer on the link, but for one grain: so long may training have to wait
+  double chunk_s = 0.01;  // nor takes longer on the link, but for one grain: so long may training have to wait
   double patience_s = 1;
 };
 
@@ -38,12 +38,13 @@ class Pacer {
   void landed(std::uint64_t size_bytes, double time_s) { estimate_.add(size_bytes, time_s); }
 
   std::optional<Link> link() const { return estimate_.link(); }
+  // As much as crosses the link in chunk_s, within limits. Before the link is known, chunks are small.
+  std::uint64_t chunk_bytes() const;
   std::uint64_t forced() const { return forced_; }  // chunks that left although they did not fit
 
  private:
   std::uint64_t fitting_bytes(std::uint64_t left_bytes, double idle_s) const;
   double link_s(std::uint64_t size_bytes) const;
-  std::uint64_t brief_bytes() const;
   void note_waiting(double now_s);
 
   const PacerOptions options_;

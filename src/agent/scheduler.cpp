@@ -1,6 +1,7 @@
 #include "agent/scheduler.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -195,7 +196,9 @@ void Scheduler::landed(const net::SentChunk& chunk) {
 
 std::int64_t Scheduler::ask_again_us() const {
   const std::lock_guard lock(mutex_);
-  return is_learning_ ? 20'000 : 250;
+  if (is_learning_) return 20'000;
+  // Late by a small part of an iteration at most: looking takes time from training, too.
+  return std::clamp<std::int64_t>(std::llround(1e6 * iteration_s() / 500), 100, 2'000);
 }
 
 json Scheduler::status() const {
@@ -250,7 +253,7 @@ std::optional<schedule::PlanRequest> Scheduler::plan_request() const {
   schedule::PlanRequest request;
   for (const auto& span : tightest->spans) request.spans_s.push_back(span.mean_s);
   request.checkpoint_bytes = whole_version_bytes_;
-  request.reserved_bytes = options_.chunk_bytes * options_.sub_buffers;
+  request.reserved_bytes = pacer_.chunk_bytes() * options_.sub_buffers;
   request.buffers = options_.sub_buffers;
   request.usable = usable;
   request.link = *link;

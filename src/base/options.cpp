@@ -307,7 +307,7 @@ const std::array keys = {
     entry<&Options::chunk_bytes, ChunkBytes>("chunk_bytes", "2MiB", "", agent, 0,
                                              "Largest size of one transfer between nodes."),
     entry<&Options::chunk_ms, Count<1, 1000>>(
-        "chunk_ms", "5", "", agent, 0,
+        "chunk_ms", "10", "", agent, 0,
         "Longest that one transfer may keep the link while training uses it, too; 64KiB may always go."),
     entry<&Options::sub_buffers, Count<1, 64>>(
         "sub_buffers", "4", "", agent, 0,
