@@ -99,8 +99,13 @@ Profiler::Profiler(const ProfilerOptions& options, Profile known) : options_(opt
 void Profiler::add(const Timeline& timeline) {
   if (!is_learning() && has_drifted(timeline)) start_over();
   if (!is_learning()) return;
-  // Iterations of another pattern, such as the first one, which often makes connections, do not mix with the rest.
-  if (!seen_.empty() && seen_.front().busy.size() != timeline.busy.size()) seen_.clear();
+  // Iterations of another pattern do not mix. The first one often is of none, for it makes connections: what shows up
+  // as often as what was seen so far takes its place.
+  if (!seen_.empty() && seen_.front().busy.size() != timeline.busy.size()) {
+    if (++strange_ < seen_.size()) return;
+    seen_.clear();
+    strange_ = 0;
+  }
   seen_.push_back(timeline);
   if (seen_.size() == options_.iterations) learn();
 }
@@ -134,6 +139,7 @@ void Profiler::learn() {
   learned.iterations = static_cast<std::uint32_t>(seen_.size());
   profile_ = std::move(learned);
   seen_.clear();
+  strange_ = 0;
 }
 
 bool Profiler::has_drifted(const Timeline& timeline) {

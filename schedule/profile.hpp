@@ -85,7 +85,7 @@ class Profiler {
   const ProfilerOptions options_;
   std::vector<Timeline> seen_;    // while learning: of one pattern
   std::vector<Timeline> recent_;  // since: at most a window
-  std::uint32_t strange_ = 0;     // iterations in a row with another number of communications
+  std::uint32_t strange_ = 0;     // iterations with another number of communications; once learned: in a row
   Profile profile_;
   std::uint32_t relearned_ = 0;
 };

@@ -135,5 +135,13 @@ TEST(Profiler, OneIterationThatTakesMuchLongerNeitherTeachesNorUnteaches) {
   EXPECT_EQ(profiler.relearned(), 0u);
 }
 
+TEST(Profiler, AStrangeIterationNowAndThenDoesNotKeepItFromLearning) {
+  Profiler profiler({20, 10, 0.2});
+  for (int i = 0; i < 24; ++i) profiler.add(i % 6 == 5 ? Timeline{3, {{0.5, 1}}} : iteration());
+  ASSERT_FALSE(profiler.is_learning());
+  EXPECT_EQ(profiler.profile().iterations, 20u);
+  EXPECT_EQ(profiler.profile().spans.size(), 3u);
+}
+
 }  // namespace
 }  // namespace ckpt::schedule
