@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t text_bytes_max = 4u << 20;
+constexpr std::size_t profile_bytes_max = 4u << 20;
 
 std::string path_of(const std::string& directory, protocol::Rank rank) {
   return directory + "/rank-" + std::to_string(rank) + ".profile";
@@ -74,7 +74,7 @@ void save_profile(const std::string& directory, protocol::Rank rank, const sched
 std::optional<schedule::Profile> load_profile(const std::string& directory, protocol::Rank rank) {
   std::ifstream file(path_of(directory, rank));
   std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file || text.size() > text_bytes_max) return std::nullopt;
+  if (!file || text.size() > profile_bytes_max) return std::nullopt;
   return profile_from(text);
 }
 
