@@ -7,13 +7,13 @@
 namespace ckpt::schedule {
 namespace {
 
-constexpr std::uint64_t mib = 1u << 20;
+constexpr std::uint64_t size_unit = 1u << 20;
 
 TEST(LinkEstimate, FindsWhatTheLinkIsFromChunksOfDifferentSizes) {
   const Link truth{0.0005, 2e9};
   LinkEstimate estimate;
   for (std::uint64_t i = 0; i < 20; ++i) {
-    const std::uint64_t size = mib * (1 + i % 4);
+    const std::uint64_t size = size_unit * (1 + i % 4);
     estimate.add(size, truth.time_s(size));
   }
   ASSERT_TRUE(estimate.link());
@@ -24,25 +24,25 @@ TEST(LinkEstimate, FindsWhatTheLinkIsFromChunksOfDifferentSizes) {
 TEST(LinkEstimate, SaysNothingBeforeAFewChunksWereSent) {
   LinkEstimate estimate;
   for (int i = 0; i < 3; ++i) {
-    estimate.add(mib, 0.001);
+    estimate.add(size_unit, 0.001);
     EXPECT_FALSE(estimate.link());
   }
-  estimate.add(mib, 0.001);
+  estimate.add(size_unit, 0.001);
   EXPECT_TRUE(estimate.link());
 }
 
 TEST(LinkEstimate, ForetellsChunksOfTheOneSizeItHasSeen) {
   const Link truth{0.01, 1e8};
   LinkEstimate estimate;
-  for (int i = 0; i < 10; ++i) estimate.add(2 * mib, truth.time_s(2 * mib));
-  EXPECT_NEAR(estimate.link()->time_s(2 * mib), truth.time_s(2 * mib), 1e-9);
+  for (int i = 0; i < 10; ++i) estimate.add(2 * size_unit, truth.time_s(2 * size_unit));
+  EXPECT_NEAR(estimate.link()->time_s(2 * size_unit), truth.time_s(2 * size_unit), 1e-9);
 }
 
 TEST(LinkEstimate, GivesAllTimeToTheBytesWhereAFitMakesNoSense) {
   LinkEstimate falling, negative;  // larger ones faster; a start-up time below 0
   for (int i = 0; i < 10; ++i) {
-    falling.add(mib * (1 + i % 2), 0.02 / (1 + i % 2));
-    negative.add(mib * (1 + i % 2), i % 2 == 0 ? 0.01 : 0.03);
+    falling.add(size_unit * (1 + i % 2), 0.02 / (1 + i % 2));
+    negative.add(size_unit * (1 + i % 2), i % 2 == 0 ? 0.01 : 0.03);
   }
   for (const LinkEstimate* estimate : {&falling, &negative}) {
     EXPECT_EQ(estimate->link()->startup_s, 0);
@@ -52,19 +52,20 @@ TEST(LinkEstimate, GivesAllTimeToTheBytesWhereAFitMakesNoSense) {
 
 TEST(LinkEstimate, FollowsALinkThatChanges) {
   LinkEstimate estimate;
-  for (int i = 0; i < 100; ++i) estimate.add(mib * (1 + i % 2), Link{0, 1e9}.time_s(mib * (1 + i % 2)));
-  for (int i = 0; i < 100; ++i) estimate.add(mib * (1 + i % 2), Link{0, 1e8}.time_s(mib * (1 + i % 2)));
-  EXPECT_NEAR(estimate.link()->time_s(mib), Link({0, 1e8}).time_s(mib), 0.05 * Link({0, 1e8}).time_s(mib));
+  for (int i = 0; i < 100; ++i) estimate.add(size_unit * (1 + i % 2), Link{0, 1e9}.time_s(size_unit * (1 + i % 2)));
+  for (int i = 0; i < 100; ++i) estimate.add(size_unit * (1 + i % 2), Link{0, 1e8}.time_s(size_unit * (1 + i % 2)));
+  EXPECT_NEAR(estimate.link()->time_s(size_unit), Link({0, 1e8}).time_s(size_unit),
+              0.05 * Link({0, 1e8}).time_s(size_unit));
 }
 
 TEST(LinkEstimate, PassesOverWhatCannotBe) {
   LinkEstimate estimate;
   for (int i = 0; i < 10; ++i) {
     estimate.add(0, 1);
-    estimate.add(mib, 0);
-    estimate.add(mib, -1);
-    estimate.add(mib, std::numeric_limits<double>::quiet_NaN());
-    estimate.add(mib, std::numeric_limits<double>::infinity());
+    estimate.add(size_unit, 0);
+    estimate.add(size_unit, -1);
+    estimate.add(size_unit, std::numeric_limits<double>::quiet_NaN());
+    estimate.add(size_unit, std::numeric_limits<double>::infinity());
   }
   EXPECT_FALSE(estimate.link());
 }

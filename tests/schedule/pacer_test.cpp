@@ -10,7 +10,7 @@
 namespace ckpt::schedule {
 namespace {
 
-constexpr std::uint64_t grain = 64u << 10, chunk = 1u << 20;
+constexpr std::uint64_t grain = 64u << 10, largest = 1u << 20;
 constexpr std::uint64_t much = 1u << 30;
 constexpr Link link{0.001, 1e8};
 constexpr Outlook network_free{NetworkState::free, INFINITY}, network_busy{NetworkState::busy, 0},
@@ -19,18 +19,18 @@ constexpr Outlook network_free{NetworkState::free, INFINITY}, network_busy{Netwo
 Outlook idle_for(double idle_s) { return {NetworkState::idle, idle_s}; }
 
 // With chunks that may take as long as they will.
-PacerOptions options() { return {chunk, grain, 1, 1}; }
+PacerOptions pacer_options() { return {largest, grain, 1, 1}; }
 
 Pacer pacer_that_knows_the_link() {
-  Pacer pacer(options());
-  for (std::uint64_t size : {grain, chunk, 2 * grain, chunk / 2, chunk}) pacer.landed(size, link.time_s(size));
+  Pacer pacer(pacer_options());
+  for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest}) pacer.landed(size, link.time_s(size));
   return pacer;
 }
 
 TEST(Pacer, LetsWholeChunksGoSideBySideWhereTheNetworkIsFree) {
-  Pacer pacer(options());
+  Pacer pacer(pacer_options());
   for (std::size_t under_way = 0; under_way < 8; ++under_way)
-    EXPECT_EQ(pacer.allow(1, much, under_way, network_free, 0), chunk);
+    EXPECT_EQ(pacer.allow(1, much, under_way, network_free, 0), largest);
   EXPECT_EQ(pacer.allow(1, 1000, 0, network_free, 0), 1000u) << "the rest of a piece";
 }
 
@@ -42,7 +42,7 @@ TEST(Pacer, LetsNothingGoWhileTrainingCommunicatesOrIsLearnedInQuiet) {
 
 TEST(Pacer, LetsChunksGoOneByOneInIdleSpans) {
   Pacer pacer = pacer_that_knows_the_link();
-  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(10), 0), chunk);
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(10), 0), largest);
   EXPECT_EQ(pacer.allow(1, much, 1, idle_for(10), 0), 0u);
 }
 
@@ -51,9 +51,9 @@ TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 10'000; ++i) {
     const double idle_s = 1e-6 * static_cast<double>(random() % 20'000);
-    const std::uint64_t left = 1 + random() % (2 * chunk);
+    const std::uint64_t left = 1 + random() % (2 * largest);
     const std::uint64_t bytes = pacer.allow(1, left, 0, idle_for(idle_s), 1e9);
-    ASSERT_LE(bytes, std::min(left, chunk));
+    ASSERT_LE(bytes, std::min(left, largest));
     if (bytes != 0) {
       ASSERT_LE(link.time_s(bytes), idle_s * (1 + 1e-9));
     }
@@ -61,19 +61,19 @@ TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
       ASSERT_EQ(bytes % grain, 0u);
     }
     // As much as fits: one grain more would not.
-    if (bytes < std::min(left, chunk)) {
+    if (bytes < std::min(left, largest)) {
       ASSERT_GT(link.time_s(std::min(bytes + grain, left)), idle_s * (1 - 1e-9));
     }
   }
 }
 
 TEST(Pacer, KeepsNobodyWaitingForLongerThanAChunkMayTake) {
-  Pacer pacer({chunk, grain, 0.005, 1});
-  for (std::uint64_t size : {grain, chunk, 2 * grain, chunk / 2, chunk}) pacer.landed(size, link.time_s(size));
+  Pacer pacer({largest, grain, 0.005, 1});
+  for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest}) pacer.landed(size, link.time_s(size));
   const std::uint64_t brief = static_cast<std::uint64_t>(0.005 * link.bytes_per_s) / grain * grain;
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), brief);
-  EXPECT_EQ(pacer.allow(1, much, 0, network_free, 0), chunk);
-  Pacer slow({chunk, grain, 0.0001, 1});
+  EXPECT_EQ(pacer.allow(1, much, 0, network_free, 0), largest);
+  Pacer slow({largest, grain, 0.0001, 1});
   for (int i = 0; i < 4; ++i) slow.landed(grain, link.time_s(grain));
   EXPECT_EQ(slow.allow(1, much, 0, idle_for(INFINITY), 0), grain) << "there are no smaller ones";
 }
@@ -82,17 +82,17 @@ TEST(Pacer, DoesNotCountTimeInWhichNothingWaited) {
   Pacer pacer = pacer_that_knows_the_link();
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(pacer.allow(i, much, 0, network_busy, 0), 0u);
-    EXPECT_EQ(pacer.allow(i + 0.01, much, 0, idle_for(1), 0), chunk);
+    EXPECT_EQ(pacer.allow(i + 0.01, much, 0, idle_for(1), 0), largest);
   }
   EXPECT_EQ(pacer.forced(), 0u);
 }
 
 TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
-  Pacer pacer(options());
+  Pacer pacer(pacer_options());
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), grain);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(0), 0), 0u);
   for (int i = 0; i < 4; ++i) pacer.landed(grain, link.time_s(grain));
-  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), chunk);
+  EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), largest);
 }
 
 // What waits too long leaves at a tenth of the pace that the link has.
@@ -111,9 +111,9 @@ TEST(Pacer, StarvesNothing) {
         sent += bytes;
       }
       const double waited_s = 30 - patience_s;
-      EXPECT_LE(static_cast<double>(sent), 0.1 * waited_s * link.bytes_per_s + chunk);
+      EXPECT_LE(static_cast<double>(sent), 0.1 * waited_s * link.bytes_per_s + largest);
       EXPECT_GE(static_cast<double>(sent), 0.08 * waited_s * link.bytes_per_s);
-      EXPECT_EQ(pacer.forced(), sent / chunk);
+      EXPECT_EQ(pacer.forced(), sent / largest);
     }
   }
 }
@@ -125,7 +125,7 @@ TEST(Pacer, CountsWhatFitsAgainstTheTenth) {
   for (int step = 0; step < 60'000; ++step)
     sent += pacer.allow(0.001 * step, much, 0, step % 5000 == 0 ? idle_for(link.time_s(grain)) : network_busy, 5);
   EXPECT_GT(static_cast<double>(sent), 0.08 * 50 * link.bytes_per_s);
-  EXPECT_LT(static_cast<double>(sent), 0.1 * 50 * link.bytes_per_s + chunk);
+  EXPECT_LT(static_cast<double>(sent), 0.1 * 50 * link.bytes_per_s + largest);
   // And where a fifth of it fits nothing is.
   Pacer other = pacer_that_knows_the_link();
   for (int step = 0; step < 60'000; ++step)
@@ -150,7 +150,7 @@ TEST(Pacer, SendsInAnIterationAsLearnedWhatThePlanPutsIntoItsSpans) {
     for (std::size_t i = 0; i < 1 + random() % 10; ++i)
       request.spans_s.push_back(1e-4 * static_cast<double>(random() % 500));
     request.checkpoint_bytes = grain * (1 + random() % 400);
-    request.reserved_bytes = 4 * chunk;
+    request.reserved_bytes = 4 * largest;
     request.buffers = 4;
     request.usable = 0.9;
     request.link = link;
@@ -183,11 +183,11 @@ TEST(Pacer, SendsInAnIterationAsLearnedWhatThePlanPutsIntoItsSpans) {
 }
 
 TEST(Pacer, RefusesOptionsThatMakeNoSense) {
-  EXPECT_THROW(Pacer({chunk, 0}), std::invalid_argument);
+  EXPECT_THROW(Pacer({largest, 0}), std::invalid_argument);
   EXPECT_THROW(Pacer({grain - 1, grain}), std::invalid_argument);
-  EXPECT_THROW(Pacer({chunk, grain, 0, 1}), std::invalid_argument);
-  EXPECT_THROW(Pacer({chunk, grain, 1, 0}), std::invalid_argument);
-  EXPECT_THROW(Pacer({chunk, grain, 1, NAN}), std::invalid_argument);
+  EXPECT_THROW(Pacer({largest, grain, 0, 1}), std::invalid_argument);
+  EXPECT_THROW(Pacer({largest, grain, 1, 0}), std::invalid_argument);
+  EXPECT_THROW(Pacer({largest, grain, 1, NAN}), std::invalid_argument);
 }
 
 }  // namespace
