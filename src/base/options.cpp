@@ -116,7 +116,7 @@ struct Location {
   static std::string text(const std::string& from) { return from; }
 };
 
-// Of a transfer to or from storage: a multiple of what it must be aligned to.
+// Of a transfer to or from storage, or between nodes: a multiple of what it is aligned to, or cut at.
 struct BlockBytes {
   static void parse(std::uint64_t& to, std::string_view text) {
     const std::uint64_t bytes = parse_size_bytes(text);
@@ -187,17 +187,6 @@ struct Sending {
     to = text == "idle" ? SendMode::idle : SendMode::at_once;
   }
   static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "at_once"; }
-};
-
-// Of a transfer between nodes: whole grains.
-struct ChunkBytes {
-  static void parse(std::uint64_t& to, std::string_view text) {
-    const std::uint64_t bytes = parse_size_bytes(text);
-    if (bytes == 0 || bytes % (64u << 10) != 0 || bytes > (64u << 20))
-      throw BadValue{"must be a multiple of 64KiB up to 64MiB"};
-    to = bytes;
-  }
-  static std::string text(std::uint64_t from) { return size_text(from); }
 };
 
 struct Key {
@@ -304,7 +293,7 @@ const std::array keys = {
     entry<&Options::profile_iterations, Count<1, 10'000>>(
         "profile_iterations", "20", "", agent, 0,
         "From how many iterations the idle moments are learned; a job's first ones pass without checkpoint traffic."),
-    entry<&Options::chunk_bytes, ChunkBytes>("chunk_bytes", "2MiB", "", agent, 0,
+    entry<&Options::chunk_bytes, BlockBytes>("chunk_bytes", "2MiB", "", agent, 0,
                                              "Largest size of one transfer between nodes."),
     entry<&Options::chunk_ms, Count<1, 1000>>(
         "chunk_ms", "10", "", agent, 0,
