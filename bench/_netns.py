@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cluster import stop_processes
+
 INTERFACE = "ckpt0"  # on both nodes
 # What one send may pass on at once is kept small, so that the link is shared in small turns; the bucket takes it whole.
 GSO_BYTES = 32 << 10
 BURST_BYTES = GSO_BYTES + (1 << 10)
 QUEUE_BYTES = 4 << 20
-STOP_GRACE_S = 5
 START_S = 15
 
 
@@ -50,7 +51,7 @@ class Network:
         except BaseException:
             self._closing.close()
             raise
-        self._closing.callback(self.stop, self._processes)
+        self._closing.callback(stop_processes, self._processes)
 
     def _join(self, rate_mbit: float) -> None:
         first, second = self._namespaces.values()
@@ -87,18 +88,6 @@ class Network:
             )
         self._processes.append(process)
         return process
-
-    def stop(self, processes: list[subprocess.Popen]) -> None:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        deadline = time.monotonic() + STOP_GRACE_S
-        for process in processes:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 class Agents:

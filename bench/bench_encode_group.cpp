@@ -87,6 +87,7 @@ class Member {
     index_.add({0, shard_of(self_), 0}, shard_, manifest);
     net::TransportOptions options;
     options.job = "bench";
+    options.token = "bench";
     options.node = self_;
     options.node_instance = self_ + 1;
     options.transports = settings.member_of;

@@ -31,6 +31,7 @@ const Version version(1, 1);
 net::TransportOptions options_for(const PeerSettings& settings, const std::string& transport, net::NodeId node) {
   net::TransportOptions options = settings.options;
   options.job = "bench";
+  options.token = "bench";
   options.node = node;
   options.node_instance = node;
   options.transports = transport;

@@ -4,10 +4,12 @@ find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json 3.10 REQUIRED)   # header only, also inside libckptengine
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 pkg_check_modules(UCX REQUIRED IMPORTED_TARGET ucx)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(NFS REQUIRED IMPORTED_TARGET libnfs)
+pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl)
 if(CKPT_BUILD_TESTS OR CKPT_BUILD_BENCH)
   pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)  # what kernels/ is compared with
 endif()

@@ -22,6 +22,10 @@ void check(const PlanRequest& request) {
     refuse(std::to_string(request.reserved_bytes) + " reserved bytes cannot be shared by " +
            std::to_string(request.buffers) + " sub-buffers; reserve more");
   }
+  if (request.least_bytes > request.reserved_bytes / request.buffers) {
+    refuse("a chunk of at least " + std::to_string(request.least_bytes) +
+           " bytes does not fit a sub-buffer; reserve more");
+  }
   if (!(request.usable > 0 && request.usable < 1)) {
     refuse("the usable share of a span is " + std::to_string(request.usable) + ", but must be between 0 and 1");
   }
@@ -57,7 +61,7 @@ class Filler {
   void fill(std::uint32_t span, double usable_s) {
     while (!is_done()) {
       const std::uint64_t size = fitting_bytes(request_.link, usable_s, next_bytes());
-      if (size == 0) return;
+      if (size == 0 || size < std::min(request_.least_bytes, next_bytes())) return;
       usable_s -= add(span, size);
     }
   }

@@ -27,6 +27,7 @@ struct PlanRequest {
   std::uint32_t copies = 2;                   // m, the local one included: m - 1 are sent
   std::uint64_t reserved_bytes = 128u << 20;  // R
   std::uint32_t buffers = 4;                  // p: no chunk is larger than R / p
+  std::uint64_t least_bytes = 1;              // no chunk is smaller, but for the last one of a copy
   double usable = 0.9;                        // mu: of each span, for spans vary between iterations
   Link link;
 };
@@ -47,8 +48,8 @@ struct Plan {
 };
 
 // Throws std::invalid_argument, in one sentence that names the value, unless 0 < usable < 1, bandwidth is positive, the
-// start-up time and all spans are finite and not negative, there are buffers and each has at least one byte, and copies
-// are at least 1. O(spans + chunks), and where it does not fit `every` times that.
+// start-up time and all spans are finite and not negative, there are buffers and each has at least one byte and room
+// for the least chunk, and copies are at least 1. O(spans + chunks), and where it does not fit `every` times that.
 Plan plan(const PlanRequest& request);
 
 }  // namespace ckpt::schedule

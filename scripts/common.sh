@@ -34,3 +34,13 @@ quietly() {
     return 1
   fi
 }
+
+# wait_until SECONDS COMMAND...
+wait_until() {
+  local deadline=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    ((SECONDS < deadline)) || return 1
+    sleep 0.02
+  done
+}

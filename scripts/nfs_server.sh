@@ -31,16 +31,6 @@ start_portmapper() {
 
 end_portmapper() { [[ -z $portmapper ]] || kill "$portmapper" 2>/dev/null || true; }
 
-# wait_until SECONDS COMMAND...
-wait_until() {
-  local deadline=$((SECONDS + $1))
-  shift
-  until "$@"; do
-    ((SECONDS < deadline)) || return 1
-    sleep 0.02
-  done
-}
-
 listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
 # It listens before it serves, and drops who comes in between.

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 AGENT_START_S = 15
 STATUS_S = 15
+STAND_IN_S = 60
 STOP_GRACE_S = 5
 PARITY_PREFIX = "parity."  # of the names under which agents hold parity
 
@@ -53,7 +55,13 @@ class Cluster:
     must agree on to the trainers, too."""
 
     def __init__(
-        self, job: str, programs: dict[str, Path], logs: Path, arena_root: Path, agent_options: dict[str, Any]
+        self,
+        job: str,
+        programs: dict[str, Path],
+        logs: Path,
+        arena_root: Path,
+        agent_options: dict[str, Any],
+        coordinator: str = "directory",
     ) -> None:
         self.job = job
         self.programs = programs
@@ -65,8 +73,7 @@ class Cluster:
         self.arenas = Path(
             self._closing.enter_context(tempfile.TemporaryDirectory(prefix="ckptengine-demo-", dir=arena_root))
         )
-        self.coordination = self.scratch / "coordination"
-        self.coordination.mkdir()
+        self.coordination = self._start_etcd() if coordinator == "etcd" else str(self.scratch / "coordination")
         self._lives = 0
         self._loose: dict[int, subprocess.Popen] = {}  # trainers on no node
         self._counted_before: Counter[str] = Counter()  # by agents that were killed
@@ -78,16 +85,26 @@ class Cluster:
         with self._closing:
             self.stop_trainers()
             for node in self.nodes.values():
-                _stop([node.agent])
+                stop_processes([node.agent])
+
+    def _start_etcd(self) -> str:
+        """A real server, which ends with the cluster."""
+        folder = self.scratch / "etcd"
+        self._closing.callback(_etcd_server, "stop", folder)
+        try:
+            return _etcd_server("start", folder)
+        except DemoFailure:
+            self._closing.close()
+            raise
 
     # ---- nodes ----
 
-    def add_node(self, name: str) -> Node:
-        """A machine with nothing on it but a running agent."""
+    def add_node(self, name: str, **more: Any) -> Node:
+        """A machine with nothing on it but a running agent, which takes these options, too."""
         arena_dir = self.arenas / name
         arena_dir.mkdir(mode=0o700)
         log = self.logs / f"{name}.agent.log"
-        options = self._node_options(name, arena_dir) | {"log_file": log} | self.agent_options
+        options = self._node_options(name, arena_dir) | {"log_file": log} | self.agent_options | more
         words = [f"{key}={value}" for key, value in options.items()]
         agent = _start([self.programs["ckptd"], *words], log)  # what it says before its log is open
         self.nodes[name] = Node(name, arena_dir, agent, log)
@@ -124,6 +141,26 @@ class Cluster:
             reason = getattr(error, "stderr", None) or error
             raise DemoFailure(f"the agent of {name} does not answer: {reason}\n{tail(self.nodes[name].log)}") from error
         return json.loads(asked.stdout)["agents"][0]
+
+    def await_lost(self, standby: str, lost: str) -> None:
+        """Until the standby node is told to take the place of the lost one."""
+        self._await(standby, f"take the place of {lost}", lambda agent: _stands_in(agent, standby, lost))
+
+    def await_stand_in(self, standby: str, lost: str) -> None:
+        """Until it has, and what is committed has all its copies, and its parity, again."""
+
+        def is_protected(agent: dict[str, Any]) -> bool:
+            has_parity = agent["parity"] == 0 or agent["parity_now"] > 0
+            return _stands_in(agent, standby, lost) and agent["copies_now"] == agent["copies"] and has_parity
+
+        self._await(standby, f"get what {lost} had", is_protected)
+
+    def _await(self, name: str, what: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
+        deadline = time.monotonic() + STAND_IN_S
+        while not is_so(self.status(name)):
+            if time.monotonic() > deadline:
+                raise DemoFailure(f"{name} did not {what} within {STAND_IN_S} s\n{tail(self.nodes[name].log)}")
+            time.sleep(0.02)
 
     def counted(self) -> Counter[str]:
         """The counters of all agents that there ever were."""
@@ -190,7 +227,7 @@ class Cluster:
 
     def stop_trainers(self) -> None:
         """Ends this life of the job, as a launcher does when one trainer has failed."""
-        _stop(list(self.trainers().values()))
+        stop_processes(list(self.trainers().values()))
         self._loose.clear()
         for node in self.nodes.values():
             node.trainers.clear()
@@ -204,6 +241,18 @@ class Cluster:
 
     def trainer_log(self, rank: int, name: str) -> str:
         return tail(self.logs / f"{name}.life{self._lives}.rank{rank}.log")
+
+
+def _stands_in(agent: dict[str, Any], standby: str, lost: str) -> bool:
+    return {"node": standby, "instead_of": lost} in agent["stand_ins"]
+
+
+def _etcd_server(command: str, folder: Path) -> str:
+    script = HERE.parents[1] / "scripts" / "etcd_server.sh"
+    done = subprocess.run(["bash", script, command, folder], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise DemoFailure(done.stderr.strip())
+    return done.stdout.strip()
 
 
 def tail(log: Path, lines: int = 15) -> str:
@@ -234,7 +283,7 @@ def _start(command: list[Any], log: Path) -> subprocess.Popen:
         )
 
 
-def _stop(processes: list[subprocess.Popen]) -> None:
+def stop_processes(processes: list[subprocess.Popen]) -> None:
     for process in processes:
         if process.poll() is None:
             process.terminate()

@@ -29,6 +29,7 @@ from run import Run, find_programs
 
 TIERS = ["local", "peer", "decoded", "persistent"]
 LENGTH = 64
+STANDBY = "standby"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -42,8 +43,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--kill-at", type=int, metavar="K", help="iteration in which a node dies (default: random)")
     parser.add_argument("--kill-node", type=int, metavar="I", help="which one (default: random)")
     parser.add_argument("--kill-all", action="store_true", help="kill every node: only storage is left")
+    parser.add_argument("--standby", action="store_true", help="a node stands by and takes the place of the dead one")
     parser.add_argument("--storage-every", type=int, default=5, metavar="K", help="with --kill-all (default 5)")
     parser.add_argument("--protection", default="copies(2)", metavar="P", help="xor:4, rs:4,2, ... (default copies(2))")
+    parser.add_argument(
+        "--coordinator", choices=["directory", "etcd"], default="directory", help="how nodes meet (default directory)"
+    )
     parser.add_argument("--transport", default="tcp", help="between agents, as UCX_TLS names it (default tcp)")
     parser.add_argument("--arena-root", type=Path, default=Path("/dev/shm"), metavar="DIR", help="a tmpfs")
     parser.add_argument("--output", type=Path, default=Path("demo-out"), metavar="DIR", help="for picture and logs")
@@ -59,6 +64,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--storage-every must be at least 1")
     if arguments.kill_all and arguments.kill_node is not None:
         parser.error("--kill-all leaves no choice of --kill-node")
+    if arguments.kill_all and arguments.standby:
+        parser.error("--standby takes the place of one node, and --kill-all leaves none")
     if arguments.kill_at is not None and not 2 <= arguments.kill_at < arguments.iterations:
         parser.error(f"--kill-at must be from 2 to {arguments.iterations - 1}")
     if arguments.kill_node is not None and not 0 <= arguments.kill_node < arguments.nodes:
@@ -84,7 +91,7 @@ def demo(arguments: argparse.Namespace) -> bool:
         "protection": arguments.protection,
         "profile_iterations": max(1, killed_at // 4),  # so that versions are committed before the node dies
     }
-    with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options) as cluster:
+    with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options, arguments.coordinator) as cluster:
         text = corpus.encode(corpus.read_text(arguments.text))
         np.save(cluster.scratch / "text.npy", text)
         ranks = arguments.nodes * arguments.ranks_per_node
@@ -104,6 +111,8 @@ def demo(arguments: argparse.Namespace) -> bool:
             cluster.agent_options |= {"storage": storage, "storage_every": arguments.storage_every}
         for name in names:  # before anything is trained: they have the last word on the options
             cluster.add_node(name)
+        if arguments.standby:
+            cluster.add_node(STANDBY, standby="true")
         check_protection(cluster.status(names[0]), arguments.kill_all)
         progress.say(
             f"{ranks} ranks on {arguments.nodes} nodes train a GPT of {ranks} layers on {len(text):,} characters, "
@@ -120,11 +129,22 @@ def demo(arguments: argparse.Namespace) -> bool:
         protected.live(placement(names, arguments.ranks_per_node), kill=(killed_at, dead, chance.uniform(0.05, 0.95)))
         gone = "agents, trainers and memory" if arguments.kill_all else "agent, trainers and memory"
         progress.say(f"{', '.join(dead)} killed in iteration {killed_at}: {gone} are gone")
-        for i in victims:
+        if arguments.standby:
+            cluster.await_lost(STANDBY, names[victim])
+            protected.reach("node declared lost")
+            cluster.await_stand_in(STANDBY, names[victim])
+            protected.reach("its place taken, copies made again")
+            names[victim] = STANDBY
+            replacement = f"{STANDBY} has its place and what it held"
+        elif arguments.kill_all:
+            replacement = "new nodes take their places, empty"
+        else:
+            replacement = f"node{arguments.nodes} takes its place, empty"
+        for i in [] if arguments.standby else victims:
             names[i] = f"node{arguments.nodes + i if arguments.kill_all else arguments.nodes}"
             cluster.add_node(names[i])
-        replacement = "new nodes take their places" if arguments.kill_all else f"{names[victim]} takes its place"
-        progress.say(f"{replacement}, empty; all trainers start again")
+            protected.reach(f"agent of {names[i]} started")
+        progress.say(f"{replacement}; all trainers start again")
         protected.live(placement(names, arguments.ranks_per_node))
         progress.say(f"with snapshots: loss {protected.first_loss():.3f} -> {protected.last_loss():.3f}\n")
         agents, counted, held = cluster.status(names[0]), cluster.counted(), cluster.held()
@@ -188,6 +208,10 @@ def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed
         print(f"{rank:>4}  {event['main']:<10}{mib(event['bytes']):>10}{times}")
         if event["message"]:
             print(f"      {event['message']}")
+
+    print("\nfrom the kill on")
+    for part, seconds in protected.recovery():
+        print(f"  {part:<36}{seconds:>9.3f} s")
 
     picture = (arguments.output / "losses.png").resolve()
     draw_losses(picture, undisturbed.mean_losses(), protected.mean_losses_by_life(), killed_at)

@@ -32,6 +32,7 @@ class Life:
     """What every rank told between one start of the trainers and their end."""
 
     protocols: list[Path]
+    started_at_s: float
     restored: dict[int, dict] = field(default_factory=dict)
     iterations: dict[int, list[dict]] = field(default_factory=dict)  # by rank
     _offsets: dict[int, int] = field(default_factory=dict)
@@ -73,11 +74,17 @@ class Run:
         self.settings = settings
         self.progress = progress
         self.lives: list[Life] = []
+        self.killed_at_s = 0.0
+        self.milestones: list[tuple[str, float]] = []  # after the kill, before trainers start again: what, and when
+
+    def reach(self, milestone: str) -> None:
+        self.milestones.append((milestone, time.monotonic()))
 
     def live(self, placement: dict[int, str | None], kill: tuple[int, list[str], float] | None = None) -> None:
         """Trains until the end, or until the nodes `kill[1]` were killed when the part `kill[2]` of iteration `kill[0]`
         was done and the other trainers were stopped."""
-        life = Life(self.cluster.start_trainers(placement, self.settings))
+        started_at_s = time.monotonic()
+        life = Life(self.cluster.start_trainers(placement, self.settings), started_at_s)
         self.lives.append(life)
         heard = time.monotonic()
         while not self.cluster.trainers_done():
@@ -86,6 +93,7 @@ class Run:
                 self._show(life, len(placement))
                 if kill is not None and life.reached(len(placement)) >= kill[0] - 1:
                     time.sleep(kill[2] * self._iteration_s(life))
+                    self.killed_at_s = time.monotonic()
                     self.cluster.kill_nodes(kill[1])
                     self.cluster.stop_trainers()
                     life.read()
@@ -144,6 +152,25 @@ class Run:
     def restored(self) -> dict[int, dict]:
         """What restore() did in the last life, by rank."""
         return self.lives[-1].restored
+
+    def recovery(self) -> list[tuple[str, float]]:
+        """Seconds from the kill until all ranks have trained again, by part. Of the ranks the last one counts."""
+        life = self.lives[-1]
+        last = max(life.restored.values(), key=lambda event: event["at_s"])
+        fetch_s, load_s = last["fetch_ms"] / 1e3, last["load_ms"] / 1e3
+        called_at_s = max(event["at_s"] - event["ms"] / 1e3 for event in life.restored.values())
+        trained_at_s = max(events[0]["at_s"] for events in life.iterations.values())
+        times = [
+            *self.milestones,
+            ("trainers stopped and started again", called_at_s),
+            ("decided what to restore", last["at_s"] - fetch_s - load_s),
+            ("fetched", last["at_s"] - load_s),
+            ("loaded", last["at_s"]),
+            ("first iteration", trained_at_s),
+        ]
+        began = [self.killed_at_s, *(at_s for _, at_s in times)]
+        parts = [(name, at_s - before) for (name, at_s), before in zip(times, began, strict=False)]
+        return [*parts, ("from kill to training", trained_at_s - self.killed_at_s)]
 
     def _losses(self, life: Life) -> dict[int, float]:
         return {event["k"]: float.fromhex(event["loss"]) for event in life.iterations.get(0, [])}

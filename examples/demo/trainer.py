@@ -90,7 +90,7 @@ class Protocol:
         self._is_under_way = False  # the capture of the iteration before
 
     def write(self, event: str, **fields: Any) -> None:
-        self._file.write(json.dumps({"event": event, **fields}) + "\n")
+        self._file.write(json.dumps({"event": event, "at_s": time.monotonic(), **fields}) + "\n")
 
     def before_update(self, checkpointer: Checkpointer, k: int) -> None:
         begin = time.perf_counter()

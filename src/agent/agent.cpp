@@ -8,10 +8,11 @@
 
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
+#include "agent/token.hpp"
 #include "agent/trainer_server.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
-#include "coord/directory_store.hpp"
+#include "coord/open_store.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -29,13 +30,16 @@ std::uint64_t start_id() {
   return static_cast<std::uint64_t>(now_ms) << 20 | (random & 0xfffff);
 }
 
-net::TransportOptions transport_options(const Options& options, std::uint32_t node, std::uint64_t arena_id) {
+net::TransportOptions transport_options(const Options& options, std::uint32_t node, std::uint64_t arena_id,
+                                        const std::string& token) {
   net::TransportOptions transport;
   transport.job = options.job;
+  transport.token = token;
   transport.node = node;
   transport.node_instance = arena_id;
   transport.transports = options.transport;
   transport.interface = options.interface;
+  transport.port = options.port;
   transport.chunk_bytes = options.chunk_bytes;
   transport.sub_buffers = options.sub_buffers;
   return transport;
@@ -53,7 +57,7 @@ std::optional<net::Source> serve(const PieceIndex& index, const net::PieceName& 
 
 AgentSetup standard_setup(const Options& options, Log log) {
   return {options,
-          std::make_unique<coord::DirectoryStore>(options.coordination + "/" + options.job),
+          coord::open_store(coord::StoreLocation(options), options.job),
           &net::Transport::create,
           std::move(log),
           {}};
@@ -99,14 +103,15 @@ Agent::Parts::Parts(AgentSetup agent_setup)
       driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
               [this](const std::string& why) { ask_to_stop(why); }, setup.sources},
              node_id, agent_id) {
-  transport = setup.make_transport(transport_options(options, node_id, arena.arena_id()), handlers());
+  const std::string token = find_token(options, *setup.store);
+  transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());
   join_job();
   // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
   StorePoller::Handlers heard;
   heard.root = [this](const protocol::RootRead& read) { driver.store_read(read); };
   heard.life = [this](const protocol::LifeRead& read) { driver.store_read(read); };
   heard.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
-  store_poller = std::make_unique<StorePoller>(*setup.store, std::move(heard), setup.log);
+  store_poller = std::make_unique<StorePoller>(*setup.store, options.lease_ms, std::move(heard), setup.log);
   driver.use(*transport, *store_poller);
   server = std::make_unique<TrainerServer>(options, driver, setup.log);
   core_thread = start_thread("ckptd-core", [this] { driver.run(); });
@@ -132,11 +137,11 @@ net::Transport::Handlers Agent::Parts::handlers() {
   handlers.serve = [this](net::NodeId, const net::PieceName& piece) { return serve(index, piece); };
   handlers.peer_failed = [](net::NodeId) {};  // heartbeats decide who is alive
   handlers.pace = &scheduler;
+  handlers.remark = [log = setup.log](const std::string& sentence) { log->warn("{}", sentence); };
   return handlers;
 }
 
 void Agent::Parts::join_job() {
-  coord::job_token(*setup.store);
   coord::register_node(*setup.store,
                        {options.node, node_id, arena.arena_id(), agent_id, ::getpid(), transport->address()});
 }

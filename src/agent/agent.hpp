@@ -22,7 +22,7 @@ struct AgentSetup {
   std::vector<persist::SourceFactory> sources = {};  // of versions, besides storage; the same on all nodes
 };
 
-// With the directory as store and UCX as transport.
+// With the store that the option `coordination` names, and UCX as transport.
 AgentSetup standard_setup(const Options& options, Log log);
 
 class Agent {

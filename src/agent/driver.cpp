@@ -22,6 +22,7 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   config.protection = options.chosen_protection();
   config.strategy = options.placement;
   config.domain = options.domain;
+  config.standby = options.standby;
   config.storage = !options.storage.empty() || has_sources;
   config.storage_writes = !options.storage.empty();
   config.storage_every = options.storage_every;
@@ -34,6 +35,22 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   config.lease_ms = options.lease_ms;
   config.node_wait_ms = options.node_wait_ms;
   return config;
+}
+
+const char* sentence_of(net::Reach reach) {
+  switch (reach) {
+    case net::Reach::answers:
+      return "its agent answers at its door; it is too slow, or was away for a moment";
+    case net::Reach::silent:
+      return "its machine answers and its agent does not, as if it were stopped";
+    case net::Reach::ended:
+      return "its machine answers, and its agent has ended";
+    case net::Reach::unreachable:
+      return "its machine cannot be reached; it is down, or the network is cut";
+    case net::Reach::unknown:
+      break;
+  }
+  return "it is not known where it was";
 }
 
 protocol::TimeMs now_ms() {
@@ -80,6 +97,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
       id_(node),
       agent_id_(agent_id),
       chronicle_(parts.log),
+      hook_(parts.options.member_hook, parts.log),
       segments_(parts.arena,
                 {parts.options.arena_bytes, core_config(parts.options, false, node, 0).local_slots,
                  core_config(parts.options, false, node, 0).held_slots},
@@ -124,7 +142,11 @@ void Driver::run() {
   const std::int64_t tick_ms = std::max<std::int64_t>(parts_.options.heartbeat_ms / 2, 1);
   Deadline tick = Deadline::in_ms(0);
   while (!parts_.queue.closed()) {
-    if (const auto task = parts_.queue.take(tick)) run_task(*task);
+    const auto wanted_at = core_.tick_wanted_at();
+    const Deadline wanted = wanted_at ? Deadline::in_ms(*wanted_at - now_ms()) : tick;
+    const auto task = parts_.queue.take(wanted.at() < tick.at() ? wanted : tick);
+    if (task) run_task(*task);
+    if (!task && wanted_at) run_task([this] { handle(protocol::Tick{}); });
     if (!tick.passed()) continue;
     tick = Deadline::in_ms(tick_ms);
     run_task([this] {
@@ -206,6 +228,57 @@ void Driver::carry_out(const protocol::ReleaseSegment& release) { segments_.remo
 void Driver::carry_out(const protocol::ListStorage&) { storage_->list(); }
 void Driver::carry_out(const protocol::StartWrite& write) { storage_->write(write); }
 void Driver::carry_out(const protocol::CommitStep& commit) { storage_->commit(commit); }
+
+// What to do about a lost node depends on whether its machine answers, so its door is knocked at first. What becomes of
+// it meanwhile is told after.
+void Driver::carry_out(const protocol::MemberChanged& changed) {
+  if (const auto knocking = knocking_.find(changed.node); knocking != knocking_.end()) {
+    knocking->second.push_back(changed);
+    return;
+  }
+  const auto found = nodes_.find(changed.node);
+  if (changed.change != protocol::Change::lost || found == nodes_.end()) return tell(changed, net::Reach::unknown);
+  knocking_[changed.node];
+  const auto answered = [alive = parts_.queue.weak_from_this(), this, changed](net::Reach reach) {
+    if (const auto queue = alive.lock()) queue->post([=, this] { door_answered(changed, reach); });
+  };
+  transport_->probe(changed.node, found->second.arena_id, found->second.address, answered);
+}
+
+void Driver::door_answered(const protocol::MemberChanged& lost, net::Reach reach) {
+  tell(lost, reach);
+  const auto since = knocking_.extract(lost.node);
+  for (const protocol::MemberChanged& changed : since.mapped()) tell(changed, net::Reach::unknown);
+}
+
+void Driver::tell(const protocol::MemberChanged& changed, net::Reach reach) {
+  const std::string node = node_name(changed.node);
+  const std::string by = changed.by == protocol::no_node ? "" : node_name(changed.by);
+  MemberNews news{parts_.options.job, "", node, by, ""};
+  switch (changed.change) {
+    case protocol::Change::lost:
+      chronicle_.note("node " + node + " does not answer any more: " + sentence_of(reach));
+      news.change = "lost";
+      news.reason = name_of(reach);
+      lost_[changed.node] = reach;
+      break;
+    case protocol::Change::replaced:
+      chronicle_.note("node " + by + ", which stood by, takes the place of node " + node);
+      news.change = "replaced";
+      break;
+    case protocol::Change::returned:
+      chronicle_.note("node " + node + " is back");
+      news.change = "returned";
+      lost_.erase(changed.node);
+      break;
+    case protocol::Change::released:
+      chronicle_.note("the job goes on without node " + node);
+      news.change = "released";
+      lost_.erase(changed.node);
+      break;
+  }
+  hook_.tell(std::move(news));
+}
 
 void Driver::carry_out(const protocol::Notice& notice) { chronicle_.note(notice.text); }
 

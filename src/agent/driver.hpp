@@ -16,6 +16,7 @@
 #include "agent/chronicle.hpp"
 #include "agent/core_queue.hpp"
 #include "agent/fetches.hpp"
+#include "agent/member_hook.hpp"
 #include "agent/message_codec.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/segments.hpp"
@@ -96,12 +97,15 @@ class Driver : public TrainerRequests {
   void carry_out(const protocol::ListStorage& list);
   void carry_out(const protocol::StartWrite& write);
   void carry_out(const protocol::CommitStep& commit);
+  void carry_out(const protocol::MemberChanged& changed);
   void carry_out(const protocol::Notice& notice);
   template <class OfTrainer>
   void carry_out(const OfTrainer& effect) {
     desk_.carry_out(effect);
   }
 
+  void tell(const protocol::MemberChanged& changed, net::Reach reach);
+  void door_answered(const protocol::MemberChanged& lost, net::Reach reach);
   void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
   void source_damaged(const std::string& shard, Version version, protocol::NodeId node, bool is_wrong);
   void look_again(const VerifyRequest& request);
@@ -122,6 +126,7 @@ class Driver : public TrainerRequests {
   net::Transport* transport_ = nullptr;
   StorePoller* store_ = nullptr;
   Chronicle chronicle_;
+  MemberHook hook_;
   Segments segments_;
   std::optional<StorageTier> storage_;  // where the option says so
   Fetches fetches_;
@@ -130,6 +135,8 @@ class Driver : public TrainerRequests {
   std::deque<protocol::Event> events_;  // of the core thread's own making, handled before anything else
   bool handling_ = false;
   std::map<protocol::NodeId, coord::NodeEntry> nodes_;
+  std::map<protocol::NodeId, net::Reach> lost_;                                // members, as far as this agent has led
+  std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> knocking_;  // at whose doors; what came since
   std::set<protocol::SlotRef> verifying_;
   Version committed_;
   std::optional<Clock::time_point> committed_at_;  // heard of by this agent

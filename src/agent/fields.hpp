@@ -78,6 +78,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("sequence", report.sequence);
   v.field("epoch", report.epoch);
   v.field("domain", report.domain);
+  v.field("standby", report.standby);
   v.field("highest_commit", report.highest_commit);
   v.field("newest_seen", report.newest_seen);
   v.field("ranks", report.ranks);
@@ -156,6 +157,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.shards("wanted", directive.wanted);
   v.field("missing_ranks", directive.missing_ranks);
   v.field("missing_nodes", directive.missing_nodes);
+  v.field("stand_ins", directive.stand_ins);
   v.field("copies_now", directive.copies_now);
   v.field("parity_now", directive.parity_now);
   v.field("stranded", directive.stranded);
@@ -185,6 +187,11 @@ void visit_fields(auto& v, Is<protocol::Member> auto& member) {
   v.field("arena_id", member.arena_id);
 }
 
+void visit_fields(auto& v, Is<protocol::StandIn> auto& stand_in) {
+  v.field("lost", stand_in.lost);
+  v.field("by", stand_in.by);
+}
+
 void visit_fields(auto& v, Is<protocol::Seat> auto& seat) {
   v.field("rank", seat.rank);
   v.field("node", seat.node);
@@ -200,6 +207,7 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("decision", record.decision);
   v.field("members", record.members);
   v.field("members_life", record.members_life);
+  v.field("stand_ins", record.stand_ins);
   v.field("seats", record.seats);
   v.field("strategy", record.strategy);
   v.field("protection", record.protection);

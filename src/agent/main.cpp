@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,8 +93,17 @@ class Herald {
   UniqueFd pipe_;
 };
 
+// Connections of other nodes, the arena's files, and storage: 1024 descriptors may be too few, and nobody minds more.
+void allow_many_descriptors() {
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return;
+  descriptors.rlim_cur = descriptors.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &descriptors);
+}
+
 int serve(const Options& options, Herald herald) {
   const UniqueFd signals(block_signals());
+  allow_many_descriptors();
   agent::Log log;
   try {
     arena::make_node_directory(options.node_dir());  // where the log is, too
@@ -166,11 +176,15 @@ int main(int argc, char** argv) {
 
   bool detach = false;
   app.add_flag("--detach", detach, "Run in the background; return once trainers can connect");
+  bool standby = false;
+  app.add_flag("--standby", standby, "The same as standby=true: take the place of a node that is lost");
   app.set_version_flag("--version", std::string(CKPT_VERSION));
   CLI11_PARSE(app, argc, argv);
   try {
     ::umask(077);
-    const Options options = parse_options(Reader::agent, option_pairs(app.remaining()), environ);
+    OptionPairs pairs = option_pairs(app.remaining());
+    if (standby) pairs.emplace_back("standby", "true");
+    const Options options = parse_options(Reader::agent, pairs, environ);
     return detach ? serve_detached(options) : serve(options, Herald());
   } catch (const std::exception& failure) {
     std::cerr << "ckptd: " << failure.what() << '\n';

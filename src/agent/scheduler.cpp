@@ -18,6 +18,7 @@ using schedule::Outlook;
 
 constexpr double usable = 0.9;           // of an idle span
 constexpr std::size_t begun_max = 4096;  // communications of a stream that run at once
+constexpr std::size_t versions_max = 8;  // whose bytes are counted
 
 schedule::OutlookOptions outlook_options(const Options& options) {
   schedule::OutlookOptions outlook;
@@ -183,12 +184,8 @@ void Scheduler::landed(const net::SentChunk& chunk) {
               chunk.piece.shard, chunk.size_bytes});
   const std::lock_guard lock(mutex_);
   ++chunks_;
-  if (chunk.piece.version != version_) {
-    whole_version_bytes_ = version_bytes_;
-    version_bytes_ = 0;
-    version_ = chunk.piece.version;
-  }
-  version_bytes_ += chunk.size_bytes;
+  sent_bytes_[chunk.piece.version] += chunk.size_bytes;
+  if (sent_bytes_.size() > versions_max) sent_bytes_.erase(sent_bytes_.begin());
   // One that met a communication of training says little about the link.
   if (chunk.alone && undisturbed_since_ && *undisturbed_since_ == begun())
     pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us));
@@ -198,7 +195,7 @@ std::int64_t Scheduler::ask_again_us() const {
   const std::lock_guard lock(mutex_);
   if (is_learning_) return 20'000;
   // Late by a small part of an iteration at most: looking takes time from training, too.
-  return std::clamp<std::int64_t>(std::llround(1e6 * iteration_s() / 500), 100, 2'000);
+  return std::clamp<std::int64_t>(std::llround(1e6 * iteration_s() / 250), 100, 4'000);
 }
 
 json Scheduler::status() const {
@@ -249,10 +246,11 @@ std::optional<schedule::PlanRequest> Scheduler::plan_request() const {
     if (profile.iterations != 0 && (tightest == nullptr || profile.idle_s() < tightest->idle_s())) tightest = &profile;
   }
   const auto link = pacer_.link();
-  if (tightest == nullptr || !link || whole_version_bytes_ == 0) return std::nullopt;
+  if (tightest == nullptr || !link || sent_bytes_.size() < 2) return std::nullopt;
   schedule::PlanRequest request;
   for (const auto& span : tightest->spans) request.spans_s.push_back(span.mean_s);
-  request.checkpoint_bytes = whole_version_bytes_;
+  request.checkpoint_bytes = std::prev(sent_bytes_.end(), 2)->second;  // the newest may be on its way
+  request.least_bytes = std::min<std::uint64_t>(net::wire::grain_bytes, pacer_.chunk_bytes());
   request.reserved_bytes = pacer_.chunk_bytes() * options_.sub_buffers;
   request.buffers = options_.sub_buffers;
   request.usable = usable;

@@ -79,9 +79,7 @@ class Scheduler : public net::Pace {
   // Where the last chunk left alone into an idle network: communications that had begun by then.
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
-  std::uint64_t version_ = 0;  // of the chunks that leave now
-  std::uint64_t version_bytes_ = 0;
-  std::uint64_t whole_version_bytes_ = 0;  // of the version before it
+  std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by version, of the newest ones
 };
 
 }  // namespace ckpt::agent

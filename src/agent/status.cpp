@@ -71,7 +71,7 @@ std::string Driver::what_is_missing() const {
   const protocol::NodeStatus status = core_.status();
   const auto name = [this](NodeId node) { return node_name(node); };
   const auto number = [](protocol::Rank rank) { return std::to_string(rank); };
-  if (status.root == protocol::no_node) return "no agent leads the job; is the coordination directory reachable?";
+  if (status.root == protocol::no_node) return "no agent leads the job; is the coordination store reachable?";
   if (!status.missing_nodes.empty())
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
   const bool undecided = status.decision.verdict == protocol::Verdict::undecided;
@@ -163,12 +163,19 @@ json Driver::status_json() const {
   const placement::Protection protection = parts_.options.chosen_protection();
   json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
   for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
-  json present = json::array(), missing_nodes = json::array(), notices = json::array();
+  json present = json::array(), missing_nodes = json::array(), stand_ins = json::array(), notices = json::array();
+  json lost = json::array();
+  for (const auto& [node, reach] : lost_) {
+    if (status.is_root) lost.push_back({{"node", node_name(node)}, {"reason", name_of(reach)}});
+  }
+  for (const protocol::StandIn& each : status.stand_ins)
+    stand_ins.push_back({{"node", node_name(each.by.node)}, {"instead_of", node_name(each.lost)}});
   for (const NodeId node : status.nodes_present) present.push_back(node_name(node));
   for (const NodeId node : status.missing_nodes) missing_nodes.push_back(node_name(node));
   for (const NoticeEntry& notice : chronicle_.notices())
     notices.push_back({{"first", notice.first}, {"last", notice.last}, {"times", notice.times}, {"text", notice.text}});
   const Counters& counters = chronicle_.counters;
+  const net::Strangers strangers = transport_ != nullptr ? transport_->strangers() : net::Strangers{};
   return {{"job", parts_.options.job},
           {"node", parts_.options.node},
           {"node_id", id_},
@@ -204,10 +211,14 @@ json Driver::status_json() const {
             {"left_bytes", segments_.space_left_bytes()}}},
           {"schedule", parts_.scheduler.status()},
           {"transport", transport_ != nullptr ? transport_->description() : ""},
+          {"strangers", {{"count", strangers.count}, {"last", strangers.last}}},
           {"nodes", std::move(nodes)},
           {"nodes_present", std::move(present)},
           {"missing_ranks", status.missing_ranks},
           {"missing_nodes", std::move(missing_nodes)},
+          {"standby", parts_.options.standby},
+          {"stand_ins", std::move(stand_ins)},
+          {"lost", std::move(lost)},
           {"notices", std::move(notices)},
           {"counters",
            {{"commits", counters.commits},

@@ -1,6 +1,6 @@
 #include "agent/store_poller.hpp"
 
-#include <chrono>
+#include <algorithm>
 #include <utility>
 
 #include "agent/record_codec.hpp"
@@ -10,8 +10,10 @@
 namespace ckpt::agent {
 namespace {
 
-constexpr std::chrono::milliseconds poll_interval{150};
-constexpr int polls_per_nodes_poll = 2;
+// Of a store that does not tell of changes, or has fallen silent.
+constexpr std::chrono::milliseconds poll_interval{150}, nodes_poll_interval{300};
+// Of one that tells.
+constexpr std::chrono::milliseconds check_interval{2000}, nodes_check_interval{30'000};
 
 template <class Record>
 Record parsed(const std::optional<Record>& record, const char* key) {
@@ -24,10 +26,12 @@ Record parsed(const std::optional<Record>& record, const char* key) {
 
 }  // namespace
 
-StorePoller::StorePoller(coord::Store& store, Handlers handlers, Log log)
+StorePoller::StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log)
     : store_(store),
       handlers_(std::move(handlers)),
       log_(std::move(log)),
+      trust_(lease_ms / 2),
+      watch_(store.watch([this](const coord::Entry& entry) { heard(entry); })),
       thread_(start_thread("ckptd-store", [this] { run(); })) {}
 
 StorePoller::~StorePoller() {
@@ -42,7 +46,7 @@ StorePoller::~StorePoller() {
 void StorePoller::swap(const protocol::SwapRoot& swap) {
   {
     const std::lock_guard lock(mutex_);
-    root_swap_ = swap;
+    work_.root = swap;
   }
   wake_.notify_all();
 }
@@ -50,45 +54,69 @@ void StorePoller::swap(const protocol::SwapRoot& swap) {
 void StorePoller::swap(const protocol::SwapLife& swap) {
   {
     const std::lock_guard lock(mutex_);
-    life_swap_ = swap;
+    work_.life = swap;
   }
   wake_.notify_all();
 }
 
+void StorePoller::heard(const coord::Entry& entry) {
+  {
+    const std::lock_guard lock(mutex_);
+    heard_at_ = Clock::now();
+    work_.told[entry.key] = entry;
+  }
+  wake_.notify_all();
+}
+
+// With the lock.
+bool StorePoller::is_told() const { return heard_at_ && Clock::now() - *heard_at_ < trust_; }
+
+// With the lock.
+StorePoller::Clock::time_point StorePoller::next_poll() const {
+  if (!polled_at_) return {};
+  if (!is_told()) return *polled_at_ + poll_interval;
+  return std::min(*polled_at_ + check_interval, *heard_at_ + trust_);
+}
+
 void StorePoller::run() {
-  auto due = std::chrono::steady_clock::now();
-  for (int polls = 0;;) {
-    std::optional<protocol::SwapRoot> root_swap;
-    std::optional<protocol::SwapLife> life_swap;
+  for (;;) {
+    Work work;
+    bool is_due = false;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait_until(lock, due, [&] { return stop_ || root_swap_ || life_swap_; });
+      wake_.wait_until(lock, next_poll(), [&] { return stop_ || work_.root || work_.life || !work_.told.empty(); });
       if (stop_) return;
-      root_swap = std::exchange(root_swap_, std::nullopt);
-      life_swap = std::exchange(life_swap_, std::nullopt);
+      work = std::exchange(work_, {});
+      is_due = Clock::now() >= next_poll();
     }
-    // One that failed is not answered, lest the core asks again at once; it does with the next poll.
-    if (root_swap)
-      attempt(writing, [&] {
-        store_.put_if("root", to_text(root_swap->record), root_swap->expected_revision);
-        read_root();
-      });
-    if (life_swap)
-      attempt(writing, [&] {
-        store_.put_if("life", to_text(life_swap->record), life_swap->expected_revision);
-        read_life();
-      });
-    if (std::chrono::steady_clock::now() < due) continue;
-    attempt(reading, [&] { poll(polls++ % polls_per_nodes_poll == 0); });
-    due = std::chrono::steady_clock::now() + poll_interval;
+    swap_records(work);
+    take(work.told);
+    if (is_due) {
+      attempt(reading, [&] { poll(); });
+      polled_at_ = Clock::now();
+    }
   }
+}
+
+// One that failed is not answered, lest the core asks again at once; it does with the next poll.
+void StorePoller::swap_records(const Work& work) {
+  if (work.root)
+    attempt(writing, [&] {
+      store_.put_if("root", to_text(work.root->record), work.root->expected_revision);
+      read_root();
+    });
+  if (work.life)
+    attempt(writing, [&] {
+      store_.put_if("life", to_text(work.life->record), work.life->expected_revision);
+      read_life();
+    });
 }
 
 void StorePoller::attempt(Access access, const std::function<void()>& body) {
   try {
     body();
     note(access, "");
-  } catch (const Failure& failure) {
+  } catch (const std::exception& failure) {
     note(access, failure.what());
   }
 }
@@ -109,26 +137,49 @@ std::string StorePoller::trouble() const {
   return troubles_[reading].empty() ? troubles_[writing] : troubles_[reading];
 }
 
-void StorePoller::poll(bool nodes_too) {
+// What the store told by itself. Of a record that was removed, reading tells whether it is there again. That nothing is
+// wrong only a poll finds.
+void StorePoller::take(const std::map<std::string, coord::Entry>& told) {
+  std::vector<coord::NodeEntry> nodes;
+  for (const auto& [key, entry] : told) try {
+      if (key == "root") entry.revision != 0 ? take_root(entry) : read_root();
+      if (key == "life") entry.revision != 0 ? take_life(entry) : read_life();
+      if (!key.starts_with("nodes/") || entry.revision == 0) continue;
+      if (auto node = coord::node_entry(entry)) nodes.push_back(std::move(*node));
+    } catch (const std::exception& failure) {
+      note(reading, failure.what());
+    }
+  if (!nodes.empty()) handlers_.nodes(nodes);
+}
+
+void StorePoller::poll() {
   read_root();
   read_life();
-  if (nodes_too) handlers_.nodes(coord::registered_nodes(store_));
+  const auto interval = [&] {
+    const std::lock_guard lock(mutex_);
+    return is_told() ? nodes_check_interval : nodes_poll_interval;
+  }();
+  if (nodes_polled_at_ && Clock::now() - *nodes_polled_at_ < interval) return;
+  handlers_.nodes(coord::registered_nodes(store_));
+  nodes_polled_at_ = Clock::now();
 }
 
-void StorePoller::read_root() {
-  const auto entry = store_.get("root");
-  handlers_.root(entry ? protocol::RootRead{entry->revision, parsed(root_record(entry->value), "root")}
-                       : protocol::RootRead{});
+void StorePoller::read_root() { take_root(store_.get("root")); }
+void StorePoller::read_life() { take_life(store_.get("life")); }
+
+void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
+  if (!entry) return handlers_.root({});
+  if (entry->value != root_.text) root_ = {entry->value, parsed(root_record(entry->value), "root")};
+  handlers_.root({entry->revision, root_.record});
 }
 
-void StorePoller::read_life() {
-  const auto entry = store_.get("life");
-  handlers_.life(entry ? protocol::LifeRead{entry->revision, parsed(life_record(entry->value), "life")}
-                       : protocol::LifeRead{});
+void StorePoller::take_life(const std::optional<coord::Entry>& entry) {
+  if (entry && entry->value != life_.text) life_ = {entry->value, parsed(life_record(entry->value), "life")};
+  handlers_.life(entry ? protocol::LifeRead{entry->revision, life_.record} : protocol::LifeRead{});
   if (!entry && life_seen_)
     throw Failure(CKPT_ERR_CORRUPT,
-                  "the job's records have vanished from the coordination directory; stop the job's agents (ckptctl "
-                  "stop) and start it again, to make new ones");
+                  "the job's records have vanished from the coordination store; stop the job's agents (ckptctl stop) "
+                  "and start it again, to make new ones");
   life_seen_ = entry.has_value();
 }
 

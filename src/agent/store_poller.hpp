@@ -1,13 +1,16 @@
 // Keeps an eye on the coordination store and writes to it what the core asks for.
 //
-// Owns one thread, the only one that touches the store after start, since it may be slow or gone. An outage is logged
-// once, and once when it is over; reading and writing may fail apart from each other. Results go to the callbacks, on
-// that thread.
+// Where the store tells of changes by itself, and has told anything lately (a living root renews its record all the
+// time), the store is read only seldom, in case that something was missed; else it is polled. Owns one thread, the only
+// one that calls the store after start, since it may be slow or gone. An outage is logged once, and once when it is
+// over; reading and writing may fail apart from each other. Results go to the callbacks, on that thread.
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,10 +30,10 @@ class StorePoller {
   struct Handlers {
     std::function<void(const protocol::RootRead&)> root;
     std::function<void(const protocol::LifeRead&)> life;
-    std::function<void(const std::vector<coord::NodeEntry>&)> nodes;
+    std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all, or those that changed
   };
-  // `store` outlives this object.
-  StorePoller(coord::Store& store, Handlers handlers, Log log);
+  // `store` outlives this object. `lease_ms`: the root renews its record four times in it.
+  StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log);
   ~StorePoller();
   StorePoller(const StorePoller&) = delete;
   StorePoller& operator=(const StorePoller&) = delete;
@@ -44,26 +47,51 @@ class StorePoller {
   std::string trouble() const;
 
  private:
+  using Clock = std::chrono::steady_clock;
   enum Access { reading, writing };  // each with its own trouble; swapping is writing
+  struct Work {                      // what there is to do at once
+    std::optional<protocol::SwapRoot> root;
+    std::optional<protocol::SwapLife> life;
+    std::map<std::string, coord::Entry> told;
+  };
 
   void run();
   void attempt(Access access, const std::function<void()>& body);
   void note(Access access, const std::string& trouble);
-  void poll(bool nodes_too);
+  // Taken apart once: most reads find what was there before.
+  template <class Record>
+  struct Known {
+    std::string text = "none";  // of no record
+    Record record;
+  };
+
+  void heard(const coord::Entry& entry);  // [the store's thread]
+  bool is_told() const;
+  Clock::time_point next_poll() const;
+  void swap_records(const Work& work);
+  void take(const std::map<std::string, coord::Entry>& told);
+  void poll();
   void read_root();
   void read_life();
+  void take_root(const std::optional<coord::Entry>& entry);
+  void take_life(const std::optional<coord::Entry>& entry);
 
   coord::Store& store_;
   const Handlers handlers_;
   const Log log_;
+  const std::chrono::milliseconds trust_;  // how long a watch is trusted after it told something
+  Known<protocol::RootRecord> root_;
+  Known<protocol::LifeRecord> life_;
   bool life_seen_ = false;
+  std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // of the thread alone
 
   mutable std::mutex mutex_;  // for all below
   std::condition_variable wake_;
-  std::optional<protocol::SwapRoot> root_swap_;
-  std::optional<protocol::SwapLife> life_swap_;
+  Work work_;
+  std::optional<Clock::time_point> heard_at_;
   std::array<std::string, 2> troubles_;  // by Access
   bool stop_ = false;
+  const std::unique_ptr<coord::Watch> watch_;
   std::thread thread_;
 };
 

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/own_directory.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -99,6 +100,12 @@ void make_node_directory(const std::string& path) {
   for (auto slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
     make_directory(path.substr(0, slash));
   make_directory(path);
+  const auto job_directory = path.rfind('/');
+  const auto arena_directory = job_directory == 0 ? std::string::npos : path.rfind('/', job_directory - 1);
+  if (arena_directory != std::string::npos && arena_directory != 0) {
+    require_own_directory(path.substr(0, arena_directory), "arena_dir");
+    require_own_directory(path.substr(0, job_directory), "arena_dir");
+  }
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
     throw Failure(CKPT_ERR_INVALID, "the arena " + path + " belongs to another user; set arena_dir to one of your own");

@@ -106,6 +106,26 @@ struct AbsolutePath {
   static std::string text(const std::string& from) { return from; }
 };
 
+// Of a file that need not be named.
+struct OptionalPath {
+  static void parse(std::string& to, std::string_view text) {
+    to.clear();
+    if (!text.empty()) AbsolutePath::parse(to, text);
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
+// Where agents meet.
+struct Coordination {
+  static void parse(std::string& to, std::string_view text) {
+    if (text.starts_with("etcd://") || text.starts_with("etcds://")) return Text::parse(to, text);
+    if (!text.starts_with('/'))
+      throw BadValue{"must be an absolute path, or etcd://host:port as docs/coordination.md says"};
+    AbsolutePath::parse(to, text);
+  }
+  static std::string text(const std::string& from) { return from; }
+};
+
 // Of persistent storage; none where empty.
 struct Location {
   static void parse(std::string& to, std::string_view text) {
@@ -189,6 +209,14 @@ struct Sending {
   static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "at_once"; }
 };
 
+struct Flag {
+  static void parse(bool& to, std::string_view text) {
+    if (text != "true" && text != "false") throw BadValue{"must be true or false"};
+    to = text == "true";
+  }
+  static std::string text(bool from) { return from ? "true" : "false"; }
+};
+
 struct Key {
   const char* name;
   const char* standard;  // default as text; empty: computed or none, then `standard_help` says how
@@ -239,9 +267,20 @@ const std::array keys = {
                                              "Directory in a tmpfs under which checkpoints are held in memory."),
     entry<&Options::arena_bytes, Bytes>("arena_bytes", "0", "", agent, 0,
                                         "Most memory the node's arena may take; 0: what the file system has."),
-    entry<&Options::coordination, AbsolutePath>(
+    entry<&Options::coordination, Coordination>(
         "coordination", "", "`/tmp/ckptengine-<uid>`", agent | tool, 0,
-        "Directory, the same on all nodes of the job, through which agents find each other."),
+        "Through what agents find each other, the same on all nodes of the job: a directory, or etcd as "
+        "`etcd://host:port,host:port/prefix` (`etcds://` with TLS)."),
+    entry<&Options::etcd_user, Text>("etcd_user", "", "none", agent | tool, 0, "User at etcd, where it has users."),
+    entry<&Options::etcd_password_file, OptionalPath>("etcd_password_file", "", "none", agent | tool, 0,
+                                                      "File with that user's password, of mode 0600."),
+    entry<&Options::etcd_ca_file, OptionalPath>(
+        "etcd_ca_file", "", "the system's", agent | tool, 0,
+        "File with the certificates (PEM) of those who may vouch for etcd's servers."),
+    entry<&Options::etcd_cert_file, OptionalPath>("etcd_cert_file", "", "none", agent | tool, 0,
+                                                  "File with the certificate (PEM) that is shown to etcd."),
+    entry<&Options::etcd_key_file, OptionalPath>("etcd_key_file", "", "none", agent | tool, 0,
+                                                 "File with the key (PEM) of that certificate."),
     entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
                                           "On how many nodes each shard is held, the own one included; short for "
                                           "`protection=copies(m)`."),
@@ -255,6 +294,12 @@ const std::array keys = {
                                           "`mixed`, `cover`, `sharded`, `sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
+    entry<&Options::standby, Flag>("standby", "false", "", agent, 0,
+                                   "`true`: this node takes the place of one that is lost; until then no rank sits on "
+                                   "it, and it holds nothing."),
+    entry<&Options::member_hook, Text>("member_hook", "", "none", agent | tool, 0,
+                                       "Command or http(s) URL that the agent which leads the job calls when a node is "
+                                       "lost, replaced, back, or no longer used ([operations](operations.md))."),
     entry<&Options::storage, Location>("storage", "", "none", engine | agent | tool, 0,
                                        "Where versions are kept when memory is gone: a directory that all nodes see, "
                                        "or `nfs://server/export/path`."),
@@ -305,6 +350,12 @@ const std::array keys = {
                                      "How agents reach each other, as UCX_TLS names it: `tcp`, `shm`, `all`."),
     entry<&Options::interface, Text>("interface", "", "UCX chooses", agent, 0,
                                      "Network device that agents use, as UCX names it."),
+    entry<&Options::port, Count<0, 65528>>("port", "0", "", agent, 0,
+                                           "TCP port at which the agent lets others of its job in; it uses the seven "
+                                           "after it, too. 0: any that are free."),
+    entry<&Options::token_file, OptionalPath>(
+        "token_file", "", "the token is a record of `coordination`", agent, 0,
+        "File of mode 0600 with the job's token, the same on all nodes; `ckptctl token FILE` makes one."),
     entry<&Options::heartbeat_ms, Milliseconds>("heartbeat_ms", "250", "", agent, 0, "How often agents say they live."),
     entry<&Options::node_timeout_ms, Milliseconds>("node_timeout_ms", "2000", "", agent, 0,
                                                    "Silence after which a node is taken for dead."),

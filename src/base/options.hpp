@@ -31,10 +31,17 @@ struct Options {
   std::string arena_dir;
   std::uint64_t arena_bytes;
   std::string coordination;
+  std::string etcd_user;
+  std::string etcd_password_file;
+  std::string etcd_ca_file;
+  std::string etcd_cert_file;
+  std::string etcd_key_file;
   std::uint32_t copies;
   std::optional<placement::Protection> protection;  // where given it counts, and not `copies`
   std::optional<placement::Strategy> placement;     // none: by what the ranks hold
   std::string domain;
+  bool standby;
+  std::string member_hook;
   std::string storage;
   std::int64_t storage_every;
   std::int64_t storage_interval_s;
@@ -53,6 +60,8 @@ struct Options {
   std::uint32_t sub_buffers;
   std::string transport;
   std::string interface;
+  std::uint16_t port;
+  std::string token_file;
   std::int64_t heartbeat_ms;
   std::int64_t node_timeout_ms;
   std::int64_t lease_ms;

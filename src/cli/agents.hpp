@@ -9,13 +9,14 @@
 
 #include "arena/node_arena.hpp"
 #include "base/frame_socket.hpp"
+#include "coord/open_store.hpp"
 
 namespace ckpt::cli {
 
 // Which arenas a command is about.
 struct Scope {
   std::string arena_dir;
-  std::string coordination;
+  coord::StoreLocation coordination;
   std::string job;   // empty: every job's
   std::string node;  // empty: every node's
 };

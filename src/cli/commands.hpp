@@ -19,6 +19,19 @@ struct Result {
 // What the agents on this machine are doing.
 Result status(const Scope& scope);
 
+struct HookRequest {
+  std::string hook;  // as in the option member_hook
+  std::string job;
+  std::string change;  // lost, replaced, returned, released
+  std::string node;
+  std::string stand_in;
+  std::string reason;
+  bool dry_run = false;
+};
+
+// Calls the member hook as the agents would, or only says how.
+Result hook(const HookRequest& request);
+
 struct TraceOptions {
   std::uint32_t iterations = 3;  // the last whole ones
   std::string output = "trace.json";
@@ -27,6 +40,9 @@ struct TraceOptions {
 
 // Writes what the agents recorded of the last iterations, as trace events and as a plot.
 Result trace(const Scope& scope, const TraceOptions& options);
+
+// Writes a fresh token for a job to a new file that only this user can read.
+Result make_token(const std::string& path);
 
 // Ends the agents on this machine; arenas stay. Waits until each has let go of its arena, with a deadline.
 Result stop(const Scope& scope);

@@ -12,7 +12,7 @@
 #include "cli/commands.hpp"
 #include "cli/findings.hpp"
 #include "cli/table.hpp"
-#include "coord/directory_store.hpp"
+#include "coord/open_store.hpp"
 
 namespace ckpt::cli {
 namespace {
@@ -45,10 +45,17 @@ Finding shared_memory(const Scope& scope) {
 }
 
 Finding coordination(const Scope& scope) {
-  const std::string where = existing_part(scope.coordination);
+  const std::string& at = scope.coordination.at;
+  if (scope.coordination.is_etcd()) try {
+      const std::size_t jobs = coord::jobs_with_records(scope.coordination).size();
+      return {Health::good, "coordination", at + " answers, and has records of " + std::to_string(jobs) + " jobs"};
+    } catch (const Failure& failure) {
+      return {Health::bad, "coordination", failure.what()};
+    }
+  const std::string where = existing_part(at);
   if (::access(where.c_str(), R_OK | W_OK | X_OK) != 0)
     return {Health::bad, "coordination", "cannot write in " + where + ": " + std::strerror(errno)};
-  return {Health::good, "coordination", scope.coordination + " can be written"};
+  return {Health::good, "coordination", at + " can be written"};
 }
 
 // Of an agent that answers with this status.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 #include <vector>
@@ -12,44 +13,35 @@
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"
+#include "cli/knock.hpp"
 #include "cli/table.hpp"
-#include "coord/directory_store.hpp"
+#include "coord/open_store.hpp"
+#include "coord/registry.hpp"
 
 namespace ckpt::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A root renews its record every lease_ms / 4, 500 ms unless options say otherwise.
-constexpr std::chrono::milliseconds watch_root{1500};
+// A root that somebody obeys renews its record every lease_ms / 4, 500 ms unless options say otherwise.
+constexpr std::chrono::milliseconds watch_records{1500};
+constexpr std::int64_t knock_timeout_ms = 1000;
 
 std::set<std::string> jobs_in(const Scope& scope) {
   std::set<std::string> jobs;
   for (const Arena& arena : find_arenas(scope)) jobs.insert(arena.job);
-  std::error_code error;
-  for (fs::directory_iterator entry(scope.coordination, error), end; !error && entry != end; entry.increment(error))
-    if (entry->is_directory(error) && fs::exists(entry->path() / "ids") &&
-        (scope.job.empty() || entry->path().filename() == scope.job))
-      jobs.insert(entry->path().filename().string());
+  // An etcd has the jobs of whole clusters: those that never were on this machine are removed by name only.
+  if (scope.coordination.is_etcd() && scope.job.empty()) return jobs;
+  for (const std::string& job : coord::jobs_with_records(scope.coordination))
+    if (scope.job.empty() || job == scope.job) jobs.insert(job);
   return jobs;
-}
-
-std::string root_record(const std::string& directory) {
-  if (!fs::exists(directory)) return "";
-  try {
-    const auto entry = coord::DirectoryStore(directory).get("root");
-    return entry ? entry->value : "";
-  } catch (const Failure&) {
-    return "";  // damaged: nobody renews it
-  }
 }
 
 struct Job {
   std::string name;
   std::vector<Arena> arenas;
-  std::string records;  // their directory
-  std::string root;     // the record as it was first seen
-  std::string why;      // it must not be touched; "" if it may be
+  std::string why;            // it must not be touched; "" if it may be
+  coord::JobRecords records;  // as they were first seen
 };
 
 std::string alive_here(const std::vector<Arena>& arenas) {
@@ -62,44 +54,68 @@ std::string alive_here(const std::vector<Arena>& arenas) {
   return "";
 }
 
+// Of the nodes that have no arena here, which alive_here() has looked at.
+std::string alive_elsewhere(const Job& job) {
+  std::map<std::string, std::string> nodes;  // by address
+  for (const coord::Entry& entry : job.records.entries)
+    if (entry.key.starts_with("nodes/"))
+      if (const auto node = coord::node_entry(entry)) nodes[node->address] = node->name;
+  std::set<std::string> addresses;
+  const auto is_here = [&](const std::string& node) {
+    return std::any_of(job.arenas.begin(), job.arenas.end(), [&](const Arena& arena) { return arena.node == node; });
+  };
+  for (const auto& [address, node] : nodes)
+    if (!is_here(node)) addresses.insert(address);
+  const auto answered = who_answers(addresses, knock_timeout_ms);
+  if (answered.empty()) return "";
+  return "its agent on node " + nodes[*answered.begin()] + " answers at " + *answered.begin() +
+         "; end it first (ckptctl stop, there)";
+}
+
 // Looks at the jobs that nothing here speaks for, all at once, for as long as a living root would need to show itself.
 std::vector<Job> look_at_jobs(const Scope& scope) {
   std::vector<Job> jobs;
   for (const std::string& name : jobs_in(scope)) {
-    Job job{name, find_arenas({scope.arena_dir, scope.coordination, name, ""}), scope.coordination + "/" + name, "",
-            ""};
+    Job job{name, find_arenas({scope.arena_dir, scope.coordination, name, ""}), "", {}};
     job.why = alive_here(job.arenas);
-    if (job.why.empty()) job.root = root_record(job.records);
+    if (job.why.empty()) job.records = coord::look_at_records(scope.coordination, name);
+    if (job.why.empty()) job.why = alive_elsewhere(job);
     jobs.push_back(std::move(job));
   }
-  if (std::all_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.root.empty(); })) return jobs;
-  std::this_thread::sleep_for(watch_root);
+  const auto is_unclear = [](const Job& job) { return job.why.empty() && !job.records.entries.empty(); };
+  if (std::none_of(jobs.begin(), jobs.end(), is_unclear)) return jobs;
+  std::this_thread::sleep_for(watch_records);
   for (Job& job : jobs)
-    if (!job.root.empty() && root_record(job.records) != job.root)
+    if (is_unclear(job) && coord::look_at_records(scope.coordination, job.name).entries != job.records.entries)
       job.why = "agents of it are running on other nodes; end them first (ckptctl stop, there)";
   return jobs;
 }
 
-// Removes an arena under its lock, so that no agent attaches to half of it.
-void remove_arena(const Arena& arena) {
-  const UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+// Of an arena, so that no agent attaches to half of it.
+UniqueFd lock_of(const Arena& arena) {
+  UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     throw Failure(CKPT_ERR_CLAIMED, "an agent has just taken the arena " + arena.directory + "; stop it first");
-  fs::remove_all(arena.directory);
+  return lock;
 }
 
 // The bytes that were freed.
 std::uint64_t remove_job(const Scope& scope, const Job& job) {
   std::uint64_t bytes = 0;
+  std::vector<UniqueFd> locks;
+  for (const Arena& arena : job.arenas) locks.push_back(lock_of(arena));
+  if (!coord::remove_records(scope.coordination, job.name, job.records))
+    throw Failure(CKPT_ERR_CLAIMED, "the records of job " + job.name +
+                                        " have just changed: agents of it are running on other nodes; end them first "
+                                        "(ckptctl stop, there)");
   try {
     for (const Arena& arena : job.arenas) {
       const std::uint64_t arena_bytes = directory_bytes(arena.directory);
-      remove_arena(arena);
+      fs::remove_all(arena.directory);
       bytes += arena_bytes;
     }
     std::error_code not_empty;
     fs::remove(scope.arena_dir + "/" + job.name, not_empty);
-    fs::remove_all(job.records);
   } catch (const fs::filesystem_error& error) {
     throw Failure(CKPT_ERR_SYSTEM, "cannot remove what job " + job.name + " left: " + error.what());
   }

@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdlib>
 #include <iostream>
+#include <thread>
 
 #include "base/error.hpp"
 #include "base/options.hpp"
@@ -39,7 +42,7 @@ cli::Scope scope_of(const CommandLine& line) {
   // The host name stands for no choice: several nodes may share a machine.
   const bool node_given =
       std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.first == "node"; });
-  return {options.arena_dir, options.coordination, options.job, node_given ? options.node : ""};
+  return {options.arena_dir, coord::StoreLocation(options), options.job, node_given ? options.node : ""};
 }
 
 CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const char* help) {
@@ -50,7 +53,7 @@ CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const 
   command->add_option("--arena-dir,--arena_dir", line.arena_dir,
                       "Where the arenas are (default: /dev/shm/ckptengine-<uid>)");
   command->add_option("--coordination", line.coordination,
-                      "Where the job's nodes meet (default: /tmp/ckptengine-<uid>)");
+                      "Where the job's nodes meet: a directory or etcd://host:port (default: /tmp/ckptengine-<uid>)");
   command->add_option("OPTION", line.words, "The same as KEY=VALUE, e.g. job=demo");
   return command;
 }
@@ -64,6 +67,37 @@ CLI::App* add_trace_command(CLI::App& app, CommandLine& line, cli::TraceOptions&
   command->add_option("--output", options.output, "Trace events, for ui.perfetto.dev")->capture_default_str();
   command->add_option("--plot", options.plot, "Draw them, too: a .png or .svg (needs gnuplot)");
   return command;
+}
+
+CLI::App* add_hook_command(CLI::App& app, CommandLine& line, cli::HookRequest& request) {
+  CLI::App* command = app.add_subcommand("hook", "Call the member hook as the leading agent does, to try it");
+  command->add_option("CHANGE", request.change, "What became of the node")
+      ->required()
+      ->check(CLI::IsMember({"lost", "replaced", "returned", "released"}));
+  command->add_option("NODE", request.node, "The node's name")->required();
+  command->add_option("--stand-in", request.stand_in, "The node that has its place now, where it was replaced");
+  command->add_option("--reason", request.reason, "How the lost node was found")
+      ->check(CLI::IsMember({"ended", "silent", "unreachable", "answers", "unknown"}));
+  command->add_flag("--dry-run", request.dry_run, "Only print what would be called");
+  command->add_option("--hook", request.hook, "Command or URL (default: the option member_hook)");
+  command->add_option("--job", line.job, "Of this job");
+  command->add_flag("--json", line.json, "Print JSON");
+  return command;
+}
+
+// Again every second, until it is interrupted. On a terminal each picture replaces the one before.
+[[noreturn]] void watch(const cli::Scope& scope) {
+  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+  for (;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
+    std::string text;
+    try {
+      text = cli::status(scope).text;
+    } catch (const Failure& failure) {
+      text = failure.what() + std::string("\n");
+    }
+    std::cout << (is_terminal ? "\033[H\033[2J" : "") << text << (is_terminal ? "" : "\n") << std::flush;
+    if (!std::cout) std::exit(1);
+  }
 }
 
 int print(const cli::Result& result, bool json) {
@@ -86,9 +120,17 @@ int main(int argc, char** argv) {
       "Options may also come from the environment, as CKPT_JOB, CKPT_ARENA_DIR and so on.\n"
       "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.");
   CommandLine line;
-  const CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
+  CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
+  bool is_watched = false;
+  status->add_flag("--watch", is_watched, "Again every second, until interrupted");
   const CLI::App* stop =
       add_command(app, line, "stop", "End the agents; what they hold stays in memory, and trainers go on without");
+  cli::HookRequest hook_request;
+  const CLI::App* hook = add_hook_command(app, line, hook_request);
+  std::string token_path;
+  CLI::App* token = app.add_subcommand("token", "Write a fresh token for a job to a new file of mode 0600");
+  token->add_option("FILE", token_path, "The file")->required();
+  token->add_flag("--json", line.json, "Print JSON");
   cli::TraceOptions trace_options;
   const CLI::App* trace = add_trace_command(app, line, trace_options);
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
@@ -109,8 +151,16 @@ int main(int argc, char** argv) {
   }
   try {
     if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
+    if (token->parsed()) return print(cli::make_token(token_path), line.json);
     if (storage.parsed()) return print(storage.run(), line.json);
+    if (hook->parsed()) {
+      const Options options = options_of(line);
+      if (hook_request.hook.empty()) hook_request.hook = options.member_hook;
+      hook_request.job = options.job;
+      return print(cli::hook(hook_request), line.json);
+    }
     const cli::Scope scope = scope_of(line);
+    if (status->parsed() && is_watched) watch(scope);
     if (status->parsed()) return print(cli::status(scope), line.json);
     if (trace->parsed()) return print(cli::trace(scope, trace_options), line.json);
     if (stop->parsed()) return print(cli::stop(scope), line.json);

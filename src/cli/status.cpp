@@ -80,7 +80,7 @@ std::string segments_table(const json& segments) {
 std::string agent_text(const json& agent) {
   std::string text = "node " + text_of(agent.at("node")) + " of job " + text_of(agent.at("job")) + ": agent " +
                      agent.at("pid").dump() + ", led by node " + text_of(agent.at("root")) + ", epoch " +
-                     agent.at("epoch").dump() + "\n";
+                     agent.at("epoch").dump() + (agent.at("standby") == true ? ", stands by" : "") + "\n";
   text += "  " + decision_text(agent) + "  " + committed_text(agent);
   if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
   if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())
@@ -98,12 +98,20 @@ std::string agent_text(const json& agent) {
           (budget != 0 ? " of " + human_bytes(budget) : "") + " in " + text_of(arena.at("directory")) + ", " +
           human_bytes(arena.at("left_bytes").get<std::uint64_t>()) + " left there\n";
   text += "  network: " + text_of(agent.at("transport")) + "\n";
+  if (const json& strangers = agent.at("strangers"); strangers.at("count") != 0)
+    text += "  strangers: " + strangers.at("count").dump() + " turned away; the last one, " +
+            text_of(strangers.at("last")) + "\n";
   text += schedule_text(agent.value("schedule", json(nullptr)));
   if (!agent.at("nodes_present").empty()) {
     text += "  nodes present:";
     for (const json& node : agent.at("nodes_present")) text += " " + text_of(node);
     text += "\n";
   }
+  for (const json& lost : agent.at("lost"))
+    text += "  LOST: node " + text_of(lost.at("node")) + " (" + text_of(lost.at("reason")) + ")\n";
+  for (const json& stand_in : agent.at("stand_ins"))
+    text +=
+        "  node " + text_of(stand_in.at("node")) + " stands in for node " + text_of(stand_in.at("instead_of")) + "\n";
   text += "  counted:";
   for (const auto& [name, count] : agent.at("counters").items())
     text += " " + name + " " + (name.starts_with("bytes_") ? human_bytes(count.get<std::uint64_t>()) : count.dump());

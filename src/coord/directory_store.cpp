@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/own_directory.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::coord {
@@ -60,17 +61,18 @@ std::optional<Entry> decode(const std::string& key, std::string_view text) {
   return entry;
 }
 
+// Most records are short, and all are read over and over.
 std::string read_all(int fd, const std::string& path) {
-  std::string text(value_bytes_max + first_line_bytes_max + 1, '\0');
-  std::size_t filled = 0;
-  while (filled < text.size()) {
-    const ssize_t got = ::read(fd, text.data() + filled, text.size() - filled);
+  constexpr std::size_t text_bytes_max = value_bytes_max + first_line_bytes_max + 1;
+  std::array<char, 4096> part;
+  std::string text;
+  while (text.size() < text_bytes_max) {
+    const ssize_t got = ::read(fd, part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_errno(CKPT_ERR_SYSTEM, "cannot read the coordination record " + path);
     if (got == 0) break;
-    filled += static_cast<std::size_t>(got);
+    text.append(part.data(), static_cast<std::size_t>(got));
   }
-  text.resize(filled);
   return text;
 }
 
@@ -145,6 +147,9 @@ bool is_key(std::string_view key) {
 DirectoryStore::DirectoryStore(std::string directory, std::int64_t timeout_ms)
     : directory_(std::move(directory)), timeout_ms_(timeout_ms), writer_(random_number()) {
   make_private_directory(directory_);
+  // Who could put records there, or another directory in its place, could have chosen the token.
+  require_own_directory(fs::path(directory_).parent_path(), "coordination");
+  require_own_directory(directory_, "coordination");
 }
 
 std::string DirectoryStore::path_of(const std::string& key) const {
@@ -207,17 +212,35 @@ std::optional<std::uint64_t> DirectoryStore::put_if(const std::string& key, cons
 
 std::vector<Entry> DirectoryStore::list(const std::string& prefix) {
   std::vector<Entry> entries;
+  for (const std::string& key : keys(prefix))
+    if (auto entry = read_record(key, path_of(key))) entries.push_back(std::move(*entry));
+  return entries;
+}
+
+std::vector<Entry> DirectoryStore::undamaged() const {
+  std::vector<Entry> entries;
+  for (const std::string& key : keys("")) try {
+      if (auto entry = read_record(key, path_of(key))) entries.push_back(std::move(*entry));
+    } catch (const Failure& failure) {
+      if (failure.status() != CKPT_ERR_CORRUPT) throw;
+    }
+  return entries;
+}
+
+// Of the records there are, in order.
+std::vector<std::string> DirectoryStore::keys(const std::string& prefix) const {
+  std::vector<std::string> keys;
   std::error_code error;
-  fs::recursive_directory_iterator at(directory_, error), end;
+  const std::string folder = prefix.substr(0, prefix.rfind('/') + 1);  // empty where there is no slash
+  fs::recursive_directory_iterator at(directory_ + "/" + folder, error), end;
   for (; !error && at != end; at.increment(error)) {
     const std::string key = fs::path(at->path()).lexically_relative(directory_).generic_string();
-    if (!key.starts_with(prefix) || !is_key(key) || !at->is_regular_file(error)) continue;
-    if (auto entry = read_record(key, at->path().string())) entries.push_back(std::move(*entry));
+    if (key.starts_with(prefix) && is_key(key) && at->is_regular_file(error)) keys.push_back(key);
   }
   if (error && error != std::errc::no_such_file_or_directory)
     throw Failure(CKPT_ERR_SYSTEM, "cannot list the coordination directory " + directory_ + ": " + error.message());
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.key < b.key; });
-  return entries;
+  std::sort(keys.begin(), keys.end());
+  return keys;
 }
 
 }  // namespace ckpt::coord

@@ -4,7 +4,8 @@
 // old one; readers need no lock. At whatever instant a writer dies, a reader finds the old record or the new one. The
 // record's first line holds its revision, length and digest, so that a damaged file is noticed:
 //   ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
-// Directories are 0700 and files 0600: who can read them can join the job.
+// A directory of another user, or one that everybody can write into, is refused. Directories are 0700 and files 0600:
+// who can read them can join the job.
 #pragma once
 
 #include <atomic>
@@ -26,8 +27,11 @@ class DirectoryStore : public Store {
   std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                       std::uint64_t expected) override;
   std::vector<Entry> list(const std::string& prefix) override;
+  // All records but those that are damaged.
+  std::vector<Entry> undamaged() const;
 
  private:
+  std::vector<std::string> keys(const std::string& prefix) const;
   std::string path_of(const std::string& key) const;
   UniqueFd lock_file(const char* name, Deadline deadline) const;
   UniqueFd lock(Deadline deadline) const;

@@ -59,22 +59,6 @@ std::string to_text(const NodeEntry& node) {
       .dump();
 }
 
-std::optional<NodeEntry> from_entry(const Entry& entry) {
-  try {
-    const json body = json::parse(entry.value);
-    const auto address = from_hex(body.at("address").get<std::string>());
-    if (!address) return std::nullopt;
-    return NodeEntry{entry.key.substr(entry.key.rfind('/') + 1),
-                     body.at("id"),
-                     body.at("arena_id"),
-                     body.at("agent_id"),
-                     body.at("pid"),
-                     *address};
-  } catch (const json::exception&) {
-    return std::nullopt;
-  }
-}
-
 std::uint32_t next_free(const json& ids) {
   std::set<std::uint32_t> taken;
   for (const auto& id : ids) taken.insert(id.get<std::uint32_t>());
@@ -103,6 +87,22 @@ std::uint32_t node_id(Store& store, const std::string& name) {
   throw_never_won("ids");
 }
 
+std::optional<NodeEntry> node_entry(const Entry& entry) {
+  try {
+    const json body = json::parse(entry.value);
+    const auto address = from_hex(body.at("address").get<std::string>());
+    if (!address) return std::nullopt;
+    return NodeEntry{entry.key.substr(entry.key.rfind('/') + 1),
+                     body.at("id"),
+                     body.at("arena_id"),
+                     body.at("agent_id"),
+                     body.at("pid"),
+                     *address};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+}
+
 void register_node(Store& store, const NodeEntry& node) {
   const std::string key = "nodes/" + node.name;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
@@ -115,20 +115,21 @@ void register_node(Store& store, const NodeEntry& node) {
 std::vector<NodeEntry> registered_nodes(Store& store) {
   std::vector<NodeEntry> nodes;
   for (const Entry& entry : store.list("nodes/"))
-    if (auto node = from_entry(entry)) nodes.push_back(std::move(*node));
+    if (auto node = node_entry(entry)) nodes.push_back(std::move(*node));
   return nodes;
 }
 
 std::optional<NodeEntry> registered_node(Store& store, const std::string& name) {
   const auto entry = store.get("nodes/" + name);
-  return entry ? from_entry(*entry) : std::nullopt;
+  return entry ? node_entry(*entry) : std::nullopt;
 }
 
+std::string fresh_token() { return random_bytes_hex(32); }
+
 std::string job_token(Store& store) {
-  constexpr std::size_t token_bytes = 32;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     if (const auto entry = store.get("token")) return entry->value;
-    const std::string token = random_bytes_hex(token_bytes);
+    const std::string token = fresh_token();
     if (store.put_if("token", token, 0)) return token;
   }
   throw_never_won("token");

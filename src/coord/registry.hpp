@@ -29,11 +29,16 @@ std::uint32_t node_id(Store& store, const std::string& name);
 // Puts this node's entry, whoever's was there before.
 void register_node(Store& store, const NodeEntry& node);
 
+// What a record whose key begins with "nodes/" says; nothing where it is of another format.
+std::optional<NodeEntry> node_entry(const Entry& entry);
+
 // All nodes that ever registered, by name. Entries of another format are left out.
 std::vector<NodeEntry> registered_nodes(Store& store);
 std::optional<NodeEntry> registered_node(Store& store, const std::string& name);
 
-// 32 random bytes as hex digits, made at the job's first use.
+// 32 random bytes as hex digits.
+std::string fresh_token();
+// The job's, made at its first use.
 std::string job_token(Store& store);
 
 }  // namespace ckpt::coord

@@ -1,13 +1,15 @@
 // The coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see the same
 // one.
 //
-// The interface is what etcd v3 offers (key, value, mod revision), so that one can stand behind it; it is polled.
-// Records are never erased one by one: `ckptctl gc` removes a job's store as a whole. Implementations are safe to use
-// from several threads and processes at once. Every call has a deadline of its own; a store that cannot be reached or
-// holds a damaged record throws Failure, and the call can be repeated.
+// The interface is what etcd v3 offers (key, value, mod revision), and what a directory can do as well. Records are
+// never erased one by one: `ckptctl gc` removes a job's store as a whole. Implementations are safe to use from several
+// threads and processes at once. Every call has a deadline of its own; a store that cannot be reached or holds a
+// damaged record throws Failure, and the call can be repeated.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +22,12 @@ struct Entry {
   std::string value;
   std::uint64_t revision = 0;  // grows with every change of the key; 0: the key does not exist
   bool operator==(const Entry&) const = default;
+};
+
+// Tells of changes until it is destroyed.
+class Watch {
+ public:
+  virtual ~Watch() = default;
 };
 
 class Store {
@@ -36,6 +44,11 @@ class Store {
 
   // The records whose keys begin with `prefix`, by key.
   virtual std::vector<Entry> list(const std::string& prefix) = 0;
+
+  // Tells every change by anybody, on a thread of the store's own: the record as it is then, or with revision 0 where
+  // it was removed. Several changes of a key may be told as the last one, but the last one always is, once the store
+  // can be reached again. Nothing where the store cannot tell: it has to be read. The store outlives what is returned.
+  virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 
 inline constexpr std::size_t value_bytes_max = 1u << 20;

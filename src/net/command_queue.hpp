@@ -1,6 +1,6 @@
-// What other threads ask of the transport's thread, in order, with a descriptor that is readable while there is
-// something. Bounded where it grows at the pace of callers that do not wait for an answer: messages are admitted up to
-// a limit and counted until they were sent or dropped.
+// What other threads ask of a thread that waits for descriptors, in order, with a descriptor that is readable while
+// there is something. Bounded where it grows at the pace of callers that do not wait for an answer: messages are
+// admitted up to a limit and counted until they were sent or dropped.
 //
 // Thread-safe, except run_all(): one thread.
 #pragma once

@@ -24,7 +24,7 @@ struct Link::Operation {
   std::shared_ptr<Link> link;
   Done done;
   std::shared_ptr<const void> keep;
-  std::array<std::byte, sizeof(wire::Hello)> header;  // UCX reads it until the operation is over
+  std::array<std::byte, sizeof(wire::Hello)> header;  // the largest; UCX reads it until the operation is over
 };
 
 Link::~Link() { assert(endpoint_ == nullptr && operations_.empty()); }
@@ -48,7 +48,11 @@ void Link::expect(NodeId peer, std::uint64_t instance) {
   peer_instance_ = instance;
 }
 
-void Link::prove() {
+void Link::prove(const Session& session) {
+  const Side side = outgoing_ ? Side::asker : Side::answerer;
+  session_ = session;
+  seal_out_ = seal_of(session, side);
+  seal_in_ = seal_of(session, other(side));
   proven_ = true;
   note_progress();
   for (const auto& work : std::exchange(waiting_, {})) work();
@@ -99,8 +103,11 @@ void Link::send_bytes(wire::Kind kind, std::span<const std::byte> header, std::s
     return;
   }
   Operation* operation = start(std::move(done), std::move(keep));
-  assert(header.size() <= operation->header.size());
-  if (!header.empty()) std::memcpy(operation->header.data(), header.data(), header.size());
+  const std::size_t seal_bytes = kind == wire::kind_hello ? 0 : sizeof(seal_out_);
+  const std::size_t header_bytes = seal_bytes + header.size();
+  assert(header_bytes <= operation->header.size());
+  std::memcpy(operation->header.data(), &seal_out_, seal_bytes);
+  if (!header.empty()) std::memcpy(operation->header.data() + seal_bytes, header.data(), header.size());
 
   ucp_request_param_t parameters = {};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
@@ -112,8 +119,16 @@ void Link::send_bytes(wire::Kind kind, std::span<const std::byte> header, std::s
     delete finished;
     ucp_request_free(request);
   };
-  submitted(operation, ucp_am_send_nbx(endpoint_, kind, operation->header.data(), header.size(), payload.data(),
+  submitted(operation, ucp_am_send_nbx(endpoint_, kind, operation->header.data(), header_bytes, payload.data(),
                                        payload.size(), &parameters));
+}
+
+bool Link::unseal(Arrival& arrival) const {
+  std::uint64_t seal = 0;
+  if (!proven_ || arrival.header.size() < sizeof seal) return false;
+  std::memcpy(&seal, arrival.header.data(), sizeof seal);
+  arrival.header = arrival.header.subspan(sizeof seal);
+  return seal == seal_in_;
 }
 
 void Link::receive(Arrival& arrival, std::span<std::byte> memory, Done done) {
@@ -162,7 +177,7 @@ void Link::retire() {
 void Link::fail(FetchEnd reason) {
   if (std::exchange(failed_, true)) return;
   failure_ = reason;
-  if (endpoint_ != nullptr) ++failures_;
+  if (!closed_) ++failures_;
 }
 
 void Link::check_progress(std::int64_t timeout_ms) {
@@ -171,9 +186,9 @@ void Link::check_progress(std::int64_t timeout_ms) {
 
 void Link::close() {
   waiting_.clear();
-  if (endpoint_ == nullptr) return;
-  ucx_.close(std::exchange(endpoint_, nullptr));
+  if (std::exchange(closed_, true)) return;
   if (failed_) --failures_;
+  if (endpoint_ != nullptr) ucx_.close(std::exchange(endpoint_, nullptr));
 }
 
 void Link::end_operations() {

@@ -4,6 +4,8 @@
 // way left to reach its memory. Either way its `done` runs exactly once. A link that makes no progress for too long
 // while operations are in flight has failed: UCX itself does not notice a peer that is stopped but alive.
 //
+// An outgoing link is there before its endpoint: that is opened when the peer's door has told where to.
+//
 // Not thread-safe: everything on the transport's thread.
 #pragma once
 
@@ -15,6 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "net/session.hpp"
 #include "net/transport.hpp"
 #include "net/ucx.hpp"
 
@@ -42,11 +45,14 @@ class Link : public std::enable_shared_from_this<Link> {
   std::uint64_t peer_instance() const { return peer_instance_; }
   bool proven() const { return proven_; }
   void expect(NodeId peer, std::uint64_t instance);
-  void prove();
+  // Of an outgoing link: what the peer's answer will prove.
+  void expect(const Session& session) { session_ = session; }
+  const Session& session() const { return session_; }
+  void prove(const Session& session);
   // Runs `work` once the peer is proven: now, or later, or never when the link fails before.
   void when_proven(std::function<void()> work);
 
-  // `payload` stays valid until `done`; `keep` is held until then.
+  // `payload` stays valid until `done`; `keep` is held until then. The seal of the session goes before the header.
   template <class Header>
   void send(wire::Kind kind, const Header& header, std::span<const std::byte> payload = {},
             const std::shared_ptr<const void>& keep = nullptr, const Done& done = nullptr) {
@@ -54,6 +60,8 @@ class Link : public std::enable_shared_from_this<Link> {
   }
   void send_bytes(wire::Kind kind, std::span<const std::byte> header, std::span<const std::byte> payload,
                   std::shared_ptr<const void> keep, Done done);
+  // Takes the seal off; false where it is not this session's.
+  bool unseal(Arrival& arrival) const;
   // Receives the payload of `arrival` (inside the call that delivers it) into `memory` of the same size.
   void receive(Arrival& arrival, std::span<std::byte> memory, Done done);
 
@@ -91,6 +99,10 @@ class Link : public std::enable_shared_from_this<Link> {
   NodeId peer_ = 0;
   std::uint64_t peer_instance_ = 0;
   bool proven_ = false;
+  Session session_;
+  std::uint64_t seal_out_ = 0;  // 0: none yet
+  std::uint64_t seal_in_ = 0;
+  bool closed_ = false;
   bool failed_ = false;
   bool retired_ = false;
   FetchEnd failure_ = FetchEnd::peer_failed;

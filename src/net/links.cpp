@@ -12,8 +12,13 @@ constexpr std::int64_t hand_back_ms = 1000;
 
 }  // namespace
 
-Links::Links(Ucx& ucx, const TransportOptions& options, OnDown on_down)
-    : ucx_(ucx), options_(options), job_hash_(wire::job_hash(options.job)), on_down_(std::move(on_down)) {}
+Links::Links(Ucx& ucx, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down)
+    : ucx_(ucx),
+      options_(options),
+      job_hash_(wire::job_hash(options.job)),
+      guests_(guests),
+      visit_(std::move(visit)),
+      on_down_(std::move(on_down)) {}
 
 wire::Hello Links::hello_to(NodeId peer, std::uint64_t instance) const {
   wire::Hello hello;
@@ -44,12 +49,24 @@ std::shared_ptr<Link> Links::to(NodeId node) {
   Peer& peer = found->second;
   if (peer.outgoing != nullptr && !peer.outgoing->failed()) return peer.outgoing;
   auto link = std::make_shared<Link>(ucx_, true, failures_);
-  if (!link->open(peer.address)) return nullptr;
   link->expect(node, peer.instance);
-  by_endpoint_[link->endpoint()] = link;
+  visiting_.insert(link);
   peer.outgoing = link;
-  link->send(wire::kind_hello, hello_to(node, peer.instance));
+  visit_(link, peer.address);
   return link;
+}
+
+void Links::visited(const std::shared_ptr<Link>& link, const Door::Visited& result) {
+  if (link->failed()) return;  // dropped meanwhile
+  if (!result.session) return link->fail(result.end);
+  if (!link->open(result.ucx_address)) return link->fail(FetchEnd::peer_failed);
+  visiting_.erase(link);
+  by_endpoint_[link->endpoint()] = link;
+  link->expect(*result.session);
+  link->note_progress();
+  wire::Hello hello = hello_to(link->peer(), link->peer_instance());
+  prove(*result.session, Side::asker, hello);
+  link->send(wire::kind_hello, hello);
 }
 
 std::shared_ptr<Link> Links::find(ucp_ep_h endpoint) const {
@@ -66,18 +83,28 @@ void Links::accept(ucp_conn_request_h request) {
   if (link->open(request)) by_endpoint_[link->endpoint()] = link;
 }
 
-bool Links::trusted(const Link& link, const wire::Hello& hello) const {
-  if (!wire::plausible(hello) || hello.job_hash != job_hash_) return false;
-  if (hello.to_node != options_.node || hello.to_instance != options_.node_instance) return false;
-  if (link.outgoing()) return hello.from_node == link.peer() && hello.from_instance == link.peer_instance();
+// The session that `hello` proves, if what it says is true besides.
+std::optional<Session> Links::trusted(const Link& link, const wire::Hello& hello) {
+  if (!wire::plausible(hello) || hello.job_hash != job_hash_) return std::nullopt;
+  if (hello.to_node != options_.node || hello.to_instance != options_.node_instance) return std::nullopt;
+  if (link.outgoing()) {
+    const Session& session = link.session();
+    const bool is_peer = hello.from_node == session.peer && hello.from_instance == session.peer_instance;
+    return is_peer && proves(session, Side::answerer, hello) ? std::optional(session) : std::nullopt;
+  }
   const auto known = peers_.find(hello.from_node);
-  return known == peers_.end() || known->second.instance == hello.from_instance;
+  if (known != peers_.end() && known->second.instance != hello.from_instance) return std::nullopt;
+  const auto session = guests_.arrived(hello);
+  if (!session || session->peer != hello.from_node || session->peer_instance != hello.from_instance)
+    return std::nullopt;
+  return session;
 }
 
 void Links::hello(const std::shared_ptr<Link>& link, const Arrival& arrival) {
   const auto hello = wire::decode<wire::Hello>(arrival.header);
   if (link->proven()) return;
-  if (!hello || !trusted(*link, *hello)) {
+  const auto session = hello ? trusted(*link, *hello) : std::nullopt;
+  if (!session) {
     if (link->outgoing()) {
       link->fail(FetchEnd::peer_failed);
     } else {
@@ -87,14 +114,19 @@ void Links::hello(const std::shared_ptr<Link>& link, const Arrival& arrival) {
   }
   if (!link->outgoing()) {
     link->expect(hello->from_node, hello->from_instance);
-    link->send(wire::kind_hello, hello_to(hello->from_node, hello->from_instance));
+    wire::Hello answer = hello_to(hello->from_node, hello->from_instance);
+    prove(*session, Side::answerer, answer);
+    link->send(wire::kind_hello, answer);
   }
-  link->prove();
+  link->prove(*session);
 }
 
 std::vector<std::shared_ptr<Link>> Links::failed() const {
   std::vector<std::shared_ptr<Link>> result;
   if (failures_ == 0) return result;
+  for (const auto& link : visiting_) {
+    if (link->failed()) result.push_back(link);
+  }
   for (const auto& [endpoint, link] : by_endpoint_) {
     if (link->failed()) result.push_back(link);
   }
@@ -103,6 +135,7 @@ std::vector<std::shared_ptr<Link>> Links::failed() const {
 
 void Links::sweep() {
   for (const auto& link : failed()) {
+    visiting_.erase(link);
     by_endpoint_.erase(link->endpoint());
     const auto peer = peers_.find(link->peer());
     if (peer != peers_.end() && peer->second.outgoing == link) peer->second.outgoing = nullptr;
@@ -117,15 +150,21 @@ void Links::sweep() {
 }
 
 void Links::tick() {
+  for (const auto& link : visiting_) check_in_time(*link);
   for (const auto& [endpoint, link] : by_endpoint_) {
     link->check_progress(options_.progress_timeout_ms);
-    if (!link->proven() && now_ms() - link->progressed_at_ms() > options_.progress_timeout_ms) {
-      link->fail(FetchEnd::timed_out);
-    }
+    check_in_time(*link);
   }
 }
 
+// Fails a link that has not been proven for too long.
+void Links::check_in_time(Link& link) const {
+  if (!link.proven() && now_ms() - link.progressed_at_ms() > options_.progress_timeout_ms)
+    link.fail(FetchEnd::timed_out);
+}
+
 void Links::retire_all() {
+  for (const auto& link : visiting_) link->retire();
   for (const auto& [endpoint, link] : by_endpoint_) link->retire();
 }
 

@@ -1,6 +1,7 @@
 // All connections of this node: who is known, who is connected, who has proven to be whom.
 //
-// Towards each peer there is at most one outgoing link, made when it is first needed and made again after it broke.
+// Towards each peer there is at most one outgoing link, made when it is first needed and made again after it broke: by
+// a visit to the peer's door, which tells where its UCX listens, and a hello there that proves that the visit was ours.
 // Incoming links are the peers' outgoing ones; they only carry what the peer asks and our answers.
 //
 // Not thread-safe: everything on the transport's thread.
@@ -11,8 +12,10 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "net/door.hpp"
 #include "net/link.hpp"
 
 namespace ckpt::net {
@@ -20,16 +23,19 @@ namespace ckpt::net {
 class Links {
  public:
   using OnDown = std::function<void(const std::shared_ptr<Link>&)>;
+  // Visits the door of a peer for a link, and calls visited() when that is over.
+  using Visit = std::function<void(const std::shared_ptr<Link>&, const std::string& address)>;
 
-  // `on_down` hears of every link before it is closed; operations on it may still be in flight.
-  Links(Ucx& ucx, const TransportOptions& options, OnDown on_down);
+  // `on_down` hears of every link before it is closed; operations on it may still be in flight. `guests` outlive this.
+  Links(Ucx& ucx, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down);
 
   void set_peer(NodeId peer, std::uint64_t instance, const std::string& address);
-  // The link to ask `peer` things, made if need be; null for an unknown peer or one that cannot be reached.
+  // The link to ask `peer` things, made if need be; null for an unknown peer.
   std::shared_ptr<Link> to(NodeId peer);
   // Null for an endpoint that is no longer, or not yet, used.
   std::shared_ptr<Link> find(ucp_ep_h endpoint) const;
 
+  void visited(const std::shared_ptr<Link>& link, const Door::Visited& result);
   void accept(ucp_conn_request_h request);
   void hello(const std::shared_ptr<Link>& link, const Arrival& arrival);
 
@@ -40,7 +46,7 @@ class Links {
 
   void retire_all();
   // Nothing of any link is in UCX's hands.
-  bool idle() const { return by_endpoint_.empty() && closing_.empty(); }
+  bool idle() const { return visiting_.empty() && by_endpoint_.empty() && closing_.empty(); }
   void end_operations();
 
  private:
@@ -54,14 +60,18 @@ class Links {
     std::int64_t closed_at_ms = 0;
   };
   wire::Hello hello_to(NodeId peer, std::uint64_t instance) const;
+  void check_in_time(Link& link) const;
   std::vector<std::shared_ptr<Link>> failed() const;
-  bool trusted(const Link& link, const wire::Hello& hello) const;
+  std::optional<Session> trusted(const Link& link, const wire::Hello& hello);
 
   Ucx& ucx_;
   const TransportOptions& options_;
   const std::uint64_t job_hash_;
+  Guests& guests_;
+  const Visit visit_;
   const OnDown on_down_;
   std::unordered_map<NodeId, Peer> peers_;
+  std::unordered_set<std::shared_ptr<Link>> visiting_;  // outgoing ones that have no endpoint yet
   std::unordered_map<ucp_ep_h, std::shared_ptr<Link>> by_endpoint_;
   std::list<Closing> closing_;
   std::size_t failures_ = 0;

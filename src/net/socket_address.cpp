@@ -73,6 +73,14 @@ std::optional<SocketAddress> parse_socket_address(const std::string& text) {
   return address;
 }
 
+SocketAddress with_port(SocketAddress address, std::uint16_t port) {
+  if (address.storage.ss_family == AF_INET)
+    reinterpret_cast<sockaddr_in&>(address.storage).sin_port = htons(port);
+  else
+    reinterpret_cast<sockaddr_in6&>(address.storage).sin6_port = htons(port);
+  return address;
+}
+
 SocketAddress local_address(const std::string& interface) {
   SocketAddress best = *parse_socket_address("127.0.0.1:0");
   int best_rank = 1000;

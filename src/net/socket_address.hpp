@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -22,5 +23,8 @@ std::optional<SocketAddress> parse_socket_address(const std::string& text);
 // An address (port 0) of the named interface. Without a name, or when it names no IP interface (an RDMA device):
 // of the first interface that is up and not loopback, else loopback.
 SocketAddress local_address(const std::string& interface);
+
+// The same host, at another port.
+SocketAddress with_port(SocketAddress address, std::uint16_t port);
 
 }  // namespace ckpt::net

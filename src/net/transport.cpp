@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "net/command_queue.hpp"
+#include "net/door.hpp"
 #include "net/fetching.hpp"
 #include "net/links.hpp"
 #include "net/serving.hpp"
@@ -22,8 +25,17 @@ constexpr int tick_ms = 20;
 constexpr std::int64_t sleep_us_max = 100'000;  // also what a lost wake-up costs at most
 // While sources wait for room: how late it may be noticed.
 constexpr std::int64_t owing_sleep_us = 250;
-// Rounds of progress without an event before the thread sleeps: a transfer's next event is usually near.
-constexpr int idle_rounds_max = 32;
+// Rounds of progress without an event before the thread sleeps. To go on looking pays where events come about as fast
+// as a thread can be woken, and takes time from training elsewhere.
+constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
+constexpr std::chrono::microseconds hasty_sleep{50};
+
+DoorOptions door_options(const TransportOptions& options) {
+  DoorOptions door;
+  door.listen_on = with_port(local_address(options.interface), options.port);
+  door.timeout_ms = options.progress_timeout_ms;
+  return door;
+}
 
 // A message until it was sent or dropped; counts itself against the queue limit.
 class Message {
@@ -45,9 +57,14 @@ class UcxTransport final : public Transport, private UcxEvents {
       : options_(options),
         handlers_(std::move(handlers)),
         ucx_(options_, *this),
-        links_(ucx_, options_, [this](const std::shared_ptr<Link>& link) { link_down(link); }),
+        links_(
+            ucx_, options_, guests_,
+            [this](const std::shared_ptr<Link>& link, const std::string& address) { visit(link, address); },
+            [this](const std::shared_ptr<Link>& link) { link_down(link); }),
         fetching_(options_),
         serving_(options_, handlers_.serve, handlers_.pace),
+        door_({options_.job, options_.token, options_.node, options_.node_instance}, door_options(options_),
+              ucx_.address(), guests_, handlers_.remark),
         thread_([this] { run(); }) {}
 
   ~UcxTransport() override {
@@ -55,10 +72,16 @@ class UcxTransport final : public Transport, private UcxEvents {
     thread_.join();
   }
 
-  std::string address() const override { return ucx_.address(); }
+  std::string address() const override { return door_.address(); }
+  Strangers strangers() const override { return door_.strangers(); }
+  void probe(NodeId peer, std::uint64_t instance, const std::string& address,
+             std::function<void(Reach)> done) override {
+    door_.visit(peer, instance, address,
+                [done = std::move(done)](const Door::Visited& visited) { done(visited.reach); });
+  }
   std::string description() const override {
     return options_.transports + " over " + (options_.interface.empty() ? "all interfaces" : options_.interface) +
-           ", listening on " + ucx_.address();
+           ", door at " + door_.address() + ", UCX at " + ucx_.address();
   }
 
   void set_peer(NodeId peer, std::uint64_t instance, const std::string& address) override {
@@ -98,6 +121,7 @@ class UcxTransport final : public Transport, private UcxEvents {
   void shut_down();
   void tick_if_due();
   void send_message(NodeId to, const std::shared_ptr<const Message>& message);
+  void visit(const std::shared_ptr<Link>& link, const std::string& address);
   void link_down(const std::shared_ptr<Link>& link);
   void arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) override;
   void connection_requested(ucp_conn_request_h request) override;
@@ -109,6 +133,7 @@ class UcxTransport final : public Transport, private UcxEvents {
   std::unordered_set<NodeId> known_;
   std::atomic<std::size_t> messages_{0};
   CommandQueue commands_;
+  Guests guests_;
 
   // The transport's thread only.
   Ucx ucx_;
@@ -118,19 +143,23 @@ class UcxTransport final : public Transport, private UcxEvents {
   std::int64_t ticked_at_ms_ = 0;
   bool stopping_ = false;
 
+  Door door_;  // its thread uses commands and guests
   std::thread thread_;
 };
 
 void UcxTransport::run() {
-  int idle_rounds = 0;
+  int idle = 0, enough = idle_rounds;
   while (!stopping_) {
     if (!commands_.empty()) {
       commands_.run_all();
-      idle_rounds = 0;
+      idle = 0;
     }
-    idle_rounds = ucx_.progress() == 0 ? idle_rounds + 1 : 0;
+    idle = ucx_.progress() == 0 ? idle + 1 : 0;
     round();
-    if (idle_rounds > idle_rounds_max) idle_rounds = sleep() ? 0 : idle_rounds_max;
+    if (idle <= enough) continue;
+    const auto slept_at = Clock::now();
+    idle = sleep() ? 0 : enough;
+    enough = Clock::now() - slept_at < hasty_sleep ? idle_rounds_in_haste : idle_rounds;
   }
   shut_down();
 }
@@ -182,6 +211,12 @@ void UcxTransport::send_message(NodeId to, const std::shared_ptr<const Message>&
       [link = link.get(), message] { link->send_bytes(wire::kind_message, {}, message->bytes(), message, nullptr); });
 }
 
+void UcxTransport::visit(const std::shared_ptr<Link>& link, const std::string& address) {
+  door_.visit(link->peer(), link->peer_instance(), address, [this, link](const Door::Visited& result) {
+    commands_.push([this, link, result] { links_.visited(link, result); });
+  });
+}
+
 void UcxTransport::link_down(const std::shared_ptr<Link>& link) {
   fetching_.link_down(link);
   serving_.link_down(link);
@@ -193,7 +228,7 @@ void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
   const auto link = links_.find(from);
   if (link == nullptr) return;
   if (kind == wire::kind_hello) return links_.hello(link, arrival);
-  if (!link->proven()) return;
+  if (!link->unseal(arrival)) return;
   switch (kind) {
     case wire::kind_message:
       if (arrival.payload_bytes > options_.message_bytes_max) return;

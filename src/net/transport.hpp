@@ -3,8 +3,9 @@
 // One thread, owned by the transport, drives the UCX worker; every callback below runs on it and must not block, take
 // long or call back into the transport except through the functions marked [any thread]. Everything is best effort
 // with a deadline: a message may be lost or overtake another (the protocol repeats its state), a fetch ends in exactly
-// one of FetchEnd. Peers are proven: a connection starts with a hello that carries the job's and both nodes'
-// identities, and whoever answers as somebody else is dropped (a released port may belong to a stranger).
+// one of FetchEnd. Peers are proven: before a connection both sides show at the door (door.hpp) that they have the
+// job's token, and it starts with a hello that proves that it belongs to that handshake and carries both nodes'
+// identities. Whoever cannot, or answers as somebody else, is dropped (a released port may belong to a stranger).
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "net/strangers.hpp"
 
 namespace ckpt::net {
 
@@ -48,6 +51,15 @@ struct Source {
 
 enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
 
+// How a peer is found when one knocks at its door.
+enum class Reach {
+  unknown,
+  answers,     // its agent does
+  silent,      // its machine does, and its agent does not: it is stopped, or far too slow
+  ended,       // its machine does, and nobody listens
+  unreachable  // nothing comes back: the machine is down, or the network is cut
+};
+
 // Where what is fetched goes. All calls on the transport's thread, in this order: begin once, landed per chunk, ended
 // exactly once (also without begin). After `ended` the transport touches none of the memory any more; a slot with an
 // unfinished transfer is in use until then.
@@ -69,10 +81,12 @@ class Sink {
 
 struct TransportOptions {
   std::string job;                  // both sides must agree
+  std::string token;                // the job's secret; both sides must have it, and it is never sent
   NodeId node = 0;                  // this node
   std::uint64_t node_instance = 0;  // this life of the node's arena: tells a replacement from the node it replaces
   std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
   std::string interface;           // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
+  std::uint16_t port = 0;          // of the door; UCX takes some of the next ones (ucx.hpp); 0: any
   std::size_t chunk_bytes = 2u << 20;        // size of one transfer: still in a cache when it is verified
   std::size_t chunks_in_flight = 4;          // per fetch, until the receiver has them
   std::size_t sub_buffers = 4;               // per fetch: chunks that have landed and are being worked on
@@ -91,15 +105,18 @@ class Transport {
     OnServe serve;
     OnPeerFailed peer_failed;  // the connection broke; a hint only, heartbeats decide who is alive
     Pace* pace = nullptr;      // outlives the transport; null: chunks leave as soon as they can
+    // A sentence for people, on a thread of its own and seldom: who was turned away, which peer does not fit.
+    std::function<void(const std::string&)> remark = {};
   };
 
-  // Throws Failure (CKPT_ERR_SYSTEM) when UCX cannot start, e.g. for an unknown transport or interface.
+  // Throws Failure (CKPT_ERR_SYSTEM) when UCX cannot start, e.g. for an unknown transport or interface, or when the
+  // port is taken, and CKPT_ERR_INVALID without a token.
   static std::unique_ptr<Transport> create(const TransportOptions& options, Handlers handlers);
 
   // Ends all transfers (their sinks see `ended`), joins the thread; bounded by progress_timeout_ms.
   virtual ~Transport() = default;
 
-  // Opaque bytes by which peers reach this node, for the coordination store.
+  // Opaque bytes by which peers reach this node, for the coordination store: where its door is.
   virtual std::string address() const = 0;
 
   // [any thread] Tells or replaces the address of a peer. An unchanged (address, instance) is a no-op; a change closes
@@ -119,8 +136,18 @@ class Transport {
     fetch(from, std::move(piece), FetchPart{}, std::move(sink), timeout_ms);
   }
 
+  // [any thread] Knocks at the door at `address`, and says how that went: once, on a thread of the transport's, within
+  // progress_timeout_ms; never, where the transport ends before.
+  virtual void probe(NodeId, std::uint64_t /*node_instance*/, const std::string& /*address*/,
+                     std::function<void(Reach)> done) {
+    done(Reach::unknown);
+  }
+
   // [any thread] What was chosen, for people: "tcp over lo".
   virtual std::string description() const = 0;
+
+  // [any thread] Who was turned away so far.
+  virtual Strangers strangers() const { return {}; }
 };
 
 }  // namespace ckpt::net

@@ -36,6 +36,8 @@ std::string option_of(const std::string& transport, const std::string& name) {
 // message that needs no putting together: TransportOptions::chunk_bytes and a little.
 constexpr char socket_segment_size[] = "2052k";
 
+constexpr int ucx_ports = 7;
+
 void configure(ucp_config_t* config, const TransportOptions& options) {
   const auto set = [config](const std::string& name, const std::string& value) {
     check(ucp_config_modify(config, name.c_str(), value.c_str()), "UCX does not take " + name + "=" + value);
@@ -51,6 +53,9 @@ void configure(ucp_config_t* config, const TransportOptions& options) {
   set("RNDV_SCHEME", "get_zcopy");
   set("ZCOPY_THRESH", "inf");
   if (options.transports == "tcp") set("RNDV_THRESH", "inf");
+  if (options.port != 0)
+    set(option_of("TCP", "PORT_RANGE"),
+        std::to_string(options.port + 2) + "-" + std::to_string(options.port + ucx_ports));
   set(option_of("TCP", "PUT_ENABLE"), "n");
   set(option_of("TCP", "TX_SEG_SIZE"), socket_segment_size);
   set(option_of("TCP", "RX_SEG_SIZE"), socket_segment_size);
@@ -112,7 +117,8 @@ void Ucx::start(const TransportOptions& options) {
 }
 
 void Ucx::listen(const TransportOptions& options) {
-  const SocketAddress local = local_address(options.interface);
+  const auto port = static_cast<std::uint16_t>(options.port == 0 ? 0 : options.port + 1);
+  const SocketAddress local = with_port(local_address(options.interface), port);
   ucp_listener_params_t parameters = {};
   parameters.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   parameters.sockaddr.addr = local.get();

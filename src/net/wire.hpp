@@ -1,10 +1,12 @@
 // What agents say to each other, byte by byte.
 //
 // Each kind is one UCX active message id, a header of fixed size (below: all fields little-endian, naturally aligned,
-// without holes) and, where noted, a payload. A connection is made by the side that asks; answers go back over it.
+// without holes) and, where noted, a payload. A connection is made by the side that asks, after the handshake at the
+// door (handshake.hpp); answers go back over it. All headers but the hello's come behind a seal of 8 bytes, which only
+// the two sides of the session know (session.hpp).
 //
 //   id  kind            header    payload             direction
-//   1   hello           40 bytes  -                   both ways, first; nothing else is heard before it
+//   1   hello           80 bytes  -                   both ways, first; nothing else is heard before it
 //   2   message         0 bytes   the message         asker to other
 //   3   fetch_request   40 bytes  shard name          asker to source
 //   4   fetch_answer    32 bytes  manifest if wanted  source to asker
@@ -24,6 +26,7 @@
 // Pure functions; thread-safe.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +41,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
 // Stands for all that both sides must have alike, among it socket_segment_size of ucx.cpp.
-inline constexpr std::uint32_t version = 5;
+inline constexpr std::uint32_t version = 6;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
@@ -66,8 +69,10 @@ struct Hello {
   std::uint32_t to_node = 0;
   std::uint64_t from_instance = 0;
   std::uint64_t to_instance = 0;
+  std::uint64_t session = 0;
+  std::array<std::byte, 32> proof = {};  // that the session's key is known (session.hpp)
 };
-static_assert(sizeof(Hello) == 40);
+static_assert(sizeof(Hello) == 80);
 
 // What a request wishes, or'ed together.
 inline constexpr std::uint32_t wants_manifest = 1;

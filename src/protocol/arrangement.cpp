@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "placement/parity_groups.hpp"
 #include "placement/placement.hpp"
@@ -22,8 +24,7 @@ struct Nodes {
 Nodes nodes_of(const std::vector<Seat>& seats) {
   Nodes nodes;
   for (const Seat& seat : seats) {
-    add_once(nodes.ids, seat.node);
-    nodes.domains[seat.node] = seat.domain;
+    if (nodes.domains.emplace(seat.node, seat.domain).second) nodes.ids.push_back(seat.node);
   }
   return nodes;
 }
@@ -172,7 +173,9 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> stra
     place.holders.resize(std::min<std::size_t>(holders, place.holders.size()));
   };
 
-  std::map<std::string, std::vector<const Seat*>> sharers;
+  std::unordered_map<std::string, std::vector<const Seat*>> sharers;
+  arrangement.places.reserve(2 * seats.size());
+  sharers.reserve(seats.size());
   for (const Seat& seat : seats) {
     sharers[seat.main_shard].push_back(&seat);
     Place& own = arrangement.places[seat.private_shard];
@@ -200,15 +203,23 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> stra
   return arrangement;
 }
 
-Places places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats, const Arrangement& arrangement) {
+std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats,
+                                  const Arrangement& arrangement) {
+  std::unordered_map<std::string, std::uint32_t> stored_in;  // so many parts
+  for (const Cut& cut : cuts) stored_in[cut.shard] = cut.of;
+  const auto parts_stored = [&](const Seat& seat) {
+    const auto cut = stored_in.find(seat.main_shard);
+    return cut == stored_in.end() ? 1 : cut->second;
+  };
+  const auto is_as_now = [&](const Seat& seat) { return parts_stored(seat) == arrangement.shares.at(seat.rank).of; };
+  if (std::all_of(seats.begin(), seats.end(), is_as_now)) return std::nullopt;
   Places places;
+  std::unordered_set<std::string> done;
   for (const Seat& seat : seats) {
     places[seat.private_shard] = arrangement.places.at(seat.private_shard);
-    const auto cut =
-        std::find_if(cuts.begin(), cuts.end(), [&](const Cut& each) { return each.shard == seat.main_shard; });
-    const std::uint32_t stored_in = cut == cuts.end() ? 1 : cut->of;
-    const bool as_now = stored_in == arrangement.shares.at(seat.rank).of;
-    for (const std::string& part : parts_of(seat.main_shard, stored_in)) {
+    const bool as_now = is_as_now(seat);
+    if (as_now && !done.insert(seat.main_shard).second) continue;
+    for (const std::string& part : parts_of(seat.main_shard, parts_stored(seat))) {
       Place& place = places[part];
       if (as_now) {
         place = arrangement.places.at(part);

@@ -13,6 +13,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "protocol/messages.hpp"
@@ -26,7 +27,7 @@ struct Place {
   std::vector<NodeId> holders;          // that must have it for a commit
   std::optional<ParityOf> parity = {};  // nobody captures it, or restores from it
 };
-using Places = std::map<std::string, Place>;  // by part
+using Places = std::unordered_map<std::string, Place>;  // by part
 
 struct Arrangement {
   Places places;
@@ -39,7 +40,9 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<placement::Str
                     const placement::Protection& protection);
 
 // Where a version belongs that was stored with these cuts. What is cut as in `arrangement` has its places there; else
-// those who restore from it keep all of it until the life has a commit of its own.
-Places places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats, const Arrangement& arrangement);
+// those who restore from it keep all of it until the life has a commit of its own. Nothing where all of it has its
+// places there.
+std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<Seat>& seats,
+                                  const Arrangement& arrangement);
 
 }  // namespace ckpt::protocol

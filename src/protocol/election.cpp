@@ -33,6 +33,8 @@ void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
 }
 
 bool Election::lease_expired(TimeMs now) const {
+  // What the root was told of placement and storage counts for the job, so rather one that has a rank leads it.
+  if (config_.standby && now - unchanged_since_ < 2 * config_.lease_ms) return false;
   if (record_.node == no_node || record_.node == config_.node) return true;  // nobody's, or of this node's former life
   // Later nodes wait a little longer, so that not everybody runs for root at once.
   const TimeMs patience = config_.lease_ms + config_.lease_ms * (config_.node % 8) / 16;

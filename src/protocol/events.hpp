@@ -213,13 +213,22 @@ struct CommitStep {
   std::vector<Version> damaged;  // steps that need not be kept any longer
 };
 
+// For whoever runs the machines: a member of the life does not answer any more; a standby node has its place; it is
+// back after all; the job has gone on without it. A new root tells again what still holds.
+enum class Change : std::uint8_t { lost, replaced, returned, released };
+struct MemberChanged {
+  Change change = Change::lost;
+  NodeId node = 0;
+  NodeId by = no_node;  // with `replaced`
+};
+
 struct Notice {
   std::string text;
 };  // for the log and for people
 
-using Effect =
-    std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady, RestoreFailed,
-                 StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage, StartWrite, CommitStep, Notice>;
+using Effect = std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady,
+                            RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage, StartWrite,
+                            CommitStep, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::protocol

@@ -48,6 +48,7 @@ struct Report {
   std::uint64_t epoch = 0;      // that the node obeys: the root counts reports of its own epoch only
   std::uint64_t directive = 0;  // newest one of that epoch that the node has
   std::string domain;           // see Config
+  bool standby = false;         // likewise
   Version highest_commit;       // newest commit the node ever heard of
   Version newest_seen;          // newest version that was ever whole on the node
   std::vector<RankReport> ranks;
@@ -130,6 +131,19 @@ struct WriteOrder {
   bool operator==(const WriteOrder&) const = default;
 };
 
+struct Member {
+  NodeId node = 0;
+  std::uint64_t arena_id = 0;
+  bool operator==(const Member&) const = default;
+};
+
+// A standby node that holds what a lost member of the life held, until that comes back or the job's next life begins.
+struct StandIn {
+  NodeId lost = 0;
+  Member by;
+  bool operator==(const StandIn&) const = default;
+};
+
 // Root -> node.
 struct Directive {
   NodeId root = 0;
@@ -146,7 +160,8 @@ struct Directive {
   std::vector<std::string> wanted;    // shards the node should hold, in this incarnation's placement
   std::vector<Rank> missing_ranks;    // while undecided: have not called restore() yet
   std::vector<NodeId> missing_nodes;  // while undecided: members of the last life that do not answer
-  std::uint32_t copies_now = 0;       // fewest copies of any shard at `committed`, as far as reports tell
+  std::vector<StandIn> stand_ins;     // of this incarnation
+  std::uint32_t copies_now = 0;       // fewest copies of any shard at the newest commit that reports tell of
   std::uint32_t parity_now = 0;       // likewise: how many members each parity group can still lose; 0 without parity
   std::string stranded;               // why the decided version cannot be brought home any more, "" while it can
   std::string alarm;                  // silent corruption or the like, "" if none
@@ -169,12 +184,6 @@ struct RootRecord {
   bool operator==(const RootRecord&) const = default;
 };
 
-struct Member {
-  NodeId node = 0;
-  std::uint64_t arena_id = 0;
-  bool operator==(const Member&) const = default;
-};
-
 // A rank of a life, and where it sits.
 struct Seat {
   Rank rank = 0;
@@ -194,6 +203,7 @@ struct LifeRecord {
   Decision decision;
   std::vector<Member> members;     // nodes that may hold state: those of the newest life that began
   std::uint64_t members_life = 0;  // that life
+  std::vector<StandIn> stand_ins;  // for members of it
   // Who captures and holds what in it follows from these alone: every root of the life finds the same.
   std::vector<Seat> seats;  // by rank, without gaps
   std::optional<placement::Strategy> strategy;

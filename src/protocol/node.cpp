@@ -131,6 +131,10 @@ void Node::Parts::route_own_messages(Effects& effects) {
   }
 }
 
+std::optional<TimeMs> Node::tick_wanted_at() const {
+  return parts_->root ? parts_->root->settle_wanted_at() : std::nullopt;
+}
+
 NodeStatus Node::status() const {
   const Directive& directive = parts_->worker.directive();
   NodeStatus status;
@@ -151,6 +155,7 @@ NodeStatus Node::status() const {
   if (parts_->root) status.nodes_present = parts_->root->nodes_present(parts_->now);
   status.missing_ranks = directive.missing_ranks;
   status.missing_nodes = directive.missing_nodes;
+  status.stand_ins = directive.stand_ins;
   status.stored = directive.stored;
   status.stored_skipped = directive.stored_skipped;
   status.storage_trouble = directive.storage_trouble;

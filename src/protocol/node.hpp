@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,7 @@ struct NodeStatus {
   std::vector<NodeId> nodes_present;  // as seen by the root; empty elsewhere
   std::vector<Rank> missing_ranks;
   std::vector<NodeId> missing_nodes;
+  std::vector<StandIn> stand_ins;
   Version stored;
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
@@ -61,6 +63,9 @@ class Node {
   ~Node();
 
   Effects handle(const Event& event, TimeMs now);
+
+  // A Tick is wanted by then, besides the regular ones: what came in is to be looked at. None while nothing is.
+  std::optional<TimeMs> tick_wanted_at() const;
 
   NodeStatus status() const;
   // The slot that holds a whole piece, for serving a fetch or a restore; null when there is none.

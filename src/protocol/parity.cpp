@@ -8,7 +8,6 @@ namespace {
 
 using placement::parity_unit_bytes;
 constexpr std::uint64_t length_bytes_max = std::uint64_t{1} << 53;  // sums of as many as a group has do not overflow
-using Pieces = std::map<std::string, Holders>;
 
 // FNV-1a: the same on every node, whatever it was built with.
 std::uint64_t hash_of(std::uint64_t hash, std::string_view text) {
@@ -97,6 +96,16 @@ std::optional<Recipe> recipe_of(const ParityOf& parity, const Pieces& pieces) {
   return recipe;
 }
 
+// By name.
+std::vector<const Pieces::value_type*> parity_among(const Pieces& pieces) {
+  std::vector<const Pieces::value_type*> found;
+  for (const auto& entry : pieces) {
+    if (entry.first.starts_with(parity_prefix)) found.push_back(&entry);
+  }
+  std::sort(found.begin(), found.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+  return found;
+}
+
 }  // namespace
 
 std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shards, std::uint32_t member) {
@@ -171,15 +180,13 @@ placement::DecodePlan plan_making(const Recipe& recipe, const GroupPiece& wanted
 
 std::map<std::string, Makeable> decodable(const Pieces& pieces) {
   std::map<std::string, Makeable> found_ways;
-  std::vector<std::string> groups;
-  for (auto it = pieces.lower_bound(std::string(parity_prefix)); it != pieces.end(); ++it) {
-    const auto& [name, holders] = *it;
-    if (!name.starts_with(parity_prefix)) break;
+  std::string group;
+  for (const auto* named : parity_among(pieces)) {
+    const auto& [name, holders] = *named;
     const PieceInfo& parity = *holders.front().piece;
     if (!agree(holders) || !is_valid(parity.recipe)) continue;
-    const std::string group = parse_part(name).shard;
-    if (!groups.empty() && groups.back() == group) continue;  // its pieces are next to each other
-    groups.push_back(group);
+    if (parse_part(name).shard == group) continue;  // its pieces are next to each other
+    group = parse_part(name).shard;
     const auto& ingredients = parity.recipe.ingredients;
     if (std::all_of(ingredients.begin(), ingredients.end(),
                     [&](const Ingredient& each) { return each.shard.empty() || pieces.contains(each.shard); })) {

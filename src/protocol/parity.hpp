@@ -57,17 +57,17 @@ struct Makeable {
 };
 
 // Of one version's pieces: the shards that are lost and can be decoded.
-std::map<std::string, Makeable> decodable(const std::map<std::string, Holders>& pieces);
+std::map<std::string, Makeable> decodable(const Pieces& pieces);
 
 // How to make this parity of one version's pieces, for the first time or anew; nothing where it cannot be.
 std::optional<Makeable> make_parity(const ParityOf& parity, Version version, std::uint32_t world_size,
-                                    const std::map<std::string, Holders>& pieces);
+                                    const Pieces& pieces);
 
 // Whether the piece is that parity, and what it was made of is what the version has.
-bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const std::map<std::string, Holders>& pieces);
+bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const Pieces& pieces);
 
 // How many members the group of this parity can still lose, of one version's pieces: 0 where no more than that, or not
 // even that, is there.
-std::uint32_t losses_left(const ParityOf& parity, const std::map<std::string, Holders>& pieces);
+std::uint32_t losses_left(const ParityOf& parity, const Pieces& pieces);
 
 }  // namespace ckpt::protocol

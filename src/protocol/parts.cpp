@@ -42,6 +42,10 @@ Part parse_part(std::string_view name) {
   return {std::string(name.substr(0, dot)), *index, *of};
 }
 
+bool may_be_part(std::string_view name) {
+  return !name.empty() && name.back() >= '0' && name.back() <= '9' && name.find("of") != std::string_view::npos;
+}
+
 std::vector<std::string> parts_of(const std::string& shard, std::uint32_t of) {
   return parts_of(shard, Share{0, of, of});
 }

@@ -40,6 +40,7 @@ struct Part {
 };
 // The reverse; a name that is no part's is a shard that was not cut.
 Part parse_part(std::string_view name);
+bool may_be_part(std::string_view name);  // quickly: false for most names that are none
 
 // The names of all parts, and of the ones that make up a share, in the order of their numbers from `first` on.
 std::vector<std::string> parts_of(const std::string& shard, std::uint32_t of);

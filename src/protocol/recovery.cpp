@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "protocol/lists.hpp"
 #include "protocol/parity.hpp"
 
 namespace ckpt::protocol {
@@ -28,22 +27,30 @@ std::string join(const List& items, std::size_t limit = 8) {
   return text;
 }
 
-bool usable(const std::map<std::string, Holders>& pieces, const std::string& part, std::uint32_t world_size) {
+bool usable(const Pieces& pieces, std::string_view part, std::uint32_t world_size) {
   const auto it = pieces.find(part);
   return it != pieces.end() && agree(it->second) && it->second.front().piece->world_size == world_size;
 }
 
-// In how many parts the shard can be had, 0: not at all. Its parts' names follow its own.
-std::uint32_t usable_cut(const std::map<std::string, Holders>& pieces, const std::string& shard,
-                         std::uint32_t world_size) {
-  if (usable(pieces, shard, world_size)) return 1;
-  std::set<std::uint32_t> cuts;
-  for (auto it = pieces.lower_bound(shard + "."); it != pieces.end() && it->first.starts_with(shard + "."); ++it) {
-    const Part part = parse_part(it->first);
-    if (part.shard == shard && part.of > 1) cuts.insert(part.of);
+// In how many parts there is some of each shard that is cut.
+using Cuts = std::map<std::string, std::set<std::uint32_t>, std::less<>>;
+Cuts cuts_in(const Pieces& pieces) {
+  Cuts cuts;
+  for (const auto& [name, holders] : pieces) {
+    if (!may_be_part(name)) continue;
+    const Part part = parse_part(name);
+    if (part.of > 1) cuts[part.shard].insert(part.of);
   }
-  for (const std::uint32_t of : cuts) {
-    const auto parts = parts_of(shard, of);
+  return cuts;
+}
+
+// In how many parts the shard can be had, 0: not at all.
+std::uint32_t usable_cut(const Pieces& pieces, const Cuts& cuts, std::string_view shard, std::uint32_t world_size) {
+  if (usable(pieces, shard, world_size)) return 1;
+  const auto found = cuts.find(shard);
+  if (found == cuts.end()) return 0;
+  for (const std::uint32_t of : found->second) {
+    const auto parts = parts_of(found->first, of);
     if (std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return usable(pieces, part, world_size); })) {
       return of;
     }
@@ -53,18 +60,21 @@ std::uint32_t usable_cut(const std::map<std::string, Holders>& pieces, const std
 
 std::set<std::string> unusable(const Inventory& inventory, Version version, const RecoveryQuestion& question) {
   const auto pieces = inventory.find(version);
-  if (pieces == inventory.end()) return question.shards;
+  const bool has_any = pieces != inventory.end();
+  const Cuts cuts = has_any ? cuts_in(pieces->second) : Cuts();
   std::set<std::string> shards;
   for (const auto& shard : question.shards) {
-    if (usable_cut(pieces->second, shard, question.world_size) == 0) shards.insert(shard);
+    if (!has_any || usable_cut(pieces->second, cuts, shard, question.world_size) == 0) shards.emplace(shard);
   }
   return shards;
 }
 
-std::vector<Cut> cuts_of(const std::map<std::string, Holders>& pieces, const RecoveryQuestion& question) {
+std::vector<Cut> cuts_of(const Pieces& pieces, const RecoveryQuestion& question) {
+  const Cuts there = cuts_in(pieces);
   std::vector<Cut> cuts;
-  for (const auto& shard : question.shards) {
-    const std::uint32_t of = usable_cut(pieces, shard, question.world_size);
+  for (const auto& [shard, parts] : there) {
+    if (!question.shards.contains(shard)) continue;
+    const std::uint32_t of = usable_cut(pieces, there, shard, question.world_size);
     if (of > 1) cuts.push_back({shard, of});
   }
   return cuts;
@@ -83,11 +93,12 @@ Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& ques
 Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
   const bool goes_on = limit.incarnation() == question.members_life;
   Version newest = question.base <= limit ? question.base : Version();
-  for (const Report* report : question.reports) {
-    const Version commit = report->highest_commit;
+  const auto consider = [&](Version commit) {
     const bool is_void = goes_on && commit.incarnation() < question.members_life;
     if (commit <= limit && !is_void) newest = std::max(newest, commit);
-  }
+  };
+  consider(question.first_commit);
+  for (const Report* report : question.reports) consider(report->highest_commit);
   return newest;
 }
 
@@ -101,15 +112,14 @@ std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world
   return 0;
 }
 
-// Took part in the last life and still has what it had then.
-bool is_witness(const Report& report, const RecoveryQuestion& question) {
-  return contains(question.members, Member{report.node, report.arena_id});
-}
-
+// Who took part in the last life and still has what it had then.
 std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
+  std::unordered_map<NodeId, std::uint64_t> arenas;
+  for (const Member& member : question.members) arenas[member.node] = member.arena_id;
   std::vector<const Report*> found;
   for (const Report* report : question.reports) {
-    if (is_witness(*report, question)) found.push_back(report);
+    const auto member = arenas.find(report->node);
+    if (member != arenas.end() && member->second == report->arena_id) found.push_back(report);
   }
   return found;
 }
@@ -175,26 +185,22 @@ Inventory take_inventory(const std::vector<const Report*>& reports) {
   Inventory inventory;
   for (const Report* report : reports) {
     for (const PieceInfo& piece : report->pieces) {
-      inventory[piece.version][piece.shard].push_back({report->node, &piece});
+      const auto [pieces, is_new] = inventory.try_emplace(piece.version);
+      if (is_new) pieces->second.reserve(2 * reports.size());
+      pieces->second[piece.shard].push_back({report->node, &piece});
     }
   }
   return inventory;
 }
 
 bool agree(const Holders& holders) {
-  return std::all_of(holders.begin(), holders.end(),
-                     [&](const Holder& holder) { return *holder.piece == *holders.front().piece; });
-}
-
-std::set<std::string> without_source(const Inventory& inventory, Version version, const std::set<std::string>& shards) {
-  const auto pieces = inventory.find(version);
-  if (pieces == inventory.end()) return shards;
-  const auto decoded = decodable(pieces->second);
-  std::set<std::string> lacking;
-  for (const auto& shard : shards) {
-    if (!pieces->second.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
-  }
-  return lacking;
+  const PieceInfo& first = *holders.front().piece;
+  return std::all_of(holders.begin() + 1, holders.end(), [&](const Holder& holder) {
+    const PieceInfo& other = *holder.piece;
+    return other.root_digest == first.root_digest && other.length_bytes == first.length_bytes &&
+           other.layout_bytes == first.layout_bytes && other.world_size == first.world_size &&
+           other.recipe == first.recipe;
+  });
 }
 
 std::string explain_stranded(Version version, const std::set<std::string>& shards, const std::vector<NodeId>& missing) {
@@ -202,8 +208,7 @@ std::string explain_stranded(Version version, const std::set<std::string>& shard
          " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
 }
 
-RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
-  Inventory inventory = take_inventory(question.reports);
+RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory) {
   std::vector<std::map<std::string, Makeable>> decoded;  // what the inventory borrows
   add_decodable(inventory, decoded);
   Version newest_commit = question.first_commit;

@@ -5,6 +5,9 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "protocol/messages.hpp"
@@ -17,7 +20,8 @@ struct Holder {
   const PieceInfo* piece = nullptr;
 };
 using Holders = std::vector<Holder>;
-using Inventory = std::map<Version, std::map<std::string, Holders>>;
+using Pieces = std::unordered_map<std::string_view, Holders>;  // of one version
+using Inventory = std::map<Version, Pieces>;
 
 // Borrows from the reports.
 Inventory take_inventory(const std::vector<const Report*>& reports);
@@ -26,8 +30,8 @@ Inventory take_inventory(const std::vector<const Report*>& reports);
 bool agree(const Holders& holders);
 
 struct RecoveryQuestion {
-  std::vector<const Report*> reports;  // of the nodes that are present
-  std::set<std::string> shards;        // that the new life needs
+  std::vector<const Report*> reports;           // of the nodes that are present
+  std::unordered_set<std::string_view> shards;  // that the new life needs; borrowed
   std::uint32_t world_size = 0;
   std::vector<NodeId> missing;        // members of the last life that are not present
   std::vector<Member> members;        // of the last life
@@ -47,10 +51,11 @@ struct RecoveryAnswer {
   bool final = false;  // what missing nodes might hold cannot change it
 };
 
-RecoveryAnswer plan_recovery(const RecoveryQuestion& question);
-
-// Of these shards, the ones without a source at the version.
-std::set<std::string> without_source(const Inventory& inventory, Version version, const std::set<std::string>& shards);
+// `inventory`: of the question's reports, and borrowed from them.
+RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory);
+inline RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
+  return plan_recovery(question, take_inventory(question.reports));
+}
 
 // For people: the version was decided, but the last source of some shards is gone before every rank had them.
 std::string explain_stranded(Version version, const std::set<std::string>& shards, const std::vector<NodeId>& missing);

@@ -6,18 +6,29 @@
 
 namespace ckpt::protocol {
 
+namespace {
+
+constexpr std::size_t few_nodes = 64;   // for so many every report is looked at by itself
+constexpr std::size_t listed_max = 64;  // of those that are waited for: people need not see them all
+constexpr TimeMs settle_gap_ms_max = 1000;
+
+}  // namespace
+
 // ---- What it hears ----
 
 void Root::on(const LifeRead& read) {
   if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
   swap_pending_ = false;
   const bool new_life = life_ && read.record.incarnation != life_->incarnation;
+  const bool other_places = life_ && read.record.stand_ins != life_->stand_ins;
+  if (life_ && read.record.members != life_->members) note_released(read.record.members);
   life_ = read.record;
   life_revision_ = read.revision;
+  member_arenas_.clear();
+  for (const Member& member : life_->members) member_arenas_[member.node] = member.arena_id;
   if (new_life) {
     bindings_.clear();
-    arrangement_ = {};
-    restored_.clear();
+    forget_places();
     all_waiting_since_.reset();
     abandoned_.clear();
     resume_at_ = 0;
@@ -30,6 +41,7 @@ void Root::on(const LifeRead& read) {
     alarm_.clear();
     storing_.on_new_life();
   }
+  if (other_places) forget_places();  // to be arranged anew
   if (life_->decision.verdict == Verdict::restore) committed_ = std::max(committed_, life_->base);
 }
 
@@ -51,63 +63,91 @@ void Root::on(const Report& report, TimeMs now) {
   }
 }
 
-bool Root::is_obeyed(TimeMs now) const {
-  return now - elected_at_ <= 2 * config_.lease_ms || std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
-           const auto& [node, peer] = entry;
-           return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= config_.node_timeout_ms;
-         });
+bool Root::is_obeyed(TimeMs now) const { return now - elected_at_ <= 2 * config_.lease_ms || is_followed(now); }
+
+bool Root::is_followed(TimeMs now) const {
+  return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    const auto& [node, peer] = entry;
+    return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= config_.node_timeout_ms;
+  });
 }
 
 bool Root::is_present(const Peer& peer, TimeMs now) const {
   return peer.report.epoch == epoch_ && now - peer.heard_at <= config_.node_timeout_ms;
 }
 
-std::vector<const Report*> Root::present_reports(TimeMs now) const {
-  std::vector<const Report*> reports;
-  for (const auto& [node, peer] : peers_) {
-    if (is_present(peer, now)) reports.push_back(&peer.report);
-  }
-  return reports;
-}
-
 std::vector<NodeId> Root::nodes_present(TimeMs now) const {
   std::vector<NodeId> nodes;
-  for (const Report* report : present_reports(now)) nodes.push_back(report->node);
+  for (const auto& [node, peer] : peers_) {
+    if (is_present(peer, now)) nodes.push_back(node);
+  }
   return nodes;
+}
+
+// Who is here, and which members are not.
+void Root::hear_roll(TimeMs now) {
+  present_.clear();
+  for (const auto& [node, peer] : peers_) {
+    if (is_present(peer, now)) present_.push_back(&peer.report);
+  }
+  missing_.clear();
+  for (const Member& member : life_->members) {
+    const auto peer = peers_.find(member.node);
+    if (peer == peers_.end() || !is_present(peer->second, now)) missing_.push_back(member.node);
+  }
 }
 
 // ---- What it concludes ----
 
+// A conclusion is drawn from all reports anew, which takes the longer the more nodes there are. So with many of them it
+// is drawn now and then, for all that came in between: the root's work grows with the nodes and not with their square.
+TimeMs Root::settle_gap_ms() const {
+  if (peers_.size() <= few_nodes) return 0;
+  return std::min(static_cast<TimeMs>(peers_.size() / few_nodes), settle_gap_ms_max);
+}
+
+std::optional<TimeMs> Root::settle_wanted_at() const {
+  return is_settled_ ? std::nullopt : std::optional(settled_at_ + settle_gap_ms());
+}
+
 void Root::settle(TimeMs now, Effects& effects) {
   if (!life_) return;
+  is_settled_ = now - settled_at_ >= settle_gap_ms();
+  if (!is_settled_) return;
+  settled_at_ = now;
   if (!in_charge()) {
     take_charge(now, effects);
     return;
   }
-  inventory_ = take_inventory(present_reports(now));
+  hear_roll(now);
+  inventory_ = take_inventory(present_);
   storing_.settle_listing(now, effects);
   settle_admissions(now, effects);
   settle_decision(now, effects);
   settle_placement(effects);
   settle_stranded(now, effects);
   settle_commits(now, effects);
+  settle_losses(now, effects);
   settle_storage(now, effects);
   decodable_.clear();
   for (const auto& [version, pieces] : inventory_) {
     if (version >= std::max(committed_, life_->decision.version)) decodable_[version] = decodable(pieces);
   }
+  reads_ = plan_reads(now);
   send_directives(now, effects);
 }
 
 void Root::take_charge(TimeMs now, Effects& effects) {
-  if (life_->epoch > epoch_) return;  // a newer root is at work
+  if (life_->epoch > epoch_ || !may_swap_life(now)) return;  // a newer root is at work, or this one has begun to be
   LifeRecord record = *life_;
   record.epoch = epoch_;
   swap_life(record, now, effects);
 }
 
+bool Root::may_swap_life(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= config_.lease_ms; }
+
 void Root::swap_life(const LifeRecord& record, TimeMs now, Effects& effects) {
-  if (swap_pending_ && now - swapped_at_ < config_.lease_ms) return;
+  if (!may_swap_life(now)) return;
   swap_pending_ = true;
   swapped_at_ = now;
   effects.push_back(SwapLife{life_revision_, record});
@@ -118,13 +158,67 @@ void Root::swap_life(const LifeRecord& record, TimeMs now, Effects& effects) {
 void Root::settle_placement(Effects& effects) {
   if (!has_begun() || !arrangement_.places.empty()) return;
   arrangement_ = arrange(life_->seats, life_->strategy, life_->protection);
-  restored_ = places_with(life_->decision.cuts, life_->seats, arrangement_);
+  stored_otherwise_ = places_with(life_->decision.cuts, life_->seats, arrangement_);
+  stand_in(arrangement_.places, life_->stand_ins);
+  if (stored_otherwise_) stand_in(*stored_otherwise_, life_->stand_ins);
+  arranged_for_ = by_node(arrangement_.places);
+  if (stored_otherwise_) stored_otherwise_for_ = by_node(*stored_otherwise_);
   if (!arrangement_.notice.empty()) effects.push_back(Notice{arrangement_.notice});
+}
+
+void Root::forget_places() {
+  arranged_for_.clear();
+  stored_otherwise_for_.clear();
+  arrangement_ = {};
+  stored_otherwise_.reset();
+}
+
+Root::PlacesOfNode Root::by_node(const Places& places) {
+  PlacesOfNode of_node;
+  for (const auto& entry : places) {
+    for (const auto* nodes : {&entry.second.holders, &entry.second.owners}) {
+      for (const NodeId node : *nodes) {
+        auto& list = of_node[node];
+        if (list.empty() || list.back() != &entry) list.push_back(&entry);
+      }
+    }
+  }
+  for (auto& [node, list] : of_node) {
+    std::sort(list.begin(), list.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+  }
+  return of_node;
 }
 
 // The version that the life began from may have been stored under another placement.
 const Places& Root::places_of(Version version) const {
-  return version == life_->decision.version ? restored_ : arrangement_.places;
+  return stored_otherwise_ && version == life_->decision.version ? *stored_otherwise_ : arrangement_.places;
+}
+
+const std::vector<const Places::value_type*>& Root::places_of(NodeId node, Version version) const {
+  static const std::vector<const Places::value_type*> none;
+  const bool is_otherwise = stored_otherwise_ && version == life_->decision.version;
+  const PlacesOfNode& of_node = is_otherwise ? stored_otherwise_for_ : arranged_for_;
+  const auto found = of_node.find(node);
+  return found == of_node.end() ? none : found->second;
+}
+
+bool Root::is_member(NodeId node, std::uint64_t arena_id) const {
+  const auto found = member_arenas_.find(node);
+  return found != member_arenas_.end() && found->second == arena_id;
+}
+
+// Of the version to be restored: the shards that no node has, and that cannot be decoded.
+std::set<std::string> Root::lacking_in_memory() const {
+  static const Pieces none;
+  const auto found = inventory_.find(life_->decision.version);
+  const Pieces& pieces = found == inventory_.end() ? none : found->second;
+  const auto decoded = decodable(pieces);
+  std::set<std::string> lacking;
+  for (const auto& [shard, place] : places_of(life_->decision.version)) {
+    if (place.parity) continue;  // nobody restores from that
+    if (!pieces.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
+  }
+  return lacking;
 }
 
 // The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
@@ -136,14 +230,10 @@ void Root::settle_stranded(TimeMs now, Effects& effects) {
   const bool waiting =
       std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
   if (waiting && life_->decision.verdict == Verdict::restore) {
-    std::set<std::string> shards;
-    for (const auto& [shard, place] : restored_) {
-      if (!place.parity) shards.insert(shard);  // nobody restores from that
-    }
     // A new root that has yet to hear every rank, or storage, does not know whether all of it is in memory.
     const auto stored = storing_.pieces_of(life_->decision.version);
     const bool knows = complete_life() && (!config_.storage || storing_.knows_all() || !stored.empty());
-    lacking = without_source(inventory_, life_->decision.version, shards);
+    lacking = lacking_in_memory();
     if (config_.storage && (!complete_life() || (!knows && !lacking.empty()))) {
       reading_storage_ = true;
       return;
@@ -158,7 +248,7 @@ void Root::settle_stranded(TimeMs now, Effects& effects) {
   }
   if (!source_lost_at_) source_lost_at_ = now;
   if (now - *source_lost_at_ < config_.node_wait_ms) return;
-  stranded_ = explain_stranded(life_->decision.version, lacking, missing_members(now));
+  stranded_ = explain_stranded(life_->decision.version, lacking, missing_);
 }
 
 // What is read from storage proved damaged, or nobody can read it for so long that something older is better. True: the
@@ -183,7 +273,7 @@ bool Root::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
 // ---- Directives ----
 
 void Root::send_directives(TimeMs now, Effects& effects) {
-  const Directive common = common_directive(now);
+  const Directive common = common_directive();
   for (auto& [node, peer] : peers_) {
     if (now - peer.heard_at > config_.node_timeout_ms) continue;
     Directive directive = directive_for(peer, common, now);
@@ -197,12 +287,13 @@ void Root::send_directives(TimeMs now, Effects& effects) {
 }
 
 // What it tells all nodes alike.
-Directive Root::common_directive(TimeMs now) const {
+Directive Root::common_directive() const {
   Directive directive;
   directive.root = config_.node;
   directive.epoch = epoch_;
   directive.incarnation = life_->incarnation;
   directive.decision = life_->decision;
+  directive.decision.cuts.clear();  // to each node its own
   directive.committed = committed_;
   directive.abandoned = abandoned_;
   directive.resume_at = resume_at_;
@@ -212,16 +303,19 @@ Directive Root::common_directive(TimeMs now) const {
   directive.reading_storage = reading_storage_;
   directive.stored = storing_.stored();
   directive.stored_skipped = storing_.skipped();
-  directive.storage_trouble = config_.storage ? storing_.trouble() : storage_trouble(now);
+  directive.storage_trouble = config_.storage ? storing_.trouble() : storage_trouble();
   if (life_->decision.verdict == Verdict::undecided) {
-    for (Rank rank = 0; rank < life_->world_size; ++rank) {
+    for (Rank rank = 0; rank < life_->world_size && directive.missing_ranks.size() < listed_max; ++rank) {
       const auto bound = bindings_.find(rank);
       if (bound == bindings_.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
     }
-    directive.missing_nodes = missing_members(now);
+    directive.missing_nodes = missing_;
+    directive.missing_nodes.resize(std::min(missing_.size(), listed_max));
   } else {
     directive.copies_now = copies_now();
     directive.parity_now = parity_now();
+    directive.stand_ins = life_->stand_ins;
+    directive.stand_ins.resize(std::min(directive.stand_ins.size(), listed_max));
   }
   return directive;
 }
@@ -236,24 +330,35 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
     } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
       const auto share = arrangement_.shares.find(rank.rank);
       directive.admitted.push_back({rank.rank, rank.instance, {}});
+      if (const Cut* cut = cut_of(rank.main_shard)) add_once(directive.decision.cuts, *cut);
       if (share != arrangement_.shares.end()) directive.admitted.back().share = share->second;
     }
   }
   if (life_->decision.verdict == Verdict::undecided) return directive;
-  for (const auto& [shard, place] : arrangement_.places) {
-    if (contains(place.holders, node)) directive.wanted.push_back(shard);
+  if (const auto places = arranged_for_.find(node); places != arranged_for_.end()) {
+    for (const auto* entry : places->second) {
+      if (contains(entry->second.holders, node)) directive.wanted.push_back(entry->first);
+    }
   }
   if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
   // A node that replaced a member waits for the life in which it gets a rank.
-  if (!contains(life_->members, Member{node, peer.report.arena_id})) return directive;
+  if (!is_member(node, peer.report.arena_id) && !stands_in(peer.report)) return directive;
   const Version base = std::max(committed_, life_->decision.version);
-  if (life_->decision.version && base == life_->decision.version) add_reads(node, now, directive);
+  if (const auto reads = reads_.find(node); reads != reads_.end()) directive.fetches = reads->second;
   if (base) add_fetches(node, base, now, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
     add_fetches(node, version, now, directive);
   }
   return directive;
+}
+
+// How the decided version has a main shard; null where it is not cut.
+const Cut* Root::cut_of(const std::string& main_shard) const {
+  const auto& cuts = life_->decision.cuts;  // by shard
+  const auto found = std::lower_bound(cuts.begin(), cuts.end(), main_shard,
+                                      [](const Cut& cut, const std::string& shard) { return cut.shard < shard; });
+  return found != cuts.end() && found->shard == main_shard ? &*found : nullptr;
 }
 
 // The first that is there and has not failed to read.
@@ -266,18 +371,18 @@ NodeId Root::reader_of(const Place& place, TimeMs now) const {
 }
 
 // What no node has of the version to be restored is read from storage: by one node, from which the others then get it.
-void Root::add_reads(NodeId node, TimeMs now, Directive& directive) const {
+std::map<NodeId, std::vector<FetchOrder>> Root::plan_reads(TimeMs now) const {
+  std::map<NodeId, std::vector<FetchOrder>> reads;
   const Version version = life_->decision.version;
+  if (!version || committed_ > version) return reads;
   const auto stored = storing_.pieces_of(version);
-  if (stored.empty()) return;
-  std::set<std::string> shards;
-  for (const auto& [shard, piece] : stored) shards.insert(shard);
-  const auto lacking = without_source(inventory_, version, shards);
-  for (const auto& [shard, piece] : stored) {
-    const auto place = restored_.find(shard);
-    if (place == restored_.end() || reader_of(place->second, now) != node || !lacking.contains(shard)) continue;
-    directive.fetches.push_back({*piece, {storage_node}, {}});
+  if (stored.empty()) return reads;
+  for (const std::string& shard : lacking_in_memory()) {
+    const auto piece = stored.find(shard);
+    if (piece == stored.end()) continue;
+    reads[reader_of(places_of(version).at(shard), now)].push_back({*piece->second, {storage_node}, {}});
   }
+  return reads;
 }
 
 // A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and
@@ -292,7 +397,8 @@ void Root::add_fetches(NodeId node, Version version, TimeMs now, Directive& dire
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return;
   const auto& decoded = decodable_.at(version);
-  for (const auto& [shard, place] : places_of(version)) {
+  for (const auto* entry : places_of(node, version)) {
+    const auto& [shard, place] = *entry;
     if (!should_have(node, place, version) || has(node, shard, version)) continue;
     const auto holders = pieces->second.find(shard);
     if (holders != pieces->second.end()) {

@@ -10,12 +10,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "protocol/arrangement.hpp"
 #include "protocol/events.hpp"
 #include "protocol/parity.hpp"
 #include "protocol/recovery.hpp"
+#include "protocol/stand_ins.hpp"
 #include "protocol/storing.hpp"
 
 namespace ckpt::protocol {
@@ -31,7 +33,9 @@ class Root {
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
 
   // Draws the conclusions: store writes as effects, a directive for every node that needs one.
+  // With many nodes it does so now and then only, for all that it heard in between.
   void settle(TimeMs now, Effects& effects);
+  std::optional<TimeMs> settle_wanted_at() const;  // none: all that it heard is settled
 
   std::uint64_t epoch() const { return epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
@@ -55,11 +59,16 @@ class Root {
     RankReport rank;
   };
 
+  // By node, in the order of names: what it holds, or its ranks restore from.
+  using PlacesOfNode = std::unordered_map<NodeId, std::vector<const Places::value_type*>>;
+
   bool in_charge() const { return life_ && life_->epoch == epoch_; }
+  TimeMs settle_gap_ms() const;
   bool is_present(const Peer& peer, TimeMs now) const;
-  std::vector<const Report*> present_reports(TimeMs now) const;
+  void hear_roll(TimeMs now);
 
   void take_charge(TimeMs now, Effects& effects);
+  bool may_swap_life(TimeMs now) const;
   void swap_life(const LifeRecord& record, TimeMs now, Effects& effects);
 
   // Admission: which trainers make up this life.
@@ -75,52 +84,72 @@ class Root {
 
   void settle_decision(TimeMs now, Effects& effects);
   bool all_answered(TimeMs now) const;
-  RecoveryQuestion question(bool with_storage, TimeMs now) const;
-  std::string storage_trouble(TimeMs now) const;
+  RecoveryQuestion question(bool with_storage) const;
+  std::string storage_trouble() const;
   void enter_members(LifeRecord& record, Version base) const;
   void settle_placement(Effects& effects);
+  void forget_places();
+  static PlacesOfNode by_node(const Places& places);
+  std::set<std::string> lacking_in_memory() const;
+  bool is_member(NodeId node, std::uint64_t arena_id) const;
+  bool is_followed(TimeMs now) const;
+  bool knows_who_is_lost(TimeMs now);
+  std::set<NodeId> lost_members(TimeMs now) const;
+  void note_released(const std::vector<Member>& next);
+  void tell_released(TimeMs now, Effects& effects);
+  void settle_losses(TimeMs now, Effects& effects);
+  void tell_changes(const std::set<NodeId>& lost, Effects& effects);
+  std::vector<Seat> seats_of(const std::set<NodeId>& nodes) const;
+  std::vector<Standby> standbys() const;
+  bool stands_in(const Report& report) const;
   void settle_stranded(TimeMs now, Effects& effects);
   bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void settle_storage(TimeMs now, Effects& effects);
   void settle_commits(TimeMs now, Effects& effects);
-  bool is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const;
+  bool is_complete(const Pieces& pieces, const Places& places) const;
   bool never_complete(Version version) const;
   void name_next_iteration(Version abandoned);
   void send_directives(TimeMs now, Effects& effects);
-  Directive common_directive(TimeMs now) const;
+  Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const;
   FetchOrder fetch_of(const std::string& shard, const Place& place, Version version, const Holders& holders) const;
   NodeId maker_of(const Place& place, Version version, TimeMs now) const;
   bool should_have(NodeId node, const Place& place, Version version) const;
-  void add_reads(NodeId node, TimeMs now, Directive& directive) const;
+  std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
   NodeId reader_of(const Place& place, TimeMs now) const;
+  const Cut* cut_of(const std::string& main_shard) const;
   const Places& places_of(Version version) const;
+  const std::vector<const Places::value_type*>& places_of(NodeId node, Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
   std::uint32_t parity_now() const;
   bool is_short(Version version) const;
-  Version newest_known_commit(TimeMs now) const;
+  Version newest_known_commit() const;
   bool all_wait() const;
-  std::vector<NodeId> missing_members(TimeMs now) const;
 
   const Config config_;
   const std::uint64_t epoch_;
   const TimeMs elected_at_;
   std::optional<LifeRecord> life_;
   std::uint64_t life_revision_ = 0;
+  std::unordered_map<NodeId, std::uint64_t> member_arenas_;  // its members
   bool swap_pending_ = false;
   TimeMs swapped_at_ = 0;
 
   std::map<NodeId, Peer> peers_;
+  std::vector<const Report*> present_;  // as of this settling, with the life's members that are not
+  std::vector<NodeId> missing_;
   std::map<Rank, Binding> bindings_;    // of life_->incarnation
   std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;                                   // made when all ranks wait
   Arrangement arrangement_;                                       // once the life is decided
-  Places restored_;                                               // where the decided version belongs
+  std::optional<Places> stored_otherwise_;                        // the decided version, where it is not as arranged
+  PlacesOfNode arranged_for_, stored_otherwise_for_;              // the same two
   Inventory inventory_;                                           // of the present reports; borrows from peers_
   std::map<Version, std::map<std::string, Makeable>> decodable_;  // of it, where the version may still be needed
+  std::map<NodeId, std::vector<FetchOrder>> reads_;               // from storage, by who is to read
   std::optional<TimeMs> unreadable_since_;                        // what is read from storage
   std::optional<TimeMs> source_lost_at_;                          // of the decided version, while ranks wait for it
   std::string stranded_;
@@ -129,10 +158,17 @@ class Root {
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;
   Version newest_abandoned_;
-  std::int64_t margin_ = 0;  // by which resume_at_ lies ahead of the furthest rank's next iteration
+  std::int64_t margin_ = 0;             // by which resume_at_ lies ahead of the furthest rank's next iteration
+  std::map<NodeId, NodeId> told_lost_;  // members, with the stand-in that was told of
+  std::vector<NodeId> released_;        // former members that are to be told
+  TimeMs listened_at_ = elected_at_;
+  TimeMs listening_since_ = elected_at_;  // without a pause of its own
+  TimeMs followed_at_ = elected_at_;
   std::string alarm_;
   Storing storing_;
   std::uint64_t directive_sequence_ = 0;
+  TimeMs settled_at_ = 0;
+  bool is_settled_ = true;
 };
 
 }  // namespace ckpt::protocol

@@ -14,7 +14,7 @@ bool Root::has(NodeId node, const std::string& shard, Version version) const {
                                                         [&](const Holder& holder) { return holder.node == node; });
 }
 
-bool Root::is_complete(const std::map<std::string, Holders>& pieces, const Places& places) const {
+bool Root::is_complete(const Pieces& pieces, const Places& places) const {
   return std::all_of(places.begin(), places.end(), [&](const auto& entry) {
     const auto& [shard, place] = entry;
     const auto found = pieces.find(shard);
@@ -40,8 +40,10 @@ bool Root::never_complete(Version version) const {
   return false;
 }
 
+// Nothing while a stand-in has the place of a member: what it helps to commit, the member would not have, and after the
+// next loss it would bear witness that nothing of the kind was committed.
 void Root::settle_commits(TimeMs now, Effects& effects) {
-  if (!has_begun() || !complete_life()) return;
+  if (!has_begun() || !complete_life() || !life_->stand_ins.empty()) return;
   for (const auto& [rank, binding] : bindings_) {
     const Peer& peer = peers_.at(binding.node);
     if (!is_present(peer, now)) return;
@@ -53,7 +55,8 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
   const Version restored = life_->decision.version;
   const auto its_pieces = inventory_.find(restored);
   // On record first: what was committed before goes with it, and the next life must not look for that.
-  if (restored > committed_ && its_pieces != inventory_.end() && is_complete(its_pieces->second, restored_)) {
+  if (may_swap_life(now) && restored > committed_ && its_pieces != inventory_.end() &&
+      is_complete(its_pieces->second, places_of(restored))) {
     LifeRecord record = *life_;
     record.base = restored;
     swap_life(record, now, effects);
@@ -73,9 +76,9 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
     for (const auto& [shard, holders] : pieces) {
       if (agree(holders)) continue;
-      alarm_ = "silent data corruption: shard " + shard + " of iteration " + std::to_string(version.iteration()) +
-               " differs between its ranks; node " + std::to_string(holders.back().node) + " does not match node " +
-               std::to_string(holders.front().node);
+      alarm_ = "silent data corruption: shard " + std::string(shard) + " of iteration " +
+               std::to_string(version.iteration()) + " differs between its ranks; node " +
+               std::to_string(holders.back().node) + " does not match node " + std::to_string(holders.front().node);
       abandoned_.push_back(version);
       break;
     }
@@ -84,7 +87,8 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
       if (version > newest_abandoned_) name_next_iteration(version);
     }
   }
-  if (committed_.incarnation() == life_->incarnation && life_->first_commit.incarnation() != life_->incarnation) {
+  if (may_swap_life(now) && committed_.incarnation() == life_->incarnation &&
+      life_->first_commit.incarnation() != life_->incarnation) {
     LifeRecord record = *life_;
     record.first_commit = committed_;
     swap_life(record, now, effects);
@@ -102,10 +106,11 @@ void Root::name_next_iteration(Version abandoned) {
 }
 
 std::uint32_t Root::copies_now() const {
-  const auto pieces = inventory_.find(committed_);
-  if (!committed_ || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
+  const Version committed = newest_known_commit();
+  const auto pieces = inventory_.find(committed);
+  if (!committed || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
   std::size_t fewest = SIZE_MAX;
-  for (const auto& [shard, place] : places_of(committed_)) {
+  for (const auto& [shard, place] : places_of(committed)) {
     if (place.parity) continue;
     const auto holders = pieces->second.find(shard);
     fewest = std::min(fewest, holders == pieces->second.end() ? 0 : holders->second.size());
@@ -114,10 +119,11 @@ std::uint32_t Root::copies_now() const {
 }
 
 std::uint32_t Root::parity_now() const {
-  const auto pieces = inventory_.find(committed_);
-  if (!committed_ || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
+  const Version committed = newest_known_commit();
+  const auto pieces = inventory_.find(committed);
+  if (!committed || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
   std::optional<std::uint32_t> fewest;
-  for (const auto& [shard, place] : places_of(committed_)) {
+  for (const auto& [shard, place] : places_of(committed)) {
     if (!place.parity || place.parity->member != 0) continue;  // once per group
     const std::uint32_t left = losses_left(*place.parity, pieces->second);
     fewest = std::min(fewest.value_or(left), left);
@@ -138,22 +144,22 @@ bool Root::is_short(Version version) const {
 }
 
 // As far as those who are here have heard. A new root does not announce it: there may be a newer one.
-Version Root::newest_known_commit(TimeMs now) const {
+Version Root::newest_known_commit() const {
   Version newest = committed_;
-  for (const Report* report : present_reports(now)) {
+  for (const Report* report : present_) {
     if (report->highest_commit.incarnation() == life_->incarnation) newest = std::max(newest, report->highest_commit);
   }
   return newest;
 }
 
 void Root::settle_storage(TimeMs now, Effects& effects) {
-  if (arrangement_.places.empty()) return;
-  const Version committed = newest_known_commit(now);
+  if (!config_.storage_writes || arrangement_.places.empty()) return;
+  const Version committed = newest_known_commit();
   // Before a new root has heard the nodes that are there, all of them seem to have lost their copies.
-  const bool has_heard = missing_members(now).empty() || now - elected_at_ > config_.node_timeout_ms;
+  const bool has_heard = missing_.empty() || now - elected_at_ > config_.node_timeout_ms;
   if (!committed || !has_heard) return;
-  storing_.settle_writes({committed, life_->decision.version, is_short(committed), life_->world_size, restored_,
-                          arrangement_.places, inventory_},
+  storing_.settle_writes({committed, life_->decision.version, is_short(committed), life_->world_size,
+                          places_of(life_->decision.version), arrangement_.places, inventory_},
                          now, effects);
 }
 

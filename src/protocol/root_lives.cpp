@@ -1,5 +1,6 @@
 // Who makes up a life of the job, and from what it goes on.
 #include <algorithm>
+#include <unordered_set>
 
 #include "protocol/lists.hpp"
 #include "protocol/root.hpp"
@@ -20,7 +21,7 @@ void Root::settle_admissions(TimeMs now, Effects& effects) {
       if (is_misplaced(node, rank)) {
         open_incarnation(rank, now, effects);
       } else {
-        bindings_.try_emplace(rank.rank, Binding{node, rank});
+        if (!bindings_.contains(rank.rank)) bindings_.emplace(rank.rank, Binding{node, rank});
       }
     }
   }
@@ -66,7 +67,7 @@ bool Root::is_misplaced(NodeId node, const RankReport& rank) const {
   const Seat& seat = life_->seats[rank.rank];
   const bool is_seated =
       seat.node == node && seat.main_shard == rank.main_shard && seat.private_shard == rank.private_shard;
-  return !is_seated || !contains(life_->members, Member{node, peers_.at(node).report.arena_id});
+  return !is_seated || !is_member(node, peers_.at(node).report.arena_id);
 }
 
 // It was given an older life's version before it could be carried over into this one.
@@ -93,6 +94,7 @@ void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& eff
   if (bound != bindings_.end() && bound->second.rank.instance != newcomer.instance) {
     superseded_.insert(bound->second.rank.instance);
   }
+  if (!may_swap_life(now)) return;
   LifeRecord next = *life_;
   next.incarnation = std::max(life_->incarnation, storing_.newest_incarnation()) + 1;
   next.world_size = newcomer.world_size;
@@ -129,15 +131,6 @@ std::optional<Refusal> Root::refusal_of(NodeId node, const RankReport& rank) con
 
 // ---- Decision ----
 
-std::vector<NodeId> Root::missing_members(TimeMs now) const {
-  std::vector<NodeId> missing;
-  for (const Member& member : life_->members) {
-    const auto peer = peers_.find(member.node);
-    if (peer == peers_.end() || !is_present(peer->second, now)) missing.push_back(member.node);
-  }
-  return missing;
-}
-
 void Root::settle_decision(TimeMs now, Effects& effects) {
   if (life_->decision.verdict != Verdict::undecided || !complete_life()) return;
   if (!all_wait()) {
@@ -148,14 +141,14 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
     all_waiting_since_ = now;
     ++roll_call_;
   }
-  if (!all_answered(now)) return;
+  if (!all_answered(now) || !may_swap_life(now)) return;
 
   // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent;
   // but what there is to go on from does not wait for it for ever.
   const TimeMs waited_ms = now - *all_waiting_since_;
-  const bool is_untold = !storage_trouble(now).empty();
+  const bool is_untold = !storage_trouble().empty();
   const bool storage_is_late = waited_ms >= config_.storage_wait_ms;
-  const RecoveryAnswer answer = plan_recovery(question(!is_untold || storage_is_late, now));
+  const RecoveryAnswer answer = plan_recovery(question(!is_untold || storage_is_late), std::move(inventory_));
   const bool can_restore = answer.decision.verdict == Verdict::restore;
   if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
   if (!answer.final && waited_ms < config_.node_wait_ms) return;
@@ -172,27 +165,36 @@ void Root::enter_members(LifeRecord& record, Version base) const {
   record.base = base;
   record.members_life = record.incarnation;
   record.members.clear();
+  record.stand_ins.clear();
   record.seats.clear();
   record.strategy = config_.strategy;
   record.protection = config_.protection;
+  std::unordered_set<NodeId> nodes;
   for (const auto& [rank, binding] : bindings_) {
     const Report& report = peers_.at(binding.node).report;
-    add_once(record.members, Member{binding.node, report.arena_id});
+    if (nodes.insert(binding.node).second) record.members.push_back({binding.node, report.arena_id});
     record.seats.push_back({rank, binding.node, report.domain, binding.rank.main_shard, binding.rank.private_shard});
   }
 }
 
-RecoveryQuestion Root::question(bool with_storage, TimeMs now) const {
+RecoveryQuestion Root::question(bool with_storage) const {
   RecoveryQuestion question;
-  question.reports = present_reports(now);
+  question.reports = present_;
   question.world_size = life_->world_size;
-  question.missing = missing_members(now);
+  question.missing = missing_;
+  // They may be the last that have what they were given.
+  for (const StandIn& each : life_->stand_ins) {
+    if (std::none_of(present_.begin(), present_.end(), [&](const Report* report) {
+          return report->node == each.by.node && report->arena_id == each.by.arena_id;
+        }))
+      add_once(question.missing, each.by.node);
+  }
   question.members = life_->members;
   question.members_life = life_->members_life;
   question.base = life_->base;
   question.first_commit = life_->first_commit;
   question.asks_storage = config_.storage;
-  question.storage_trouble = storage_trouble(now);
+  question.storage_trouble = storage_trouble();
   if (with_storage && storing_.has_heard()) {
     question.stored = storing_.heard().pieces;
     question.unusable = storing_.heard().unusable;
@@ -206,11 +208,11 @@ RecoveryQuestion Root::question(bool with_storage, TimeMs now) const {
 }
 
 // Why it is not known what storage has; "" where it is, or where there is none.
-std::string Root::storage_trouble(TimeMs now) const {
+std::string Root::storage_trouble() const {
   if (config_.storage && !storing_.has_heard()) return "it has not answered yet";
   if (config_.storage && storing_.is_finishing()) return "a step of the life before is being made whole";
   if (config_.storage) return storing_.heard().trouble;
-  for (const Report* report : present_reports(now)) {
+  for (const Report* report : present_) {
     if (report->storage) {
       return "node " + std::to_string(config_.node) + ", which leads the job, was told of none, node " +
              std::to_string(report->node) + " was; give all agents of the job the same option storage";

@@ -43,7 +43,11 @@ void Storing::on(const StorageListed& listed, TimeMs now) {
 void Storing::take(const StorageListed& listed) {
   const auto before = std::exchange(heard_, listed);
   if (listed.trouble.empty() || !before) return;
-  for (const PieceInfo& piece : before->pieces) add_once(heard_->pieces, piece);
+  std::set<std::pair<Version, std::string>> told;
+  for (const PieceInfo& piece : listed.pieces) told.emplace(piece.version, piece.shard);
+  for (const PieceInfo& piece : before->pieces) {
+    if (!told.contains({piece.version, piece.shard})) heard_->pieces.push_back(piece);
+  }
   for (const std::string& step : before->unusable) add_once(heard_->unusable, step);
 }
 
@@ -132,7 +136,7 @@ bool Storing::is_due(const Life& life, TimeMs now) const {
 }
 
 void Storing::begin(const Life& life) {
-  writing_ = Writing{life.committed, ++attempts_, life.world_size, {}, {}, false, false};
+  writing_ = Writing{life.committed, ++attempts_, life.world_size, {}, {}, {}, false, false};
   if (assign(life)) {
     skipped_ += static_cast<std::uint64_t>(std::max<std::int64_t>(periods_passed(life) - 1, 0));
   } else {
@@ -152,6 +156,8 @@ bool Storing::assign(const Life& life) {
     if (writer != writing_->writers.end() && has(found->second, writer->second)) continue;
     writing_->writers[shard] = writer_of(place, found->second);
   }
+  writing_->by_writer.clear();
+  for (const auto& [shard, writer] : writing_->writers) writing_->by_writer[writer].push_back(shard);
   return true;
 }
 
@@ -186,10 +192,9 @@ std::string Storing::trouble() const {
 WriteOrder Storing::order_for(NodeId node) const {
   WriteOrder order;
   if (!writing_ || writing_->is_committing) return order;
-  for (const auto& [shard, writer] : writing_->writers) {
-    if (writer == node) order.shards.push_back(shard);
-  }
-  if (order.shards.empty()) return order;
+  const auto found = writing_->by_writer.find(node);
+  if (found == writing_->by_writer.end()) return order;
+  order.shards = found->second;
   order.version = writing_->version;
   order.attempt = writing_->attempt;
   return order;

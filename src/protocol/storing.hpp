@@ -74,7 +74,8 @@ class Storing {
     Version version;
     std::uint64_t attempt = 0;
     std::uint32_t world_size = 0;
-    std::map<std::string, NodeId> writers;  // of every piece
+    std::map<std::string, NodeId> writers;                 // of every piece
+    std::map<NodeId, std::vector<std::string>> by_writer;  // the same
     std::set<std::string> written;
     bool is_committing = false;
     bool is_of_older_life = false;

@@ -29,6 +29,7 @@ struct Config {
   std::uint64_t arena_id = 0;        // of this node's arena; a fresh arena under an old node's id is told apart by it
   placement::Protection protection;  // copies of every shard, the rank's own included (m of GEMINI), and parity
   std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
+  bool standby = false;                              // has no rank until it takes the place of a node that is lost
   std::string domain;              // of this node: outermost first, with '/' between levels; "" where nothing is known
   bool storage = false;            // there is persistent storage, or another source, that all nodes can restore from
   bool storage_writes = false;     // and versions go there

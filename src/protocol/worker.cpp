@@ -518,6 +518,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.agent_id = agent_id_;
   report.epoch = epoch_;
   report.domain = config_.domain;
+  report.standby = config_.standby;
   report.highest_commit = highest_commit_;
   report.newest_seen = newest_seen_;
   report.ranks = rank_reports();

@@ -92,6 +92,7 @@ class Agent {
   void on(const protocol::ListStorage& list);
   void on(const protocol::StartWrite& write);
   void on(const protocol::CommitStep& commit);
+  void on(const protocol::MemberChanged&) {}
   void on(const protocol::Notice&) {}
 
   World& world_;

@@ -19,6 +19,7 @@ void Tally::add(const Tally& other) {
   restores += other.restores;
   from_peer += other.from_peer;
   decoded += other.decoded;
+  stood_in += other.stood_in;
   from_storage += other.from_storage;
   stored += other.stored;
   decided_fresh += other.decided_fresh;
@@ -190,10 +191,19 @@ void Invariants::storing(const Machine& root, const CommitStep& step) {
 
 // ---- Restores ----
 
+// A node is told how main shards are cut for its own ranks only.
+bool Invariants::is_same(const Decision& told, const Decision& decided) {
+  Decision all = told;
+  all.cuts = decided.cuts;
+  return all == decided && std::all_of(told.cuts.begin(), told.cuts.end(), [&](const Cut& cut) {
+           return std::find(decided.cuts.begin(), decided.cuts.end(), cut) != decided.cuts.end();
+         });
+}
+
 void Invariants::restore_offered(const Machine& machine, std::uint64_t instance, const RestoreReady& ready) {
   const Trainer* trainer = world_.trainer(instance);
   const Decision* decision = history_.decision(ready.incarnation);
-  if (decision == nullptr || !(*decision == ready.decision)) {
+  if (decision == nullptr || !is_same(ready.decision, *decision)) {
     throw Violation{"I1", text("rank ", ready.rank, " on node ", machine.id, " is offered ", describe(ready.decision),
                                ", which is not what was decided for life ", ready.incarnation)};
   }
@@ -301,9 +311,26 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
   }
   if (!was_decided && record.decision.verdict != Verdict::undecided) check_decision(by, old, record);
+  check_stand_ins(by, old, record);
   // A restored version is committed with its place on record: a root that reads it there goes by it.
   if (was_decided && record.base == record.decision.version && record.base != old.base) {
     committed(world_.machines.at(by), record.base);
+  }
+}
+
+// One for a member each, and never a member: what a lost node comes back with is not to be mixed with it.
+void Invariants::check_stand_ins(NodeId by, const LifeRecord& old, const LifeRecord& record) {
+  std::set<NodeId> members, lost, standing_in;
+  const auto is_member = [&](const protocol::Member& node) {
+    return std::find(record.members.begin(), record.members.end(), node) != record.members.end();
+  };
+  for (const protocol::Member& member : record.members) members.insert(member.node);
+  for (const protocol::StandIn& each : record.stand_ins) {
+    if (std::find(old.stand_ins.begin(), old.stand_ins.end(), each) == old.stand_ins.end()) ++tally_.stood_in;
+    if (members.contains(each.lost) && !is_member(each.by) && lost.insert(each.lost).second &&
+        standing_in.insert(each.by.node).second)
+      continue;
+    throw Violation{"I4", text("node ", by, " puts node ", each.by.node, " into the place of node ", each.lost)};
   }
 }
 

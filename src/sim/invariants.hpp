@@ -30,6 +30,7 @@ struct Tally {
   std::uint64_t from_peer = 0;                                             // of these, with a part from a peer
   std::uint64_t decoded = 0;                                               // likewise, from parity
   std::uint64_t from_storage = 0;                                          // likewise
+  std::uint64_t stood_in = 0;                                              // standby nodes
   std::uint64_t stored = 0;                                                // steps
   std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // lives
   std::uint64_t decided_behind = 0, decided_unknown = 0;
@@ -97,8 +98,10 @@ class Invariants {
  private:
   using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, and where
   Whole whole_pieces(Version version, TimeMs calm_for_ms) const;
+  static bool is_same(const protocol::Decision& told, const protocol::Decision& decided);
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, Version version);
+  void check_stand_ins(NodeId by, const protocol::LifeRecord& old, const protocol::LifeRecord& record);
   void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
   bool is_witnessed(const protocol::LifeRecord& before) const;
   bool is_unwitnessed(const protocol::LifeRecord& before) const;

@@ -96,7 +96,10 @@ void Launcher::stop_all() {
     ++give_ups_;
     world_.give_up_job();
   }
-  world_.timeline.after(world_.random.between(50, 1500) + losses_in_a_row_ * 2000, [this] { launch_all(); });
+  // Some take their time, so that a machine that is gone is noticed before.
+  const TimeMs slowness_ms = world_.settings.core.standby && world_.random.chance(500) ? 4000 : 0;
+  world_.timeline.after(world_.random.between(50, 1500) + slowness_ms + losses_in_a_row_ * 2000,
+                        [this] { launch_all(); });
 }
 
 void Launcher::launch_all() {

@@ -6,9 +6,11 @@
 #include <iostream>
 
 #include "sim/campaign.hpp"
+#include "sim/scale.hpp"
 
 namespace {
 
+using namespace ckpt;
 using namespace ckpt::sim;
 
 int run_one(std::uint64_t seed, bool trace) {
@@ -42,6 +44,21 @@ int run_many(const Campaign& campaign) {
   return result.violations.empty() ? 0 : 1;
 }
 
+int run_nodes(protocol::NodeId nodes) {
+  auto shown = std::chrono::steady_clock::now();
+  const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  const auto progress = [&](const std::string& what) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - shown < std::chrono::seconds(on_terminal ? 1 : 30)) return;
+    shown = now;
+    std::cerr << (on_terminal ? "\r" : "") << what << (on_terminal ? "\033[K" : "\n") << std::flush;
+  };
+  const ScaleResult result = run_scale(nodes, progress);
+  if (on_terminal) std::cerr << "\r\033[K" << std::flush;
+  std::cout << scale_text(result);
+  return result.violations.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -58,9 +75,17 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   auto* one = app.add_option("--seed", seed, "run this one seed")->excludes(many);
   app.add_flag("--trace", trace, "print its events")->needs(one);
+  protocol::NodeId nodes = 0;
+  auto* scale =
+      app.add_option("--scale", nodes, "measure what the protocol costs with so many nodes, see docs/scale.md")
+          ->excludes(many)
+          ->excludes(one)
+          ->check(CLI::Range(scale_nodes_min, scale_nodes_max));
   app.callback([&] {
-    if (many->count() + one->count() == 0) throw CLI::RequiredError("one of --seeds and --seed");
+    if (many->count() + one->count() + scale->count() == 0)
+      throw CLI::RequiredError("one of --seeds, --seed and --scale");
   });
   CLI11_PARSE(app, argc, argv);
+  if (scale->count() > 0) return run_nodes(nodes);
   return one->count() > 0 ? run_one(seed, trace) : run_many(campaign);
 }

@@ -41,6 +41,7 @@ Phases current_phases(World& world) {
     if (is_own && transfer.order.piece.is_parity()) set(Phase::encoding, true);
     if (!transfer.order.piece.is_parity()) set(Phase::decoding, true);
   }
+  set(Phase::standing_in, !world.store.life().record.stand_ins.empty());
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;
 }

@@ -23,11 +23,12 @@ enum class Phase : std::uint8_t {
   idle,          // training, and none of the above
   encoding,      // parity of a version that this life captured is being made
   decoding,      // what was lost is being made out of parity
+  standing_in,   // a standby node has the place of a lost one
 };
-inline constexpr std::size_t phase_count = 12;
+inline constexpr std::size_t phase_count = 13;
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",       "hello",        "deciding", "restoring", "capturing", "replicating",
-    "committing", "reprotecting", "electing", "idle",      "encoding",  "decoding"};
+    "down",         "hello",    "deciding", "restoring", "capturing", "replicating", "committing",
+    "reprotecting", "electing", "idle",     "encoding",  "decoding",  "standing in"};
 
 using Phases = std::bitset<phase_count>;
 

@@ -79,6 +79,8 @@ Settings draw_settings(std::uint64_t seed) {
     protection.rows = static_cast<std::uint32_t>(random.between(1, std::min(3u, protection.members - 1)));
     if (random.chance(700)) protection.copies = 1;  // else both
   }
+  // Spare machines stand by, as a rule.
+  settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   return settings;
 }
 

@@ -170,6 +170,11 @@ std::string describe(const Effect& effect) {
             return text("write ", describe(e.version), " from", slots);
           },
           [](const CommitStep& e) { return text("make step ", describe(e.version), " whole"); },
+          [](const MemberChanged& e) {
+            constexpr const char* names[] = {"lost", "replaced", "returned", "released"};
+            const std::string by = e.by == protocol::no_node ? "" : text(" by ", e.by);
+            return text("member ", e.node, " ", names[static_cast<std::size_t>(e.change)], by);
+          },
           [](const Notice& e) { return text("notice: ", e.text); },
       },
       effect);

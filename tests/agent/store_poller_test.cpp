@@ -22,13 +22,19 @@ class FlakyStore : public test::MemoryStore {
     if (read_only) throw Failure(CKPT_ERR_SYSTEM, "the store is read-only");
     return MemoryStore::put_if(key, value, expected);
   }
-  std::atomic<bool> broken{false}, vanished{false}, read_only{false};
+  std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)> on_change) override {
+    if (!tells) return nullptr;
+    return MemoryStore::watch([this, on_change](const coord::Entry& entry) {
+      if (!silent) on_change(entry);
+    });
+  }
+  std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false};
 };
 
 class StorePollerTest : public ::testing::Test {
  protected:
-  void start() {
-    poller_.emplace(store_,
+  void start(std::int64_t lease_ms = 2000) {
+    poller_.emplace(store_, lease_ms,
                     StorePoller::Handlers{[this](const protocol::RootRead& read) { roots_.put(read); },
                                           [this](const protocol::LifeRead& read) { lives_.put(read); },
                                           [this](const auto& nodes) { nodes_.put(nodes); }},
@@ -126,6 +132,42 @@ TEST_F(StorePollerTest, ARecordThatMakesNoSenseIsAnOutage) {
   start();
   ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 9}), 1));
   EXPECT_EQ(next_root_that([](const auto&) { return true; }).record.beat, 9u) << "the broken one is never told";
+}
+
+TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
+  store_.tells = true;
+  start(3'600'000);
+  nodes_.take();
+  store_.broken = true;
+  for (std::uint64_t beat = 1; beat <= 20; ++beat) {
+    ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, beat}), beat - 1));
+    EXPECT_EQ(next_root_that([&](const auto& read) { return read.revision == beat; }).record.beat, beat);
+  }
+  protocol::LifeRecord life;
+  life.incarnation = 3;
+  ASSERT_TRUE(store_.put_if("life", to_text(life), 0));
+  for (protocol::LifeRead read; read.revision == 0;) read = lives_.take();
+  store_.broken = false;
+  const coord::NodeEntry first{"a", 1, 2, 3, 4, "address"}, second{"b", 5, 6, 7, 8, "address"};
+  coord::register_node(store_, first);
+  std::vector<coord::NodeEntry> told;
+  while (told.empty()) told = nodes_.take();  // polls from before had found none
+  EXPECT_EQ(told, std::vector{first});
+  coord::register_node(store_, second);
+  EXPECT_EQ(nodes_.take(), std::vector{second}) << "and those that did not change are not told again";
+}
+
+TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
+  store_.tells = true;
+  start(200);
+  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 1}), 0));
+  next_root_that([](const auto& read) { return read.revision == 1; });
+  store_.silent = true;
+  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 2}), 1));
+  EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 2; }).record.beat, 2u);
+  const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
+  coord::register_node(store_, node);
+  for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ class CommandsTest : public ::testing::Test {
   };
   Ran run(const std::string& words) const {
     const std::string line = std::string(CKPTCTL_PROGRAM) + " " + words + " --arena-dir " + scope().arena_dir +
-                             " --coordination " + scope().coordination + " 2>&1";
+                             " --coordination " + scope().coordination.at + " 2>&1";
     FILE* pipe = ::popen(line.c_str(), "r");
     Ran ran{0, ""};
     std::array<char, 4096> buffer{};
@@ -121,12 +121,12 @@ TEST_F(CommandsTest, GcRemovesADeadJobAndNothingElse) {
   EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
 
   agents_.clear();
-  std::filesystem::create_directories(scope().coordination + "/unrelated");
+  std::filesystem::create_directories(scope().coordination.at + "/unrelated");
   const Result removed = gc(scope("test"), false);
   EXPECT_TRUE(removed.good) << removed.text;
   EXPECT_FALSE(std::filesystem::exists(scope().arena_dir + "/test"));
-  EXPECT_FALSE(std::filesystem::exists(scope().coordination + "/test"));
-  EXPECT_TRUE(std::filesystem::exists(scope().coordination + "/unrelated"));
+  EXPECT_FALSE(std::filesystem::exists(scope().coordination.at + "/test"));
+  EXPECT_TRUE(std::filesystem::exists(scope().coordination.at + "/unrelated"));
   EXPECT_THAT(failure_of([&] { return gc(scope("test"), false); }), HasSubstr("no arena or record of job test"));
 }
 
@@ -149,7 +149,19 @@ TEST_F(CommandsTest, GcKeepsAJobThatLivesOnOtherNodes) {
   ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_root") == true; }));
   const Result result = gc(elsewhere, false);
   EXPECT_FALSE(result.good);
-  EXPECT_THAT(result.text, HasSubstr("on other nodes"));
+  EXPECT_THAT(result.text, HasSubstr("its agent on node a"));
+}
+
+TEST_F(CommandsTest, GcKeepsAJobOfOtherNodesThatWriteNothing) {
+  start("a");
+  agents_[0].kill(SIGSTOP);
+  agents_[0].wait_until_stopped();
+  Scope elsewhere = scope("test");
+  elsewhere.arena_dir += "-of-another-machine";
+  const Result result = gc(elsewhere, false);
+  EXPECT_FALSE(result.good);
+  EXPECT_THAT(result.text, HasSubstr("its agent on node a answers at"));
+  EXPECT_TRUE(std::filesystem::exists(scope().coordination.at + "/test/nodes/a"));
 }
 
 TEST_F(CommandsTest, GcOfEverythingSkipsWhatLives) {

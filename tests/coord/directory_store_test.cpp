@@ -12,12 +12,15 @@
 #include <fstream>
 
 #include "base/error.hpp"
+#include "support.hpp"
 #include "temporary_directory.hpp"
 
 namespace ckpt::coord {
 namespace {
 
 namespace fs = std::filesystem;
+using test::exit_status;
+using test::fork_child;
 using testing::HasSubstr;
 
 class DirectoryStoreTest : public testing::Test {
@@ -43,45 +46,25 @@ class DirectoryStoreTest : public testing::Test {
   DirectoryStore store_{directory_.path()};
 };
 
-// Runs `body` in a child process; it never returns from there.
-template <class Body>
-pid_t fork_child(Body body) {
-  const pid_t child = ::fork();
-  if (child != 0) return child;
-  try {
-    body();
-  } catch (...) {
-    ::_exit(1);
+// Whoever else made it could have chosen the job's token.
+TEST_F(DirectoryStoreTest, ADirectoryThatEverybodyCanWriteIntoIsRefused) {
+  const std::string open_to_all = directory_.path() + "/open";
+  ASSERT_EQ(::mkdir(open_to_all.c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(open_to_all.c_str(), 0777), 0);
+  for (const std::string& place : {open_to_all, open_to_all + "/job"}) {
+    const std::string sentence = test::failure_of([&] { DirectoryStore store(place); });
+    EXPECT_THAT(sentence, HasSubstr("can be written by everybody; set the option coordination")) << place;
   }
-  ::_exit(0);
+  ASSERT_EQ(::chmod(open_to_all.c_str(), 01777), 0);  // as /tmp: others cannot replace what is ours there
+  DirectoryStore store(open_to_all + "/job");
 }
 
-int exit_status(pid_t child) {
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return status;
-}
-
-TEST_F(DirectoryStoreTest, OfProcessesThatSwapAtOnceExactlyOneWinsEachRevision) {
-  constexpr int processes = 4, rounds = 40;
-  std::vector<pid_t> children;
-  for (int p = 0; p < processes; ++p)
-    children.push_back(fork_child([&] {
-      DirectoryStore store(directory_.path());
-      for (int i = 0; i < rounds;) {
-        const auto current = store.get("counter");
-        const int value = current ? std::stoi(current->value) : 0;
-        try {
-          if (store.put_if("counter", std::to_string(value + 1), current ? current->revision : 0)) ++i;
-        } catch (const Failure& failure) {  // the lock is not fair: another process had it all the time
-          if (failure.status() != CKPT_ERR_TIMEOUT) throw;
-        }
-      }
-    }));
-  for (const pid_t child : children) EXPECT_EQ(exit_status(child), 0);
-  const auto counter = store_.get("counter");
-  EXPECT_EQ(counter->value, std::to_string(processes * rounds));
-  EXPECT_EQ(counter->revision, static_cast<std::uint64_t>(processes * rounds));
+TEST_F(DirectoryStoreTest, ADirectoryOfAnotherUserIsRefused) {
+  if (::geteuid() != 0) return;  // only root can make one
+  const std::string of_another = directory_.path() + "/another";
+  ASSERT_EQ(::mkdir(of_another.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(of_another.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(test::failure_of([&] { DirectoryStore store(of_another); }), HasSubstr("belongs to another user"));
 }
 
 TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecordAndNoLock) {

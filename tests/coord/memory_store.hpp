@@ -1,8 +1,11 @@
 // A store within one process, for tests: what a Store promises and nothing else.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 
 #include "base/error.hpp"
 #include "coord/store.hpp"
@@ -21,9 +24,12 @@ class MemoryStore : public coord::Store {
                                       std::uint64_t expected) override {
     const std::lock_guard lock(mutex_);
     check(key);
+    if (value.size() > coord::value_bytes_max) throw Failure(CKPT_ERR_INVALID, "the value of " + key + " is too long");
     const auto found = entries_.find(key);
     if ((found == entries_.end() ? 0 : found->second.revision) != expected) return std::nullopt;
-    entries_.insert_or_assign(key, coord::Entry{key, value, expected + 1});
+    const coord::Entry entry{key, value, expected + 1};
+    entries_.insert_or_assign(key, entry);
+    for (const Watching* watch : watches_) watch->on_change(entry);
     return expected + 1;
   }
   std::vector<coord::Entry> list(const std::string& prefix) override {
@@ -33,13 +39,30 @@ class MemoryStore : public coord::Store {
       if (key.starts_with(prefix)) found.push_back(entry);
     return found;
   }
+  // Tells on the thread that writes.
+  std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)> on_change) override {
+    return std::make_unique<Watching>(*this, std::move(on_change));
+  }
 
  private:
+  struct Watching : coord::Watch {
+    Watching(MemoryStore& of, std::function<void(const coord::Entry&)> told) : store(of), on_change(std::move(told)) {
+      const std::lock_guard lock(store.mutex_);
+      store.watches_.insert(this);
+    }
+    ~Watching() override {
+      const std::lock_guard lock(store.mutex_);
+      store.watches_.erase(this);
+    }
+    MemoryStore& store;
+    const std::function<void(const coord::Entry&)> on_change;
+  };
   static void check(const std::string& key) {
     if (!coord::is_key(key)) throw Failure(CKPT_ERR_INVALID, "\"" + key + "\" cannot name a coordination record");
   }
   std::mutex mutex_;
   std::map<std::string, coord::Entry> entries_;
+  std::set<const Watching*> watches_;
 };
 
 }  // namespace ckpt::test

@@ -7,36 +7,13 @@
 
 #include <thread>
 
-#include "base/unique_fd.hpp"
+#include "door_support.hpp"
 #include "net/link.hpp"
-#include "net/socket_address.hpp"
-#include "net_support.hpp"
 
 namespace ckpt::net::testing {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-// A connection made by hand.
-class Connection {
- public:
-  explicit Connection(const SocketAddress& to) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    made_ = ::connect(fd_.get(), to.get(), to.size_bytes) == 0;
-  }
-  bool made() const { return made_; }
-  void send(std::span<const std::byte> bytes) const {
-    [[maybe_unused]] const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-  }
-  void end(bool reset) {
-    const linger at_once{1, 0};
-    if (reset) ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    fd_.reset();
-  }
-
- private:
-  UniqueFd fd_;
-  bool made_ = false;
-};
 
 class NoEvents final : public UcxEvents {
   void arrived(wire::Kind, ucp_ep_h, Arrival&) override {}
@@ -74,7 +51,7 @@ Bytes greeting() {
   return bytes;
 }
 
-std::vector<Connection> connections(std::size_t count, const SocketAddress& to, std::span<const std::byte> beginning) {
+std::vector<Connection> connections(std::size_t count, const std::string& to, std::span<const std::byte> beginning) {
   std::vector<Connection> result;
   for (std::size_t i = 0; i < count; ++i) {
     result.emplace_back(to);
@@ -95,7 +72,7 @@ TEST_F(Listener, IsSurvivedByConnectionsThatAreHalfMade) {
   const auto most = std::span(greeting_).first(greeting_.size() - 1);
   for (int round = 0; round < 50; ++round) {
     auto transport = Transport::create(loopback_options(1, 100), {});
-    const auto address = *parse_socket_address(transport->address());
+    const auto address = ucx_address_behind(transport->address());
     const auto half_made = connections(64, address, most);
     std::thread finisher([&] {
       while (Connection(address).made()) {
@@ -111,7 +88,7 @@ TEST_F(Listener, MayEndWhileConnectionsComeIn) {
   const auto most = std::span(greeting_).first(greeting_.size() - 1);
   for (int round = 0; round < 50; ++round) {
     auto transport = Transport::create(loopback_options(1, 100), {});
-    const auto half_made = connections(200, *parse_socket_address(transport->address()), most);
+    const auto half_made = connections(200, ucx_address_behind(transport->address()), most);
     std::thread finisher([&] {
       for (const auto& connection : half_made) connection.send(std::span(greeting_).last(1));
     });
@@ -122,7 +99,7 @@ TEST_F(Listener, MayEndWhileConnectionsComeIn) {
 
 TEST_F(Listener, WorksOnWhenConnectionsBreakOffAnywhere) {
   Node node(loopback_options(1, 100));
-  const auto address = *parse_socket_address(node.transport->address());
+  const auto address = ucx_address_behind(node.transport->address());
   for (std::size_t size = 0; size <= greeting_.size(); ++size) {
     for (const bool reset : {false, true}) {
       for (auto& connection : connections(8, address, std::span(greeting_).first(size))) connection.end(reset);

@@ -1,4 +1,5 @@
 // What the tests of src/net share: nodes on loopback, sinks that can be waited for, pieces with a known pattern.
+// door_support.hpp has what they need of the door.
 #pragma once
 
 #include <chrono>
@@ -107,6 +108,7 @@ class MemorySink : public Sink {
 inline TransportOptions loopback_options(NodeId node, std::uint64_t instance, const std::string& transports = "tcp") {
   TransportOptions options;
   options.job = "test job";
+  options.token = "test token";
   options.node = node;
   options.node_instance = instance;
   options.transports = transports;

@@ -5,9 +5,9 @@
 
 #include <random>
 
+#include "door_support.hpp"
+#include "net/door.hpp"
 #include "net/link.hpp"
-#include "net/socket_address.hpp"
-#include "net_support.hpp"
 
 namespace ckpt::net::testing {
 namespace {
@@ -38,9 +38,10 @@ std::vector<wire::Hello> spoilt(const wire::Hello& right) {
 // One connection to `victim`, driven by hand.
 class RudePeer : private UcxEvents {
  public:
-  explicit RudePeer(const Transport& victim) : ucx_(loopback_options(9, 900), *this) {
+  explicit RudePeer(const Transport& victim) : RudePeer(visit(victim.address(), member(9, 900))) {}
+  explicit RudePeer(const Asking& asking) : session_(asking.session().value()), ucx_(loopback_options(9, 900), *this) {
     link_ = std::make_shared<Link>(ucx_, true, failures_);
-    if (!link_->open(victim.address())) throw std::runtime_error("cannot connect");
+    if (!link_->open(asking.ucx_address())) throw std::runtime_error("cannot connect");
   }
   ~RudePeer() {
     link_->retire();
@@ -50,9 +51,14 @@ class RudePeer : private UcxEvents {
   }
 
   // Returns when it was answered or the connection was closed.
-  void say_hello(const wire::Hello& hello = hello_of(9, 900, 1, 100)) {
+  void say_hello(wire::Hello hello = hello_of(9, 900, 1, 100)) {
+    prove(session_, Side::asker, hello);
+    say_as_it_is(hello);
+  }
+  void say_as_it_is(const wire::Hello& hello) {
     link_->send(wire::kind_hello, hello);
     progress_until([this] { return heard_[wire::kind_hello] > 0; });
+    if (heard_[wire::kind_hello] > 0) link_->prove(session_);
   }
   void ask_for(const std::string& shard) {
     auto name = std::make_shared<const std::string>(shard);
@@ -69,12 +75,14 @@ class RudePeer : private UcxEvents {
     while (!done() && !link_->failed() && std::chrono::steady_clock::now() < deadline) ucx_.progress();
   }
   Link& link() { return *link_; }
+  const Session& session() const { return session_; }
   int heard(wire::Kind kind) const { return heard_[kind]; }
 
  private:
   void arrived(wire::Kind kind, ucp_ep_h, Arrival&) override { ++heard_[kind]; }
   void connection_requested(ucp_conn_request_h request) override { ucx_.reject(request); }
 
+  const Session session_;
   std::size_t failures_ = 0;
   int heard_[wire::kind_end] = {};
   Ucx ucx_;
@@ -84,7 +92,11 @@ class RudePeer : private UcxEvents {
 // Answers every hello with the same one.
 class RudeHost : private UcxEvents {
  public:
-  explicit RudeHost(const wire::Hello& answer) : answer_(answer), ucx_(loopback_options(9, 900), *this) {}
+  explicit RudeHost(const wire::Hello& answer) : answer_(answer), ucx_(loopback_options(9, 900), *this) {
+    DoorOptions options;
+    options.listen_on = local_address("lo");
+    door_ = std::make_unique<Door>(member(9, 900), options, ucx_.address(), guests_, nullptr);
+  }
   ~RudeHost() {
     if (link_ == nullptr) return;
     link_->retire();
@@ -92,7 +104,7 @@ class RudeHost : private UcxEvents {
     for (int i = 0; i < 1000 && !link_->idle(); ++i) ucx_.progress();
     link_->end_operations();
   }
-  const std::string& address() const { return ucx_.address(); }
+  const std::string& address() const { return door_->address(); }
   template <class Done>
   void progress_until(Done done) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -101,17 +113,27 @@ class RudeHost : private UcxEvents {
   int asked_for() const { return asked_for_; }
   // What every request is answered with, one after the other.
   void will_answer(std::vector<wire::FetchAnswer> answers) { fetch_answers_ = std::move(answers); }
+  bool spoils_proof = false;
 
  private:
   void arrived(wire::Kind kind, ucp_ep_h, Arrival& arrival) override {
-    if (kind == wire::kind_hello) link_->send(wire::kind_hello, answer_);
-    if (kind != wire::kind_fetch_request) return;
+    if (kind == wire::kind_hello) answer_hello(*wire::decode<wire::Hello>(arrival.header));
+    if (kind != wire::kind_fetch_request || !link_->unseal(arrival)) return;
     ++asked_for_;
     const auto request = wire::decode<wire::FetchRequest>(arrival.header);
     for (wire::FetchAnswer answer : fetch_answers_) {
       answer.request = request->request;
       link_->send(wire::kind_fetch_answer, answer, std::span(manifest_).first(answer.manifest_bytes));
     }
+  }
+  void answer_hello(const wire::Hello& hello) {
+    const auto session = guests_.arrived(hello);
+    ASSERT_TRUE(session);
+    wire::Hello answer = answer_;
+    prove(*session, Side::answerer, answer);
+    if (spoils_proof) answer.proof[0] ^= std::byte{1};
+    link_->send(wire::kind_hello, answer);
+    link_->prove(*session);
   }
   void connection_requested(ucp_conn_request_h request) override {
     link_ = std::make_shared<Link>(ucx_, false, failures_);
@@ -124,6 +146,8 @@ class RudeHost : private UcxEvents {
   std::size_t failures_ = 0;
   int asked_for_ = 0;
   Ucx ucx_;
+  Guests guests_;
+  std::unique_ptr<Door> door_;
   std::shared_ptr<Link> link_;
 };
 
@@ -156,7 +180,6 @@ TEST(RudePeer, AHelloThatIsWrongInAnyFieldIsRefused) {
   node.transport->set_peer(9, 900, "127.0.0.1:1");
   const auto right = hello_of(9, 900, 1, 100);
   for (const auto& hello : spoilt(right)) {
-    if (hello.from_node != right.from_node) continue;  // a node that is not known yet may well come first
     RudePeer rude(*node.transport);
     rude.say_hello(hello);
     EXPECT_EQ(rude.heard(wire::kind_hello), 0);
@@ -178,12 +201,67 @@ TEST(RudePeer, AnAnswerThatIsWrongInAnyFieldIsRefused) {
     EXPECT_EQ(sink->end(), FetchEnd::peer_failed);
     EXPECT_EQ(host.asked_for(), 0);
   }
-  RudeHost host(right);
+  for (const bool spoils_proof : {true, false}) {
+    RudeHost host(right);
+    host.spoils_proof = spoils_proof;
+    Node node(loopback_options(1, 100));
+    node.transport->set_peer(9, 900, host.address());
+    const auto sink = node.fetch(9, {"piece", 1});
+    host.progress_until([&] { return host.asked_for() > 0 || sink->ends.count() > 0; });
+    EXPECT_EQ(host.asked_for(), spoils_proof ? 0 : 1);
+  }
+}
+
+TEST(RudePeer, AHelloThatProvesNothingIsRefused) {
   Node node(loopback_options(1, 100));
-  node.transport->set_peer(9, 900, host.address());
-  const auto sink = node.fetch(9, {"piece", 1});
-  host.progress_until([&] { return host.asked_for() > 0; });
-  EXPECT_EQ(host.asked_for(), 1);
+  RudePeer visitor(*node.transport);
+  wire::Hello right = hello_of(9, 900, 1, 100);
+  prove(visitor.session(), Side::asker, right);
+  std::vector<wire::Hello> wrong(4, right);
+  wrong[0] = hello_of(9, 900, 1, 100);
+  wrong[1].session ^= 1;
+  wrong[2].proof[31] ^= std::byte{1};
+  prove(visitor.session(), Side::answerer, wrong[3]);
+  for (const auto& hello : wrong) {
+    RudePeer rude(*node.transport);
+    rude.say_as_it_is(hello);
+    EXPECT_EQ(rude.heard(wire::kind_hello), 0);
+    EXPECT_TRUE(rude.link().failed());
+  }
+  visitor.say_as_it_is(right);
+  EXPECT_EQ(visitor.heard(wire::kind_hello), 1);
+}
+
+TEST(RudePeer, AHelloThatIsRepeatedIsRefused) {
+  Node node(loopback_options(1, 100));
+  wire::Hello recorded = hello_of(9, 900, 1, 100);
+  {
+    RudePeer visitor(*node.transport);
+    prove(visitor.session(), Side::asker, recorded);
+    visitor.say_as_it_is(recorded);
+    ASSERT_EQ(visitor.heard(wire::kind_hello), 1);
+  }
+  RudePeer replay(*node.transport);
+  replay.say_as_it_is(recorded);
+  EXPECT_EQ(replay.heard(wire::kind_hello), 0);
+  EXPECT_TRUE(replay.link().failed());
+}
+
+TEST(RudePeer, WhatDoesNotCarryTheSealIsDropped) {
+  Node node(loopback_options(1, 100));
+  RudePeer peer(*node.transport);
+  peer.say_hello();
+  Session of_another = peer.session();
+  of_another.key[0] ^= std::byte{1};
+  const auto forged = bytes_of("forged"), own = bytes_of("own");
+  peer.link().prove(of_another);
+  peer.link().send_bytes(wire::kind_message, {}, forged, nullptr, nullptr);
+  peer.link().prove(peer.session());
+  peer.link().send_bytes(wire::kind_message, {}, own, nullptr, nullptr);
+  peer.progress_until([&] { return node.messages.count() > 0; });
+  const auto heard = node.messages.wait_for(1);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(text_of(heard[0].second), "own");
 }
 
 TEST(RudePeer, AnAnswerWithMoreThanWasAskedForIsDropped) {
@@ -255,7 +333,7 @@ TEST(RudePeer, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
 
 TEST(RudePeer, NoiseOnTheListeningPortIsSurvived) {
   Node node(loopback_options(1, 100));
-  const auto address = parse_socket_address(node.transport->address());
+  const auto address = parse_socket_address(ucx_address_behind(node.transport->address()));
   std::mt19937_64 random(3);
   for (int i = 0; i < 20; ++i) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

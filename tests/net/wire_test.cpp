@@ -44,12 +44,12 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\5\0\0\0", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\6\0\0\0", 8), 0);
 }
 
 template <class T>
 void only_its_own_size_decodes() {
-  const std::vector<std::byte> bytes(64);
+  const std::vector<std::byte> bytes(96);
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
     EXPECT_EQ(decode<T>(std::span(bytes).first(size)).has_value(), size == sizeof(T));
   }

@@ -59,6 +59,7 @@ class Cluster {
     config.protection = protection;
     config.strategy = strategy;
     config.domain = domains[node];
+    config.standby = standbys.contains(node);
     config.storage = config.storage_writes = storage.has_value() && !without_storage.contains(node);
     config.storage_every = storage_every;
     if (storage) config.local_slots = 4;
@@ -68,6 +69,12 @@ class Cluster {
     drain();
   }
   void lose(NodeId node) { nodes_.erase(node); }
+  // The node's agent hears nothing and does nothing; when it goes on, all that it finds is time that has passed.
+  void stop(NodeId node) { stopped_[node] = nodes_.extract(node); }
+  void resume(NodeId node) {
+    nodes_.insert(std::move(stopped_.at(node)));
+    stopped_.erase(node);
+  }
   // All machines and the coordination store are gone, and as many new ones come.
   void lose_everything() {
     const auto nodes = static_cast<NodeId>(nodes_.size());
@@ -244,6 +251,8 @@ class Cluster {
   placement::Protection protection;             // of nodes that boot from now on
   std::optional<placement::Strategy> strategy;  // likewise
   std::map<NodeId, std::string> domains;        // likewise
+  std::set<NodeId> standbys;                    // likewise
+  std::vector<MemberChanged> changes;           // that were told
 
  private:
   void drain() {
@@ -370,12 +379,14 @@ class Cluster {
   void carry_out(NodeId, Fence& fence) { fenced[fence.rank] = fence; }
   void carry_out(NodeId, Persist&) {}
   void carry_out(NodeId, ReleaseSegment&) {}
+  void carry_out(NodeId, MemberChanged& changed) { changes.push_back(changed); }
   void carry_out(NodeId, Notice&) {}
 
   const std::uint32_t world_size_;
   std::uint64_t ids_ = 0;
   TimeMs now_ = 1000;
   std::map<NodeId, std::unique_ptr<Node>> nodes_;
+  std::map<NodeId, std::map<NodeId, std::unique_ptr<Node>>::node_type> stopped_;
   std::map<NodeId, std::uint64_t> arenas_;
   std::map<Rank, std::uint64_t> instances_;
   std::map<Rank, NodeId> homes_;

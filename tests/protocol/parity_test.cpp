@@ -25,8 +25,8 @@ struct Group {
   std::vector<PieceInfo> shards;  // by member
   std::vector<PieceInfo> parity;
 
-  std::map<std::string, Holders> pieces(unsigned lost_shards = 0, unsigned lost_parity = 0) const {
-    std::map<std::string, Holders> there;
+  Pieces pieces(unsigned lost_shards = 0, unsigned lost_parity = 0) const {
+    Pieces there;
     for (NodeId member = 0; member < shards.size(); ++member) {
       if (!shards[member].shard.empty() && !(lost_shards >> member & 1))
         there[shards[member].shard].push_back({member, &shards[member]});

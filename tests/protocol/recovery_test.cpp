@@ -20,8 +20,9 @@ class Recovery : public ::testing::Test {
       reports[node].node = node;
       reports[node].arena_id = arena_of(node);
       question.members.push_back({node, arena_of(node)});
-      question.shards.insert({main_shard(node), private_shard(node)});
+      for (const auto& shard : {main_shard(node), private_shard(node)}) names.push_back(shard);
     }
+    question.shards.insert(names.begin(), names.end());
     question.members_life = life;
     question.world_size = 3;
   }
@@ -54,6 +55,7 @@ class Recovery : public ::testing::Test {
   }
 
   std::map<NodeId, Report> reports;
+  std::vector<std::string> names;  // of the shards
   RecoveryQuestion question;
 };
 
@@ -62,6 +64,16 @@ TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
   EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
   EXPECT_TRUE(answer.final);
   EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+// Nobody that is left has heard of it.
+TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnowsOf) {
+  store_everywhere(4);
+  store_everywhere(5);
+  question.first_commit = Version(life, 4);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 5));
+  EXPECT_EQ(answer.base, Version(life, 4));
 }
 
 TEST_F(Recovery, TakesTheNewestVersionOfWhichEveryShardIsThere) {

@@ -54,6 +54,18 @@ TEST(Plan, FillsWhatIsLeftOfASpanWithASmallerChunk) {
   EXPECT_EQ(filled.chunks[1].span, 0u);
 }
 
+TEST(Plan, MakesNoChunkSmallerThanTheLeastButTheLastOne) {
+  auto request = small();
+  request.spans_s = {0.26, 10};
+  request.least_bytes = 15;
+  const Plan filled = plan(request);
+  EXPECT_EQ(filled.chunks[1].span, 1u);  // of the first span 10 bytes' time is left
+  request.checkpoint_bytes = 45;
+  EXPECT_EQ(plan(request).chunks.back().size_bytes, 5u);
+  request.least_bytes = 21;
+  EXPECT_THAT([&] { plan(request); }, Throws<std::invalid_argument>());
+}
+
 TEST(Plan, SendsEveryCopyButTheLocalOne) {
   auto request = small();
   request.spans_s = {100};

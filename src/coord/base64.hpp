@@ -1,0 +1,15 @@
+// Base64 (RFC 4648), in which etcd's JSON wraps keys and values. Pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ckpt::coord {
+
+std::string to_base64(std::string_view bytes);
+
+// Nothing for anything but base64 with its padding.
+std::optional<std::string> from_base64(std::string_view text);
+
+}  // namespace ckpt::coord

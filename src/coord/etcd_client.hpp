@@ -1,0 +1,61 @@
+// Calls of etcd v3 (3.4 or newer) through the JSON gateway that every member serves.
+//
+// One member is asked until it fails; then the next one is. Every call ends within the time given. What goes wrong is a
+// Failure: a sentence that names the server and what to do. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "coord/http.hpp"
+
+namespace ckpt::coord {
+
+struct EtcdAccess {
+  std::vector<std::string> endpoints;  // "http://host:port"
+  TlsFiles tls;
+  std::string user;  // empty: none
+  std::string password;
+  std::int64_t timeout_ms = 5000;  // of one call
+};
+
+class EtcdClient {
+ public:
+  enum class Effect { read, write };
+
+  explicit EtcdClient(EtcdAccess access);
+  const TlsFiles& tls() const { return access_.tls; }
+
+  // `path` as in "/v3/kv/range". After a Failure a write may or may not have happened; it is never done twice.
+  nlohmann::json call(const char* path, const nlohmann::json& request, Effect effect);
+
+  // Hands on what comes of a streaming call until `goes_on` says no, or calls have moved on to another member.
+  void stream(HttpStream& stream, const char* path, const nlohmann::json& request, const std::function<bool()>& goes_on,
+              const std::function<void(const nlohmann::json&)>& on_message);
+
+ private:
+  struct Refused;  // by the server, with its reason
+
+  nlohmann::json call_member(std::size_t member, const char* path, const std::string& body, Effect effect,
+                             std::int64_t timeout_ms);
+  std::string token(std::size_t member, std::int64_t timeout_ms);
+  void forget_token(const std::string& refused);
+  void pass_over(std::size_t member);
+  Failure failure_of(std::size_t member, const HttpTrouble& trouble) const;
+  Failure failure_of(std::size_t member, const Refused& refused) const;
+  std::string name_of(std::size_t member) const { return "etcd at " + access_.endpoints[member]; }
+
+  const EtcdAccess access_;
+  Http http_;
+  std::atomic<std::size_t> member_{0};
+  std::mutex mutex_;
+  std::string token_;  // what the user's password was exchanged for; until the server forgets it
+};
+
+}  // namespace ckpt::coord

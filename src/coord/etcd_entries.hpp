@@ -1,0 +1,29 @@
+// Keys, values and numbers as etcd's JSON has them. Pure functions; what makes no sense is a Failure.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "coord/store.hpp"
+
+namespace ckpt::coord {
+
+// A field, or null where it is missing.
+const nlohmann::json& field(const nlohmann::json& object, const char* name);
+bool flag_field(const nlohmann::json& object, const char* name);         // false where it is missing
+std::string text_field(const nlohmann::json& object, const char* name);  // "" where it is missing
+// Of 64 bits, which comes as text; 0 where it is missing.
+std::uint64_t number_field(const nlohmann::json& object, const char* name);
+
+// The store's, as every reply has it; a reply without is not etcd's.
+std::uint64_t revision_of(const nlohmann::json& reply);
+
+// A key and the one after all that begin with it, as the fields of a request.
+nlohmann::json one_key(const std::string& key);
+nlohmann::json keys_from(const std::string& prefix);
+
+// Of "kvs" in a reply, or "kv" in an event; the prefix is taken off its key.
+Entry entry_of(const nlohmann::json& key_value, const std::string& prefix);
+
+}  // namespace ckpt::coord

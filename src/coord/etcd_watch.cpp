@@ -1,0 +1,73 @@
+#include "coord/etcd_watch.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/thread.hpp"
+#include "coord/etcd_entries.hpp"
+#include "coord/etcd_store.hpp"
+
+namespace ckpt::coord {
+namespace {
+
+using nlohmann::json;
+
+constexpr int retry_interval_ms = 200;
+
+}  // namespace
+
+EtcdWatch::EtcdWatch(std::shared_ptr<EtcdClient> client, std::string prefix,
+                     std::function<void(const Entry&)> on_change)
+    : client_(std::move(client)),
+      prefix_(std::move(prefix)),
+      on_change_(std::move(on_change)),
+      stream_(client_->tls()),
+      thread_(start_thread("ckptd-watch", [this] { run(); })) {}
+
+EtcdWatch::~EtcdWatch() {
+  stop_ = true;
+  stream_.wake();
+  thread_.join();
+}
+
+void EtcdWatch::run() {
+  while (!stop_) {
+    try {
+      if (next_revision_ == 0) tell_all();
+      follow();
+    } catch (const std::exception&) {
+      // Whoever watches reads now and then, too, and is told then what is wrong.
+    }
+    if (!stop_) stream_.pause(retry_interval_ms);
+  }
+}
+
+void EtcdWatch::tell_all() {
+  const EtcdStore::Content content = EtcdStore(client_, prefix_).content("");
+  for (const Entry& entry : content.entries) on_change_(entry);
+  next_revision_ = content.revision + 1;
+}
+
+void EtcdWatch::follow() {
+  json create = keys_from(prefix_);
+  create["start_revision"] = std::to_string(next_revision_);
+  client_->stream(
+      stream_, "/v3/watch", {{"create_request", create}}, [this] { return !stop_; },
+      [this](const json& message) { take(message); });
+}
+
+void EtcdWatch::take(const json& message) {
+  if (flag_field(message, "canceled")) {
+    if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // what came between is forgotten there
+    throw Failure(CKPT_ERR_SYSTEM, "etcd has ended the watch: " + text_field(message, "cancel_reason"));
+  }
+  for (const json& event : field(message, "events")) {
+    Entry entry = entry_of(field(event, "kv"), prefix_);
+    next_revision_ = std::max(next_revision_, entry.revision + 1);
+    if (text_field(event, "type") == "DELETE") entry.revision = 0;
+    if (is_key(entry.key)) on_change_(entry);
+  }
+}
+
+}  // namespace ckpt::coord

@@ -1,0 +1,162 @@
+#include "coord/open_store.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "base/secret_file.hpp"
+#include "coord/directory_store.hpp"
+#include "coord/etcd_store.hpp"
+
+namespace ckpt::coord {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* first_record = "ids";  // of every job
+
+bool is_port(std::string_view text) {
+  int port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size() && port > 0 && port < 65536;
+}
+
+// A name, an IPv4 address, or an IPv6 address in brackets.
+bool is_host(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdefABCDEF:.";
+  if (text.starts_with('[') && text.ends_with(']') && text.size() > 2)
+    return text.substr(1, text.size() - 2).find_first_not_of(digits) == text.npos;
+  constexpr std::size_t name_bytes_max = 253;  // DNS's
+  constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  return !text.empty() && text.size() <= name_bytes_max && text.find_first_not_of(letters) == text.npos;
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
+std::string endpoint(const std::string& scheme, std::string_view text) {
+  const auto colon = text.rfind(':');
+  const bool has_port = colon != text.npos && !text.ends_with(']');
+  const std::string_view host = text.substr(0, has_port ? colon : text.npos);
+  const std::string_view port = has_port ? text.substr(colon + 1) : "2379";
+  if (!is_host(host) || !is_port(port)) return {};
+  return scheme + "://" + std::string(host) + ":" + std::string(port);
+}
+
+struct EtcdPlace {
+  std::shared_ptr<EtcdClient> client;
+  std::string prefix;
+};
+
+EtcdPlace etcd_place(const StoreLocation& location) {
+  const auto require = [](bool holds, const char* sentence) {
+    if (!holds) throw Failure(CKPT_ERR_INVALID, sentence);
+  };
+  require(location.user.empty() == location.password_file.empty(),
+          "the options etcd_user and etcd_password_file belong together; give both or none");
+  require(location.tls.key.empty() == location.tls.certificate.empty(),
+          "the options etcd_cert_file and etcd_key_file belong together; give both or none");
+  const EtcdAddress address = parse_etcd_address(location.at);
+  const bool tls_files = !location.tls.ca.empty() || !location.tls.key.empty();
+  require(!tls_files || address.endpoints.front().starts_with("https"),
+          "etcd's options for TLS are given, but coordination begins with etcd://; write etcds://");
+  EtcdAccess access{address.endpoints, location.tls, location.user, {}};
+  if (!location.user.empty()) access.password = read_secret_file(location.password_file, "etcd_password_file");
+  require(is_utf8(access.user + access.password), "etcd_user or the password in etcd_password_file is not UTF-8");
+  return {std::make_shared<EtcdClient>(std::move(access)), address.prefix};
+}
+
+}  // namespace
+
+StoreLocation::StoreLocation(const Options& options)
+    : at(options.coordination),
+      user(options.etcd_user),
+      password_file(options.etcd_password_file),
+      tls{options.etcd_ca_file, options.etcd_cert_file, options.etcd_key_file} {}
+
+EtcdAddress parse_etcd_address(const std::string& at) {
+  constexpr std::string_view plain = "etcd://", secure = "etcds://";
+  std::string_view rest = at;
+  const bool is_secure = rest.starts_with(secure);
+  const auto refuse = [&] {
+    // What is before an '@' may be a password.
+    const auto secret = at.rfind('@');
+    throw Failure(CKPT_ERR_INVALID, "the option coordination has the value \"" +
+                                        (secret == at.npos ? at : "..." + at.substr(secret)) +
+                                        "\", but must be like etcd://host:2379,host:2379/prefix, or etcds:// with TLS");
+  };
+  if (!is_secure && !rest.starts_with(plain)) refuse();
+  rest.remove_prefix(is_secure ? secure.size() : plain.size());
+  const auto slash = rest.find('/');
+  std::string_view hosts = rest.substr(0, slash);
+  std::string prefix(slash == rest.npos ? "" : rest.substr(slash + 1));
+  while (prefix.ends_with('/')) prefix.pop_back();
+  if (prefix.empty()) prefix = "ckptengine";
+  if (!is_key(prefix)) refuse();
+  EtcdAddress address{{}, "/" + prefix + "/"};
+  for (bool more = true; more;) {
+    const auto comma = hosts.find(',');
+    more = comma != hosts.npos;
+    address.endpoints.push_back(endpoint(is_secure ? "https" : "http", hosts.substr(0, comma)));
+    if (address.endpoints.back().empty()) refuse();
+    if (more) hosts.remove_prefix(comma + 1);
+  }
+  return address;
+}
+
+std::unique_ptr<Store> open_store(const StoreLocation& location, const std::string& job) {
+  if (!location.is_etcd()) return std::make_unique<DirectoryStore>(location.at + "/" + job);
+  const EtcdPlace place = etcd_place(location);
+  return std::make_unique<EtcdStore>(place.client, place.prefix + job + "/");
+}
+
+std::vector<std::string> jobs_with_records(const StoreLocation& location) {
+  std::vector<std::string> jobs;
+  if (location.is_etcd()) {
+    const EtcdPlace place = etcd_place(location);
+    for (const std::string& key : EtcdStore(place.client, place.prefix).keys())
+      if (const auto slash = key.find('/'); slash != key.npos && key.substr(slash + 1) == first_record)
+        jobs.push_back(key.substr(0, slash));
+    return jobs;
+  }
+  std::error_code error;
+  for (fs::directory_iterator entry(location.at, error), end; !error && entry != end; entry.increment(error))
+    if (entry->is_directory(error) && fs::exists(entry->path() / first_record))
+      jobs.push_back(entry->path().filename().string());
+  std::sort(jobs.begin(), jobs.end());
+  return jobs;
+}
+
+JobRecords look_at_records(const StoreLocation& location, const std::string& job) {
+  if (location.is_etcd()) {
+    const EtcdPlace place = etcd_place(location);
+    EtcdStore::Content content = EtcdStore(place.client, place.prefix + job + "/").content("");
+    return {std::move(content.entries), content.revision};
+  }
+  const std::string directory = location.at + "/" + job;
+  if (!fs::exists(directory)) return {};  // it must not be made by looking for it
+  return {DirectoryStore(directory).undamaged(), 0};
+}
+
+bool remove_records(const StoreLocation& location, const std::string& job, const JobRecords& seen) {
+  if (location.is_etcd()) {
+    const EtcdPlace place = etcd_place(location);
+    return EtcdStore(place.client, place.prefix + job + "/").remove_all(seen.revision);
+  }
+  if (look_at_records(location, job).entries != seen.entries) return false;
+  std::error_code error;
+  fs::remove_all(location.at + "/" + job, error);
+  if (error) throw Failure(CKPT_ERR_SYSTEM, "cannot remove " + location.at + "/" + job + ": " + error.message());
+  return true;
+}
+
+}  // namespace ckpt::coord

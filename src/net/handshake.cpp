@@ -1,0 +1,275 @@
+#include "net/handshake.hpp"
+
+#include <string_view>
+
+namespace ckpt::net {
+namespace {
+
+constexpr std::uint32_t magic = 0x44504b43;  // "CKPD"
+constexpr std::size_t address_bytes_max = 64;
+
+// All fields little-endian, naturally aligned, without holes; what is not used is zero.
+struct Preamble {
+  std::uint32_t magic = net::magic;
+  std::uint32_t version = wire::version;
+};
+
+struct Knock {
+  std::uint64_t job_hash = 0;
+  std::uint32_t from_node = 0;
+  std::uint32_t to_node = 0;
+  std::uint64_t from_instance = 0;
+  std::uint64_t to_instance = 0;
+  Nonce nonce = {};
+};
+
+struct Greeting {
+  std::uint32_t magic = net::magic;
+  std::uint32_t version = wire::version;
+  Refusal refusal = Refusal::none;
+  std::uint32_t zero = 0;
+};
+
+struct Verdict {
+  Refusal refusal = Refusal::none;
+  std::uint32_t zero = 0;
+};
+
+struct Welcome {
+  std::array<char, address_bytes_max> address = {};
+  Mac proof = {};
+};
+
+static_assert(sizeof(Preamble) == 8 && sizeof(Knock) == 64 && sizeof(Greeting) == 16 && sizeof(Verdict) == 8 &&
+              sizeof(Welcome) == 96);
+
+using Bytes = std::vector<std::byte>;
+
+void append(Bytes& to, std::span<const std::byte> bytes) {
+  const std::size_t before_bytes = to.size();
+  to.resize(before_bytes + bytes.size());
+  std::memcpy(to.data() + before_bytes, bytes.data(), bytes.size());
+}
+
+template <class T>
+void append(Bytes& to, const T& value) {
+  append(to, wire::bytes_of(value));
+}
+
+template <class T>
+Bytes bytes_of(const T& value) {
+  const auto bytes = wire::bytes_of(value);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::span<const std::byte> text(std::string_view of) { return std::as_bytes(std::span(of)); }
+
+// Of equal lengths, so that none is the beginning of another with something behind it.
+constexpr std::string_view label_asker = "ckptengine asks.";
+constexpr std::string_view label_answerer = "ckptengine opens";
+constexpr std::string_view label_session = "ckptengine keeps";
+static_assert(label_asker.size() == label_answerer.size() && label_asker.size() == label_session.size());
+
+// `said` follows a job's name of known length, and its own parts have fixed sizes.
+Mac mac_over(std::string_view label, const Member& self, const Bytes& said) {
+  const std::uint64_t job_bytes = self.job.size();
+  return mac_of(text(self.token), {text(label), wire::bytes_of(job_bytes), text(self.job), said});
+}
+
+Session session_of(const Member& self, const Bytes& said, NodeId peer, std::uint64_t peer_instance) {
+  Session session;
+  session.key = mac_over(label_session, self, said);
+  const Mac name = mac_of(session.key, {text("id")});
+  std::memcpy(&session.id, name.data(), sizeof session.id);
+  session.peer = peer;
+  session.peer_instance = peer_instance;
+  return session;
+}
+
+std::optional<Mac> mac_in(std::span<const std::byte> frame) { return wire::decode<Mac>(frame); }
+
+// The address as text, if the rest is zero.
+std::optional<std::string> address_in(const Welcome& welcome) {
+  const std::string_view all(welcome.address.data(), welcome.address.size());
+  const std::string_view address = all.substr(0, all.find('\0'));
+  if (address.empty() || all.find_first_not_of('\0', address.size()) != std::string_view::npos) return std::nullopt;
+  return std::string(address);
+}
+
+Refusal refusal_in(Refusal received) { return received < Refusal::unknown ? received : Refusal::unknown; }
+
+}  // namespace
+
+const char* to_text(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::none:
+      return "is welcome";
+    case Refusal::nonsense:
+      return "does not speak the protocol";
+    case Refusal::version:
+      return "speaks another version of the protocol; run the same release on all nodes";
+    case Refusal::job:
+      return "is of another job";
+    case Refusal::token:
+      return "does not have the job's token";
+    case Refusal::node:
+      return "looks for another node";
+    case Refusal::life:
+      return "looks for another life of this node";
+    case Refusal::unknown:
+      break;
+  }
+  return "gave no reason that is known";
+}
+
+Asking::Asking(const Member& self, NodeId peer, std::uint64_t peer_instance, const Nonce& nonce)
+    : self_(self), peer_(peer), peer_instance_(peer_instance) {
+  append(said_, Preamble{});
+  append(said_, Knock{wire::job_hash(self.job), self.node, peer, self.instance, peer_instance, nonce});
+}
+
+std::vector<std::byte> Asking::opening() { return said_; }
+
+std::size_t Asking::due_bytes() const {
+  switch (due_) {
+    case Due::greeting:
+      return sizeof(Greeting);
+    case Due::nonce:
+      return sizeof(Nonce);
+    case Due::verdict:
+      return sizeof(Verdict);
+    case Due::welcome:
+      return sizeof(Welcome);
+    case Due::nothing:
+      break;
+  }
+  return 0;
+}
+
+std::vector<std::byte> Asking::refuse(Refusal refusal) {
+  refusal_ = refusal;
+  due_ = Due::nothing;
+  return {};
+}
+
+std::vector<std::byte> Asking::take(std::span<const std::byte> frame) {
+  if (due_ == Due::nothing || frame.size() != due_bytes()) return refuse(Refusal::nonsense);
+  switch (due_) {
+    case Due::greeting: {
+      const auto greeting = *wire::decode<Greeting>(frame);
+      if (greeting.magic != magic || greeting.zero != 0) return refuse(Refusal::nonsense);
+      peer_version_ = greeting.version;
+      if (greeting.version != wire::version) return refuse(Refusal::version);
+      if (greeting.refusal != Refusal::none) return refuse(refusal_in(greeting.refusal));
+      append(said_, frame);
+      due_ = Due::nonce;
+      return {};
+    }
+    case Due::nonce: {
+      append(said_, frame);
+      const Mac proof = mac_over(label_asker, self_, said_);
+      append(said_, proof);
+      due_ = Due::verdict;
+      return bytes_of(proof);
+    }
+    case Due::verdict: {
+      const auto verdict = *wire::decode<Verdict>(frame);
+      if (verdict.zero != 0) return refuse(Refusal::nonsense);
+      if (verdict.refusal != Refusal::none) return refuse(refusal_in(verdict.refusal));
+      append(said_, frame);
+      due_ = Due::welcome;
+      return {};
+    }
+    case Due::welcome:
+    case Due::nothing:
+      break;
+  }
+  const auto welcome = *wire::decode<Welcome>(frame);
+  const auto address = address_in(welcome);
+  if (!address) return refuse(Refusal::nonsense);
+  append(said_, welcome.address);
+  if (!equal(welcome.proof, mac_over(label_answerer, self_, said_))) return refuse(Refusal::token);
+  ucx_address_ = *address;
+  session_ = session_of(self_, said_, peer_, peer_instance_);
+  due_ = Due::nothing;
+  return {};
+}
+
+Answering::Answering(const Member& self, const std::string& ucx_address, const Nonce& nonce)
+    : self_(self), ucx_address_(ucx_address.substr(0, address_bytes_max)), nonce_(nonce) {}
+
+std::size_t Answering::due_bytes() const {
+  switch (due_) {
+    case Due::preamble:
+      return sizeof(Preamble);
+    case Due::knock:
+      return sizeof(Knock);
+    case Due::proof:
+      return sizeof(Mac);
+    case Due::nothing:
+      break;
+  }
+  return 0;
+}
+
+std::vector<std::byte> Answering::take(std::span<const std::byte> frame) {
+  if (due_ == Due::nothing || frame.size() != due_bytes()) return refuse(Refusal::nonsense);
+  switch (due_) {
+    case Due::preamble: {
+      const auto preamble = *wire::decode<Preamble>(frame);
+      if (preamble.magic != magic) return refuse(Refusal::nonsense);
+      if (preamble.version != wire::version) return refuse(Refusal::version);
+      append(said_, frame);
+      due_ = Due::knock;
+      return {};
+    }
+    case Due::knock:
+      return greet(frame);
+    case Due::proof:
+      return judge(frame);
+    case Due::nothing:
+      break;
+  }
+  return {};
+}
+
+std::vector<std::byte> Answering::greet(std::span<const std::byte> frame) {
+  if (wire::decode<Knock>(frame)->job_hash != wire::job_hash(self_.job)) return refuse(Refusal::job);
+  append(said_, frame);
+  Bytes answer = bytes_of(Greeting{});
+  append(answer, nonce_);
+  append(said_, std::span<const std::byte>(answer));
+  due_ = Due::proof;
+  return answer;
+}
+
+std::vector<std::byte> Answering::judge(std::span<const std::byte> frame) {
+  const auto proof = *mac_in(frame);
+  if (!equal(proof, mac_over(label_asker, self_, said_))) return refuse(Refusal::token);
+  Knock knock;
+  std::memcpy(&knock, said_.data() + sizeof(Preamble), sizeof knock);
+  if (knock.to_node != self_.node) return refuse(Refusal::node);
+  if (knock.to_instance != self_.instance) return refuse(Refusal::life);
+  append(said_, frame);
+  append(said_, Verdict{});
+  Welcome welcome;
+  ucx_address_.copy(welcome.address.data(), welcome.address.size());
+  append(said_, welcome.address);
+  welcome.proof = mac_over(label_answerer, self_, said_);
+  session_ = session_of(self_, said_, knock.from_node, knock.from_instance);
+  due_ = Due::nothing;
+  Bytes answer = bytes_of(Verdict{});
+  append(answer, welcome);
+  return answer;
+}
+
+// Nonsense is not answered.
+std::vector<std::byte> Answering::refuse(Refusal refusal) {
+  const bool is_proof = due_ == Due::proof;
+  due_ = Due::nothing;
+  refusal_ = refusal;
+  if (refusal == Refusal::nonsense) return {};
+  return is_proof ? bytes_of(Verdict{refusal}) : bytes_of(Greeting{magic, wire::version, refusal, 0});
+}
+
+}  // namespace ckpt::net

@@ -1,0 +1,125 @@
+// How two nodes prove to each other that they have the job's token, byte by byte. It happens on a TCP connection of our
+// own, before UCX hears of the other side.
+//
+//   asker                                                    answerer (the door)
+//   preamble 8 bytes    magic, version           -->
+//   knock    64 bytes   job, nodes, lives, nonce -->
+//                                                <--  greeting  16 bytes  magic, version, refusal
+//                                                <--  nonce     32 bytes  unless refused
+//   proof    32 bytes   HMAC of all this         -->
+//                                                <--  verdict    8 bytes  refusal
+//                                                <--  welcome   96 bytes  unless refused: UCX's address, HMAC of all
+//
+// Preamble and greeting stay as they are in all versions, so that peers of different ones can say so. Every HMAC is
+// over a role's label, the job's name and all that was said before; none can be used in the other direction, another
+// job, or again, as both sides put a fresh nonce in. The address is told only to who has the token. Whatever is not
+// exactly what is due ends the handshake.
+//
+// Pure: bytes in, bytes out. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "net/session.hpp"
+
+namespace ckpt::net {
+
+using Nonce = std::array<std::byte, 32>;
+
+// A node that takes part in handshakes.
+struct Member {
+  std::string job;
+  std::string token;
+  NodeId node = 0;
+  std::uint64_t instance = 0;
+};
+
+// Why the other side was refused, or refuses. Those after `token` are told only to who has the token.
+enum class Refusal : std::uint32_t {
+  none = 0,
+  nonsense = 1,  // never sent
+  version = 2,
+  job = 3,
+  token = 4,
+  node = 5,
+  life = 6,
+  unknown = 7  // one of a later version; never sent
+};
+
+// The end of a sentence of which the refused one is the subject: "speaks another version of the protocol".
+const char* to_text(Refusal refusal);
+
+// One side of a handshake, from its own point of view.
+class Handshake {
+ public:
+  virtual ~Handshake() = default;
+  // What it says first.
+  virtual std::vector<std::byte> opening() { return {}; }
+  // Size of the frame that is due from the other side; 0 when the handshake is over.
+  virtual std::size_t due_bytes() const = 0;
+  // Takes that frame and returns what to send for it.
+  virtual std::vector<std::byte> take(std::span<const std::byte> frame) = 0;
+
+  Refusal refusal() const { return refusal_; }
+  // Set once the other side has proven itself and agreed.
+  const std::optional<Session>& session() const { return session_; }
+
+ protected:
+  Refusal refusal_ = Refusal::none;
+  std::optional<Session> session_;
+};
+
+// Of who wants to talk to the life `peer_instance` of `peer`.
+class Asking final : public Handshake {
+ public:
+  Asking(const Member& self, NodeId peer, std::uint64_t peer_instance, const Nonce& nonce);
+  std::vector<std::byte> opening() override;
+  std::size_t due_bytes() const override;
+  std::vector<std::byte> take(std::span<const std::byte> frame) override;
+
+  // Where the peer's UCX listens; together with session().
+  const std::string& ucx_address() const { return ucx_address_; }
+  // What the other side said that it speaks; 0 before.
+  std::uint32_t peer_version() const { return peer_version_; }
+
+ private:
+  enum class Due { greeting, nonce, verdict, welcome, nothing };
+  std::vector<std::byte> refuse(Refusal refusal);
+
+  const Member self_;
+  const NodeId peer_;
+  const std::uint64_t peer_instance_;
+  std::vector<std::byte> said_;  // by both, in order
+  Due due_ = Due::greeting;
+  std::string ucx_address_;
+  std::uint32_t peer_version_ = 0;
+};
+
+// Of the door.
+class Answering final : public Handshake {
+ public:
+  Answering(const Member& self, const std::string& ucx_address, const Nonce& nonce);
+  std::size_t due_bytes() const override;
+  std::vector<std::byte> take(std::span<const std::byte> frame) override;
+
+ private:
+  enum class Due { preamble, knock, proof, nothing };
+  std::vector<std::byte> greet(std::span<const std::byte> frame);
+  std::vector<std::byte> judge(std::span<const std::byte> frame);
+  std::vector<std::byte> refuse(Refusal refusal);
+
+  const Member self_;
+  const std::string ucx_address_;
+  const Nonce nonce_;
+  std::vector<std::byte> said_;
+  Due due_ = Due::preamble;
+};
+
+}  // namespace ckpt::net

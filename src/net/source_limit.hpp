@@ -1,0 +1,44 @@
+// How often one source address may come: a burst, and then so many in a second. Takes the same memory however many
+// sources there are: those that fall into one bucket share it, and where they fall nobody outside can know.
+//
+// Not thread-safe.
+#pragma once
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/clock.hpp"
+
+namespace ckpt::net {
+
+class SourceLimit {
+ public:
+  SourceLimit(double burst, double per_s, std::uint64_t seed) : burst_(burst), per_s_(per_s), seed_(seed) {}
+
+  // Whether the source may come in once more, at `now`, which never goes back.
+  bool admit(std::span<const std::byte> source, Clock::time_point now) {
+    Bucket& bucket = buckets_[XXH3_64bits_withSeed(source.data(), source.size(), seed_) % buckets_.size()];
+    const double regained = milliseconds_between(bucket.at, now) * per_s_ / 1000;
+    bucket.used = std::max(bucket.used - regained, 0.0);
+    bucket.at = now;
+    if (bucket.used + 1 > burst_) return false;
+    bucket.used += 1;
+    return true;
+  }
+
+ private:
+  struct Bucket {
+    double used = 0;
+    Clock::time_point at = {};
+  };
+  const double burst_;
+  const double per_s_;
+  const std::uint64_t seed_;
+  std::array<Bucket, 4096> buckets_ = {};
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,109 @@
+// Members that are lost: who is told, and who stands in for them.
+#include <algorithm>
+
+#include "protocol/root.hpp"
+#include "protocol/stand_ins.hpp"
+
+namespace ckpt::protocol {
+
+// Whether nobody but the lost ones themselves can be at fault for their silence. A root that was just elected, or was
+// stopped itself, has yet to hear who is there. One that no other node follows may be the one that is cut off: then it
+// is replaced before long.
+bool Root::knows_who_is_lost(TimeMs now) {
+  if (now - listened_at_ > config_.node_timeout_ms / 2) listening_since_ = now;
+  listened_at_ = now;
+  if (is_followed(now)) followed_at_ = now;
+  return now - listening_since_ > config_.node_timeout_ms &&
+         (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);
+}
+
+void Root::settle_losses(TimeMs now, Effects& effects) {
+  tell_released(now, effects);
+  if (!knows_who_is_lost(now)) return;
+  const std::set<NodeId> lost = lost_members(now);
+  tell_changes(lost, effects);
+  if (!has_begun()) return;
+  auto wanted = choose_stand_ins(life_->stand_ins, seats_of(lost), standbys());
+  if (wanted == life_->stand_ins) return;
+  LifeRecord record = *life_;
+  record.stand_ins = std::move(wanted);
+  swap_life(record, now, effects);
+}
+
+// Those without their memory, and those that are silent for so long that none would follow this node any more if it
+// were itself that is cut off from all.
+std::set<NodeId> Root::lost_members(TimeMs now) const {
+  std::set<NodeId> lost;
+  for (const Member& member : life_->members) {
+    const auto peer = peers_.find(member.node);
+    const bool was_heard = peer != peers_.end() && peer->second.report.epoch == epoch_ &&
+                           now - peer->second.heard_at <= config_.node_timeout_ms + 2 * config_.report_ms;
+    if (!was_heard || peer->second.report.arena_id != member.arena_id) lost.insert(member.node);
+  }
+  return lost;
+}
+
+void Root::tell_changes(const std::set<NodeId>& lost, Effects& effects) {
+  std::map<NodeId, NodeId> stand_ins;
+  for (const StandIn& each : life_->stand_ins) stand_ins[each.lost] = each.by.node;
+  for (const NodeId node : lost) {
+    const auto found = stand_ins.find(node);
+    const NodeId by = found == stand_ins.end() ? no_node : found->second;
+    const auto [told, is_news] = told_lost_.try_emplace(node, no_node);
+    const bool lost_its_stand_in = by == no_node && told->second != no_node;
+    if (is_news || lost_its_stand_in) effects.push_back(MemberChanged{Change::lost, node});
+    if (by != told->second && by != no_node) effects.push_back(MemberChanged{Change::replaced, node, by});
+    told->second = by;
+  }
+  std::erase_if(told_lost_, [&](const auto& told) {
+    if (lost.contains(told.first)) return false;
+    effects.push_back(MemberChanged{Change::returned, told.first});
+    return true;
+  });
+}
+
+void Root::note_released(const std::vector<Member>& next) {
+  std::set<NodeId> kept;
+  for (const Member& member : next) kept.insert(member.node);
+  for (const Member& member : life_->members) {
+    if (!kept.contains(member.node)) released_.push_back(member.node);
+  }
+}
+
+// The job has gone on without them. Whoever does not answer is told as lost first, in case that was not known yet.
+void Root::tell_released(TimeMs now, Effects& effects) {
+  for (const NodeId node : released_) {
+    const auto peer = peers_.find(node);
+    const bool answers = peer != peers_.end() && is_present(peer->second, now);
+    if (!answers && !told_lost_.contains(node)) effects.push_back(MemberChanged{Change::lost, node});
+    effects.push_back(MemberChanged{Change::released, node});
+    told_lost_.erase(node);
+  }
+  released_.clear();
+}
+
+std::vector<Seat> Root::seats_of(const std::set<NodeId>& nodes) const {
+  std::vector<Seat> seats;
+  for (const Seat& seat : life_->seats) {
+    if (nodes.contains(seat.node)) seats.push_back(seat);
+  }
+  return seats;
+}
+
+std::vector<Standby> Root::standbys() const {
+  std::vector<Standby> here;
+  for (const Report* report : present_) {
+    // A machine that came back without its memory may stand in for what it was.
+    if (report->standby && report->ranks.empty() && !is_member(report->node, report->arena_id))
+      here.push_back({{report->node, report->arena_id}, report->domain});
+  }
+  return here;
+}
+
+bool Root::stands_in(const Report& report) const {
+  const Member node{report.node, report.arena_id};
+  return std::any_of(life_->stand_ins.begin(), life_->stand_ins.end(),
+                     [&](const StandIn& each) { return each.by == node; });
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,64 @@
+#include "protocol/stand_ins.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace ckpt::protocol {
+
+namespace {
+
+// How many levels two failure domains share, from the outside in.
+std::size_t shared_levels(const std::string& a, const std::string& b) {
+  std::size_t levels = 0;
+  for (std::size_t i = 0;; ++i) {
+    const bool a_ends = i >= a.size() || a[i] == '/', b_ends = i >= b.size() || b[i] == '/';
+    if (a_ends != b_ends || (!a_ends && a[i] != b[i])) return levels;
+    if (!a_ends) continue;
+    if (i != 0) ++levels;
+    if (i >= a.size() || i >= b.size()) return levels;
+  }
+}
+
+}  // namespace
+
+std::vector<StandIn> choose_stand_ins(const std::vector<StandIn>& before, const std::vector<Seat>& lost,
+                                      const std::vector<Standby>& here) {
+  std::map<NodeId, const Standby*> free;
+  for (const Standby& standby : here) free[standby.node.node] = &standby;
+  std::map<NodeId, std::string> waiting;  // lost nodes, with their domains
+  for (const Seat& seat : lost) waiting[seat.node] = seat.domain;
+
+  std::vector<StandIn> chosen;
+  for (const StandIn& known : before) {
+    const auto standby = free.find(known.by.node);
+    if (standby == free.end() || standby->second->node != known.by || waiting.erase(known.lost) == 0) continue;
+    chosen.push_back(known);
+    free.erase(standby);
+  }
+  for (const auto& [node, domain] : waiting) {
+    if (free.empty()) break;
+    const auto nearest = std::max_element(free.begin(), free.end(), [&domain = domain](const auto& a, const auto& b) {
+      return shared_levels(a.second->domain, domain) < shared_levels(b.second->domain, domain);
+    });
+    chosen.push_back({node, nearest->second->node});
+    free.erase(nearest);
+  }
+  return chosen;
+}
+
+void stand_in(Places& places, const std::vector<StandIn>& stand_ins) {
+  std::map<NodeId, NodeId> by;
+  for (const StandIn& each : stand_ins) by[each.lost] = each.by.node;
+  const auto replace = [&](std::vector<NodeId>& nodes) {
+    for (NodeId& node : nodes) {
+      if (const auto found = by.find(node); found != by.end()) node = found->second;
+    }
+  };
+  if (by.empty()) return;
+  for (auto& [part, place] : places) {
+    replace(place.owners);
+    replace(place.holders);
+  }
+}
+
+}  // namespace ckpt::protocol

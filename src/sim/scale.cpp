@@ -1,0 +1,471 @@
+#include "sim/scale.hpp"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <utility>
+#include <variant>
+
+#include "protocol/node.hpp"
+#include "sim/message_size.hpp"
+#include "sim/trace.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+namespace {
+
+constexpr TimeMs hop_ms = 1;
+constexpr std::uint32_t copies = 2;
+constexpr TimeMs patience_ms = 120'000;  // virtual, for anything to happen
+constexpr int ticks_per_poll = 8;        // of the store's record "root"
+constexpr NodeId root_node = 0;
+
+double cpu_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+double heap_mb() {
+  const auto info = mallinfo2();
+  return static_cast<double>(info.uordblks + info.hblkhd) / (1 << 20);
+}
+
+std::string main_of(Rank rank) { return "rank" + std::to_string(rank) + ".main"; }
+std::string private_of(Rank rank) { return "rank" + std::to_string(rank) + ".private"; }
+std::size_t index_of(const std::string& shard) {
+  return 2 * std::stoul(shard.substr(4)) + (shard.ends_with(".private") ? 1 : 0);
+}
+
+class ScaleWorld {
+ public:
+  ScaleWorld(NodeId nodes, const std::function<void(const std::string&)>& progress)
+      : progress_(progress), machines_(nodes) {
+    result_.nodes = nodes;
+    result_.lost = std::max<NodeId>(1, nodes / 1000);
+  }
+
+  ScaleResult run() {
+    start_machines();
+    const bool done = restart() && commit(1) && measure(2) && lose_some() && restart() && commit(1) && measure(2);
+    if (!done) violation(text("at ", now_, " ms: ", doing_, " has not come to its end"));
+    const double before = heap_mb();
+    machines_[root_node].core.reset();
+    result_.memory_mb = before - heap_mb();
+    return std::move(result_);
+  }
+
+ private:
+  struct Held {
+    SlotRef slot;
+    Version version;
+  };
+  struct Machine {
+    std::unique_ptr<Node> core;
+    std::uint64_t arena_id = 0;
+    std::uint64_t instance = 0;
+    std::vector<Held> held;  // the truth about its slots
+    std::vector<SlotRef> granted;
+    Version told;  // newest commit that its rank knows of
+    bool is_restored = false;
+    int chain = 0;  // messages since the captures that led to what it has done last
+    std::uint64_t said = 0;
+    std::uint64_t heard = 0;
+    std::uint64_t messages = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Arrival {
+    NodeId to = 0;
+    int round = 0;  // of captures, in which it was caused
+    int chain = 0;
+    std::variant<Event, StartFetch> what;
+  };
+
+  // ---- Time ----
+
+  void step() {
+    ++now_;
+    if (auto due = arrivals_.extract(now_); !due.empty()) {
+      for (Arrival& arrival : due.mapped()) arrive(arrival);
+    }
+    const TimeMs period = Config{}.report_ms / 2;
+    for (std::size_t node = static_cast<std::size_t>(now_ % period); node < machines_.size();
+         node += static_cast<std::size_t>(period)) {
+      const auto id = static_cast<NodeId>(node);
+      handle(id, Tick{});
+      if ((now_ / period + id) % ticks_per_poll == 0) handle(id, root_);
+    }
+    if (now_ % 16 == 0) progress_(text(doing_, ", at ", now_, " ms of virtual time"));
+  }
+
+  template <class Predicate>
+  bool run_until(const Predicate& is_reached) {
+    for (const TimeMs end = now_ + patience_ms; !is_reached(); step()) {
+      if (now_ >= end || !result_.violations.empty()) return false;
+    }
+    return true;
+  }
+
+  void later(TimeMs after_ms, NodeId to, std::variant<Event, StartFetch> what, int chain = 0) {
+    arrivals_[now_ + after_ms].push_back({to, round_, chain, std::move(what)});
+  }
+
+  void arrive(Arrival& arrival) {
+    const int chain = arrival.round == round_ ? arrival.chain : 0;
+    if (const auto* fetch = std::get_if<StartFetch>(&arrival.what)) return finish(arrival.to, *fetch, chain);
+    arriving_chain_ = chain;
+    if (arrival.to == root_node) root_chain_ = std::max(root_chain_, chain);
+    handle(arrival.to, std::get<Event>(arrival.what));
+    arriving_chain_ = 0;
+  }
+
+  void handle(NodeId node, const Event& event) {
+    Machine& machine = machines_[node];
+    if (!machine.core) return;
+    if (node != root_node) {
+      carry_out(node, machine.core->handle(event, now_));
+      return;
+    }
+    const double begin = cpu_ms();
+    const Effects effects = machine.core->handle(event, now_);
+    const double took = cpu_ms() - begin;
+    root_cpu_ms_ += took;
+    if (is_deciding(effects)) result_.decide_ms = took;
+    if (is_placing(event)) placing_ms_ = 0;
+    placing_ms_ = std::max(placing_ms_, took);
+    carry_out(node, effects);
+    const auto wanted = machine.core->tick_wanted_at();
+    if (!wanted || *wanted == wanted_tick_at_) return;
+    wanted_tick_at_ = *wanted;
+    later(std::max(*wanted - now_, hop_ms), node, Event(Tick{}));
+  }
+
+  // A life begins that was decided just now.
+  bool is_placing(const Event& event) const {
+    const auto* read = std::get_if<LifeRead>(&event);
+    return read != nullptr && read->revision == decided_revision_;
+  }
+  bool is_deciding(const Effects& effects) const {
+    return std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
+      const auto* swap = std::get_if<SwapLife>(&effect);
+      return swap != nullptr && decides(swap->record);
+    });
+  }
+  bool decides(const LifeRecord& record) const {
+    return record.decision.verdict != Verdict::undecided && life_.record.decision.verdict == Verdict::undecided;
+  }
+
+  // ---- What happens to the job ----
+
+  void start_machines() {
+    doing_ = "starting";
+    for (NodeId node = 0; node < result_.nodes; ++node) {
+      boot(node);
+      if (node == root_node) step();
+    }
+  }
+
+  void boot(NodeId node) {
+    Machine& machine = machines_[node];
+    machine = {};
+    machine.arena_id = ++ids_;
+    Config config;
+    config.node = node;
+    config.arena_id = machine.arena_id;
+    config.protection = placement::Protection::of_copies(copies);
+    machine.core = std::make_unique<Node>(config, ++ids_, Recovered{});
+    handle(node, root_);
+    handle(node, LifeRead{});
+  }
+
+  // Every rank begins a new life on the node of its number.
+  bool restart() {
+    doing_ = "restoring";
+    for (Machine& machine : machines_) {
+      machine.is_restored = false;
+      machine.told = {};
+    }
+    restored_ = granted_ = 0;
+    const TimeMs begin = now_;
+    for (NodeId node = 0; node < result_.nodes; ++node) {
+      Machine& machine = machines_[node];
+      if (machine.instance != 0) handle(node, TrainerExited{node, machine.instance});
+      machine.granted.clear();
+      machine.instance = ++ids_;
+      handle(node, TrainerHello{node, machine.instance, 0, result_.nodes, main_of(node), private_of(node)});
+      later(5, node, Event(RestoreAsked{node}));
+    }
+    if (!run_until([&] { return restored_ == result_.nodes && granted_ == result_.nodes; })) return false;
+    result_.restart_ms = now_ - begin;
+    return true;
+  }
+
+  // All ranks capture at once; true when all know that the version is committed and have dropped the one before.
+  bool commit(int times) {
+    for (int i = 0; i < times; ++i) {
+      if (!run_until([&] { return granted_ == result_.nodes; })) return false;
+      doing_ = "committing iteration " + std::to_string(++iteration_);
+      const Version version(life_.record.incarnation, iteration_);
+      ++round_;
+      root_chain_ = 0;
+      hops_ = 0;
+      told_ = 0;
+      const TimeMs begin = now_;
+      for (NodeId node = 0; node < result_.nodes; ++node) capture(node, version);
+      if (!run_until([&] { return told_ == result_.nodes; })) return false;
+      result_.hops = std::max(result_.hops, hops_);
+      result_.commit_ms = std::max(result_.commit_ms, now_ - begin);
+      if (!run_until([&] { return held_ == std::uint64_t{copies} * 2 * result_.nodes; })) return false;
+    }
+    return true;
+  }
+
+  void capture(NodeId node, Version version) {
+    Machine& machine = machines_[node];
+    machine.chain = 0;
+    Captured captured{node, {}};
+    for (const SlotRef& slot : std::exchange(machine.granted, {})) {
+      captured.pieces.push_back(piece_of(slot.shard, version));
+      hold(machine, slot, version);
+    }
+    --granted_;
+    handle(node, captured);
+    handle(node, Progress{node, version.iteration(), -1});
+  }
+
+  PieceInfo piece_of(const std::string& shard, Version version) const {
+    return {shard, version, 1u << 30, 4096, mix(hash_of(shard), version.word()), result_.nodes};
+  }
+
+  bool measure(int times) {
+    for (Machine& machine : machines_) machine.messages = machine.bytes = 0;
+    repeats_ = 0;
+    root_cpu_ms_ = 0;
+    if (!commit(times)) return false;
+    const auto busiest = [&](auto field) {
+      const auto last = std::max_element(machines_.begin() + root_node + 1, machines_.end(),
+                                         [&](const Machine& a, const Machine& b) { return a.*field < b.*field; });
+      return static_cast<double>((*last).*field) / times;
+    };
+    result_.commits += times;
+    result_.messages_root = static_cast<double>(machines_[root_node].messages) / times;
+    result_.bytes_root = static_cast<double>(machines_[root_node].bytes) / times;
+    result_.messages_worker = busiest(&Machine::messages);
+    result_.bytes_worker = busiest(&Machine::bytes);
+    result_.repeats_root = static_cast<double>(repeats_) / times;
+    result_.commit_cpu_ms = root_cpu_ms_ / times;
+    return true;
+  }
+
+  // Some machines, no two of which hold the same; others of the same names come with empty memory.
+  bool lose_some() {
+    for (NodeId i = 0; i < result_.lost; ++i) {
+      const NodeId node = (i + 1) * (result_.nodes / (result_.lost + 1));
+      Machine& machine = machines_[node];
+      while (!machine.held.empty()) release(machine, SlotRef(machine.held.front().slot));
+      boot(node);
+    }
+    return true;
+  }
+
+  // ---- The truth ----
+
+  void hold(Machine& machine, const SlotRef& slot, Version version) {
+    const auto found = find(machine, slot);
+    if (found != machine.held.end()) violation("slot of " + slot.shard + " is used for two versions");
+    machine.held.push_back({slot, version});
+    ++held_;
+    auto& counts = copies_[version];
+    counts.resize(2 * machines_.size());
+    if (++counts[index_of(slot.shard)] == copies) ++whole_[version];
+  }
+
+  void release(Machine& machine, const SlotRef& slot) {
+    const auto found = find(machine, slot);
+    if (found == machine.held.end()) return;
+    const Version version = found->version;
+    machine.held.erase(found);
+    --held_;
+    if (--copies_[version][index_of(slot.shard)] == copies - 1) --whole_[version];
+  }
+
+  static std::vector<Held>::iterator find(Machine& machine, const SlotRef& slot) {
+    return std::find_if(machine.held.begin(), machine.held.end(), [&](const Held& held) { return held.slot == slot; });
+  }
+
+  void violation(const std::string& what) { result_.violations.push_back(what); }
+
+  // ---- Effects ----
+
+  void carry_out(NodeId from, const Effects& effects) {
+    for (const Effect& effect : effects) {
+      std::visit([&](const auto& content) { on(from, content); }, effect);
+    }
+  }
+
+  template <class Other>
+  void on(NodeId, const Other&) {}  // nothing comes of it here
+
+  void on(NodeId from, const Send& send) {
+    const MessageSize size(send.message);
+    const bool is_report = std::holds_alternative<Report>(send.message);
+    Machine& worker = machines_[is_report ? from : send.to];
+    std::uint64_t& last = is_report ? worker.said : worker.heard;
+    if (std::exchange(last, size.fingerprint()) == size.fingerprint()) {
+      ++repeats_;
+    } else {
+      for (Machine* machine : {&machines_[from], &machines_[send.to]}) {
+        ++machine->messages;
+        machine->bytes += size.bytes();
+      }
+    }
+    later(hop_ms, send.to, Event(MessageArrived{from, send.message}),
+          1 + (is_report ? machines_[from].chain : root_chain_));
+  }
+  void on(NodeId from, const SwapRoot& swap) {
+    if (swap.expected_revision == root_.revision) {
+      if (from != root_node) violation("node " + std::to_string(from) + " takes the lease of a root that lives");
+      root_ = {root_.revision + 1, swap.record};
+    }
+    later(hop_ms, from, Event(root_));
+  }
+  void on(NodeId from, const SwapLife& swap) {
+    if (swap.expected_revision == life_.revision) {
+      if (swap.record.incarnation < life_.record.incarnation) violation("the job's life goes backwards");
+      if (decides(swap.record)) {
+        decided_revision_ = life_.revision + 1;
+        if (swap.record.decision.version < newest_commit_) violation("a commit is passed over by the decision");
+      }
+      life_ = {life_.revision + 1, swap.record};
+      result_.record_bytes = std::max(result_.record_bytes, record_bytes(life_.record));
+    }
+    later(hop_ms, from, Event(life_));
+  }
+  void on(NodeId node, const Grant& grant) {
+    machines_[node].granted = grant.slots;
+    ++granted_;
+  }
+  void on(NodeId node, const TellCommit& tell) {
+    Machine& machine = machines_[node];
+    if (tell.committed <= machine.told) violation("node " + std::to_string(node) + " is told of an older commit");
+    if (tell.committed > newest_commit_) {
+      newest_commit_ = tell.committed;
+      if (whole_[tell.committed] != 2 * machines_.size()) violation("a commit is announced without all its copies");
+    }
+    if (whole_[tell.committed] == 0) violation("a commit is announced that nobody has");
+    machine.told = tell.committed;
+    hops_ = std::max(hops_, arriving_chain_);
+    ++told_;
+  }
+  void on(NodeId node, const RestoreReady& ready) {
+    Machine& machine = machines_[node];
+    const bool is_right = newest_commit_ ? ready.decision.verdict == Verdict::restore &&
+                                               ready.decision.version >= newest_commit_ && ready.main.size() == 1
+                                         : ready.decision.verdict == Verdict::fresh;
+    if (!is_right) violation("node " + std::to_string(node) + " restores something other than the newest commit");
+    if (ready.decision.verdict == Verdict::restore) {
+      for (const SlotRef& slot : {ready.main.front().slot, ready.private_.slot}) {
+        const auto held = find(machine, slot);
+        if (held == machine.held.end() || held->version != ready.decision.version)
+          violation("node " + std::to_string(node) + " restores from a slot that has not got it");
+      }
+    }
+    if (restored_ == 0) result_.place_ms = placing_ms_;
+    if (!std::exchange(machine.is_restored, true)) ++restored_;
+    later(hop_ms, node, Event(RestoreDone{node}));
+    later(hop_ms, node, Event(SegmentsReady{node, {main_of(node), private_of(node)}}));
+  }
+  void on(NodeId node, const RestoreFailed& failed) {
+    violation("node " + std::to_string(node) + " cannot restore: " + failed.text);
+  }
+  void on(NodeId node, const Fence& fence) {
+    if (fence.instance == machines_[node].instance) violation("node " + std::to_string(node) + ": " + fence.text);
+  }
+  // The request goes there and the bytes come back.
+  void on(NodeId node, const StartFetch& fetch) {
+    Machine& machine = machines_[node];
+    machine.chain = std::max(machine.chain, node == root_node ? root_chain_ : arriving_chain_);
+    later(2 * hop_ms, node, fetch, machine.chain + 2);
+  }
+  void finish(NodeId node, const StartFetch& fetch, int chain) {
+    Machine& machine = machines_[node];
+    if (!machine.core) return;
+    const auto& holder = machines_.at(fetch.source).held;
+    const bool is_there = std::any_of(holder.begin(), holder.end(), [&](const Held& held) {
+      return held.slot.shard == fetch.piece.shard && held.version == fetch.piece.version;
+    });
+    if (is_there) hold(machine, fetch.slot, fetch.piece.version);
+    machine.chain = std::max(machine.chain, chain);
+    if (node == root_node) root_chain_ = std::max(root_chain_, chain);
+    handle(node, FetchEnded{fetch.fetch, is_there ? FetchResult::complete : FetchResult::failed, {}, {}});
+  }
+  void on(NodeId node, const DropSlot& drop) {
+    release(machines_[node], drop.slot);
+    later(hop_ms, node, Event(SlotReleased{drop.slot}));
+  }
+
+  static std::uint64_t record_bytes(const LifeRecord& record) {
+    std::uint64_t bytes = 200 + record.members.size() * 12;
+    for (const Seat& seat : record.seats) {
+      bytes += 20 + seat.domain.size() + seat.main_shard.size() + seat.private_shard.size();
+    }
+    return bytes;
+  }
+
+  const std::function<void(const std::string&)>& progress_;
+  ScaleResult result_;
+  std::vector<Machine> machines_;
+  std::map<TimeMs, std::vector<Arrival>> arrivals_;
+  TimeMs now_ = 1000;
+  std::uint64_t ids_ = 0;
+  std::string doing_;
+  RootRead root_;
+  LifeRead life_;
+  std::uint64_t decided_revision_ = 0;
+  TimeMs wanted_tick_at_ = 0;
+  std::map<Version, std::vector<std::uint8_t>> copies_;  // of every shard
+  std::map<Version, std::uint64_t> whole_;               // shards with as many as there shall be
+  std::uint64_t held_ = 0;                               // slots
+  Version newest_commit_;
+  std::int64_t iteration_ = 0;
+  NodeId restored_ = 0;
+  NodeId granted_ = 0;
+  NodeId told_ = 0;
+  int round_ = 0;
+  int root_chain_ = 0;
+  int arriving_chain_ = 0;
+  int hops_ = 0;
+  std::uint64_t repeats_ = 0;
+  double root_cpu_ms_ = 0;
+  double placing_ms_ = 0;
+};
+
+}  // namespace
+
+ScaleResult run_scale(NodeId nodes, const std::function<void(const std::string&)>& progress) {
+  return ScaleWorld(nodes, progress).run();
+}
+
+std::string scale_text(const ScaleResult& result) {
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(1);
+  for (const std::string& what : result.violations) out << "violation: " << what << '\n';
+  out << "commit: bytes_root=" << result.bytes_root << " repeats_root=" << result.repeats_root
+      << " bytes_worker=" << result.bytes_worker << " hops=" << result.hops << " commit_ms=" << result.commit_ms
+      << " cpu_root_ms=" << result.commit_cpu_ms << '\n';
+  out << "restart: nodes_lost=" << result.lost << " restart_ms=" << result.restart_ms << " place_ms=" << result.place_ms
+      << " record_bytes=" << result.record_bytes << '\n';
+  out << "sim: nodes=" << result.nodes << " messages_root=" << result.messages_root
+      << " messages_worker=" << result.messages_worker << " decide_ms=" << result.decide_ms
+      << " memory_mb=" << result.memory_mb << " violations=" << result.violations.size() << '\n';
+  return out.str();
+}
+
+}  // namespace ckpt::sim

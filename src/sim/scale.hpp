@@ -1,0 +1,48 @@
+// Many nodes without faults but for a few that are lost at once: what the protocol costs as the job grows.
+//
+// Every node runs the very core of ckptd, one rank each and two copies of every shard, in virtual time: each hop of a
+// message takes 1 ms, a transfer two. The world keeps the truth about every slot and checks as it goes, never the whole
+// of it: that a commit is announced only when all its copies are there, that a restore brings the newest one, and that
+// nothing goes backwards. Deterministic but for the CPU times.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::sim {
+
+inline constexpr protocol::NodeId scale_nodes_min = 4;
+inline constexpr protocol::NodeId scale_nodes_max = 200'000;
+
+struct ScaleResult {
+  protocol::NodeId nodes = 0;
+  protocol::NodeId lost = 0;  // at once, in the middle
+  int commits = 0;            // measured
+  // Per commit, in and out, of messages that say something new; and the busiest worker's.
+  double messages_root = 0;
+  double bytes_root = 0;
+  double messages_worker = 0;
+  double bytes_worker = 0;
+  double repeats_root = 0;          // that say nothing new: heartbeats, and answers to them
+  int hops = 0;                     // of the longest chain from a capture to the news of its commit
+  protocol::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one
+  protocol::TimeMs restart_ms = 0;  // virtual: from the ranks' hello to the last one's restore
+  // CPU of the root's core.
+  double decide_ms = 0;  // the recovery decision
+  double place_ms = 0;   // placing the shards of the life that begins, and ordering what its ranks lack
+  double commit_cpu_ms = 0;
+  double memory_mb = 0;            // heap
+  std::uint64_t record_bytes = 0;  // of the life's record in the store
+  std::vector<std::string> violations;
+};
+
+// `progress` is told now and then what goes on.
+ScaleResult run_scale(protocol::NodeId nodes, const std::function<void(const std::string&)>& progress);
+
+std::string scale_text(const ScaleResult& result);  // for people, and a last line for programs
+
+}  // namespace ckpt::sim

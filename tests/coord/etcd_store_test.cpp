@@ -1,0 +1,233 @@
+// What etcd adds to the promises of a Store: members that fail, TLS, users, a full disk. Real servers.
+#include "coord/etcd_store.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "base/clock.hpp"
+#include "coord/open_store.hpp"
+#include "etcd_server.hpp"
+#include "support.hpp"
+
+namespace ckpt::coord {
+namespace {
+
+using test::EtcdServer;
+using test::failure_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A call that may come to nothing while members change places, until it does not.
+template <class Call>
+auto sooner_or_later(Call call) {
+  for (const Deadline deadline = Deadline::in_ms(30'000);;) {
+    try {
+      return call();
+    } catch (const Failure&) {
+      if (deadline.passed()) throw;
+    }
+  }
+}
+
+std::uint64_t put(Store& store, const std::string& key, const std::string& value) {
+  return sooner_or_later([&] {
+    const auto current = store.get(key);
+    return store.put_if(key, value, current ? current->revision : 0).value_or(0);
+  });
+}
+
+TEST(EtcdStore, WhereNothingListensTheServerIsNamedAtOnce) {
+  std::string location;
+  {
+    EtcdServer server;
+    location = server.location();
+  }
+  EXPECT_THAT(failure_of([&] { open_store(location, "job")->get("key"); }),
+              AllOf(HasSubstr(location.substr(7)), HasSubstr("cannot be reached"), HasSubstr("option coordination")));
+}
+
+TEST(EtcdStore, OneOfThreeMembersMayDieOrFreeze) {
+  EtcdServer servers("--members 3");
+  const auto store = open_store(servers.location(), "job");
+  ASSERT_GT(put(*store, "key", "first"), 0u);
+  servers.kill(0);
+  EXPECT_EQ(sooner_or_later([&] { return store->get("key"); })->value, "first");
+  ASSERT_GT(put(*store, "key", "second"), 0u);
+  servers.start();
+  servers.freeze(1);
+  EXPECT_EQ(sooner_or_later([&] { return store->get("key"); })->value, "second");
+  ASSERT_GT(put(*store, "key", "third"), 0u);
+  servers.thaw(1);
+  EXPECT_EQ(store->get("key")->value, "third");
+}
+
+TEST(EtcdStore, WithoutAMajorityItSaysSoAndGoesOnOnceThereIsOne) {
+  EtcdServer servers("--members 3");
+  const auto store = open_store(servers.location(), "job");
+  const auto revision = put(*store, "key", "first");
+  servers.kill(0);
+  servers.kill(2);
+  ckpt_status status = CKPT_OK;
+  failure_of([&] { store->put_if("key", "second", revision); }, &status);
+  EXPECT_NE(status, CKPT_OK);
+  EXPECT_NE(failure_of([&] { store->get("key"); }), "no failure");
+  servers.start();
+  const auto found = sooner_or_later([&] { return store->get("key"); });
+  EXPECT_THAT(found->value, testing::AnyOf("first", "second"));
+}
+
+TEST(EtcdStore, AWatchOutlivesServersAndWhatTheyForget) {
+  EtcdServer server;
+  const auto store = open_store(server.location(), "job");
+  test::Told told;
+  const auto watch = store->watch(told.listener());
+  for (int i = 0; i < 3; ++i) {
+    const std::string round = std::to_string(i);
+    put(*store, "key", "before " + round);
+    ASSERT_TRUE(told.becomes("key", "before " + round));
+    server.kill();
+    server.start();
+    for (int j = 0; j < 5; ++j) put(*store, "key", round + "." + std::to_string(j));
+    server.compact();
+    EXPECT_TRUE(told.becomes("key", round + ".4"));
+  }
+}
+
+TEST(EtcdStore, AWatchMovesOnWithTheCalls) {
+  EtcdServer servers("--members 3");
+  const auto store = open_store(servers.location(), "job");
+  test::Told told;
+  const auto watch = store->watch(told.listener());
+  put(*store, "key", "first");
+  ASSERT_TRUE(told.becomes("key", "first"));
+  servers.freeze(0);  // where both are; nothing comes from there any more, and nothing says why
+  put(*store, "key", "second");
+  EXPECT_TRUE(told.becomes("key", "second"));
+  servers.thaw(0);
+}
+
+TEST(EtcdStore, AJobsRecordsAreRemovedAtOnceAndNoOthers) {
+  EtcdServer server;
+  const StoreLocation place = server.location();
+  const auto store = open_store(place, "job"), other = open_store(place, "job2");
+  const auto elsewhere = open_store(server.location() + "/else/where", "job");
+  test::Told told;
+  const auto watch = store->watch(told.listener());
+  for (Store* const each : {store.get(), other.get(), elsewhere.get()}) put(*each, "ids", "{}");
+  const auto revision = put(*store, "nodes/a", "x");
+  ASSERT_TRUE(told.becomes("nodes/a", "x"));
+  EXPECT_EQ(jobs_with_records(place), (std::vector<std::string>{"job", "job2"}));
+  EXPECT_EQ(jobs_with_records(server.location() + "/else/where"), (std::vector<std::string>{"job"}));
+  const JobRecords seen = look_at_records(place, "job");
+  put(*store, "root", "x");
+  EXPECT_FALSE(remove_records(place, "job", seen)) << "somebody lives there";
+  EXPECT_TRUE(remove_records(place, "job", look_at_records(place, "job")));
+  EXPECT_TRUE(told.is_removed("nodes/a"));
+  EXPECT_TRUE(store->list("").empty());
+  EXPECT_EQ(jobs_with_records(place), (std::vector<std::string>{"job2"}));
+  EXPECT_TRUE(elsewhere->get("ids"));
+  EXPECT_EQ(store->put_if("nodes/a", "y", revision), std::nullopt);
+  EXPECT_GT(store->put_if("nodes/a", "y", 0), revision) << "no revision comes twice";
+}
+
+TEST(EtcdStore, AFullServerSaysSoIsReadAndHeals) {
+  EtcdServer server("--quota 8000000");
+  const auto store = open_store(server.location(), "job");
+  std::uint64_t revision = 0;
+  std::string sentence;
+  ckpt_status status = CKPT_OK;
+  for (int i = 0; i < 20 && status == CKPT_OK; ++i)
+    sentence = failure_of(
+        [&] { revision = *store->put_if("key", std::string(value_bytes_max, static_cast<char>('a' + i)), revision); },
+        &status);
+  EXPECT_EQ(status, CKPT_ERR_NO_SPACE);
+  EXPECT_THAT(sentence, AllOf(HasSubstr("is full"), HasSubstr("defragment"), HasSubstr("alarm")));
+  // What first found no room was written all the same, as may be after a failure.
+  revision = store->get("key")->revision;
+  server.compact();
+  EXPECT_TRUE(store->put_if("key", "small", revision));
+}
+
+class SecureEtcd : public testing::Test {
+ protected:
+  StoreLocation location(const std::string& ca = "ca.pem", bool shows_certificate = true) const {
+    StoreLocation place(server_.location());
+    place.user = "trainer";
+    place.password_file = server_.file("password");
+    place.tls.ca = server_.file("tls/" + ca);
+    if (shows_certificate) place.tls.certificate = server_.file("tls/client.pem");
+    if (shows_certificate) place.tls.key = server_.file("tls/client-key.pem");
+    return place;
+  }
+  static std::string refusal(const StoreLocation& place) {
+    return failure_of([&] { open_store(place, "job")->get("key"); });
+  }
+
+  EtcdServer server_{"--tls --user trainer"};
+};
+
+TEST_F(SecureEtcd, ServesWhoHasCertificateUserAndPassword) {
+  const auto store = open_store(location(), "job");
+  test::Told told;
+  const auto watch = store->watch(told.listener());
+  ASSERT_GT(put(*store, "key", "value"), 0u);
+  EXPECT_TRUE(told.becomes("key", "value"));
+  server_.kill();
+  server_.start();  // and has forgotten who is logged in
+  EXPECT_EQ(sooner_or_later([&] { return store->get("key"); })->value, "value");
+  put(*store, "key", "other");
+  EXPECT_TRUE(told.becomes("key", "other"));
+}
+
+TEST_F(SecureEtcd, ATokenThatIsOverIsReplaced) {
+  const auto store = open_store(location(), "job");
+  ASSERT_GT(put(*store, "key", "value"), 0u);
+  std::string password;
+  std::ifstream(server_.file("password")) >> password;
+  const auto forget_tokens = [&] {
+    server_.control("user delete trainer");
+    server_.control("user add trainer:" + password);
+    server_.control("user grant-role trainer ckptengine");
+  };
+  forget_tokens();
+  const auto found = store->get("key");
+  EXPECT_EQ(found->value, "value");
+  forget_tokens();
+  EXPECT_TRUE(store->put_if("key", "other", found->revision));
+}
+
+TEST_F(SecureEtcd, RefusesEverybodyElseInOneSentence) {
+  const auto names_tls = AllOf(HasSubstr("TLS with etcd at https://"), HasSubstr("etcd_ca_file"));
+  EXPECT_THAT(refusal(location("other.pem")), names_tls);
+  EXPECT_THAT(refusal(location("none.pem")), names_tls);
+  EXPECT_THAT(refusal(location("ca.pem", false)), names_tls);
+
+  StoreLocation wrong = location();
+  wrong.password_file = server_.file("wrong");
+  std::ofstream(wrong.password_file) << "wrong\n";
+  EXPECT_THAT(refusal(wrong), AllOf(HasSubstr("etcd_password_file"), HasSubstr("chmod 600")));
+  ::chmod(wrong.password_file.c_str(), 0600);
+  EXPECT_THAT(refusal(wrong), AllOf(HasSubstr("refuses the user trainer"), HasSubstr("etcd_password_file")));
+  wrong.user = "nobody";
+  EXPECT_THAT(refusal(wrong), HasSubstr("refuses the user nobody"));
+
+  StoreLocation nobody = location();
+  nobody.user.clear();
+  EXPECT_THAT(refusal(nobody), HasSubstr("belong together"));
+  nobody.password_file.clear();
+  EXPECT_THAT(refusal(nobody), AllOf(HasSubstr("wants a user"), HasSubstr("etcd_user")));
+
+  StoreLocation elsewhere = location();
+  elsewhere.at += "/elsewhere";
+  EXPECT_THAT(refusal(elsewhere), AllOf(HasSubstr("lets the user trainer not"), HasSubstr("role")));
+
+  StoreLocation plain = location();
+  plain.at.replace(0, 5, "etcd");
+  EXPECT_THAT(refusal(plain), HasSubstr("write etcds://"));
+  plain.tls = {};
+  EXPECT_NE(refusal(plain), "no failure");
+}
+
+}  // namespace
+}  // namespace ckpt::coord

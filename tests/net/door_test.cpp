@@ -1,0 +1,293 @@
+// The door, beset by strangers.
+#include "net/door.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "base/error.hpp"
+#include "door_support.hpp"
+
+namespace ckpt::net::testing {
+namespace {
+
+constexpr char ucx_address[] = "127.0.0.1:4242";
+
+DoorOptions on_loopback() {
+  DoorOptions options;
+  options.listen_on = local_address("lo");
+  options.timeout_ms = std::chrono::milliseconds(patience).count();
+  return options;
+}
+
+struct House {
+  explicit House(const Member& self = member(1, 100), const DoorOptions& options = on_loopback())
+      : door(self, options, ucx_address, guests, [this](const std::string& remark) { remarks.put(remark); }) {}
+
+  // What a member who comes to this door is told, through a door of his own.
+  Door::Visited visited_by(Door& member) {
+    Mailbox<Door::Visited> ends;
+    member.visit(1, 100, door.address(), [&ends](const Door::Visited& end) { ends.put(end); });
+    const auto seen = ends.wait_for(1);
+    return seen.empty() ? Door::Visited{} : seen[0];
+  }
+  bool lets_in(const Member& who) { return visit(door.address(), who).session().has_value(); }
+  void await_strangers(std::uint64_t count) const {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (door.strangers().count < count && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  }
+
+  Mailbox<std::string> remarks;
+  Guests guests;
+  Door door;
+};
+
+std::vector<std::byte> opening() { return Asking(member(9, 900), 1, 100, nonce_of(7)).opening(); }
+
+std::string source(int number) {
+  return "127.1." + std::to_string(number / 250) + "." + std::to_string(number % 250 + 1) + ":0";
+}
+
+TEST(Door, AMemberIsToldWhereUcxListensAndExpectedThere) {
+  House house;
+  House other(member(9, 900));
+  const auto visited = house.visited_by(other.door);
+  ASSERT_TRUE(visited.session);
+  EXPECT_EQ(visited.ucx_address, ucx_address);
+  wire::Hello hello;
+  prove(*visited.session, Side::asker, hello);
+  const auto guest = house.guests.arrived(hello);
+  ASSERT_TRUE(guest);
+  EXPECT_EQ(guest->peer, 9u);
+  EXPECT_EQ(house.door.strangers().count, 0u);
+}
+
+TEST(Door, WithoutTheTokenNobodyIsToldTheAddress) {
+  House house;
+  Member stranger = member(9, 900);
+  for (const std::string& token : {std::string(), std::string("test toke"), std::string("test token ")}) {
+    stranger.token = token;
+    const auto asking = visit(house.door.address(), stranger);
+    EXPECT_EQ(asking.refusal(), Refusal::token);
+    EXPECT_FALSE(asking.session());
+  }
+  house.await_strangers(3);
+  EXPECT_EQ(house.door.strangers().count, 3u);
+  EXPECT_NE(house.door.strangers().last.find("does not have the job's token"), std::string::npos);
+}
+
+TEST(Door, APeerWithAnotherTokenIsNamedOnce) {
+  House house;
+  Member stranger = member(9, 900);
+  stranger.token = "another token";
+  House other(stranger);
+  for (int i = 0; i < 3; ++i) {
+    const auto visited = house.visited_by(other.door);
+    EXPECT_FALSE(visited.session);
+    EXPECT_EQ(visited.end, FetchEnd::peer_failed);
+  }
+  const auto remarks = other.remarks.wait_for(1);
+  ASSERT_EQ(remarks.size(), 1u);
+  EXPECT_NE(remarks[0].find("do not have the same token"), std::string::npos);
+  EXPECT_NE(remarks[0].find(house.door.address()), std::string::npos);
+}
+
+TEST(Door, WithoutATokenThereIsNone) {
+  Member self = member(1, 100);
+  self.token = "";
+  EXPECT_THROW(House house(self), Failure);
+}
+
+TEST(Door, APortThatIsTakenIsAFailure) {
+  House house;
+  DoorOptions options = on_loopback();
+  options.listen_on = *parse_socket_address(house.door.address());
+  EXPECT_THROW(House another(member(2, 200), options), Failure);
+}
+
+Reach reach_of(const std::string& address) {
+  DoorOptions options = on_loopback();
+  options.timeout_ms = 300;
+  House other(member(9, 900), options);
+  Mailbox<Door::Visited> ends;
+  other.door.visit(1, 100, address, [&ends](const Door::Visited& end) { ends.put(end); });
+  const auto seen = ends.wait_for(1);
+  return seen.empty() ? Reach::unknown : seen[0].reach;
+}
+
+// A listener that nobody serves: the kernel takes connections for it, until a few more than `waiting` of them wait.
+struct DeafListener {
+  explicit DeafListener(int waiting) {
+    fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    SocketAddress at = *parse_socket_address("127.0.0.1:0");
+    EXPECT_EQ(::bind(fd.get(), at.get(), at.size_bytes), 0);
+    EXPECT_EQ(::listen(fd.get(), waiting), 0);
+    at.size_bytes = sizeof at.storage;
+    EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at.storage), &at.size_bytes), 0);
+    address = to_text(at);
+  }
+  UniqueFd fd;
+  std::string address;
+};
+
+TEST(Door, AVisitTellsAnAgentThatIsStoppedFromOnesThatHaveEndedOrCannotBeReached) {
+  House house;
+  EXPECT_EQ(reach_of(house.door.address()), Reach::answers);
+  const DeafListener stopped(8);
+  EXPECT_EQ(reach_of(stopped.address), Reach::silent);
+  std::string ended;
+  {
+    const DeafListener gone(8);
+    ended = gone.address;
+  }
+  EXPECT_EQ(reach_of(ended), Reach::ended);
+  // What finds the queue full hears nothing at all, as from a machine that is not there.
+  const DeafListener full(0);
+  const Connection first(full.address);
+  EXPECT_EQ(reach_of(full.address), Reach::unreachable);
+}
+
+TEST(Door, EveryBeginningOfAHandshakeMayBeTheLast) {
+  House house;
+  const auto words = opening();
+  for (std::size_t size = 0; size <= words.size(); ++size) {
+    for (const bool reset : {false, true}) {
+      Connection broken(house.door.address());
+      broken.send(std::span(words).first(size));
+      broken.end(reset);
+    }
+  }
+  house.await_strangers(2 * words.size());
+  EXPECT_EQ(house.guests.arrived({}), std::nullopt);
+  EXPECT_TRUE(house.lets_in(member(9, 900)));
+}
+
+TEST(Door, NonsenseIsNotAnswered) {
+  House house;
+  std::mt19937_64 random(11);
+  for (int i = 0; i < 100; ++i) {
+    std::vector<std::byte> noise(8 + random() % 5000);
+    for (auto& byte : noise) byte = static_cast<std::byte>(random());
+    Connection rude(house.door.address());
+    rude.send(noise);
+    EXPECT_TRUE(rude.receive(1).empty());
+  }
+  EXPECT_EQ(house.door.strangers().count, 100u);
+  EXPECT_NE(house.door.strangers().last.find("does not speak the protocol"), std::string::npos);
+  EXPECT_TRUE(house.lets_in(member(9, 900)));
+}
+
+TEST(Door, WhoSaysTooMuchIsRefusedAllTheSame) {
+  House house;
+  auto words = opening();
+  words.resize(2'000'000);
+  Connection talker(house.door.address());
+  talker.send(words);
+  EXPECT_TRUE(talker.ends());
+  EXPECT_EQ(house.door.strangers().count, 1u);
+  EXPECT_TRUE(house.lets_in(member(9, 900)));
+}
+
+TEST(Door, WhoSpeaksSlowlyDoesNotStay) {
+  DoorOptions options = on_loopback();
+  options.timeout_ms = 200;
+  House house(member(1, 100), options);
+  const auto words = opening();
+  Connection slow(house.door.address()), mute(house.door.address());
+  pollfd entry{slow.fd(), POLLIN, 0};
+  for (std::size_t said = 0; said < words.size() && ::poll(&entry, 1, 10) == 0; ++said)
+    slow.send(std::span(words).subspan(said, 1));
+  EXPECT_TRUE(slow.receive(1).empty());
+  EXPECT_TRUE(mute.ends());
+  house.await_strangers(2);
+  EXPECT_EQ(house.door.strangers().count, 2u);
+}
+
+TEST(Door, HalfOpenConnectionsByTheThousandTakeABoundedPlace) {
+  DoorOptions options = on_loopback();
+  options.half_open_max = 64;
+  House house(member(1, 100), options);
+  constexpr std::size_t count = 1000;
+  std::vector<Connection> half_open;
+  for (int i = 0; i < static_cast<int>(count); ++i) half_open.emplace_back(house.door.address(), source(i));
+  house.await_strangers(count - options.half_open_max);
+  const auto is_open = [](const Connection& connection) {
+    pollfd entry{connection.fd(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) == 0;
+  };
+  EXPECT_LE(std::count_if(half_open.begin(), half_open.end(), is_open), 64);
+  EXPECT_TRUE(house.lets_in(member(9, 900)));
+}
+
+TEST(Door, AFloodFromOneSourceLeavesItOpenForOthers) {
+  House house;
+  House other(member(9, 900));
+  std::atomic<bool> over{false};
+  std::vector<std::thread> flood;
+  for (int i = 0; i < 2; ++i) {
+    flood.emplace_back([&, i] {
+      const auto words = opening();
+      for (int n = 0; !over; ++n) {
+        Connection connection(house.door.address(), "127.2.0." + std::to_string(i + 1) + ":0");
+        connection.send(std::span(words).first(static_cast<std::size_t>(n) % words.size()));
+        connection.end(true);
+      }
+    });
+  }
+  house.await_strangers(1000);
+  for (int i = 0; i < 50; ++i) EXPECT_TRUE(house.visited_by(other.door).session) << i;
+  over = true;
+  for (auto& thread : flood) thread.join();
+}
+
+TEST(Door, OneSourceMayNotComeTooOften) {
+  DoorOptions options = on_loopback();
+  options.source_burst = 5;
+  options.source_per_s = 1e-6;
+  House house(member(1, 100), options);
+  int let_in = 0;
+  for (int i = 0; i < 20; ++i)
+    let_in += visit(Connection(house.door.address(), "127.3.0.1:0"), member(9, 900), 1, 100).session() ? 1 : 0;
+  EXPECT_EQ(let_in, 5);
+  EXPECT_TRUE(visit(Connection(house.door.address(), "127.3.0.2:0"), member(9, 900), 1, 100).session());
+  EXPECT_EQ(house.door.strangers().count, 15u);
+}
+
+TEST(Door, ManyStrangersAreOneRemark) {
+  House house;
+  Member stranger = member(9, 900);
+  stranger.token = "another token";
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(house.lets_in(stranger));
+  const auto remarks = house.remarks.wait_for(1);
+  ASSERT_EQ(remarks.size(), 1u);
+  EXPECT_NE(remarks[0].find("turned 20 connections away"), std::string::npos) << remarks[0];
+}
+
+TEST(Door, AHostThatDoesNotAnswerIsGivenUp) {
+  DoorOptions options = on_loopback();
+  options.timeout_ms = 200;
+  House house(member(1, 100), options);
+  const Connection nothing("127.0.0.1:1");
+  const UniqueFd mute(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress address = *parse_socket_address("127.0.0.1:0");
+  ASSERT_EQ(::bind(mute.get(), address.get(), address.size_bytes), 0);
+  ASSERT_EQ(::listen(mute.get(), 16), 0);
+  ASSERT_EQ(::getsockname(mute.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.size_bytes), 0);
+  Mailbox<FetchEnd> ends;
+  const auto told = [&ends](const Door::Visited& visited) {
+    EXPECT_FALSE(visited.session);
+    ends.put(visited.end);
+  };
+  for (const std::string& host : {to_text(address), std::string("127.0.0.1:1"), std::string("no address")}) {
+    const std::size_t before = ends.count();
+    house.door.visit(2, 200, host, told);
+    ends.wait_for(before + 1);
+  }
+  EXPECT_EQ(ends.wait_for(3),
+            (std::vector<FetchEnd>{FetchEnd::timed_out, FetchEnd::peer_failed, FetchEnd::peer_failed}));
+}
+
+}  // namespace
+}  // namespace ckpt::net::testing

@@ -1,0 +1,123 @@
+"""A node that stands by takes the place of one that is lost, and the job's next life goes on from what it holds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from ckptengine import Stage, Tier
+from conftest import BUILD, build_file_of, together
+from job import kill_process
+from small_job import BYTES, RANKS, Job, content
+
+DEADLINE_S = 30
+NODES = [f"n{rank}" for rank in range(RANKS)]
+
+
+def start_standby(cluster, name: str = "spare") -> None:
+    options = cluster.options() | {"node": name}
+    keys = [f"{key}={value}" for key, value in options.items() if key not in ("rank", "world_size", "ckptd")]
+    subprocess.run([build_file_of("ckptd"), "--detach", "--standby", *keys], check=True, timeout=DEADLINE_S)
+
+
+def status(cluster, node: str) -> dict:
+    command = [BUILD / "bin" / "ckptctl", "status", "--json", "--job", cluster.job, "--node", node]
+    command += ["--arena-dir", cluster.arena]
+    asked = subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
+    return json.loads(asked.stdout)["agents"][0]
+
+
+def await_status(cluster, node: str, is_so) -> dict:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so(seen := status(cluster, node)):
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.05)
+    return seen
+
+
+def hook(told) -> str:
+    return f"echo $CKPT_MEMBER_CHANGE $CKPT_MEMBER_NODE $CKPT_MEMBER_REASON$CKPT_MEMBER_STAND_IN >> {told}"
+
+
+def await_told(told, expected: list[str]) -> None:
+    """What the hook was told, in that order, each once or, by another leader, again."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (seen := list(dict.fromkeys(told.read_text().splitlines() if told.exists() else []))) != expected:
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.05)
+
+
+def start_job(cluster, told) -> Job:
+    """With a node that stands by, and iteration 1 committed."""
+    job = Job(cluster, shared=False, member_hook=hook(told))
+    job.start()
+    job.restore()
+    start_standby(cluster)
+    job.commit(1)
+    return job
+
+
+def replaced(node: str):
+    return lambda agent: agent["copies_now"] == 2 and agent["stand_ins"] == [{"node": "spare", "instead_of": node}]
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locally(cluster, tmp_path, leads):
+    told = tmp_path / "told"
+    job = start_job(cluster, told)
+    leader = await_status(cluster, "n0", lambda agent: agent["root"] in NODES)["root"]
+    lost = leader if leads else next(node for node in NODES if node != leader)
+    rank, other = NODES.index(lost), next(node for node in NODES if node != lost)
+    job.lose(rank)
+    agent = await_status(cluster, other, replaced(lost))
+    assert agent["highest_commit"]["iteration"] == 1
+    held = {segment["shard"] for segment in status(cluster, "spare")["segments"]}
+    assert held >= {f"rank{rank}", f"rank{rank}.private"}
+
+    nodes = ["spare" if node == lost else node for node in NODES]
+    engines = together(*(
+        lambda rank=rank: cluster.engine(rank, RANKS, shard=f"rank{rank}", node=nodes[rank], **job.options)
+        for rank in range(RANKS)))
+    states = [bytearray(BYTES) for _ in range(RANKS)]
+    for engine, state in zip(engines, states, strict=True):
+        engine.register("state", state)
+    starts = together(*(engine.restore for engine in engines))
+    assert [start.iteration for start in starts] == [1] * RANKS
+    assert [start.main_tier for start in starts] == [Tier.LOCAL] * RANKS
+    assert states == [content(f"rank{rank}", 1) for rank in range(RANKS)]
+
+    def commit(engine) -> None:
+        ticket = engine.snapshot(2)
+        assert ticket.taken and engine.before_update()
+        assert ticket.wait(Stage.COMMITTED, 20_000), ticket.message
+
+    together(*(lambda engine=engine: commit(engine) for engine in engines))
+    await_told(told, [f"lost {lost} ended", f"replaced {lost} spare", f"released {lost}"])
+
+
+def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
+    job = Job(cluster, shared=False)
+    job.start()
+    job.restore()
+    start_standby(cluster)
+    await_status(cluster, "spare", lambda agent: agent["root"] is not None and agent["incarnation"] == 1)
+    for iteration in range(3):
+        job.commit(iteration)
+    agent = await_status(cluster, "spare", lambda agent: (agent["committed"] or {}).get("iteration") == 2)
+    assert agent["standby"] and agent["segments"] == [] and agent["ranks"] == []
+
+
+def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back(cluster, tmp_path):
+    told = tmp_path / "told"
+    job = start_job(cluster, told)
+    (pid,) = cluster.agents("n2")
+    kill_process(pid, signal.SIGSTOP)
+    await_status(cluster, "n0", replaced("n2"))
+    await_told(told, ["lost n2 silent", "replaced n2 spare"])
+    kill_process(pid, signal.SIGCONT)
+    await_told(told, ["lost n2 silent", "replaced n2 spare", "returned n2"])
+    job.commit(2)
+    await_status(cluster, "spare", lambda agent: not any(s["slots"][0]["version"] for s in agent["segments"]))

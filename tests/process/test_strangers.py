@@ -1,0 +1,266 @@
+"""Strangers at the ports of real agents: they are refused, cost little, and the job goes on committing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import socket
+import struct
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from ckptengine import Stage
+from conftest import BUILD, refused, together
+from job import build_file
+
+DEADLINE_S = 30
+HALF_OPEN = 1500
+
+
+class Pair:
+    """A job of two ranks that keep copies for each other."""
+
+    def __init__(self, cluster, **options) -> None:
+        self.cluster, self.options = cluster, options
+        self.iteration = -1
+        self.start()
+
+    def start(self) -> list[int]:
+        """A life; at which iteration each rank is then."""
+        self.engines = together(*(lambda rank=rank: self.cluster.engine(rank, 2, **self.options) for rank in (0, 1)))
+        self.states = [bytearray(100_000) for _ in self.engines]
+        for engine, state in zip(self.engines, self.states, strict=True):
+            engine.register("state", state)
+        return [start.iteration for start in together(*(engine.restore for engine in self.engines))]
+
+    def commit(self) -> None:
+        self.iteration += 1
+        for rank, state in enumerate(self.states):
+            state[:] = self.content(rank)
+
+        def one(engine):
+            ticket = engine.snapshot(self.iteration)
+            assert ticket.taken, ticket.message
+            assert engine.before_update()
+            assert ticket.wait(Stage.COMMITTED, DEADLINE_S * 1000), ticket.message
+
+        together(*(lambda engine=engine: one(engine) for engine in self.engines))
+
+    def commit_at_last(self) -> None:
+        """Commits, after agents may have ended."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return self.commit()
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+
+    def content(self, rank: int) -> bytes:
+        return random.Random(f"{rank} {self.iteration}").randbytes(100_000)
+
+    def commit_while(self, *strangers) -> int:
+        """Commits until all that the strangers do is done; how often."""
+        threads = [threading.Thread(target=stranger) for stranger in strangers]
+        for thread in threads:
+            thread.start()
+        commits = 0
+        while commits < 3 or any(thread.is_alive() for thread in threads):
+            self.commit()
+            commits += 1
+        return commits
+
+    def assert_restored(self) -> None:
+        self.cluster.close_engines()
+        assert self.start() == [self.iteration] * 2
+        assert [bytes(state) for state in self.states] == [self.content(rank) for rank in (0, 1)]
+
+
+def status(cluster, node: str) -> dict:
+    words = [build_file(BUILD, "ckptctl"), "status", "--json", f"job={cluster.job}", f"arena_dir={cluster.arena}",
+             f"coordination={cluster.coordination}", f"node={node}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)["agents"][0]
+
+
+def log_lines(cluster, node: str, words: str) -> list[str]:
+    log = cluster.arena / cluster.job / node / "ckptd.log"
+    return [line for line in log.read_text().splitlines() if words in line]
+
+
+def eventually(what) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def door(cluster, node: str) -> tuple[str, int]:
+    host, port = re.search(r"door at (.*):(\d+),", status(cluster, node)["transport"]).groups()
+    return host, int(port)
+
+
+def ports(pid: int) -> set[int]:
+    """TCP ports that the process listens on."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(os.readlink(descriptor))
+        except OSError:
+            continue
+    lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return {int(line[1].split(":")[1], 16) for line in fields if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+
+
+def connect(address: tuple[str, int], source: int) -> socket.socket:
+    return socket.create_connection(address, DEADLINE_S, (f"127.9.{source // 250}.{source % 250 + 1}", 0))
+
+
+def visit(address: tuple[str, int], source: int, *words: bytes) -> bytes:
+    """Says the words, and returns what is answered."""
+    with connect(address, source) as stranger:
+        heard = b""
+        try:
+            for word in words:
+                stranger.sendall(word)
+            while part := stranger.recv(4096):
+                heard += part
+        except ConnectionResetError:
+            pass
+        return heard
+
+
+def wire_version() -> int:
+    source = (Path(__file__).parents[2] / "src" / "net" / "wire.hpp").read_text()
+    return int(re.search(r"version = (\d+);", source).group(1))
+
+
+def knock(version: int) -> bytes:
+    return struct.pack("<4sI", b"CKPD", version) + bytes(64)
+
+
+def test_strangers_at_the_door_change_nothing(cluster):
+    pair = Pair(cluster)
+    pair.commit()
+    agents = sorted(cluster.agents())
+    address = door(cluster, "n0")
+
+    def say_nonsense():
+        dice = random.Random(1)
+        for source in range(200):
+            assert visit(address, source, dice.randbytes(dice.randrange(8, 3000))) == b""
+
+    def speak_of_another_version():
+        magic, version, refusal, zero = struct.unpack("<4sIII", visit(address, 300, knock(wire_version() + 1)))
+        assert (magic, version, refusal, zero) == (b"CKPD", wire_version(), 2, 0)
+
+    def stay_silent():
+        silent = [connect(address, source) for source in range(HALF_OPEN)]
+        for each in silent:
+            each.close()
+
+    commits = pair.commit_while(say_nonsense, speak_of_another_version, stay_silent)
+    assert commits >= 3
+    assert sorted(cluster.agents()) == agents
+    eventually(lambda: status(cluster, "n0")["strangers"]["count"] >= 200 + 1 + HALF_OPEN)
+    eventually(lambda: log_lines(cluster, "n0", "turned"))
+    assert len(log_lines(cluster, "n0", "turned")) == 1
+    assert not log_lines(cluster, "n1", "turned")
+    pair.assert_restored()
+
+
+def aimed_at_ucx(dice: random.Random) -> bytes:
+    """What UCX takes for the beginning of something."""
+    magic = struct.pack("<Q", 0xCAFEBABE12345678)
+    return dice.choice([
+        struct.pack("<Q", dice.randrange(400)) + dice.randbytes(400),
+        magic + struct.pack("<BI", dice.randrange(36), dice.randrange(300)) + dice.randbytes(300),
+        magic + struct.pack("<BI", dice.randrange(36), dice.choice([2**31, 2**32 - 1])) + dice.randbytes(100),
+        dice.randbytes(dice.randrange(3000)),
+    ])
+
+
+def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
+    pair = Pair(cluster)
+    pair.commit()
+    dice = random.Random(5)
+    for node in ("n0", "n1", "n0"):
+        eventually(lambda node=node: cluster.agents(node))
+        (agent,) = cluster.agents(node)
+        host, own = door(cluster, node)
+        others = ports(agent) - {own}
+        assert others
+        for port in sorted(others) * 10:
+            try:
+                with socket.create_connection((host, port), DEADLINE_S) as stranger:
+                    stranger.sendall(aimed_at_ucx(dice))
+            except OSError:
+                break  # UCX aborts on some of it; trainers start the agent again
+        pair.commit_at_last()
+    pair.assert_restored()
+
+
+def test_with_a_token_file_there_is_no_secret_in_the_store(cluster, tmp_path):
+    token = tmp_path / "token"
+    subprocess.run([build_file(BUILD, "ckptctl"), "token", token], check=True, capture_output=True, timeout=60)
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert re.fullmatch(r"[0-9a-f]{64}\n", token.read_text())
+    pair = Pair(cluster, token_file=token)
+    pair.commit()
+    records = {}
+    for path in cluster.coordination.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):  # what agents write beside its place has moved into it
+            records[path.name] = path.read_text(errors="replace")
+    assert records and not [name for name in records if name.startswith("token")]
+    assert not [name for name, text in records.items() if token.read_text().strip() in text]
+    pair.assert_restored()
+
+
+def test_an_agent_with_another_token_is_refused_and_says_so(cluster, tmp_path):
+    files = [tmp_path / name for name in ("right", "wrong")]
+    for file in files:
+        subprocess.run([build_file(BUILD, "ckptctl"), "token", file], check=True, capture_output=True, timeout=60)
+    for rank, file in enumerate(files):
+        cluster.engine(rank, 2, token_file=file)
+    eventually(lambda: log_lines(cluster, "n0", "do not have the same token") and
+               log_lines(cluster, "n1", "do not have the same token"))
+    eventually(lambda: "does not have the job's token" in status(cluster, "n0")["strangers"]["last"])
+    assert status(cluster, "n0")["nodes_present"] == ["n0"] or status(cluster, "n1")["nodes_present"] == ["n1"]
+
+
+@pytest.mark.parametrize(("text", "mode", "word"), [
+    ("0" * 64, 0o644, "chmod 600"),
+    ("0" * 63, 0o600, "64 hex digits"),
+    ("x" * 64, 0o600, "64 hex digits"),
+])
+def test_a_token_file_that_is_no_secret_is_refused(cluster, tmp_path, text, mode, word):
+    token = tmp_path / "token"
+    token.write_text(text)
+    token.chmod(mode)
+    _, message = refused(cluster.engine, token_file=token)
+    assert "token_file" in message and word in message
+
+
+def test_the_option_port_says_where_an_agent_listens(cluster):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = min(free.getsockname()[1], 65_000)
+    cluster.engine(0, 1, copies=1, port=port)
+    (agent,) = cluster.agents("n0")
+    assert door(cluster, "n0")[1] == port
+    assert ports(agent) <= set(range(port, port + 8))
+
+
+def test_memory_socket_and_records_are_the_users_alone(cluster):
+    pair = Pair(cluster)
+    pair.commit()
+    for folder in (cluster.arena / cluster.job, cluster.coordination / cluster.job):
+        for path in (folder, *folder.rglob("*")):
+            with suppress(FileNotFoundError):  # what agents write beside its place has moved into it
+                assert path.stat().st_mode & 0o077 == 0, path

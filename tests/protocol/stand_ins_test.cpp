@@ -1,0 +1,262 @@
+#include "protocol/stand_ins.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+Seat seat(NodeId node, const std::string& domain = "") { return {node, node, domain, "main", "private"}; }
+Standby standby(NodeId node, const std::string& domain = "") { return {{node, 100 + node}, domain}; }
+
+TEST(ChoosingStandIns, GivesEveryLostNodeOneAsLongAsThereAreSome) {
+  const auto chosen = choose_stand_ins({}, {seat(1), seat(2), seat(3)}, {standby(8), standby(9)});
+  ASSERT_EQ(chosen.size(), 2u);
+  EXPECT_EQ(chosen[0].lost, 1u);
+  EXPECT_EQ(chosen[1].lost, 2u);
+  EXPECT_NE(chosen[0].by, chosen[1].by);
+}
+
+TEST(ChoosingStandIns, GivesANodeOfSeveralRanksOne) {
+  EXPECT_EQ(choose_stand_ins({}, {seat(1), seat(1)}, {standby(8), standby(9)}).size(), 1u);
+}
+
+TEST(ChoosingStandIns, KeepsTheOnesThereAre) {
+  const std::vector<StandIn> before{{2, {9, 109}}};
+  const auto chosen = choose_stand_ins(before, {seat(1), seat(2)}, {standby(8), standby(9)});
+  ASSERT_EQ(chosen.size(), 2u);
+  EXPECT_EQ(chosen[0], before[0]);
+  EXPECT_EQ(chosen[1], (StandIn{1, {8, 108}}));
+}
+
+TEST(ChoosingStandIns, EndsWhenTheLostNodeIsBack) {
+  EXPECT_TRUE(choose_stand_ins({{2, {9, 109}}}, {}, {standby(9)}).empty());
+}
+
+TEST(ChoosingStandIns, ReplacesOneThatIsGoneOrLostItsMemory) {
+  EXPECT_EQ(choose_stand_ins({{2, {9, 109}}}, {seat(2)}, {standby(8)}), (std::vector<StandIn>{{2, {8, 108}}}));
+  EXPECT_EQ(choose_stand_ins({{2, {9, 5}}}, {seat(2)}, {standby(9)}), (std::vector<StandIn>{{2, {9, 109}}}));
+}
+
+TEST(ChoosingStandIns, PrefersTheFailureDomainOfTheLostNode) {
+  const std::vector<Standby> here{standby(7, "row1/rack1"), standby(8, "row2/rack5"), standby(9, "row2/rack55")};
+  EXPECT_EQ(choose_stand_ins({}, {seat(1, "row2/rack55")}, here)[0].by.node, 9u);
+  EXPECT_EQ(choose_stand_ins({}, {seat(1, "row2/rack5")}, here)[0].by.node, 8u);
+  EXPECT_EQ(choose_stand_ins({}, {seat(1, "row1/rack2")}, here)[0].by.node, 7u);
+  EXPECT_EQ(choose_stand_ins({}, {seat(1, "row3/rack2")}, here)[0].by.node, 7u);
+}
+
+// Four ranks on nodes 0 to 3; the rest stands by.
+class StandIns : public ::testing::Test {
+ protected:
+  void start(NodeId spares) {
+    for (NodeId node = 4; node < 4 + spares; ++node) cluster.standbys.insert(node);
+    for (NodeId node = 4; node < 4 + spares; ++node) cluster.boot(node);
+    cluster.start_life(own_node);
+    cluster.begin_training();
+    cluster.snapshot_all(7);
+    ASSERT_EQ(cluster.status(0).committed, Version(1, 7));
+  }
+  bool holds(NodeId node, const std::string& shard) {
+    const auto status = cluster.status(node);
+    return std::any_of(status.pieces.begin(), status.pieces.end(),
+                       [&](const PieceInfo& piece) { return piece.shard == shard; });
+  }
+  bool was_told(Change change, NodeId node, NodeId by = no_node) {
+    return std::any_of(cluster.changes.begin(), cluster.changes.end(), [&](const MemberChanged& told) {
+      return told.change == change && told.node == node && told.by == by;
+    });
+  }
+  void cut_off(NodeId lost) {
+    for (NodeId node = 0; node < 6; ++node) {
+      cluster.cut.insert({node, lost});
+      cluster.cut.insert({lost, node});
+    }
+  }
+
+  Cluster cluster{4, 4};
+};
+
+TEST_F(StandIns, BringTheCopiesBackBeforeTheJobStartsAgain) {
+  start(1);
+  EXPECT_TRUE(cluster.status(4).pieces.empty());
+  cluster.lose(2);
+  cluster.advance(6000);
+  EXPECT_EQ(cluster.incarnation(), 1u);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  EXPECT_TRUE(holds(4, main_shard(2)));
+  EXPECT_TRUE(holds(4, private_shard(2)));
+  EXPECT_EQ(cluster.status(0).stand_ins, (std::vector<StandIn>{cluster.life().stand_ins}));
+  EXPECT_TRUE(was_told(Change::lost, 2));
+  EXPECT_TRUE(was_told(Change::replaced, 2, 4));
+}
+
+TEST_F(StandIns, LetTheLostNodesRankRestoreFromItsOwnMemory) {
+  start(1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  cluster.ready.clear();
+  cluster.start_life([](Rank rank) { return rank == 2 ? 4 : rank; });
+  cluster.advance(8000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster.ready) {
+    EXPECT_EQ(ready.decision.version, Version(1, 7));
+    EXPECT_EQ(ready.main[0].tier, Tier::local) << rank;
+    EXPECT_EQ(ready.main[0].slot.shard, main_shard(rank));
+  }
+  EXPECT_TRUE(cluster.life().stand_ins.empty());
+  EXPECT_TRUE(was_told(Change::released, 2));
+  cluster.begin_training();
+  cluster.snapshot_all(8);
+  EXPECT_EQ(cluster.status(0).committed, Version(2, 8));
+}
+
+TEST_F(StandIns, LeaveWhenTheLostNodeComesBack) {
+  start(1);
+  cut_off(2);
+  cluster.advance(6000);
+  ASSERT_FALSE(cluster.life().stand_ins.empty());
+  EXPECT_TRUE(holds(4, main_shard(2)));
+  cluster.cut.clear();
+  cluster.advance(3000);
+  EXPECT_TRUE(cluster.life().stand_ins.empty());
+  EXPECT_TRUE(was_told(Change::returned, 2));
+  cluster.snapshot_all(8);
+  EXPECT_EQ(cluster.status(0).committed, Version(1, 8));
+  EXPECT_FALSE(holds(4, main_shard(2)));
+}
+
+// Node 2's own copies are behind; it would bear witness against a commit that the stand-in has made possible.
+TEST_F(StandIns, HelpToCommitNothingNew) {
+  start(1);
+  cluster.fetching = false;
+  cluster.snapshot_all(8);
+  cut_off(2);
+  cluster.advance(4000);
+  cluster.release_fetches();
+  cluster.advance(4000);
+  ASSERT_FALSE(cluster.life().stand_ins.empty());
+  EXPECT_EQ(cluster.status(0).committed, Version(1, 7));
+  cluster.cut.clear();
+  cluster.advance(3000);
+  EXPECT_EQ(cluster.status(0).committed, Version(1, 8));
+  EXPECT_TRUE(holds(2, main_shard(2)));
+  EXPECT_TRUE(cluster.life().stand_ins.empty());
+}
+
+TEST_F(StandIns, TakeThePlaceOfANodeThatCameBackWithoutItsMemory) {
+  start(1);
+  cluster.boot(2);  // at once, under its old name
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.life().stand_ins.size(), 1u);
+  EXPECT_EQ(cluster.life().stand_ins[0].by.node, 4u);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  EXPECT_FALSE(was_told(Change::returned, 2));
+}
+
+TEST_F(StandIns, MayBeTheMachineThatCameBackWithoutItsMemory) {
+  start(0);
+  cluster.lose(2);
+  cluster.advance(1000);
+  cluster.standbys.insert(2);
+  cluster.boot(2);
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.life().stand_ins.size(), 1u);
+  EXPECT_EQ(cluster.life().stand_ins[0].by.node, 2u);
+  EXPECT_TRUE(holds(2, main_shard(2)));
+}
+
+TEST_F(StandIns, AreAskedForAfterTheJobHasGoneOnAtOnce) {
+  start(0);
+  cluster.lose(2);
+  cluster.start_life([](Rank rank) { return rank == 2 ? 3 : rank; });
+  cluster.advance(12'000);
+  ASSERT_EQ(cluster.incarnation(), 2u);
+  EXPECT_TRUE(was_told(Change::lost, 2));
+  EXPECT_TRUE(was_told(Change::released, 2));
+}
+
+TEST_F(StandIns, LeadTheJobOnlyWhereNobodyElseDoes) {
+  for (NodeId node = 0; node < 4; ++node) cluster.lose(node);
+  cluster.standbys.insert(0);
+  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  cluster.advance(10'000);
+  EXPECT_NE(*cluster.root(), 0u);
+}
+
+TEST_F(StandIns, GiveWayToAnotherWhenTheyAreLostThemselves) {
+  start(2);
+  cluster.lose(2);
+  cluster.advance(6000);
+  const NodeId first = cluster.life().stand_ins.at(0).by.node;
+  cluster.lose(first);
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.life().stand_ins.size(), 1u);
+  EXPECT_NE(cluster.life().stand_ins[0].by.node, first);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+}
+
+TEST_F(StandIns, SurviveAChangeOfRoot) {
+  start(1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  const auto before = cluster.life().stand_ins;
+  cluster.change_root();
+  cluster.advance(8000);
+  EXPECT_EQ(cluster.life().stand_ins, before);
+  EXPECT_TRUE(holds(4, main_shard(2)));
+}
+
+TEST_F(StandIns, AreNotTakenFromNodesThatDoNotStandBy) {
+  cluster.boot(4);
+  start(0);
+  cluster.lose(2);
+  cluster.advance(6000);
+  EXPECT_TRUE(cluster.life().stand_ins.empty());
+  EXPECT_EQ(cluster.status(0).copies_now, 1u);
+  EXPECT_TRUE(was_told(Change::lost, 2));
+}
+
+// It sees nobody any more, and neither it nor the others have gone.
+TEST_F(StandIns, AreNotCalledForByARootThatIsCutOffItself) {
+  start(1);
+  const NodeId old = *cluster.root();
+  cut_off(old);
+  cluster.advance(20'000);
+  for (NodeId node = 0; node < 4; ++node) EXPECT_EQ(was_told(Change::lost, node), node == old) << node;
+}
+
+TEST_F(StandIns, AreNotCalledForByARootThatWasStoppedItself) {
+  start(1);
+  const NodeId old = *cluster.root();
+  cluster.stop(old);
+  cluster.advance(10'000);
+  ASSERT_NE(*cluster.root(), old);
+  cluster.changes.clear();
+  cluster.resume(old);
+  cluster.advance(3'000);
+  for (const MemberChanged& told : cluster.changes) EXPECT_NE(told.change, Change::lost) << told.node;
+}
+
+TEST_F(StandIns, AreCalledForWhenARootIsTheLastOneLeft) {
+  start(0);
+  for (NodeId node = 0; node < 4; ++node) {
+    if (node != *cluster.root()) cluster.lose(node);
+  }
+  cluster.advance(15'000);
+  EXPECT_EQ(cluster.changes.size(), 3u);
+}
+
+TEST_F(StandIns, KeepTheParityOfTheLostNode) {
+  cluster.protection = placement::protection_named("xor(4)");
+  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  start(1);
+  cluster.lose(1);
+  cluster.advance(8000);
+  EXPECT_EQ(cluster.status(0).parity_now, 1u);
+  EXPECT_TRUE(holds(4, main_shard(1)));
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
