@@ -32,7 +32,7 @@ class Network:
     """Nodes node0 and node1. Each direction of the link takes `rate_mbit` Mbit/s."""
 
     def __init__(self, rate_mbit: float) -> None:
-        missing = [program for program in ("ip", "tc", "setpriv") if shutil.which(program) is None]
+        missing = [program for program in ("ip", "tc", "setpriv", "taskset") if shutil.which(program) is None]
         if missing:
             raise NetworkFailure(
                 f"{' and '.join(missing)} not found: install iproute2 and util-linux (Debian packages)"
@@ -71,11 +71,14 @@ class Network:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def start(self, node: str, command: list[Any], log: Path) -> subprocess.Popen:
-        """A process on that node. What begins it becomes the command, so that its pid is the command's."""
+    def start(self, node: str, command: list[Any], log: Path, core: int | None = None) -> subprocess.Popen:
+        """A process on that node, on that core alone if there is one. What begins it becomes the command, so that its
+        pid is the command's.
+        """
         ends_with_parent = ["setpriv", "--pdeathsig", "KILL"]
         inside = ["ip", "netns", "exec", self._namespaces[node]]
-        words = [str(word) for word in [*ends_with_parent, *inside, *command]]
+        pinned = [] if core is None else ["taskset", "--cpu-list", core]
+        words = [str(word) for word in [*ends_with_parent, *inside, *pinned, *command]]
         with open(log, "a") as output:
             # A session of its own: Ctrl-C reaches the bench alone, which then ends its processes in order.
             process = subprocess.Popen(
@@ -94,7 +97,14 @@ class Agents:
     """One agent on each node, for one job."""
 
     def __init__(
-        self, network: Network, ckptd: Path, job: str, arena_root: Path, scratch: Path, options: dict[str, Any]
+        self,
+        network: Network,
+        ckptd: Path,
+        job: str,
+        arena_root: Path,
+        scratch: Path,
+        options: dict[str, Any],
+        core: int | None = None,
     ) -> None:
         self.job = job
         self.arenas = {node: arena_root / f"{job}-{node}" for node in network.nodes}
@@ -107,7 +117,7 @@ class Agents:
             own = {"job": job, "node": node, "arena_dir": arena, "coordination": coordination}
             more = {"transport": "tcp", "interface": INTERFACE, "log_file": self.logs[node]}
             words = [f"{key}={value}" for key, value in (own | more | options).items()]
-            self.processes[node] = network.start(node, [ckptd, *words], self.logs[node])
+            self.processes[node] = network.start(node, [ckptd, *words], self.logs[node], core)
         for node in self.arenas:
             self._await_socket(node)
 

@@ -5,6 +5,9 @@ a small GPT sharded as FSDP does, with collectives over that link between their 
 over the same link. Blocks of iterations alternate between: no snapshots; blocking ones at the begin of an iteration;
 naive, one chunk per idle span; one buffer, several chunks per span but one at a time; and the engine as it is by
 default. Twice: with state that fits the idle time of an iteration, and with state that does not. Needs root.
+
+Ranks compute on all cores that there are, and what agents compute is taken from them. Training on GPUs leaves cores
+over: with --cores apart the ranks share core 0, and the agents have core 1 for themselves.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ HEADS = 4
 SILENCE_S = 120
 POLL_S = 0.05
 MIB = 1 << 20
+CORES = {"shared": (None, None), "apart": (0, 1)}  # of ranks, and of agents
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -187,7 +191,7 @@ def plan_blocks(schemes: list[Scheme], arguments: argparse.Namespace) -> list[tu
 class Ranks:
     """The training job, one rank on each node: what they tell, block by block."""
 
-    def __init__(self, network: Network, scratch: Path, settings: list[dict[str, Any]]) -> None:
+    def __init__(self, network: Network, scratch: Path, settings: list[dict[str, Any]], core: int | None) -> None:
         self.protocols = [scratch / f"rank{rank}.jsonl" for rank in range(len(settings))]
         self.logs = [scratch / f"rank{rank}.log" for rank in range(len(settings))]
         self.processes = []
@@ -195,7 +199,9 @@ class Ranks:
             own |= {"rank": rank, "world_size": len(settings), "protocol": self.protocols[rank]}
             path = scratch / f"rank{rank}.json"
             path.write_text(json.dumps(own, default=str))
-            self.processes.append(network.start(network.nodes[rank], [sys.executable, RANK, path], self.logs[rank]))
+            self.processes.append(
+                network.start(network.nodes[rank], [sys.executable, RANK, path], self.logs[rank], core)
+            )
         self._offsets = [0] * len(settings)
 
     def lines(self) -> Iterator[list[dict[str, Any]]]:
@@ -237,6 +243,7 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
     programs = find_programs(library)
     ckptd, ctl = programs["ckptd"], programs["ckptctl"]
     plan = plan_blocks(schemes, arguments)
+    ranks_core, agents_core = CORES[arguments.cores]
     with (
         tempfile.TemporaryDirectory(prefix="ckptengine-interference-", dir="/dev/shm") as memory,
         Network(arguments.rate) as network,
@@ -245,7 +252,7 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
         for scheme in schemes:
             if scheme.agent_options is not None:
                 options = {"profile_iterations": arguments.profile_iterations} | scheme.agent_options
-                agents[scheme.name] = Agents(network, ckptd, scheme.name, Path(memory), scratch, options)
+                agents[scheme.name] = Agents(network, ckptd, scheme.name, Path(memory), scratch, options, agents_core)
 
         def settings(node: str) -> dict[str, Any]:
             engines = {name: own.engine_options(node) | {"library": library} for name, own in agents.items()}
@@ -268,7 +275,7 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
                 ],
             }
 
-        lines = Ranks(network, scratch, [settings(node) for node in network.nodes]).lines()
+        lines = Ranks(network, scratch, [settings(node) for node in network.nodes], ranks_core).lines()
         result = Result(case, next(lines)[0]["state_bytes"], arguments.rate)
         for number, told in enumerate(lines):
             show(f"{case.name}: block {number + 1} of {len(plan)}, {told[0]['scheme']}")
@@ -334,6 +341,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--chunk", type=int, metavar="KIB", help="largest chunk of one_buffer and engine (the option's default)"
     )
+    parser.add_argument("--cores", choices=list(CORES), default="shared", help="what ranks and agents run on")
     parser.add_argument("--cases", nargs="+", choices=["fits", "large"], default=["fits", "large"])
     parser.add_argument("--sweep", action="store_true", help="compare chunk sizes instead, with state that fits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 256, 512, 1024, 2048, 4096], metavar="KIB")
@@ -350,7 +358,8 @@ def parse() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> None:
     arguments.directory.mkdir(parents=True, exist_ok=True)
-    cases = [Case("fits", arguments.averages, ""), Case("large", arguments.averages_large, "_large")]
+    suffix = "" if arguments.cores == "shared" else f"_{arguments.cores}"
+    cases = [Case("fits", arguments.averages, suffix), Case("large", arguments.averages_large, f"_large{suffix}")]
     cases = [case for case in cases if case.name in arguments.cases]
     schemes = [SCHEMES[0], *(scheme for scheme in SCHEMES[1:] if scheme.name in arguments.schemes)]
     if arguments.chunk is not None:

@@ -10,8 +10,8 @@ show_help() {
 usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
 
 Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
-processes), then the C++ tests under the address and the thread sanitizer, with 250 and 100 simulator seeds, then the
-fuzzers for a minute.
+processes), then the C++ tests under the address sanitizer, with 250 simulator seeds, those of what has threads under the
+thread sanitizer, then the fuzzers for a minute.
 
   --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise)
@@ -49,15 +49,19 @@ rm -rf "$results"
 mkdir -p "$results"
 for preset in "${to_run[@]}"; do
   say "$preset: building"
+  begin=$SECONDS
   if ! build "$preset"; then
     say "$preset: the build failed; its first error is above"
     echo "$preset: the build" >"$results/$preset-broken.txt"
     break
   fi
   [[ $preset != release ]] || say "CUDA: $(cuda_summary release)"
+  say "$preset: built in $((SECONDS - begin)) s"
+  begin=$SECONDS
   read -ra prefix <<<"$(preset_prefix "$preset")"
   "${prefix[@]}" "$venv_python" scripts/run_tests.py --preset "$preset" --results "$results" --only "$only" ||
     echo "$preset: the test runner ended with status $?" >"$results/$preset-broken.txt"
+  say "$preset: tested in $((SECONDS - begin)) s"
 done
 if [[ -n $fuzz ]]; then
   say "fuzz: building"
