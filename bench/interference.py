@@ -4,10 +4,10 @@ Two network namespaces, joined by a veth pair of limited rate, are nodes with an
 a small GPT sharded as FSDP does, with collectives over that link between their computations, and the agents replicate
 over the same link. Blocks of iterations alternate between: no snapshots; blocking ones at the begin of an iteration;
 naive, one chunk per idle span; one buffer, several chunks per span but one at a time; and the engine as it is by
-default. Twice: with state that fits the idle time of an iteration, and with state that does not. Needs root.
+default. With state that fits the idle time of an iteration, and with state that does not. Needs root, and two cores.
 
-Ranks compute on all cores that there are, and what agents compute is taken from them. Training on GPUs leaves cores
-over: with --cores apart the ranks share core 0, and the agents have core 1 for themselves.
+Training on GPUs leaves cores over, so the ranks share core 0 here and the agents core 1. A third case, with state that
+fits, lets all share all cores: what agents compute is taken from training then.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ HEADS = 4
 SILENCE_S = 120
 POLL_S = 0.05
 MIB = 1 << 20
-CORES = {"shared": (None, None), "apart": (0, 1)}  # of ranks, and of agents
+CASES = ["fits", "large", "shared"]
+RANKS_CORE, AGENTS_CORE = 0, 1
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,6 +68,7 @@ class Case:
     name: str
     averages: int
     suffix: str  # of its ratios
+    shares_cores: bool = False
 
 
 SCHEMES = [
@@ -243,7 +245,7 @@ def measure(case: Case, schemes: list[Scheme], arguments: argparse.Namespace, sc
     programs = find_programs(library)
     ckptd, ctl = programs["ckptd"], programs["ckptctl"]
     plan = plan_blocks(schemes, arguments)
-    ranks_core, agents_core = CORES[arguments.cores]
+    ranks_core, agents_core = (None, None) if case.shares_cores else (RANKS_CORE, AGENTS_CORE)
     with (
         tempfile.TemporaryDirectory(prefix="ckptengine-interference-", dir="/dev/shm") as memory,
         Network(arguments.rate) as network,
@@ -341,8 +343,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--chunk", type=int, metavar="KIB", help="largest chunk of one_buffer and engine (the option's default)"
     )
-    parser.add_argument("--cores", choices=list(CORES), default="shared", help="what ranks and agents run on")
-    parser.add_argument("--cases", nargs="+", choices=["fits", "large"], default=["fits", "large"])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
     parser.add_argument("--sweep", action="store_true", help="compare chunk sizes instead, with state that fits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 256, 512, 1024, 2048, 4096], metavar="KIB")
     parser.add_argument("--record", type=Path, metavar="FILE", help="append all that ranks tell, a JSON line per block")
@@ -358,8 +359,11 @@ def parse() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> None:
     arguments.directory.mkdir(parents=True, exist_ok=True)
-    suffix = "" if arguments.cores == "shared" else f"_{arguments.cores}"
-    cases = [Case("fits", arguments.averages, suffix), Case("large", arguments.averages_large, f"_large{suffix}")]
+    cases = [
+        Case("fits", arguments.averages, ""),
+        Case("large", arguments.averages_large, "_large"),
+        Case("shared", arguments.averages, "_shared", shares_cores=True),
+    ]
     cases = [case for case in cases if case.name in arguments.cases]
     schemes = [SCHEMES[0], *(scheme for scheme in SCHEMES[1:] if scheme.name in arguments.schemes)]
     if arguments.chunk is not None:
