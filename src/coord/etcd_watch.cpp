@@ -45,8 +45,21 @@ void EtcdWatch::run() {
 
 void EtcdWatch::tell_all() {
   const EtcdStore::Content content = EtcdStore(client_, prefix_).content("");
-  for (const Entry& entry : content.entries) on_change_(entry);
+  std::set<std::string> gone = there_;
+  for (const Entry& entry : content.entries) {
+    gone.erase(entry.key);
+    tell(entry);
+  }
+  for (const std::string& key : gone) tell({key, "", 0});
   next_revision_ = content.revision + 1;
+}
+
+void EtcdWatch::tell(const Entry& entry) {
+  if (entry.revision == 0)
+    there_.erase(entry.key);
+  else
+    there_.insert(entry.key);
+  on_change_(entry);
 }
 
 void EtcdWatch::follow() {
@@ -62,11 +75,16 @@ void EtcdWatch::take(const json& message) {
     if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // what came between is forgotten there
     throw Failure(CKPT_ERR_SYSTEM, "etcd has ended the watch: " + text_field(message, "cancel_reason"));
   }
+  // Of a revision yet to come etcd would say nothing until it is there.
+  if (flag_field(message, "created") && number_field(field(message, "header"), "revision") + 1 < next_revision_) {
+    next_revision_ = 0;
+    throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back: it was restored from an older state");
+  }
   for (const json& event : field(message, "events")) {
     Entry entry = entry_of(field(event, "kv"), prefix_);
     next_revision_ = std::max(next_revision_, entry.revision + 1);
     if (text_field(event, "type") == "DELETE") entry.revision = 0;
-    if (is_key(entry.key)) on_change_(entry);
+    if (is_key(entry.key)) tell(entry);
   }
 }
 

@@ -1,12 +1,14 @@
 // Tells what changes below a prefix in etcd, over one streaming call at a time.
 //
 // Owns a thread, on which it tells. When the stream ends, the next one begins where it stopped, at another member if
-// need be, so that no last change of a key is missed.
+// need be, so that no last change of a key is missed. Where etcd cannot go on from there, since it has forgotten what
+// came between or was restored from an older state, everything is told anew, and what has gone as removed.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -25,6 +27,7 @@ class EtcdWatch : public Watch {
  private:
   void run();
   void tell_all();
+  void tell(const Entry& entry);
   void follow();
   void take(const nlohmann::json& message);
 
@@ -33,6 +36,7 @@ class EtcdWatch : public Watch {
   const std::function<void(const Entry&)> on_change_;
   HttpStream stream_;
   std::uint64_t next_revision_ = 0;  // of what was not told yet; 0: everything is to be told
+  std::set<std::string> there_;      // keys, as far as was told
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -25,8 +25,9 @@ class EtcdServer {
   const std::string& location() const { return location_; }
   std::string file(const std::string& name) const { return folder_.path() + "/" + name; }
 
-  // Those that were killed, as they were.
+  // Those that do not run, as they were.
   void start() { run("start"); }
+  void stop() { run("stop"); }
   void kill(int member = 0) const { signal(member, SIGKILL); }
   void freeze(int member = 0) const { signal(member, SIGSTOP); }
   void thaw(int member = 0) const { signal(member, SIGCONT); }

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <filesystem>
+
 #include "base/clock.hpp"
 #include "coord/open_store.hpp"
 #include "etcd_server.hpp"
@@ -92,6 +94,29 @@ TEST(EtcdStore, AWatchOutlivesServersAndWhatTheyForget) {
     server.compact();
     EXPECT_TRUE(told.becomes("key", round + ".4"));
   }
+}
+
+TEST(EtcdStore, AWatchTellsWhatAServerHasAfterItWasRestoredFromAnOlderState) {
+  EtcdServer server;
+  const auto store = open_store(server.location(), "job");
+  put(*store, "key", "old");
+  server.stop();
+  const auto copy = std::filesystem::copy_options::recursive;
+  std::filesystem::copy(server.file("0/data"), server.file("backup"), copy);
+  server.start();
+  test::Told told;
+  const auto watch = store->watch(told.listener());
+  for (int i = 0; i < 10; ++i) put(*store, "key", "new " + std::to_string(i));
+  put(*store, "other", "new");
+  ASSERT_TRUE(told.becomes("key", "new 9") && told.becomes("other", "new"));
+  server.stop();
+  std::filesystem::remove_all(server.file("0/data"));
+  std::filesystem::rename(server.file("backup"), server.file("0/data"));
+  server.start();
+  EXPECT_TRUE(told.becomes("key", "old"));
+  EXPECT_TRUE(told.is_removed("other"));
+  put(*store, "key", "newer");
+  EXPECT_TRUE(told.becomes("key", "newer"));
 }
 
 TEST(EtcdStore, AWatchMovesOnWithTheCalls) {
