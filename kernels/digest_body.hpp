@@ -41,7 +41,7 @@ inline constexpr std::uint64_t xxh_prime64_1 = 0x9E3779B185EBCA87U, xxh_prime64_
                                xxh_prime64_3 = 0x165667B19E3779F9U, xxh_prime64_4 = 0x85EBCA77C2B2AE63U,
                                xxh_prime64_5 = 0x27D4EB2F165667C5U;
 
-CKPT_DEVICE std::uint64_t first_accumulator(unsigned lane) {
+CKPT_ON_DEVICE std::uint64_t first_accumulator(unsigned lane) {
   switch (lane) {
     case 0:
       return xxh_prime32_3;
@@ -62,7 +62,7 @@ CKPT_DEVICE std::uint64_t first_accumulator(unsigned lane) {
   }
 }
 
-CKPT_DEVICE std::uint64_t multiply_folded(std::uint64_t a, std::uint64_t b) {
+CKPT_ON_DEVICE std::uint64_t multiply_folded(std::uint64_t a, std::uint64_t b) {
 #if defined(__CUDA_ARCH__)
   return (a * b) ^ __umul64hi(a, b);
 #else
@@ -72,17 +72,17 @@ CKPT_DEVICE std::uint64_t multiply_folded(std::uint64_t a, std::uint64_t b) {
 #endif
 }
 
-CKPT_DEVICE std::uint64_t avalanched(std::uint64_t hash) {
+CKPT_ON_DEVICE std::uint64_t avalanched(std::uint64_t hash) {
   hash ^= hash >> 37;
   hash *= 0x165667919E3779F9U;
   return hash ^ hash >> 32;
 }
 
-CKPT_DEVICE std::uint64_t low_of(const Vector& vector) { return wide(vector.words[0], vector.words[1]); }
-CKPT_DEVICE std::uint64_t high_of(const Vector& vector) { return wide(vector.words[2], vector.words[3]); }
+CKPT_ON_DEVICE std::uint64_t low_of(const Vector& vector) { return wide(vector.words[0], vector.words[1]); }
+CKPT_ON_DEVICE std::uint64_t high_of(const Vector& vector) { return wide(vector.words[2], vector.words[3]); }
 
 // The lane's part of a stripe, given the 16 bytes that it shares with its neighbour.
-CKPT_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, unsigned lane, std::uint64_t key) {
+CKPT_ON_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, unsigned lane, std::uint64_t key) {
   const bool second = (lane & 1) != 0;
   const std::uint64_t own = second ? high_of(pair) : low_of(pair);
   const std::uint64_t neighbour = second ? low_of(pair) : high_of(pair);
@@ -90,7 +90,7 @@ CKPT_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, uns
   return sum + neighbour + (keyed & 0xFFFFFFFFU) * (keyed >> 32);
 }
 
-CKPT_DEVICE std::uint64_t scrambled(std::uint64_t sum, std::uint64_t key) {
+CKPT_ON_DEVICE std::uint64_t scrambled(std::uint64_t sum, std::uint64_t key) {
   return (sum ^ sum >> 47 ^ key) * xxh_prime32_1;
 }
 
@@ -98,14 +98,14 @@ struct DeviceLeaf {
   const unsigned char* data;
   std::uint64_t size_bytes;
 };
-CKPT_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
+CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
   const std::uint64_t begin = leaf * leaf_size_bytes, rest = job.length_bytes - begin;
   return {job.data + begin, rest < leaf_size_bytes ? rest : leaf_size_bytes};
 }
 
 // `count` stripes of a block, from its first.
 template <bool aligned>
-CKPT_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
+CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
                                            std::int64_t at, unsigned lane, unsigned count) {
   CKPT_UNROLL
   for (unsigned i = 0; i < stripes_per_block; ++i) {
@@ -119,7 +119,7 @@ CKPT_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_
 }
 
 template <bool aligned>
-CKPT_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, const DeviceLeaf& leaf, unsigned lane) {
+CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, const DeviceLeaf& leaf, unsigned lane) {
   const std::uint64_t stripes = (leaf.size_bytes - 1) / 64, in_blocks = stripes / stripes_per_block * stripes_per_block;
   const std::int64_t of_lane = 16 * static_cast<std::int64_t>(lane / 2);
   std::uint64_t sum = first_accumulator(lane);
@@ -133,7 +133,7 @@ CKPT_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, const D
 }
 
 // One accumulator over a leaf above 240 bytes. `words` is the job's, or a copy that is nearer.
-CKPT_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
+CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
                                           unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)
                                                          : accumulate_stripes<false>(words, leaf, lane);
@@ -142,7 +142,7 @@ CKPT_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint6
   return accumulated(sum, last, lane, job.keys.last[lane]);
 }
 
-CKPT_DEVICE std::uint64_t merge_lanes(const DigestJob& job, const std::uint64_t* sums, std::uint64_t size_bytes) {
+CKPT_ON_DEVICE std::uint64_t merge_lanes(const DigestJob& job, const std::uint64_t* sums, std::uint64_t size_bytes) {
   std::uint64_t hash = size_bytes * xxh_prime64_1;
   for (unsigned i = 0; i < lanes_per_leaf; i += 2) {
     hash += multiply_folded(sums[i] ^ job.keys.merge[i], sums[i + 1] ^ job.keys.merge[i + 1]);
@@ -150,9 +150,9 @@ CKPT_DEVICE std::uint64_t merge_lanes(const DigestJob& job, const std::uint64_t*
   return avalanched(hash);
 }
 
-CKPT_DEVICE std::uint64_t rotated(std::uint64_t value, unsigned by) { return value << by | value >> (64 - by); }
+CKPT_ON_DEVICE std::uint64_t rotated(std::uint64_t value, unsigned by) { return value << by | value >> (64 - by); }
 
-CKPT_DEVICE std::uint64_t bytes_swapped(std::uint64_t value) {
+CKPT_ON_DEVICE std::uint64_t bytes_swapped(std::uint64_t value) {
   value = (value & 0x00FF00FF00FF00FFU) << 8 | (value >> 8 & 0x00FF00FF00FF00FFU);
   value = (value & 0x0000FFFF0000FFFFU) << 16 | (value >> 16 & 0x0000FFFF0000FFFFU);
   return value << 32 | value >> 32;
@@ -165,19 +165,19 @@ struct ShortLeaf {
   std::int64_t size;
 
   // `count` <= 8 bytes as a little-endian word.
-  CKPT_DEVICE std::uint64_t read(std::int64_t at, int count) const {
+  CKPT_ON_DEVICE std::uint64_t read(std::int64_t at, int count) const {
     std::uint64_t word = 0;
     for (int i = 0; i < count; ++i) word |= static_cast<std::uint64_t>(data[at + i]) << (8 * i);
     return word;
   }
-  CKPT_DEVICE std::uint64_t mixed(std::int64_t at, std::uint64_t first, std::uint64_t second) const {
+  CKPT_ON_DEVICE std::uint64_t mixed(std::int64_t at, std::uint64_t first, std::uint64_t second) const {
     return multiply_folded(read(at, 8) ^ first, read(at + 8, 8) ^ second);
   }
-  CKPT_DEVICE std::uint64_t mixed(std::int64_t at, unsigned word) const {
+  CKPT_ON_DEVICE std::uint64_t mixed(std::int64_t at, unsigned word) const {
     return mixed(at, keys.words[word], keys.words[word + 1]);
   }
 
-  CKPT_DEVICE std::uint64_t up_to_3() const {
+  CKPT_ON_DEVICE std::uint64_t up_to_3() const {
     const std::uint64_t bytes =
         read(0, 1) << 16 | read(size / 2, 1) << 24 | read(size - 1, 1) | static_cast<std::uint64_t>(size) << 8;
     std::uint64_t hash = bytes ^ ((keys.words[0] ^ keys.words[0] >> 32) & 0xFFFFFFFFU);
@@ -185,7 +185,7 @@ struct ShortLeaf {
     hash = (hash ^ hash >> 29) * xxh_prime64_3;
     return hash ^ hash >> 32;
   }
-  CKPT_DEVICE std::uint64_t up_to_8() const {
+  CKPT_ON_DEVICE std::uint64_t up_to_8() const {
     std::uint64_t hash = (read(size - 4, 4) | read(0, 4) << 32) ^ keys.words[1] ^ keys.words[2];
     hash ^= rotated(hash, 49) ^ rotated(hash, 24);
     hash *= 0x9FB21C651E98DF25U;
@@ -193,13 +193,13 @@ struct ShortLeaf {
     hash *= 0x9FB21C651E98DF25U;
     return hash ^ hash >> 28;
   }
-  CKPT_DEVICE std::uint64_t up_to_16() const {
+  CKPT_ON_DEVICE std::uint64_t up_to_16() const {
     const std::uint64_t low = read(0, 8) ^ keys.words[3] ^ keys.words[4];
     const std::uint64_t high = read(size - 8, 8) ^ keys.words[5] ^ keys.words[6];
     return avalanched(static_cast<std::uint64_t>(size) + bytes_swapped(low) + high + multiply_folded(low, high));
   }
   // From both ends to the middle.
-  CKPT_DEVICE std::uint64_t up_to_128() const {
+  CKPT_ON_DEVICE std::uint64_t up_to_128() const {
     std::uint64_t hash = static_cast<std::uint64_t>(size) * xxh_prime64_1;
     for (int i = static_cast<int>((size - 1) / 32); i >= 0; --i) {
       hash += mixed(16 * i, static_cast<unsigned>(4 * i));
@@ -207,14 +207,14 @@ struct ShortLeaf {
     }
     return avalanched(hash);
   }
-  CKPT_DEVICE std::uint64_t up_to_240() const {
+  CKPT_ON_DEVICE std::uint64_t up_to_240() const {
     std::uint64_t hash = static_cast<std::uint64_t>(size) * xxh_prime64_1;
     for (int i = 0; i < 8; ++i) hash += mixed(16 * i, static_cast<unsigned>(2 * i));
     hash = avalanched(hash);
     for (int i = 8; i < size / 16; ++i) hash += mixed(16 * i, keys.odd[2 * (i - 8)], keys.odd[2 * (i - 8) + 1]);
     return avalanched(hash + mixed(size - 16, keys.tail[0], keys.tail[1]));
   }
-  CKPT_DEVICE std::uint64_t digest() const {
+  CKPT_ON_DEVICE std::uint64_t digest() const {
     if (size <= 3) return up_to_3();
     if (size <= 8) return up_to_8();
     if (size <= 16) return up_to_16();
@@ -222,9 +222,9 @@ struct ShortLeaf {
   }
 };
 
-CKPT_DEVICE bool is_short(const DeviceLeaf& leaf) { return leaf.size_bytes <= 240; }
+CKPT_ON_DEVICE bool is_short(const DeviceLeaf& leaf) { return leaf.size_bytes <= 240; }
 
-CKPT_DEVICE std::uint64_t digest_short(const DigestJob& job, const DeviceLeaf& leaf) {
+CKPT_ON_DEVICE std::uint64_t digest_short(const DigestJob& job, const DeviceLeaf& leaf) {
   return ShortLeaf{job.keys, leaf.data, static_cast<std::int64_t>(leaf.size_bytes)}.digest();
 }
 

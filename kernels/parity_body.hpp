@@ -17,9 +17,9 @@
 #include "kernels/erasure_code.hpp"
 
 #if defined(__CUDACC__)
-#define CKPT_DEVICE __host__ __device__ __forceinline__
+#define CKPT_ON_DEVICE __host__ __device__ __forceinline__
 #else
-#define CKPT_DEVICE inline
+#define CKPT_ON_DEVICE inline
 #endif
 #if defined(__CUDA_ARCH__)
 #define CKPT_UNROLL _Pragma("unroll")
@@ -50,43 +50,43 @@ struct __attribute__((may_alias, aligned(16))) Vector {
   std::uint32_t words[4];
 };
 
-CKPT_DEVICE std::size_t misalignment(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % vector_bytes; }
+CKPT_ON_DEVICE std::size_t misalignment(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % vector_bytes; }
 
 // Threads that a job needs: a vector may begin before the outputs do.
-CKPT_DEVICE std::uint64_t vector_count(const ParityJob& job) {
+CKPT_ON_DEVICE std::uint64_t vector_count(const ParityJob& job) {
   if (job.length_bytes == 0) return 0;
   return (job.length_bytes + misalignment(job.outputs[0]) + vector_bytes - 1) / vector_bytes;
 }
 
-CKPT_DEVICE void add(Vector& sum, const Vector& vector) {
+CKPT_ON_DEVICE void add(Vector& sum, const Vector& vector) {
   CKPT_UNROLL
   for (int i = 0; i < 4; ++i) sum.words[i] ^= vector.words[i];
 }
 
-CKPT_DEVICE void add_masked(Vector& sum, const Vector& vector, std::uint32_t mask) {
+CKPT_ON_DEVICE void add_masked(Vector& sum, const Vector& vector, std::uint32_t mask) {
   CKPT_UNROLL
   for (int i = 0; i < 4; ++i) sum.words[i] ^= vector.words[i] & mask;
 }
 
 // Of each byte, by x^8 + x^4 + x^3 + x^2 + 1.
-CKPT_DEVICE void times_two(Vector& vector) {
+CKPT_ON_DEVICE void times_two(Vector& vector) {
   CKPT_UNROLL
   for (std::uint32_t& word : vector.words) {
     word = ((word & 0x7F7F7F7FU) << 1) ^ (((word >> 7) & 0x01010101U) * 0x1DU);
   }
 }
 
-CKPT_DEVICE std::uint64_t wide(std::uint32_t low, std::uint32_t high) {
+CKPT_ON_DEVICE std::uint64_t wide(std::uint32_t low, std::uint32_t high) {
   return low | static_cast<std::uint64_t>(high) << 32;
 }
 
 // `shift` < 64 bits down, bits of `high` following.
-CKPT_DEVICE std::uint64_t funnel(std::uint64_t low, std::uint64_t high, unsigned shift) {
+CKPT_ON_DEVICE std::uint64_t funnel(std::uint64_t low, std::uint64_t high, unsigned shift) {
   return shift == 0 ? low : low >> shift | high << (64 - shift);
 }
 
 // The 16 bytes that begin `skip` bytes into the first of two neighbours.
-CKPT_DEVICE Vector straddling(const Vector& first, const Vector& second, unsigned skip) {
+CKPT_ON_DEVICE Vector straddling(const Vector& first, const Vector& second, unsigned skip) {
   const std::uint64_t a = wide(first.words[0], first.words[1]), b = wide(first.words[2], first.words[3]);
   const std::uint64_t c = wide(second.words[0], second.words[1]), d = wide(second.words[2], second.words[3]);
   const bool far = skip >= 8;
@@ -97,10 +97,10 @@ CKPT_DEVICE Vector straddling(const Vector& first, const Vector& second, unsigne
            static_cast<std::uint32_t>(high >> 32)}};
 }
 
-CKPT_DEVICE const Vector& vector_at(const unsigned char* aligned) { return *reinterpret_cast<const Vector*>(aligned); }
+CKPT_ON_DEVICE const Vector& vector_at(const unsigned char* aligned) { return *reinterpret_cast<const Vector*>(aligned); }
 
 // Bytes [at, at + 16) of `data`, as far as they are within [0, size); zeros elsewhere. `at` may be negative.
-CKPT_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int64_t at) {
+CKPT_ON_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int64_t at) {
   Vector vector{};
   for (int i = 0; i < 16; ++i) {
     if (at + i < 0 || at + i >= size) continue;
@@ -109,7 +109,7 @@ CKPT_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int
   return vector;
 }
 
-CKPT_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::int64_t at) {
+CKPT_ON_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::int64_t at) {
   if (at < 0 || at + 16 > size) return gather(data, size, at);
   const auto skip = static_cast<std::int64_t>(misalignment(data + at));
   if (skip == 0) return vector_at(data + at);
@@ -118,7 +118,7 @@ CKPT_DEVICE Vector load(const unsigned char* data, std::int64_t size, std::int64
   return straddling(vector_at(aligned), vector_at(aligned + vector_bytes), static_cast<unsigned>(skip));
 }
 
-CKPT_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t at, const Vector& vector) {
+CKPT_ON_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t at, const Vector& vector) {
   if (at >= 0 && at + 16 <= size && misalignment(data + at) == 0) {
     *reinterpret_cast<Vector*>(data + at) = vector;
     return;
@@ -130,11 +130,11 @@ CKPT_DEVICE void store(unsigned char* data, std::int64_t size, std::int64_t at, 
 }
 
 // Where vector number `index` begins, counted from the outputs' first byte.
-CKPT_DEVICE std::int64_t begin_of(const ParityJob& job, std::uint64_t index) {
+CKPT_ON_DEVICE std::int64_t begin_of(const ParityJob& job, std::uint64_t index) {
   return static_cast<std::int64_t>(index * vector_bytes) - static_cast<std::int64_t>(misalignment(job.outputs[0]));
 }
 
-CKPT_DEVICE void xor_vector(const ParityJob& job, std::uint64_t index) {
+CKPT_ON_DEVICE void xor_vector(const ParityJob& job, std::uint64_t index) {
   const std::int64_t at = begin_of(job, index), length = static_cast<std::int64_t>(job.length_bytes);
   Vector sum{};
   if (job.to_sum) sum = load(job.outputs[0], length, at);
@@ -145,7 +145,7 @@ CKPT_DEVICE void xor_vector(const ParityJob& job, std::uint64_t index) {
 }
 
 template <int rows>
-CKPT_DEVICE void multiply_vector(const ParityJob& job, std::uint64_t index) {
+CKPT_ON_DEVICE void multiply_vector(const ParityJob& job, std::uint64_t index) {
   const std::int64_t at = begin_of(job, index), length = static_cast<std::int64_t>(job.length_bytes);
   Vector sums[rows][8] = {};
   for (std::uint32_t i = 0; i < job.source_count; ++i) {

@@ -1,0 +1,11 @@
+// The shapes in which kernels are launched: known to those who launch them and to the kernels (internal to kernels/).
+#pragma once
+
+namespace ckpt::kernels::device {
+
+inline constexpr unsigned digest_threads_per_block = 128;
+inline constexpr unsigned digest_leaves_per_block = 16;
+
+inline constexpr unsigned segments_threads_per_block = 256;
+
+}  // namespace ckpt::kernels::device

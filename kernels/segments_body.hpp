@@ -1,0 +1,76 @@
+// What one GPU thread does when a shard's tensors are packed into one piece, or a piece is taken apart into tensors: it
+// compiles for the host too, so that it is tested without a GPU (internal to kernels/; capture_kernels.cu holds the
+// kernels).
+//
+// However many tensors there are, a range of the packed bytes takes one launch: a thread has 16 packed bytes and finds
+// the segments that they belong to in a table. No byte outside a segment is ever touched.
+#pragma once
+
+#include "kernels/parity_body.hpp"
+
+namespace ckpt::kernels::device {
+
+// A run of a tensor's bytes, not empty, and where it begins in the packed piece. A table is sorted by `begin` and ends
+// with one entry more, whose `begin` is the length of the piece.
+struct DeviceSegment {
+  unsigned char* data;
+  std::uint64_t begin;
+};
+
+// Handed to the kernels by value: the range of `length_bytes` packed bytes from `first_byte` on, which lies at
+// `packed`. Both `first_byte` and `packed` are multiples of 16.
+struct SegmentsJob {
+  const DeviceSegment* segments;
+  std::uint64_t count;  // without the last entry
+  std::uint64_t first_byte;
+  std::uint64_t length_bytes;
+  unsigned char* packed;
+};
+
+CKPT_ON_DEVICE std::uint64_t vector_count(const SegmentsJob& job) {
+  return (job.length_bytes + vector_bytes - 1) / vector_bytes;
+}
+
+// The last segment that does not begin behind this byte of the piece.
+CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t byte) {
+  std::uint64_t low = 0, high = job.count;
+  while (high - low > 1) {
+    const std::uint64_t middle = (low + high) / 2;
+    if (job.segments[middle].begin <= byte) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Calls `meet(data, size, at)` for every segment that shares bytes with vector number `index`: the vector begins `at`
+// bytes into the segment, before it where that is negative.
+template <class Meet>
+CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t index, Meet meet) {
+  const std::uint64_t begin = job.first_byte + index * vector_bytes, end = begin + vector_bytes;
+  for (std::uint64_t i = segment_of(job, begin); i < job.count && job.segments[i].begin < end; ++i) {
+    const DeviceSegment& segment = job.segments[i];
+    const auto size = static_cast<std::int64_t>(job.segments[i + 1].begin - segment.begin);
+    meet(segment.data, size, static_cast<std::int64_t>(begin - segment.begin));
+  }
+}
+
+CKPT_ON_DEVICE void pack_vector(const SegmentsJob& job, std::uint64_t index) {
+  Vector vector{};
+  for_each_segment(job, index, [&](const unsigned char* data, std::int64_t size, std::int64_t at) {
+    add(vector, load(data, size, at));
+  });
+  store(job.packed, static_cast<std::int64_t>(job.length_bytes), static_cast<std::int64_t>(index * vector_bytes),
+        vector);
+}
+
+CKPT_ON_DEVICE void unpack_vector(const SegmentsJob& job, std::uint64_t index) {
+  const auto length = static_cast<std::int64_t>(job.length_bytes);
+  const Vector vector = load(job.packed, length, static_cast<std::int64_t>(index * vector_bytes));
+  for_each_segment(job, index,
+                   [&](unsigned char* data, std::int64_t size, std::int64_t at) { store(data, size, at, vector); });
+}
+
+}  // namespace ckpt::kernels::device

@@ -1,0 +1,509 @@
+// A stand-in for libcuda.so.1: one GPU that is made of host memory and threads, for tests alone. It behaves as the
+// driver's documentation says wherever ckptengine depends on it; control.h makes rare days happen.
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "control.h"
+#include "kernels.hpp"
+#include "memory.hpp"
+#include "streams.hpp"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// The handles' types are the driver's own.
+struct CUctx_st {};
+struct CUstream_st {};
+struct CUevent_st : cuda_double::Event {};
+struct CUmod_st {
+  const void* image;
+};
+struct CUfunc_st {
+  cuda_double::Kernel kernel;
+};
+
+namespace {
+
+using cuda_double::Memory;
+using cuda_double::Operation;
+using cuda_double::Stream;
+using cuda_double::Streams;
+
+// The order is that of construction: streams end before the memory they work on.
+struct Driver {
+  bool initialized = false;
+  CUctx_st primary;
+  std::atomic<int> retained{0};
+  std::atomic<std::uint64_t> bandwidth_bytes_per_s{0};
+  std::atomic<int> version{0};
+  Memory memory;
+  std::mutex events_mutex;
+  std::set<CUevent> events;
+  Streams streams;
+};
+Driver& driver() {
+  static Driver* const instance = new Driver;  // never destroyed: others' destructors may still call
+  return *instance;
+}
+
+thread_local std::vector<CUcontext> current;  // NOLINT
+thread_local bool in_host_function = false;   // NOLINT
+
+// What every call that needs a context begins with.
+CUresult ready() {
+  if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const int death = driver().streams.death()) return static_cast<CUresult>(death);
+  if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver().retained > 0 ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+template <class Body>
+CUresult with_context(Body body) {
+  const CUresult result = ready();
+  return result == CUDA_SUCCESS ? body() : result;
+}
+
+template <class Body>
+CUresult on_stream(CUstream handle, Body body) {
+  return with_context([&] {
+    Stream* const stream = driver().streams.find(handle);
+    return stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*stream);
+  });
+}
+
+template <class Body>
+CUresult on_event(CUevent event, Body body) {
+  return with_context([&] {
+    {
+      const std::lock_guard lock(driver().events_mutex);
+      if (!driver().events.contains(event)) return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return body(*event);
+  });
+}
+
+CUresult now_or_dead() { return static_cast<CUresult>(driver().streams.death()); }
+
+// In slices, so that a copy that is slow is torn for a while.
+void copy_slowly(void* to, const void* from, std::size_t size_bytes) {
+  constexpr std::size_t slice_bytes = 256 << 10;
+  const auto begun_at = std::chrono::steady_clock::now();
+  for (std::size_t done = 0; done < size_bytes;) {
+    const std::size_t bytes = std::min(slice_bytes, size_bytes - done);
+    std::memcpy(static_cast<std::byte*>(to) + done, static_cast<const std::byte*>(from) + done, bytes);
+    done += bytes;
+    if (const std::uint64_t bandwidth = driver().bandwidth_bytes_per_s)
+      std::this_thread::sleep_until(begun_at + std::chrono::nanoseconds(done * 1'000'000'000ULL / bandwidth));
+  }
+}
+
+bool is_pinned(const void* data, std::size_t size_bytes) { return driver().memory.registered(data, size_bytes); }
+
+}  // namespace
+
+// ---- Driver, device, context ----
+
+EXPORT CUresult cuInit(unsigned flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  driver().initialized = true;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDriverGetVersion(int* version) {
+  *version = driver().version != 0 ? driver().version.load() : CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
+  static const std::map<CUresult, const char*> names = {
+      {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+      {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+      {CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED"},
+      {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+      {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+      {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+  };
+  const auto found = names.find(error);
+  *text = found == names.end() ? "CUDA_ERROR_UNKNOWN" : found->second;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorString(CUresult, const char** text) {
+  *text = "as the stand-in was told";
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
+  *device = 0;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+  *value = attribute == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
+  ++driver().retained;
+  *context = &driver().primary;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  if (device != 0 || driver().retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  --driver().retained;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPushCurrent(CUcontext context) {
+  if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  if (context != &driver().primary) return CUDA_ERROR_INVALID_CONTEXT;
+  current.push_back(context);
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent(CUcontext* context) {
+  if (current.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = current.back();
+  current.pop_back();
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current.empty() ? nullptr : current.back();
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
+  if (context != nullptr && context != &driver().primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!current.empty()) current.pop_back();
+  if (context != nullptr) current.push_back(context);
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  return with_context([&] {
+    *least = 0;
+    *greatest = -5;
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuCtxSynchronize(void) {
+  return with_context([] {
+    driver().streams.synchronize_all();
+    return now_or_dead();
+  });
+}
+
+// ---- Streams and events ----
+
+EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int) {
+  return with_context([&] {
+    if ((flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
+    *stream = reinterpret_cast<CUstream>(driver().streams.create((flags & CU_STREAM_NON_BLOCKING) == 0));
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return cuStreamCreateWithPriority(stream, flags, 0);
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream stream) {
+  if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  Stream* const found = stream == nullptr ? nullptr : driver().streams.find(stream);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  driver().streams.destroy(found);
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamQuery(CUstream handle) {
+  return on_stream(handle,
+                   [](Stream& stream) { return driver().streams.idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream handle) {
+  return on_stream(handle, [](Stream& stream) {
+    driver().streams.synchronize(stream);
+    return now_or_dead();
+  });
+}
+
+EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
+  return on_stream(handle, [&](Stream& stream) {
+    return on_event(event, [&](CUevent_st& known) {
+      driver().streams.wait(stream, known);
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+EXPORT CUresult cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned) {
+  return on_stream(handle, [&](Stream& stream) {
+    void* const word = reinterpret_cast<void*>(address);
+    if (address % sizeof(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!driver().memory.allocated(address, sizeof(value)) && !is_pinned(word, sizeof(value)))
+      return CUDA_ERROR_INVALID_VALUE;
+    driver().streams.enqueue(stream, {cuda_double::other_work,
+                                      [word, value] {
+                                        auto* const bytes = static_cast<std::uint32_t*>(driver().memory.bytes_at(word));
+                                        __atomic_store_n(bytes, value, __ATOMIC_RELEASE);
+                                      },
+                                      nullptr});
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
+  return on_stream(handle, [&](Stream& stream) {
+    driver().streams.enqueue(stream, {cuda_double::other_work,
+                                      [function, data] {
+                                        in_host_function = true;
+                                        function(data);
+                                        in_host_function = false;
+                                      },
+                                      nullptr});
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
+  return with_context([&] {
+    *event = new CUevent_st;
+    const std::lock_guard lock(driver().events_mutex);
+    driver().events.insert(*event);
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuEventDestroy(CUevent event) {
+  if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  const std::lock_guard lock(driver().events_mutex);
+  if (driver().events.erase(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  delete event;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
+  return on_stream(handle, [&](Stream& stream) {
+    return on_event(event, [&](CUevent_st& known) {
+      driver().streams.record(stream, known);
+      return CUDA_SUCCESS;
+    });
+  });
+}
+
+EXPORT CUresult cuEventQuery(CUevent event) {
+  return on_event(
+      event, [](CUevent_st& known) { return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+  return on_event(event, [](CUevent_st& known) {
+    driver().streams.synchronize(known);
+    return now_or_dead();
+  });
+}
+
+// ---- Memory ----
+
+EXPORT CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t size_bytes) {
+  return with_context([&] { return driver().memory.allocate(pointer, size_bytes); });
+}
+
+EXPORT CUresult cuMemFree(CUdeviceptr pointer) {
+  return with_context([&] {
+    driver().streams.synchronize_all();
+    return driver().memory.free(pointer);
+  });
+}
+
+EXPORT CUresult cuMemHostAlloc(void** data, std::size_t size_bytes, unsigned) {
+  return with_context([&] {
+    *data = std::aligned_alloc(4096, (size_bytes + 4095) / 4096 * 4096);
+    if (*data == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result = driver().memory.register_host(*data, size_bytes);
+    if (result != CUDA_SUCCESS) std::free(*data);
+    return result;
+  });
+}
+
+EXPORT CUresult cuMemFreeHost(void* data) {
+  return with_context([&] {
+    driver().streams.synchronize_all();
+    const CUresult result = driver().memory.unregister_host(data);
+    if (result == CUDA_SUCCESS) std::free(data);
+    return result;
+  });
+}
+
+EXPORT CUresult cuMemHostRegister(void* data, std::size_t size_bytes, unsigned) {
+  return with_context([&] { return driver().memory.register_host(data, size_bytes); });
+}
+
+EXPORT CUresult cuMemHostUnregister(void* data) {
+  return with_context([&] {
+    driver().streams.synchronize_all();
+    return driver().memory.unregister_host(data);
+  });
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr* pointer, void* data, unsigned) {
+  return with_context([&] {
+    if (!is_pinned(data, 1)) return CUDA_ERROR_INVALID_VALUE;
+    *pointer = reinterpret_cast<CUdeviceptr>(data);
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  return with_context([&] {
+    const bool on_device = driver().memory.allocated(pointer, 1);
+    if (!on_device && !is_pinned(reinterpret_cast<void*>(pointer), 1)) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+      *static_cast<unsigned*>(value) = on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+    } else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+      *static_cast<int*>(value) = 0;
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+  });
+}
+
+// To pageable memory it returns once the bytes are there.
+EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t size_bytes, CUstream handle) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (!driver().memory.allocated(from, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    driver().streams.enqueue(
+        stream,
+        {CKPT_DOUBLE_TO_HOST,
+         [=] { copy_slowly(to, driver().memory.bytes_at(reinterpret_cast<void*>(from)), size_bytes); }, nullptr});
+    if (!is_pinned(to, size_bytes)) driver().streams.synchronize(stream);
+    return now_or_dead();
+  });
+}
+
+// From pageable memory it takes a copy before it returns.
+EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t size_bytes, CUstream handle) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    std::shared_ptr<std::vector<std::byte>> staged;
+    const auto* const bytes = static_cast<const std::byte*>(from);
+    if (!is_pinned(from, size_bytes)) staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
+    driver().streams.enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
+                                      [=] {
+                                        copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
+                                                    staged ? staged->data() : from, size_bytes);
+                                      },
+                                      nullptr});
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, std::size_t size_bytes) {
+  const CUresult result = cuMemcpyDtoHAsync(to, from, size_bytes, nullptr);
+  return result == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : result;
+}
+
+EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, std::size_t size_bytes) {
+  const CUresult result = cuMemcpyHtoDAsync(to, from, size_bytes, nullptr);
+  return result == CUDA_SUCCESS ? cuStreamSynchronize(nullptr) : result;
+}
+
+EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t size_bytes, CUstream handle) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
+    driver().streams.enqueue(
+        stream,
+        {cuda_double::other_work,
+         [=] { std::memset(driver().memory.bytes_at(reinterpret_cast<void*>(to)), value, size_bytes); }, nullptr});
+    return CUDA_SUCCESS;
+  });
+}
+
+// ---- Modules ----
+
+EXPORT CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  constexpr std::uint32_t fatbin_magic = 0xBA55ED50;
+  return with_context([&] {
+    if (image == nullptr || std::memcmp(image, &fatbin_magic, sizeof(fatbin_magic)) != 0)
+      return CUDA_ERROR_INVALID_IMAGE;
+    *module = new CUmod_st{image};
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module) {
+  delete module;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
+  static std::map<std::string, CUfunc_st> functions;
+  return with_context([&] {
+    const cuda_double::Kernel kernel = cuda_double::find_kernel(name);
+    if (kernel == nullptr) return CUDA_ERROR_NOT_FOUND;
+    const std::lock_guard lock(driver().events_mutex);
+    *function = &functions.emplace(name, CUfunc_st{kernel}).first->second;
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y, unsigned z, unsigned threads,
+                               unsigned thread_y, unsigned thread_z, unsigned, CUstream handle, void** arguments,
+                               void** extra) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (blocks == 0 || threads == 0 || threads > 1024 || y * z * thread_y * thread_z != 1 || extra != nullptr)
+      return CUDA_ERROR_INVALID_VALUE;
+    driver().streams.enqueue(
+        stream, {CKPT_DOUBLE_KERNEL, function->kernel(driver().memory, arguments, blocks, threads), nullptr});
+    return CUDA_SUCCESS;
+  });
+}
+
+// ---- What tests can do ----
+
+EXPORT void ckpt_double_reset(void) {
+  if (driver().streams.death() != 0) driver().memory.forget_all();
+  driver().streams.reset();
+  driver().bandwidth_bytes_per_s = 0;
+  driver().version = 0;
+  driver().memory.refuse_registration(CUDA_SUCCESS);
+  driver().memory.free_bytes(Memory::window_bytes);
+}
+EXPORT void ckpt_double_hold(ckpt_double_work kind, int held) { driver().streams.hold(kind, held != 0); }
+EXPORT void ckpt_double_let(ckpt_double_work kind, std::uint64_t count) { driver().streams.let(kind, count); }
+EXPORT std::uint64_t ckpt_double_done(ckpt_double_work kind) { return driver().streams.done(kind); }
+EXPORT void ckpt_double_bandwidth(std::uint64_t bytes_per_s) { driver().bandwidth_bytes_per_s = bytes_per_s; }
+EXPORT void ckpt_double_kill_context(int result) { driver().streams.kill(result); }
+EXPORT void ckpt_double_kill_context_at(ckpt_double_work kind, std::uint64_t countdown, int result) {
+  driver().streams.kill_at(kind, countdown, result);
+}
+EXPORT void ckpt_double_refuse_registration(int result) {
+  driver().memory.refuse_registration(static_cast<CUresult>(result));
+}
+EXPORT void ckpt_double_free_bytes(std::uint64_t bytes) { driver().memory.free_bytes(bytes); }
+EXPORT std::uint64_t ckpt_double_registrations(void) { return driver().memory.registrations(); }
+EXPORT std::uint64_t ckpt_double_allocations(void) { return driver().memory.allocations(); }
+EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams.queue_depth(operations); }
+EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }
+EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }

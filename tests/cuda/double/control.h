@@ -1,0 +1,51 @@
+/* What tests can do to the stand-in for libcuda.so.1, beside calling it: make rare days happen on command. Exported by
+ * the stand-in alone; a test finds these with dlsym() and skips what needs them where a real driver is loaded. */
+#ifndef CKPT_TESTS_CUDA_DOUBLE_CONTROL_H
+#define CKPT_TESTS_CUDA_DOUBLE_CONTROL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ckpt_double_work {
+  CKPT_DOUBLE_TO_HOST = 0, /* copies from the device */
+  CKPT_DOUBLE_TO_DEVICE = 1,
+  CKPT_DOUBLE_KERNEL = 2,
+  CKPT_DOUBLE_WORK_KINDS = 3
+} ckpt_double_work;
+
+/* As at start: nothing held, no limits, no failure. Allocations, streams and registrations stay;
+ * but a context that died is a new one and has none of the first and the last. */
+void ckpt_double_reset(void);
+/* From now on work of this kind does not begin, or does again. What runs already runs on. */
+void ckpt_double_hold(ckpt_double_work kind, int held);
+/* Lets `count` pieces of held work begin all the same. */
+void ckpt_double_let(ckpt_double_work kind, uint64_t count);
+/* Work of this kind that has been done since the start. */
+uint64_t ckpt_double_done(ckpt_double_work kind);
+/* Of copies to and from the device; 0: as fast as memory is. */
+void ckpt_double_bandwidth(uint64_t bytes_per_s);
+/* The context dies: work that waits is dropped, and every later call returns `result` (a CUresult). */
+void ckpt_double_kill_context(int result);
+/* The same, when the `countdown`th piece of this work is about to begin. */
+void ckpt_double_kill_context_at(ckpt_double_work kind, uint64_t countdown, int result);
+/* What cuMemHostRegister() returns from now on; 0: it registers. */
+void ckpt_double_refuse_registration(int result);
+/* Of device memory that is left for allocations. */
+void ckpt_double_free_bytes(uint64_t bytes);
+/* Registered ranges; allocations of device memory. */
+uint64_t ckpt_double_registrations(void);
+uint64_t ckpt_double_allocations(void);
+/* How much a stream's queue takes before enqueueing waits, and how often one was full. */
+void ckpt_double_queue_depth(uint64_t operations);
+uint64_t ckpt_double_queue_full(void);
+/* What cuDriverGetVersion() says; 0: the truth. */
+void ckpt_double_driver_version(int version);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

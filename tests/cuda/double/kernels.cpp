@@ -1,0 +1,54 @@
+#include "kernels.hpp"
+
+#include <vector>
+
+#include "kernels/digest_body.hpp"
+#include "kernels/launch.hpp"
+#include "kernels/segments_body.hpp"
+
+namespace cuda_double {
+namespace {
+
+using namespace ckpt::kernels::device;
+
+// A job as host code can run it: its table and what the table points to, where their bytes are.
+template <void (*vector_work)(const SegmentsJob&, std::uint64_t)>
+std::function<void()> segments_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned threads) {
+  return [&memory, job = *static_cast<const SegmentsJob*>(arguments[0]), blocks, threads]() mutable {
+    const DeviceSegment* const table = memory.bytes_at(job.segments);
+    std::vector<DeviceSegment> segments(table, table + job.count + 1);
+    for (DeviceSegment& segment : segments) segment.data = memory.bytes_at(segment.data);
+    job.segments = segments.data();
+    job.packed = memory.bytes_at(job.packed);
+    const std::uint64_t count = std::uint64_t{blocks} * threads;
+    for (std::uint64_t i = 0; i < count && i < vector_count(job); ++i) vector_work(job, i);
+  };
+}
+
+std::uint64_t digest_of(const DigestJob& job, std::uint64_t index) {
+  const DeviceLeaf leaf = leaf_of(job, index);
+  if (is_short(leaf)) return digest_short(job, leaf);
+  std::uint64_t sums[lanes_per_leaf];
+  for (unsigned lane = 0; lane < lanes_per_leaf; ++lane) sums[lane] = accumulate_lane(job, job.keys.words, leaf, lane);
+  return merge_lanes(job, sums, leaf.size_bytes);
+}
+
+std::function<void()> digest_kernel(const Memory& memory, void** arguments, unsigned blocks, unsigned) {
+  return [&memory, job = *static_cast<const DigestJob*>(arguments[0]), blocks]() mutable {
+    job.data = memory.bytes_at(job.data);
+    job.digests = memory.bytes_at(job.digests);
+    const std::uint64_t count = std::uint64_t{blocks} * digest_leaves_per_block;
+    for (std::uint64_t i = 0; i < count && i < job.leaves; ++i) job.digests[i] = digest_of(job, i);
+  };
+}
+
+}  // namespace
+
+Kernel find_kernel(std::string_view name) {
+  if (name == "ckpt_pack") return segments_kernel<pack_vector>;
+  if (name == "ckpt_unpack") return segments_kernel<unpack_vector>;
+  if (name == "ckpt_digest") return digest_kernel;
+  return nullptr;
+}
+
+}  // namespace cuda_double

@@ -1,0 +1,18 @@
+// The kernels that the stand-in for libcuda.so.1 knows: those of kernels/capture_kernels.cu, by name. What it runs is
+// the host's compilation of the code that the GPU runs.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "memory.hpp"
+
+namespace cuda_double {
+
+// Takes the arguments out of what cuLaunchKernel() gets, at the launch; what it returns is the work.
+using Kernel = std::function<void()> (*)(const Memory& memory, void** arguments, unsigned blocks, unsigned threads);
+
+// Null for a name that is not known.
+Kernel find_kernel(std::string_view name);
+
+}  // namespace cuda_double

@@ -1,0 +1,58 @@
+// Memory as the stand-in for libcuda.so.1 has it: a window of addresses for the device, which no host code can touch,
+// with the bytes behind it elsewhere; and ranges of host memory that are registered.
+//
+// Thread-safe.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace cuda_double {
+
+class Memory {
+ public:
+  static constexpr std::size_t window_bytes = std::size_t{1} << 30;
+  static constexpr unsigned char poison = 0xDB;  // what freed device memory is filled with
+
+  Memory();
+
+  CUresult allocate(CUdeviceptr* pointer, std::size_t size_bytes);
+  CUresult free(CUdeviceptr pointer);
+  bool on_device(CUdeviceptr pointer) const;
+  // Within one allocation that lives.
+  bool allocated(CUdeviceptr pointer, std::size_t size_bytes) const;
+  // Where the bytes are that device code sees at this address: for work of the device alone.
+  void* bytes_at(const void* address) const;
+  template <class T>
+  T* bytes_at(T* address) const {
+    return static_cast<T*>(bytes_at(static_cast<const void*>(address)));
+  }
+
+  CUresult register_host(void* data, std::size_t size_bytes);
+  CUresult unregister_host(void* data);
+  bool registered(const void* data, std::size_t size_bytes) const;
+
+  // A context that died takes its allocations and registrations along.
+  void forget_all();
+
+  void free_bytes(std::uint64_t bytes);
+  void refuse_registration(CUresult result);
+  std::uint64_t allocations() const;
+  std::uint64_t registrations() const;
+
+ private:
+  using Ranges = std::map<std::uintptr_t, std::size_t>;  // by first address
+  static bool within(const Ranges& ranges, std::uintptr_t first, std::size_t size_bytes);
+
+  mutable std::mutex mutex_;
+  std::uintptr_t window_ = 0;  // the bytes lie one window behind
+  std::uint64_t free_bytes_ = window_bytes;
+  CUresult refusal_ = CUDA_SUCCESS;
+  Ranges allocations_, registrations_;
+};
+
+}  // namespace cuda_double

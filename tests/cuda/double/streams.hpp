@@ -1,0 +1,124 @@
+// Streams and events as the stand-in for libcuda.so.1 has them: each stream is a bounded queue and a thread that works
+// it off. Work of a stream runs in order; between streams only events and the legacy default stream order anything:
+//
+//  - what is enqueued on the legacy default stream begins after all that was enqueued on blocking streams before;
+//  - what is enqueued on a blocking stream begins after all that was enqueued on the legacy default stream before;
+//  - non-blocking streams know nothing of either.
+//
+// One lock for all. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "control.h"
+
+namespace cuda_double {
+
+inline constexpr int other_work = CKPT_DOUBLE_WORK_KINDS;  // events, flags, host functions: never held
+
+struct Operation {
+  int kind = other_work;
+  std::function<void()> run;
+  std::function<bool()> may_begin;  // null: at once. Called with the lock held
+};
+
+// One recording of an event. A wait is for the recording that was the newest when it was enqueued.
+struct Recording {
+  bool reached = false;
+};
+struct Event {
+  std::shared_ptr<Recording> newest;  // null: never recorded, which counts as reached
+};
+
+class Streams;
+
+class Stream {
+ public:
+  Stream(Streams& all, bool blocking);
+  ~Stream();
+  const bool blocking;
+
+ private:
+  friend class Streams;
+  struct Position {
+    const Stream* stream;
+    std::uint64_t number;
+  };
+  struct Entry {
+    Operation operation;
+    std::vector<Position> after;
+  };
+  void work();
+  bool head_may_begin() const;
+
+  Streams& all_;
+  std::deque<Entry> queue_;
+  std::uint64_t enqueued_ = 0, done_ = 0;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+class Streams {
+ public:
+  Streams();
+  ~Streams();
+
+  Stream* create(bool blocking);
+  // Returns once its work is done, which real drivers leave to later: nobody can tell.
+  void destroy(Stream* stream);
+  // Of a handle, with the two default streams'; null for one that does not exist.
+  Stream* find(const void* handle);
+
+  // Waits while the queue is full.
+  void enqueue(Stream& stream, Operation operation);
+  void record(Stream& stream, Event& event);
+  void wait(Stream& stream, const Event& event);
+  bool reached(const Event& event);
+  bool idle(const Stream& stream);
+  void synchronize(const Stream& stream);
+  void synchronize(const Event& event);
+  void synchronize_all();
+
+  void hold(int kind, bool held);
+  void let(int kind, std::uint64_t count);
+  std::uint64_t done(int kind);
+  void queue_depth(std::uint64_t operations);
+  std::uint64_t queue_full();
+  // 0: the context lives.
+  int death();
+  void kill(int result);
+  void kill_at(int kind, std::uint64_t countdown, int result);
+  void reset();
+
+ private:
+  friend class Stream;
+  struct Kind {
+    bool held = false;
+    std::uint64_t let = 0, done = 0, kill_in = 0;
+    int kill_result = 0;
+  };
+  Stream* add(bool blocking);
+  bool all_idle() const;
+  // With the lock held: whether the operation may begin now; counts it where it may.
+  bool admit(const Operation& operation);
+  void finish(int kind);
+
+  std::mutex mutex_;  // for everything here and in the streams
+  std::condition_variable changed_;
+  std::map<const void*, std::unique_ptr<Stream>> streams_;
+  std::map<std::thread::id, Stream*> of_threads_;
+  Stream* legacy_ = nullptr;
+  Kind kinds_[other_work + 1];
+  std::uint64_t queue_depth_ = 1024, queue_full_ = 0;
+  int death_ = 0;
+};
+
+}  // namespace cuda_double
