@@ -1,6 +1,5 @@
 #include "protocol/slots.hpp"
 
-#include <algorithm>
 #include <stdexcept>
 
 namespace ckpt::protocol {
@@ -39,18 +38,31 @@ std::optional<SlotRef> SlotTable::find_free(Rank rank, const std::string& shard)
   return std::nullopt;
 }
 
-const SlotRef* SlotTable::find_whole(const std::string& shard, Version version) const {
-  for (const auto& [ref, slot] : slots_) {
-    if (slot.state == SlotState::whole && slot.piece.version == version && slot.piece.shard == shard) return &ref;
+// Rank by rank, from one's segment for the shard to the next one's: a node has few ranks, and may have many shards.
+template <class Predicate>
+const SlotTable::Entry* SlotTable::first_of(const std::string& shard, const Predicate& is_wanted) const {
+  for (auto it = slots_.begin(); it != slots_.end();) {
+    const Rank rank = it->first.rank;
+    for (it = segment_begin(slots_, rank, shard); it != slots_.end() && in_segment(it->first, rank, shard); ++it) {
+      if (is_wanted(*it)) return &*it;
+    }
+    if (rank == held_rank) break;  // the last
+    it = slots_.lower_bound(SlotRef{rank + 1, "", 0});
   }
   return nullptr;
 }
 
-bool SlotTable::is_filling(const std::string& shard, Version version) const {
-  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& entry) {
-    const Slot& slot = entry.second;
-    return slot.state == SlotState::filling && slot.piece.version == version && slot.piece.shard == shard;
+const SlotRef* SlotTable::find_whole(const std::string& shard, Version version) const {
+  const Entry* found = first_of(shard, [&](const Entry& entry) {
+    return entry.second.state == SlotState::whole && entry.second.piece.version == version;
   });
+  return found == nullptr ? nullptr : &found->first;
+}
+
+bool SlotTable::is_filling(const std::string& shard, Version version) const {
+  return first_of(shard, [&](const Entry& entry) {
+           return entry.second.state == SlotState::filling && entry.second.piece.version == version;
+         }) != nullptr;
 }
 
 void SlotTable::grant(const SlotRef& ref) { move(ref, SlotState::free, SlotState::granted); }
@@ -97,9 +109,13 @@ std::vector<std::pair<Rank, std::string>> SlotTable::empty_segments() const {
 
 std::vector<PieceInfo> SlotTable::whole_pieces() const {
   std::vector<PieceInfo> pieces;
-  for (const auto& [ref, slot] : slots_) {
-    if (slot.state != SlotState::whole) continue;
-    if (std::find(pieces.begin(), pieces.end(), slot.piece) == pieces.end()) pieces.push_back(slot.piece);
+  for (const Entry& entry : slots_) {
+    if (entry.second.state != SlotState::whole) continue;
+    const PieceInfo& piece = entry.second.piece;
+    const Entry* first = first_of(piece.shard, [&](const Entry& other) {
+      return other.second.state == SlotState::whole && other.second.piece == piece;
+    });
+    if (first == &entry) pieces.push_back(piece);
   }
   return pieces;
 }

@@ -56,6 +56,9 @@ class SlotTable {
   std::vector<PieceInfo> whole_pieces() const;  // equal ones once
 
  private:
+  using Entry = std::map<SlotRef, Slot>::value_type;
+  template <class Predicate>
+  const Entry* first_of(const std::string& shard, const Predicate& is_wanted) const;
   Slot& move(const SlotRef& ref, SlotState from, SlotState to);
 
   std::map<SlotRef, Slot> slots_;
