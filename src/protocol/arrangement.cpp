@@ -99,6 +99,23 @@ std::uint32_t parts_stored(std::optional<Strategy> strategy, std::uint32_t copie
   return static_cast<std::uint32_t>(std::min<std::size_t>({copies, sharers, parts_stored_max}));
 }
 
+// Where ranks sit, each node once, in their order.
+std::vector<NodeId> nodes_under(const std::vector<const Seat*>& seats) {
+  std::vector<NodeId> nodes;
+  std::unordered_set<NodeId> seen;
+  for (const Seat* seat : seats) {
+    if (seen.insert(seat->node).second) nodes.push_back(seat->node);
+  }
+  return nodes;
+}
+
+std::unordered_map<std::string, std::vector<const Seat*>> sharers_in(const std::vector<Seat>& seats) {
+  std::unordered_map<std::string, std::vector<const Seat*>> sharers;
+  sharers.reserve(seats.size());
+  for (const Seat& seat : seats) sharers[seat.main_shard].push_back(&seat);
+  return sharers;
+}
+
 // What of its rank's shards is kept on a node in the first place: the part that it captures first, unless a rank before
 // it names the same undivided shard; and its private shard.
 struct Homes {
@@ -173,16 +190,13 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> stra
     place.holders.resize(std::min<std::size_t>(holders, place.holders.size()));
   };
 
-  std::unordered_map<std::string, std::vector<const Seat*>> sharers;
   arrangement.places.reserve(2 * seats.size());
-  sharers.reserve(seats.size());
   for (const Seat& seat : seats) {
-    sharers[seat.main_shard].push_back(&seat);
     Place& own = arrangement.places[seat.private_shard];
     own.owners = own.capturers = {seat.node};
     complete(own, wanted);
   }
-  for (const auto& [shard, naming] : sharers) {
+  for (const auto& [shard, naming] : sharers_in(seats)) {
     const auto count = static_cast<std::uint32_t>(naming.size());
     const std::uint32_t stored = parts_stored(strategy, copies, count);
     const bool is_cut = shards_are_cut && stored < count && count <= parts_max;
@@ -193,9 +207,10 @@ Arrangement arrange(const std::vector<Seat>& seats, std::optional<Strategy> stra
       for (const std::string& part : parts_of(shard, share))
         add_once(arrangement.places[part].capturers, ring[i]->node);
     }
+    const auto owners = nodes_under(naming);
     for (const std::string& part : parts_of(shard, is_cut ? count : 1)) {
       Place& place = arrangement.places[part];
-      for (const Seat* seat : naming) add_once(place.owners, seat->node);
+      place.owners = owners;
       complete(place, is_cut && strategy == Strategy::sharded ? 1 : wanted);
     }
   }
@@ -207,26 +222,21 @@ std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vecto
                                   const Arrangement& arrangement) {
   std::unordered_map<std::string, std::uint32_t> stored_in;  // so many parts
   for (const Cut& cut : cuts) stored_in[cut.shard] = cut.of;
-  const auto parts_stored = [&](const Seat& seat) {
-    const auto cut = stored_in.find(seat.main_shard);
+  const auto parts_stored = [&](const std::string& main_shard) {
+    const auto cut = stored_in.find(main_shard);
     return cut == stored_in.end() ? 1 : cut->second;
   };
-  const auto is_as_now = [&](const Seat& seat) { return parts_stored(seat) == arrangement.shares.at(seat.rank).of; };
+  const auto is_as_now = [&](const Seat& seat) {
+    return parts_stored(seat.main_shard) == arrangement.shares.at(seat.rank).of;
+  };
   if (std::all_of(seats.begin(), seats.end(), is_as_now)) return std::nullopt;
   Places places;
-  std::unordered_set<std::string> done;
-  for (const Seat& seat : seats) {
-    places[seat.private_shard] = arrangement.places.at(seat.private_shard);
-    const bool as_now = is_as_now(seat);
-    if (as_now && !done.insert(seat.main_shard).second) continue;
-    for (const std::string& part : parts_of(seat.main_shard, parts_stored(seat))) {
-      Place& place = places[part];
-      if (as_now) {
-        place = arrangement.places.at(part);
-      } else {
-        add_once(place.owners, seat.node);
-        place.holders = place.owners;
-      }
+  for (const Seat& seat : seats) places[seat.private_shard] = arrangement.places.at(seat.private_shard);
+  for (const auto& [shard, naming] : sharers_in(seats)) {
+    const bool as_now = is_as_now(*naming.front());  // all of them have a share of it, or none
+    const auto owners = nodes_under(naming);
+    for (const std::string& part : parts_of(shard, parts_stored(shard))) {
+      places[part] = as_now ? arrangement.places.at(part) : Place{owners, {}, owners, {}};
     }
   }
   const auto is_there = [&](const std::string& shard) { return shard.empty() || places.contains(shard); };

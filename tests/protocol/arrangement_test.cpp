@@ -64,6 +64,15 @@ TEST(Arrangement, EveryStrategyKeepsTheCopiesOnNodesOfTheirOwn) {
   }
 }
 
+// With more than one step for each of them and part this would not end in time.
+TEST(Arrangement, ThousandsMayShareAShard) {
+  constexpr Rank ranks = 4000;
+  const auto all = seats(ranks, all_one);
+  const Arrangement arrangement = arranged(all, {}, 2);
+  EXPECT_THAT(arrangement.places.at(part_name("model", 7, ranks)).owners, SizeIs(ranks));
+  EXPECT_EQ(places_with({{"model", ranks}}, all, arrangement), std::nullopt);
+}
+
 TEST(Arrangement, WhatRanksShareIsCutAmongThemAndNothingOfItIsSent) {
   const Arrangement arrangement = arranged(seats(4, all_one), {}, 2);
   EXPECT_EQ(arrangement.places.size(), 4u + 4u);
