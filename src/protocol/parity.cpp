@@ -52,7 +52,8 @@ const Holders* found(const Pieces& pieces, const std::string& shard) {
 std::vector<Making::Source> sources_of(const Recipe& recipe, const Pieces& pieces) {
   std::vector<Making::Source> sources;
   const auto add = [&](const std::string& shard, const Holders* holders) {
-    for (const Holder& holder : *holders) sources.push_back({shard, holder.node, holder.piece->root_digest});
+    for (std::size_t i = 0; i < std::min(holders->size(), sources_max); ++i)
+      sources.push_back({shard, (*holders)[i].node, (*holders)[i].piece->root_digest});
   };
   const auto shards = shards_of(recipe);
   const auto names = parity_names(recipe.rows, shards);

@@ -193,6 +193,12 @@ Inventory take_inventory(const std::vector<const Report*>& reports) {
   return inventory;
 }
 
+bool is_held_by(const Holders& holders, NodeId node) {
+  const auto found = std::lower_bound(holders.begin(), holders.end(), node,
+                                      [](const Holder& holder, NodeId wanted) { return holder.node < wanted; });
+  return found != holders.end() && found->node == node;
+}
+
 bool agree(const Holders& holders) {
   const PieceInfo& first = *holders.front().piece;
   return std::all_of(holders.begin() + 1, holders.end(), [&](const Holder& holder) {

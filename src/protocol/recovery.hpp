@@ -19,11 +19,16 @@ struct Holder {
   NodeId node = 0;
   const PieceInfo* piece = nullptr;
 };
-using Holders = std::vector<Holder>;
+using Holders = std::vector<Holder>;                           // by node
 using Pieces = std::unordered_map<std::string_view, Holders>;  // of one version
 using Inventory = std::map<Version, Pieces>;
 
-// Borrows from the reports.
+// So many of them are told to whoever needs the piece: the others are not worth the words.
+inline constexpr std::size_t sources_max = 4;
+
+bool is_held_by(const Holders& holders, NodeId node);
+
+// Borrows from the reports, which are in the order of their nodes.
 Inventory take_inventory(const std::vector<const Report*>& reports);
 
 // All holders of one piece must agree on its digest and length; a disagreement is silent corruption at the capture.

@@ -8,8 +8,8 @@ namespace ckpt::protocol {
 
 namespace {
 
-constexpr std::size_t few_nodes = 64;   // for so many every report is looked at by itself
 constexpr std::size_t listed_max = 64;  // of those that are waited for: people need not see them all
+constexpr std::size_t orders_max = 64;  // for a node at a time: the next ones come as it reports
 constexpr TimeMs settle_gap_ms_max = 1000;
 
 }  // namespace
@@ -20,7 +20,6 @@ void Root::on(const LifeRead& read) {
   if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
   swap_pending_ = false;
   const bool new_life = life_ && read.record.incarnation != life_->incarnation;
-  const bool other_places = life_ && read.record.stand_ins != life_->stand_ins;
   if (life_ && read.record.members != life_->members) note_released(read.record.members);
   life_ = read.record;
   life_revision_ = read.revision;
@@ -28,7 +27,7 @@ void Root::on(const LifeRead& read) {
   for (const Member& member : life_->members) member_arenas_[member.node] = member.arena_id;
   if (new_life) {
     bindings_.clear();
-    forget_places();
+    places_ = {};
     all_waiting_since_.reset();
     abandoned_.clear();
     resume_at_ = 0;
@@ -41,7 +40,6 @@ void Root::on(const LifeRead& read) {
     alarm_.clear();
     storing_.on_new_life();
   }
-  if (other_places) forget_places();  // to be arranged anew
   if (life_->decision.verdict == Verdict::restore) committed_ = std::max(committed_, life_->base);
 }
 
@@ -53,6 +51,7 @@ void Root::on(const Report& report, TimeMs now) {
   const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
                                                            : report.agent_id < known.agent_id && !is_silent;
   if (overtaken) return;
+  pieces_heard_ = pieces_heard_ + report.pieces.size() - known.pieces.size();
   peer.report = report;
   peer.heard_at = now;
   peer.answer_due = true;
@@ -99,11 +98,11 @@ void Root::hear_roll(TimeMs now) {
 
 // ---- What it concludes ----
 
-// A conclusion is drawn from all reports anew, which takes the longer the more nodes there are. So with many of them it
-// is drawn now and then, for all that came in between: the root's work grows with the nodes and not with their square.
+// A conclusion is drawn from all reports anew, which takes the longer the more they say. So where that is much it is
+// drawn now and then, for all that came in between: the root's work is bounded, however many reports there are.
 TimeMs Root::settle_gap_ms() const {
-  if (peers_.size() <= few_nodes) return 0;
-  return std::min(static_cast<TimeMs>(peers_.size() / few_nodes), settle_gap_ms_max);
+  const auto gap_ms = static_cast<TimeMs>((peers_.size() + pieces_heard_) / config_.pieces_per_ms);
+  return std::min(gap_ms, settle_gap_ms_max);
 }
 
 std::optional<TimeMs> Root::settle_wanted_at() const {
@@ -156,50 +155,12 @@ void Root::swap_life(const LifeRecord& record, TimeMs now, Effects& effects) {
 // ---- Placement ----
 
 void Root::settle_placement(Effects& effects) {
-  if (!has_begun() || !arrangement_.places.empty()) return;
-  arrangement_ = arrange(life_->seats, life_->strategy, life_->protection);
-  stored_otherwise_ = places_with(life_->decision.cuts, life_->seats, arrangement_);
-  stand_in(arrangement_.places, life_->stand_ins);
-  if (stored_otherwise_) stand_in(*stored_otherwise_, life_->stand_ins);
-  arranged_for_ = by_node(arrangement_.places);
-  if (stored_otherwise_) stored_otherwise_for_ = by_node(*stored_otherwise_);
-  if (!arrangement_.notice.empty()) effects.push_back(Notice{arrangement_.notice});
-}
-
-void Root::forget_places() {
-  arranged_for_.clear();
-  stored_otherwise_for_.clear();
-  arrangement_ = {};
-  stored_otherwise_.reset();
-}
-
-Root::PlacesOfNode Root::by_node(const Places& places) {
-  PlacesOfNode of_node;
-  for (const auto& entry : places) {
-    for (const auto* nodes : {&entry.second.holders, &entry.second.owners}) {
-      for (const NodeId node : *nodes) {
-        auto& list = of_node[node];
-        if (list.empty() || list.back() != &entry) list.push_back(&entry);
-      }
-    }
+  if (!has_begun()) return;
+  if (!places_.is_arranged()) {
+    places_ = LifePlaces(*life_);
+    if (!places_.notice().empty()) effects.push_back(Notice{places_.notice()});
   }
-  for (auto& [node, list] : of_node) {
-    std::sort(list.begin(), list.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
-  }
-  return of_node;
-}
-
-// The version that the life began from may have been stored under another placement.
-const Places& Root::places_of(Version version) const {
-  return stored_otherwise_ && version == life_->decision.version ? *stored_otherwise_ : arrangement_.places;
-}
-
-const std::vector<const Places::value_type*>& Root::places_of(NodeId node, Version version) const {
-  static const std::vector<const Places::value_type*> none;
-  const bool is_otherwise = stored_otherwise_ && version == life_->decision.version;
-  const PlacesOfNode& of_node = is_otherwise ? stored_otherwise_for_ : arranged_for_;
-  const auto found = of_node.find(node);
-  return found == of_node.end() ? none : found->second;
+  places_.stand_in(life_->stand_ins);
 }
 
 bool Root::is_member(NodeId node, std::uint64_t arena_id) const {
@@ -214,7 +175,7 @@ std::set<std::string> Root::lacking_in_memory() const {
   const Pieces& pieces = found == inventory_.end() ? none : found->second;
   const auto decoded = decodable(pieces);
   std::set<std::string> lacking;
-  for (const auto& [shard, place] : places_of(life_->decision.version)) {
+  for (const auto& [shard, place] : places_.of(life_->decision.version)) {
     if (place.parity) continue;  // nobody restores from that
     if (!pieces.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
   }
@@ -328,23 +289,23 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
     if (auto refusal = refusal_of(node, rank)) {
       directive.refused.push_back(std::move(*refusal));
     } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
-      const auto share = arrangement_.shares.find(rank.rank);
       directive.admitted.push_back({rank.rank, rank.instance, {}});
       if (const Cut* cut = cut_of(rank.main_shard)) add_once(directive.decision.cuts, *cut);
-      if (share != arrangement_.shares.end()) directive.admitted.back().share = share->second;
+      if (const Share* share = places_.share_of(rank.rank)) directive.admitted.back().share = *share;
     }
   }
   if (life_->decision.verdict == Verdict::undecided) return directive;
-  if (const auto places = arranged_for_.find(node); places != arranged_for_.end()) {
-    for (const auto* entry : places->second) {
-      if (contains(entry->second.holders, node)) directive.wanted.push_back(entry->first);
-    }
+  for (const auto& [place, role] : places_.own_of(node)) {
+    if (role.holds) directive.wanted.push_back(place->first);
   }
   if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
   // A node that replaced a member waits for the life in which it gets a rank.
   if (!is_member(node, peer.report.arena_id) && !stands_in(peer.report)) return directive;
   const Version base = std::max(committed_, life_->decision.version);
-  if (const auto reads = reads_.find(node); reads != reads_.end()) directive.fetches = reads->second;
+  if (const auto reads = reads_.find(node); reads != reads_.end()) {
+    const std::size_t count = std::min(reads->second.size(), orders_max);
+    directive.fetches.assign(reads->second.begin(), reads->second.begin() + static_cast<std::ptrdiff_t>(count));
+  }
   if (base) add_fetches(node, base, now, directive);
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
@@ -380,29 +341,30 @@ std::map<NodeId, std::vector<FetchOrder>> Root::plan_reads(TimeMs now) const {
   for (const std::string& shard : lacking_in_memory()) {
     const auto piece = stored.find(shard);
     if (piece == stored.end()) continue;
-    reads[reader_of(places_of(version).at(shard), now)].push_back({*piece->second, {storage_node}, {}});
+    reads[reader_of(places_.of(version).at(shard), now)].push_back({*piece->second, {storage_node}, {}});
   }
   return reads;
 }
 
 // A version that is to be restored goes to all who restore from it; one that is committed to whoever must hold it and
 // has lost it; one on its way there to those who do not capture it themselves.
-bool Root::should_have(NodeId node, const Place& place, Version version) const {
-  if (version == life_->decision.version) return contains(place.holders, node) || contains(place.owners, node);
-  const bool has_it_soon = version > committed_ && contains(place.capturers, node);
-  return contains(place.holders, node) && !has_it_soon;
+bool Root::should_have(const Role& role, Version version) const {
+  if (version == life_->decision.version) return role.holds || role.owns;
+  const bool has_it_soon = version > committed_ && role.captures;
+  return role.holds && !has_it_soon;
 }
 
 void Root::add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return;
   const auto& decoded = decodable_.at(version);
-  for (const auto* entry : places_of(node, version)) {
+  for (const auto& [entry, role] : places_.of(node, version)) {
+    if (directive.fetches.size() >= orders_max) return;
+    if (!should_have(role, version)) continue;
     const auto& [shard, place] = *entry;
-    if (!should_have(node, place, version) || has(node, shard, version)) continue;
     const auto holders = pieces->second.find(shard);
     if (holders != pieces->second.end()) {
-      directive.fetches.push_back(fetch_of(shard, place, version, holders->second));
+      if (!is_held_by(holders->second, node)) directive.fetches.push_back(fetch_of(node, place, holders->second));
     } else if (place.parity) {
       if (auto made = make_parity(*place.parity, version, life_->world_size, pieces->second))
         directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->making)});
@@ -412,12 +374,19 @@ void Root::add_fetches(NodeId node, Version version, TimeMs now, Directive& dire
   }
 }
 
-FetchOrder Root::fetch_of(const std::string& shard, const Place& place, Version version, const Holders& holders) const {
+// A few sources are enough. Those that captured it come first, then others from the node's neighbour on, so that not
+// everybody asks the same ones.
+FetchOrder Root::fetch_of(NodeId node, const Place& place, const Holders& holders) {
   FetchOrder order{*holders.front().piece, {}, {}};
   for (const NodeId preferred : place.capturers) {
-    if (has(preferred, shard, version)) order.sources.push_back(preferred);
+    if (order.sources.size() < sources_max && is_held_by(holders, preferred)) order.sources.push_back(preferred);
   }
-  for (const Holder& holder : holders) add_once(order.sources, holder.node);
+  const auto next = std::upper_bound(holders.begin(), holders.end(), node,
+                                     [](NodeId wanted, const Holder& holder) { return wanted < holder.node; });
+  const auto first = static_cast<std::size_t>(next - holders.begin());
+  for (std::size_t i = 0; i < holders.size() && order.sources.size() < sources_max; ++i) {
+    add_once(order.sources, holders[(first + i) % holders.size()].node);
+  }
   return order;
 }
 
@@ -426,7 +395,8 @@ NodeId Root::maker_of(const Place& place, Version version, TimeMs now) const {
   for (const auto* nodes : {&place.owners, &place.holders}) {
     for (const NodeId node : *nodes) {
       const auto peer = peers_.find(node);
-      if (peer != peers_.end() && is_present(peer->second, now) && should_have(node, place, version)) return node;
+      if (peer != peers_.end() && is_present(peer->second, now) && should_have(role_of(node, place), version))
+        return node;
     }
   }
   return no_node;

@@ -13,8 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "protocol/arrangement.hpp"
 #include "protocol/events.hpp"
+#include "protocol/life_places.hpp"
 #include "protocol/parity.hpp"
 #include "protocol/recovery.hpp"
 #include "protocol/stand_ins.hpp"
@@ -33,7 +33,7 @@ class Root {
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
 
   // Draws the conclusions: store writes as effects, a directive for every node that needs one.
-  // With many nodes it does so now and then only, for all that it heard in between.
+  // With many pieces it does so now and then only, for all that it heard in between.
   void settle(TimeMs now, Effects& effects);
   std::optional<TimeMs> settle_wanted_at() const;  // none: all that it heard is settled
 
@@ -58,9 +58,6 @@ class Root {
     NodeId node = 0;
     RankReport rank;
   };
-
-  // By node, in the order of names: what it holds, or its ranks restore from.
-  using PlacesOfNode = std::unordered_map<NodeId, std::vector<const Places::value_type*>>;
 
   bool in_charge() const { return life_ && life_->epoch == epoch_; }
   TimeMs settle_gap_ms() const;
@@ -88,8 +85,6 @@ class Root {
   std::string storage_trouble() const;
   void enter_members(LifeRecord& record, Version base) const;
   void settle_placement(Effects& effects);
-  void forget_places();
-  static PlacesOfNode by_node(const Places& places);
   std::set<std::string> lacking_in_memory() const;
   bool is_member(NodeId node, std::uint64_t arena_id) const;
   bool is_followed(TimeMs now) const;
@@ -113,14 +108,12 @@ class Root {
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const;
-  FetchOrder fetch_of(const std::string& shard, const Place& place, Version version, const Holders& holders) const;
+  static FetchOrder fetch_of(NodeId node, const Place& place, const Holders& holders);
   NodeId maker_of(const Place& place, Version version, TimeMs now) const;
-  bool should_have(NodeId node, const Place& place, Version version) const;
+  bool should_have(const Role& role, Version version) const;
   std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
   NodeId reader_of(const Place& place, TimeMs now) const;
   const Cut* cut_of(const std::string& main_shard) const;
-  const Places& places_of(Version version) const;
-  const std::vector<const Places::value_type*>& places_of(NodeId node, Version version) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
   std::uint32_t parity_now() const;
@@ -138,15 +131,14 @@ class Root {
   TimeMs swapped_at_ = 0;
 
   std::map<NodeId, Peer> peers_;
+  std::size_t pieces_heard_ = 0;        // of all peers
   std::vector<const Report*> present_;  // as of this settling, with the life's members that are not
   std::vector<NodeId> missing_;
   std::map<Rank, Binding> bindings_;    // of life_->incarnation
   std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;                                   // made when all ranks wait
-  Arrangement arrangement_;                                       // once the life is decided
-  std::optional<Places> stored_otherwise_;                        // the decided version, where it is not as arranged
-  PlacesOfNode arranged_for_, stored_otherwise_for_;              // the same two
+  LifePlaces places_;                                             // once the life is decided
   Inventory inventory_;                                           // of the present reports; borrows from peers_
   std::map<Version, std::map<std::string, Makeable>> decodable_;  // of it, where the version may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;               // from storage, by who is to read

@@ -10,8 +10,7 @@ bool Root::has(NodeId node, const std::string& shard, Version version) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return false;
   const auto holders = pieces->second.find(shard);
-  return holders != pieces->second.end() && std::any_of(holders->second.begin(), holders->second.end(),
-                                                        [&](const Holder& holder) { return holder.node == node; });
+  return holders != pieces->second.end() && is_held_by(holders->second, node);
 }
 
 bool Root::is_complete(const Pieces& pieces, const Places& places) const {
@@ -20,10 +19,8 @@ bool Root::is_complete(const Pieces& pieces, const Places& places) const {
     const auto found = pieces.find(shard);
     if (found == pieces.end() || !agree(found->second)) return false;
     if (place.parity && !is_parity_of(*place.parity, *found->second.front().piece, pieces)) return false;
-    return std::all_of(place.holders.begin(), place.holders.end(), [&](NodeId node) {
-      return std::any_of(found->second.begin(), found->second.end(),
-                         [&](const Holder& holder) { return holder.node == node; });
-    });
+    return std::all_of(place.holders.begin(), place.holders.end(),
+                       [&](NodeId node) { return is_held_by(found->second, node); });
   });
 }
 
@@ -33,7 +30,7 @@ bool Root::never_complete(Version version) const {
     const RankReport& report = binding.rank;
     if (report.attempted < version.iteration() || report.capturing == version.iteration()) continue;
     if (!has(binding.node, report.private_shard, version)) return true;
-    const auto parts = parts_of(report.main_shard, arrangement_.shares.at(rank));
+    const auto parts = parts_of(report.main_shard, *places_.share_of(rank));
     const auto has_part = [&, node = binding.node](const auto& part) { return has(node, part, version); };
     if (!std::all_of(parts.begin(), parts.end(), has_part)) return true;
   }
@@ -56,7 +53,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
   const auto its_pieces = inventory_.find(restored);
   // On record first: what was committed before goes with it, and the next life must not look for that.
   if (may_swap_life(now) && restored > committed_ && its_pieces != inventory_.end() &&
-      is_complete(its_pieces->second, places_of(restored))) {
+      is_complete(its_pieces->second, places_.of(restored))) {
     LifeRecord record = *life_;
     record.base = restored;
     swap_life(record, now, effects);
@@ -66,7 +63,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
   for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
     const auto& [version, pieces] = *it;
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (is_complete(pieces, arrangement_.places)) {
+    if (is_complete(pieces, places_.own())) {
       committed_ = version;
       margin_ = 0;
       break;
@@ -108,9 +105,9 @@ void Root::name_next_iteration(Version abandoned) {
 std::uint32_t Root::copies_now() const {
   const Version committed = newest_known_commit();
   const auto pieces = inventory_.find(committed);
-  if (!committed || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
+  if (!committed || pieces == inventory_.end() || !places_.is_arranged()) return 0;
   std::size_t fewest = SIZE_MAX;
-  for (const auto& [shard, place] : places_of(committed)) {
+  for (const auto& [shard, place] : places_.of(committed)) {
     if (place.parity) continue;
     const auto holders = pieces->second.find(shard);
     fewest = std::min(fewest, holders == pieces->second.end() ? 0 : holders->second.size());
@@ -121,9 +118,9 @@ std::uint32_t Root::copies_now() const {
 std::uint32_t Root::parity_now() const {
   const Version committed = newest_known_commit();
   const auto pieces = inventory_.find(committed);
-  if (!committed || pieces == inventory_.end() || arrangement_.places.empty()) return 0;
+  if (!committed || pieces == inventory_.end() || !places_.is_arranged()) return 0;
   std::optional<std::uint32_t> fewest;
-  for (const auto& [shard, place] : places_of(committed)) {
+  for (const auto& [shard, place] : places_.of(committed)) {
     if (!place.parity || place.parity->member != 0) continue;  // once per group
     const std::uint32_t left = losses_left(*place.parity, pieces->second);
     fewest = std::min(fewest.value_or(left), left);
@@ -135,7 +132,7 @@ std::uint32_t Root::parity_now() const {
 bool Root::is_short(Version version) const {
   const auto pieces = inventory_.find(version);
   if (pieces == inventory_.end()) return true;
-  const Places& places = places_of(version);
+  const Places& places = places_.of(version);
   return std::any_of(places.begin(), places.end(), [&](const auto& entry) {
     const auto& [shard, place] = entry;
     const auto holders = pieces->second.find(shard);
@@ -153,13 +150,13 @@ Version Root::newest_known_commit() const {
 }
 
 void Root::settle_storage(TimeMs now, Effects& effects) {
-  if (!config_.storage_writes || arrangement_.places.empty()) return;
+  if (!config_.storage_writes || !places_.is_arranged()) return;
   const Version committed = newest_known_commit();
   // Before a new root has heard the nodes that are there, all of them seem to have lost their copies.
   const bool has_heard = missing_.empty() || now - elected_at_ > config_.node_timeout_ms;
   if (!committed || !has_heard) return;
   storing_.settle_writes({committed, life_->decision.version, is_short(committed), life_->world_size,
-                          places_of(life_->decision.version), arrangement_.places, inventory_},
+                          places_.of(life_->decision.version), places_.own(), inventory_},
                          now, effects);
 }
 

@@ -11,14 +11,10 @@ namespace {
 
 constexpr TimeMs retry_ms = 2000;
 
-bool has(const Holders& holders, NodeId node) {
-  return std::any_of(holders.begin(), holders.end(), [&](const Holder& holder) { return holder.node == node; });
-}
-
 // Preferably one that captured it: there a slot more is kept for this.
 NodeId writer_of(const Place& place, const Holders& holders) {
   for (const NodeId preferred : place.capturers) {
-    if (has(holders, preferred)) return preferred;
+    if (is_held_by(holders, preferred)) return preferred;
   }
   return holders.front().node;
 }
@@ -153,7 +149,7 @@ bool Storing::assign(const Life& life) {
     const auto found = pieces->second.find(shard);
     if (found == pieces->second.end()) return false;
     const auto writer = writing_->writers.find(shard);
-    if (writer != writing_->writers.end() && has(found->second, writer->second)) continue;
+    if (writer != writing_->writers.end() && is_held_by(found->second, writer->second)) continue;
     writing_->writers[shard] = writer_of(place, found->second);
   }
   writing_->by_writer.clear();

@@ -42,6 +42,7 @@ struct Config {
   TimeMs node_timeout_ms = 2000;   // a node without reports for so long is missing
   TimeMs lease_ms = 2000;          // a root that has not renewed for so long is replaced
   TimeMs node_wait_ms = 5000;      // how long a restore decision waits for missing nodes
+  std::uint32_t pieces_per_ms = 256;  // the root looks through so many: while few are reported, at every event
 };
 
 // What a parity piece is made of: pieces of its version, one for each member of a group of nodes.

@@ -44,7 +44,7 @@ int run_many(const Campaign& campaign) {
   return result.violations.empty() ? 0 : 1;
 }
 
-int run_nodes(protocol::NodeId nodes) {
+int run_nodes(protocol::NodeId nodes, std::uint32_t sharers) {
   auto shown = std::chrono::steady_clock::now();
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
   const auto progress = [&](const std::string& what) {
@@ -53,7 +53,7 @@ int run_nodes(protocol::NodeId nodes) {
     shown = now;
     std::cerr << (on_terminal ? "\r" : "") << what << (on_terminal ? "\033[K" : "\n") << std::flush;
   };
-  const ScaleResult result = run_scale(nodes, progress);
+  const ScaleResult result = run_scale(nodes, sharers, progress);
   if (on_terminal) std::cerr << "\r\033[K" << std::flush;
   std::cout << scale_text(result);
   return result.violations.empty() ? 0 : 1;
@@ -81,11 +81,16 @@ int main(int argc, char** argv) {
           ->excludes(many)
           ->excludes(one)
           ->check(CLI::Range(scale_nodes_min, scale_nodes_max));
+  std::uint32_t sharers = 1;
+  app.add_option("--sharers", sharers, "so many ranks share each main shard")
+      ->needs(scale)
+      ->check(CLI::Range(scale_sharers_min, scale_nodes_max));
   app.callback([&] {
+    if (scale->count() > 0 && sharers > nodes) throw CLI::ValidationError("--sharers", "more than there are nodes");
     if (many->count() + one->count() + scale->count() == 0)
       throw CLI::RequiredError("one of --seeds, --seed and --scale");
   });
   CLI11_PARSE(app, argc, argv);
-  if (scale->count() > 0) return run_nodes(nodes);
+  if (scale->count() > 0) return run_nodes(nodes, sharers);
   return one->count() > 0 ? run_one(seed, trace) : run_many(campaign);
 }

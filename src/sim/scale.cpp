@@ -37,17 +37,40 @@ double heap_mb() {
   return static_cast<double>(info.uordblks + info.hblkhd) / (1 << 20);
 }
 
-std::string main_of(Rank rank) { return "rank" + std::to_string(rank) + ".main"; }
-std::string private_of(Rank rank) { return "rank" + std::to_string(rank) + ".private"; }
-std::size_t index_of(const std::string& shard) {
-  return 2 * std::stoul(shard.substr(4)) + (shard.ends_with(".private") ? 1 : 0);
-}
+// Which shards there are: each rank's private one, and main shards that so many ranks share, the last one some more
+// where they do not come out even. There are as many parts of a main shard as ranks that name it.
+class Shards {
+ public:
+  Shards(NodeId nodes, std::uint32_t sharers) : nodes_(nodes), sharers_(sharers) {}
+
+  std::string main_of(Rank rank) const { return "rank" + std::to_string(first_of(rank)) + ".main"; }
+  static std::string private_of(Rank rank) { return "rank" + std::to_string(rank) + ".private"; }
+  std::uint32_t parts(Rank rank) const {
+    const bool is_last = first_of(rank) == (nodes_ / sharers_ - 1) * sharers_;
+    const std::uint32_t naming = is_last ? nodes_ - first_of(rank) : sharers_;
+    return copies < naming ? naming : 1;
+  }
+
+  // All that there is to store of a version, by number.
+  std::uint64_t count() const { return 2 * std::uint64_t{nodes_}; }
+  static std::uint64_t index_of(const std::string& name) {
+    const Part part = parse_part(name);
+    return 2 * (std::stoul(part.shard.substr(4)) + part.index) + (name.ends_with(".private") ? 1 : 0);
+  }
+
+ private:
+  Rank first_of(Rank rank) const { return std::min(rank / sharers_, nodes_ / sharers_ - 1) * sharers_; }
+
+  NodeId nodes_;
+  std::uint32_t sharers_;
+};
 
 class ScaleWorld {
  public:
-  ScaleWorld(NodeId nodes, const std::function<void(const std::string&)>& progress)
-      : progress_(progress), machines_(nodes) {
+  ScaleWorld(NodeId nodes, std::uint32_t sharers, const std::function<void(const std::string&)>& progress)
+      : progress_(progress), shards_(nodes, sharers), machines_(nodes) {
     result_.nodes = nodes;
+    result_.sharers = sharers;
     result_.lost = std::max<NodeId>(1, nodes / 1000);
   }
 
@@ -192,17 +215,22 @@ class ScaleWorld {
       machine.told = {};
     }
     restored_ = granted_ = 0;
+    begin_counting();
     const TimeMs begin = now_;
     for (NodeId node = 0; node < result_.nodes; ++node) {
       Machine& machine = machines_[node];
       if (machine.instance != 0) handle(node, TrainerExited{node, machine.instance});
       machine.granted.clear();
       machine.instance = ++ids_;
-      handle(node, TrainerHello{node, machine.instance, 0, result_.nodes, main_of(node), private_of(node)});
+      handle(node,
+             TrainerHello{node, machine.instance, 0, result_.nodes, shards_.main_of(node), Shards::private_of(node)});
       later(5, node, Event(RestoreAsked{node}));
     }
     if (!run_until([&] { return restored_ == result_.nodes && granted_ == result_.nodes; })) return false;
     result_.restart_ms = now_ - begin;
+    result_.restart_bytes_root = static_cast<double>(machines_[root_node].bytes);
+    result_.restart_cpu_ms = root_cpu_ms_;
+    result_.fetched = fetched_;
     return true;
   }
 
@@ -221,7 +249,7 @@ class ScaleWorld {
       if (!run_until([&] { return told_ == result_.nodes; })) return false;
       result_.hops = std::max(result_.hops, hops_);
       result_.commit_ms = std::max(result_.commit_ms, now_ - begin);
-      if (!run_until([&] { return held_ == std::uint64_t{copies} * 2 * result_.nodes; })) return false;
+      if (!run_until([&] { return held_ == copies * shards_.count(); })) return false;
     }
     return true;
   }
@@ -243,10 +271,15 @@ class ScaleWorld {
     return {shard, version, 1u << 30, 4096, mix(hash_of(shard), version.word()), result_.nodes};
   }
 
-  bool measure(int times) {
+  void begin_counting() {
     for (Machine& machine : machines_) machine.messages = machine.bytes = 0;
     repeats_ = 0;
     root_cpu_ms_ = 0;
+    fetched_ = 0;
+  }
+
+  bool measure(int times) {
+    begin_counting();
     if (!commit(times)) return false;
     const auto busiest = [&](auto field) {
       const auto last = std::max_element(machines_.begin() + root_node + 1, machines_.end(),
@@ -282,8 +315,8 @@ class ScaleWorld {
     machine.held.push_back({slot, version});
     ++held_;
     auto& counts = copies_[version];
-    counts.resize(2 * machines_.size());
-    if (++counts[index_of(slot.shard)] == copies) ++whole_[version];
+    counts.resize(shards_.count());
+    if (++counts[Shards::index_of(slot.shard)] == copies) ++whole_[version];
   }
 
   void release(Machine& machine, const SlotRef& slot) {
@@ -292,7 +325,7 @@ class ScaleWorld {
     const Version version = found->version;
     machine.held.erase(found);
     --held_;
-    if (--copies_[version][index_of(slot.shard)] == copies - 1) --whole_[version];
+    if (--copies_[version][Shards::index_of(slot.shard)] == copies - 1) --whole_[version];
   }
 
   static std::vector<Held>::iterator find(Machine& machine, const SlotRef& slot) {
@@ -356,7 +389,7 @@ class ScaleWorld {
     if (tell.committed <= machine.told) violation("node " + std::to_string(node) + " is told of an older commit");
     if (tell.committed > newest_commit_) {
       newest_commit_ = tell.committed;
-      if (whole_[tell.committed] != 2 * machines_.size()) violation("a commit is announced without all its copies");
+      if (whole_[tell.committed] != shards_.count()) violation("a commit is announced without all its copies");
     }
     if (whole_[tell.committed] == 0) violation("a commit is announced that nobody has");
     machine.told = tell.committed;
@@ -365,13 +398,16 @@ class ScaleWorld {
   }
   void on(NodeId node, const RestoreReady& ready) {
     Machine& machine = machines_[node];
-    const bool is_right = newest_commit_ ? ready.decision.verdict == Verdict::restore &&
-                                               ready.decision.version >= newest_commit_ && ready.main.size() == 1
-                                         : ready.decision.verdict == Verdict::fresh;
+    const bool is_right = newest_commit_
+                              ? ready.decision.verdict == Verdict::restore &&
+                                    ready.decision.version >= newest_commit_ && ready.main.size() == shards_.parts(node)
+                              : ready.decision.verdict == Verdict::fresh;
     if (!is_right) violation("node " + std::to_string(node) + " restores something other than the newest commit");
     if (ready.decision.verdict == Verdict::restore) {
-      for (const SlotRef& slot : {ready.main.front().slot, ready.private_.slot}) {
-        const auto held = find(machine, slot);
+      std::vector<Source> sources = ready.main;
+      sources.push_back(ready.private_);
+      for (const Source& source : sources) {
+        const auto held = find(machine, source.slot);
         if (held == machine.held.end() || held->version != ready.decision.version)
           violation("node " + std::to_string(node) + " restores from a slot that has not got it");
       }
@@ -379,7 +415,9 @@ class ScaleWorld {
     if (restored_ == 0) result_.place_ms = placing_ms_;
     if (!std::exchange(machine.is_restored, true)) ++restored_;
     later(hop_ms, node, Event(RestoreDone{node}));
-    later(hop_ms, node, Event(SegmentsReady{node, {main_of(node), private_of(node)}}));
+    SegmentsReady segments{node, parts_of(shards_.main_of(node), ready.share)};
+    segments.shards.push_back(Shards::private_of(node));
+    later(hop_ms, node, Event(std::move(segments)));
   }
   void on(NodeId node, const RestoreFailed& failed) {
     violation("node " + std::to_string(node) + " cannot restore: " + failed.text);
@@ -389,6 +427,7 @@ class ScaleWorld {
   }
   // The request goes there and the bytes come back.
   void on(NodeId node, const StartFetch& fetch) {
+    ++fetched_;
     Machine& machine = machines_[node];
     machine.chain = std::max(machine.chain, node == root_node ? root_chain_ : arriving_chain_);
     later(2 * hop_ms, node, fetch, machine.chain + 2);
@@ -419,6 +458,7 @@ class ScaleWorld {
   }
 
   const std::function<void(const std::string&)>& progress_;
+  const Shards shards_;
   ScaleResult result_;
   std::vector<Machine> machines_;
   std::map<TimeMs, std::vector<Arrival>> arrivals_;
@@ -442,14 +482,15 @@ class ScaleWorld {
   int arriving_chain_ = 0;
   int hops_ = 0;
   std::uint64_t repeats_ = 0;
+  std::uint64_t fetched_ = 0;
   double root_cpu_ms_ = 0;
   double placing_ms_ = 0;
 };
 
 }  // namespace
 
-ScaleResult run_scale(NodeId nodes, const std::function<void(const std::string&)>& progress) {
-  return ScaleWorld(nodes, progress).run();
+ScaleResult run_scale(NodeId nodes, std::uint32_t sharers, const std::function<void(const std::string&)>& progress) {
+  return ScaleWorld(nodes, sharers, progress).run();
 }
 
 std::string scale_text(const ScaleResult& result) {
@@ -461,8 +502,9 @@ std::string scale_text(const ScaleResult& result) {
       << " bytes_worker=" << result.bytes_worker << " hops=" << result.hops << " commit_ms=" << result.commit_ms
       << " cpu_root_ms=" << result.commit_cpu_ms << '\n';
   out << "restart: nodes_lost=" << result.lost << " restart_ms=" << result.restart_ms << " place_ms=" << result.place_ms
-      << " record_bytes=" << result.record_bytes << '\n';
-  out << "sim: nodes=" << result.nodes << " messages_root=" << result.messages_root
+      << " fetched=" << result.fetched << " restart_bytes_root=" << result.restart_bytes_root
+      << " restart_cpu_root_ms=" << result.restart_cpu_ms << " record_bytes=" << result.record_bytes << '\n';
+  out << "sim: nodes=" << result.nodes << " sharers=" << result.sharers << " messages_root=" << result.messages_root
       << " messages_worker=" << result.messages_worker << " decide_ms=" << result.decide_ms
       << " memory_mb=" << result.memory_mb << " violations=" << result.violations.size() << '\n';
   return out.str();

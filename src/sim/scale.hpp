@@ -1,9 +1,10 @@
 // Many nodes without faults but for a few that are lost at once: what the protocol costs as the job grows.
 //
 // Every node runs the very core of ckptd, one rank each and two copies of every shard, in virtual time: each hop of a
-// message takes 1 ms, a transfer two. The world keeps the truth about every slot and checks as it goes, never the whole
-// of it: that a commit is announced only when all its copies are there, that a restore brings the newest one, and that
-// nothing goes backwards. Deterministic but for the CPU times.
+// message takes 1 ms, a transfer two. Main shards may be shared, and are then cut into a part for each rank. The world
+// keeps the truth about every slot and checks as it goes, never the whole of it: that a commit is announced only when
+// all its copies are there, that a restore brings the newest one, and that nothing goes backwards. Deterministic but
+// for the CPU times.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,11 @@ namespace ckpt::sim {
 
 inline constexpr protocol::NodeId scale_nodes_min = 4;
 inline constexpr protocol::NodeId scale_nodes_max = 200'000;
+inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: else what they share is not cut
 
 struct ScaleResult {
   protocol::NodeId nodes = 0;
+  std::uint32_t sharers = 1;  // ranks that name one main shard
   protocol::NodeId lost = 0;  // at once, in the middle
   int commits = 0;            // measured
   // Per commit, in and out, of messages that say something new; and the busiest worker's.
@@ -31,7 +34,10 @@ struct ScaleResult {
   int hops = 0;                     // of the longest chain from a capture to the news of its commit
   protocol::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one
   protocol::TimeMs restart_ms = 0;  // virtual: from the ranks' hello to the last one's restore
+  std::uint64_t fetched = 0;        // pieces, on that way
+  double restart_bytes_root = 0;    // of messages, in and out, that say something new
   // CPU of the root's core.
+  double restart_cpu_ms = 0;
   double decide_ms = 0;  // the recovery decision
   double place_ms = 0;   // placing the shards of the life that begins, and ordering what its ranks lack
   double commit_cpu_ms = 0;
@@ -40,8 +46,9 @@ struct ScaleResult {
   std::vector<std::string> violations;
 };
 
-// `progress` is told now and then what goes on.
-ScaleResult run_scale(protocol::NodeId nodes, const std::function<void(const std::string&)>& progress);
+// `sharers`: 1, or from scale_sharers_min to `nodes`. `progress` is told now and then what goes on.
+ScaleResult run_scale(protocol::NodeId nodes, std::uint32_t sharers,
+                      const std::function<void(const std::string&)>& progress);
 
 std::string scale_text(const ScaleResult& result);  // for people, and a last line for programs
 

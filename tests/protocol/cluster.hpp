@@ -248,11 +248,13 @@ class Cluster {
 
   // Which main shard a rank names; of its own unless a test says otherwise.
   std::function<std::string(Rank)> main_of = main_shard;
-  placement::Protection protection;             // of nodes that boot from now on
-  std::optional<placement::Strategy> strategy;  // likewise
-  std::map<NodeId, std::string> domains;        // likewise
-  std::set<NodeId> standbys;                    // likewise
-  std::vector<MemberChanged> changes;           // that were told
+  placement::Protection protection;                                              // of nodes that boot from now on
+  std::optional<placement::Strategy> strategy;                                   // likewise
+  std::map<NodeId, std::string> domains;                                         // likewise
+  std::set<NodeId> standbys;                                                     // likewise
+  std::vector<MemberChanged> changes;                                            // that were told
+  std::vector<std::string> notices;                                              // likewise
+  std::function<void(const Directive&)> on_directive = [](const Directive&) {};  // that is sent
 
  private:
   void drain() {
@@ -263,6 +265,7 @@ class Cluster {
     }
   }
   void carry_out(NodeId from, Send& send) {
+    if (const auto* directive = std::get_if<Directive>(&send.message)) on_directive(*directive);
     if (!cut.contains({from, send.to})) feed(send.to, MessageArrived{from, send.message});
   }
   void carry_out(NodeId from, SwapRoot& swap) {
@@ -380,7 +383,7 @@ class Cluster {
   void carry_out(NodeId, Persist&) {}
   void carry_out(NodeId, ReleaseSegment&) {}
   void carry_out(NodeId, MemberChanged& changed) { changes.push_back(changed); }
-  void carry_out(NodeId, Notice&) {}
+  void carry_out(NodeId, Notice& notice) { notices.push_back(notice.text); }
 
   const std::uint32_t world_size_;
   std::uint64_t ids_ = 0;

@@ -1,4 +1,5 @@
-// With many nodes the root draws its conclusions for several reports at once.
+// With many nodes, or many pieces, the root draws its conclusions for several reports at once and tells a little at a
+// time.
 #include <gtest/gtest.h>
 
 #include "cluster.hpp"
@@ -24,12 +25,13 @@ class LoneRoot {
     }
     return sent;
   }
-  int report_of(NodeId node, std::uint64_t sequence, TimeMs now) {
+  int report_of(NodeId node, std::uint64_t sequence, TimeMs now, int pieces = 0) {
     Report report;
     report.node = node;
     report.agent_id = 1;
     report.sequence = sequence;
     report.epoch = 1;
+    for (int i = 0; i < pieces; ++i) report.pieces.push_back(piece_of("shard" + std::to_string(i), Version(1, 1), 1));
     return handle(MessageArrived{node, report}, now);
   }
   const Node& node() const { return node_; }
@@ -53,15 +55,33 @@ TEST(ManyNodes, WhoReportsWithinAWhileIsAnsweredTogether) {
   int answers = 0;
   for (NodeId node = 1; node <= 640; ++node) answers += root.report_of(node, 2, 100);
   EXPECT_EQ(answers, 0);
-  ASSERT_EQ(root.node().tick_wanted_at(), 110);  // 10 ms for so many
-  EXPECT_EQ(root.handle(Tick{}, 109), 0);
-  EXPECT_EQ(root.handle(Tick{}, 110), 640);
+  ASSERT_EQ(root.node().tick_wanted_at(), 102);  // 2 ms for so many
+  EXPECT_EQ(root.handle(Tick{}, 101), 0);
+  EXPECT_EQ(root.handle(Tick{}, 102), 640);
   EXPECT_EQ(root.node().tick_wanted_at(), std::nullopt);
+}
+
+TEST(ManyNodes, FewThatReportManyPiecesAreAnsweredTogetherToo) {
+  LoneRoot root;
+  for (NodeId node = 1; node <= 8; ++node) root.report_of(node, 1, 10, 320);
+  root.handle(Tick{}, 100);
+  int answers = 0;
+  for (NodeId node = 1; node <= 8; ++node) answers += root.report_of(node, 2, 100, 320);
+  EXPECT_EQ(answers, 0);
+  ASSERT_EQ(root.node().tick_wanted_at(), 110);
+  EXPECT_EQ(root.handle(Tick{}, 110), 8);
+}
+
+TEST(ManyNodes, WhatANodeNoLongerHasIsNotCounted) {
+  LoneRoot root;
+  root.report_of(1, 1, 10, 2560);
+  EXPECT_EQ(root.report_of(1, 2, 100, 0), 1);
+  EXPECT_EQ(root.report_of(1, 3, 100, 0), 1);
 }
 
 TEST(ManyNodes, NoWaitIsLongerThanASecond) {
   LoneRoot root;
-  for (NodeId node = 1; node <= 100'000; ++node) root.report_of(node, 1, 10);
+  for (NodeId node = 1; node <= 10'000; ++node) root.report_of(node, 1, 10, 30);
   root.handle(Tick{}, 2000);
   root.report_of(1, 2, 2000);
   EXPECT_EQ(root.node().tick_wanted_at(), 3000);
@@ -89,6 +109,34 @@ TEST(ManyNodes, TheyCommitAndRestoreAsFewDo) {
   cluster.advance(500);
   restart();
   EXPECT_EQ(cluster.ready.at(7).decision.version, Version(1, 1));
+}
+
+// Who restores needs all parts of what it shares with many, and most of them have all parts before long.
+TEST(ManyNodes, OfASharedShardAFewOrdersWithAFewSourcesAreToldAtATime) {
+  constexpr Rank ranks = 80;
+  Cluster cluster(ranks, ranks);
+  cluster.main_of = [](Rank) { return "model"; };
+  std::size_t most_orders = 0, most_sources = 0;
+  cluster.on_directive = [&](const Directive& directive) {
+    most_orders = std::max(most_orders, directive.fetches.size());
+    for (const FetchOrder& order : directive.fetches) most_sources = std::max(most_sources, order.sources.size());
+  };
+  const auto restart = [&] {
+    cluster.ready.clear();
+    cluster.start_life(own_node);
+    cluster.advance(5000);
+    ASSERT_EQ(cluster.ready.size(), ranks);
+    cluster.begin_training();
+    cluster.advance(500);
+  };
+  cluster.advance(500);
+  restart();
+  cluster.snapshot_all(1);
+  cluster.advance(500);
+  restart();
+  EXPECT_EQ(cluster.ready.at(7).main.size(), ranks);
+  EXPECT_EQ(most_orders, 64u);
+  EXPECT_EQ(most_sources, 4u);
 }
 
 }  // namespace

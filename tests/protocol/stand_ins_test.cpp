@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster.hpp"
+#include "protocol/life_places.hpp"
 
 namespace ckpt::protocol {
 namespace {
@@ -45,6 +46,33 @@ TEST(ChoosingStandIns, PrefersTheFailureDomainOfTheLostNode) {
   EXPECT_EQ(choose_stand_ins({}, {seat(1, "row2/rack5")}, here)[0].by.node, 8u);
   EXPECT_EQ(choose_stand_ins({}, {seat(1, "row1/rack2")}, here)[0].by.node, 7u);
   EXPECT_EQ(choose_stand_ins({}, {seat(1, "row3/rack2")}, here)[0].by.node, 7u);
+}
+
+std::vector<std::string> names(const LifePlaces::Tasks& tasks, bool Role::*does) {
+  std::vector<std::string> names;
+  for (const auto& [place, role] : tasks) {
+    if (role.*does) names.push_back(place->first);
+  }
+  return names;
+}
+
+TEST(LifePlaces, AreTheStandInsWhileItIsThereAndTheMembersAgainAfterwards) {
+  LifeRecord life;
+  for (Rank rank = 0; rank < 4; ++rank) life.seats.push_back({rank, rank, "", main_shard(rank), private_shard(rank)});
+  life.protection = placement::Protection::of_copies(2);
+  LifePlaces places(life);
+  const auto held = names(places.own_of(2), &Role::holds), captured = names(places.own_of(2), &Role::captures);
+  ASSERT_EQ(held.size(), 4u);
+  places.stand_in({{2, {9, 109}}});
+  EXPECT_EQ(names(places.own_of(9), &Role::holds), held);
+  EXPECT_EQ(names(places.own_of(9), &Role::captures), std::vector<std::string>());
+  EXPECT_EQ(names(places.own_of(2), &Role::holds), std::vector<std::string>());
+  places.stand_in({{2, {2, 109}}});  // the same machine, with a memory that is empty
+  EXPECT_EQ(names(places.own_of(2), &Role::holds), held);
+  places.stand_in({});
+  EXPECT_EQ(names(places.own_of(2), &Role::holds), held);
+  EXPECT_EQ(names(places.own_of(2), &Role::captures), captured);
+  EXPECT_TRUE(places.own_of(9).empty());
 }
 
 // Four ranks on nodes 0 to 3; the rest stands by.
@@ -246,6 +274,26 @@ TEST_F(StandIns, AreCalledForWhenARootIsTheLastOneLeft) {
   }
   cluster.advance(15'000);
   EXPECT_EQ(cluster.changes.size(), 3u);
+}
+
+// What is found out in arranging them is told each time.
+TEST_F(StandIns, ChangeNothingInHowTheLifesPlacesWereArranged) {
+  for (NodeId node = 0; node < 4; ++node) {
+    cluster.domains[node] = node == 3 ? "rack2" : "rack1";
+    cluster.boot(node);
+  }
+  start(2);
+  const auto told = [&] {
+    return std::count_if(cluster.notices.begin(), cluster.notices.end(),
+                         [](const auto& notice) { return notice.find("failure domains") != std::string::npos; });
+  };
+  ASSERT_EQ(told(), 1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  cluster.lose(cluster.life().stand_ins.at(0).by.node);
+  cluster.advance(6000);
+  EXPECT_EQ(cluster.life().stand_ins.size(), 1u);
+  EXPECT_EQ(told(), 1);
 }
 
 TEST_F(StandIns, KeepTheParityOfTheLostNode) {
