@@ -1,6 +1,7 @@
 #include "agent/store_poller.hpp"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "agent/record_codec.hpp"
@@ -10,10 +11,18 @@
 namespace ckpt::agent {
 namespace {
 
-// Of a store that does not tell of changes, or has fallen silent.
-constexpr std::chrono::milliseconds poll_interval{150}, nodes_poll_interval{300};
-// Of one that tells.
-constexpr std::chrono::milliseconds check_interval{2000}, nodes_check_interval{30'000};
+using std::chrono::milliseconds;
+
+constexpr StorePoller::Intervals without_watch{milliseconds(150), milliseconds(300)};
+constexpr StorePoller::Intervals of_a_watch_that_tells{milliseconds(2000), milliseconds(30'000)};
+
+// All agents find their watches silent at the same time, when the root has died. So that they do not all read at once,
+// and all nodes' records at that, each is slower or faster than the others by up to a quarter.
+StorePoller::Intervals of_a_silent_watch(std::int64_t lease_ms) {
+  std::random_device random;
+  const std::int64_t share = std::uniform_int_distribution(75, 125)(random);
+  return {milliseconds(lease_ms * share / 400), milliseconds(lease_ms * share / 50)};
+}
 
 template <class Record>
 Record parsed(const std::optional<Record>& record, const char* key) {
@@ -31,6 +40,7 @@ StorePoller::StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers ha
       handlers_(std::move(handlers)),
       log_(std::move(log)),
       trust_(lease_ms / 2),
+      silent_(of_a_silent_watch(lease_ms)),
       watch_(store.watch([this](const coord::Entry& entry) { heard(entry); })),
       thread_(start_thread("ckptd-store", [this] { run(); })) {}
 
@@ -72,10 +82,16 @@ void StorePoller::heard(const coord::Entry& entry) {
 bool StorePoller::is_told() const { return heard_at_ && Clock::now() - *heard_at_ < trust_; }
 
 // With the lock.
+const StorePoller::Intervals& StorePoller::intervals() const {
+  if (watch_ == nullptr) return without_watch;
+  return is_told() ? of_a_watch_that_tells : silent_;
+}
+
+// With the lock.
 StorePoller::Clock::time_point StorePoller::next_poll() const {
   if (!polled_at_) return {};
-  if (!is_told()) return *polled_at_ + poll_interval;
-  return std::min(*polled_at_ + check_interval, *heard_at_ + trust_);
+  const auto due = *polled_at_ + intervals().records;
+  return is_told() ? std::min(due, *heard_at_ + trust_) : due;
 }
 
 void StorePoller::run() {
@@ -157,7 +173,7 @@ void StorePoller::poll() {
   read_life();
   const auto interval = [&] {
     const std::lock_guard lock(mutex_);
-    return is_told() ? nodes_check_interval : nodes_poll_interval;
+    return intervals().nodes;
   }();
   if (nodes_polled_at_ && Clock::now() - *nodes_polled_at_ < interval) return;
   handlers_.nodes(coord::registered_nodes(store_));

@@ -32,6 +32,9 @@ class StorePoller {
     std::function<void(const protocol::LifeRead&)> life;
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all, or those that changed
   };
+  struct Intervals {  // between two readings
+    std::chrono::milliseconds records, nodes;
+  };
   // `store` outlives this object. `lease_ms`: the root renews its record four times in it.
   StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log);
   ~StorePoller();
@@ -67,6 +70,7 @@ class StorePoller {
 
   void heard(const coord::Entry& entry);  // [the store's thread]
   bool is_told() const;
+  const Intervals& intervals() const;
   Clock::time_point next_poll() const;
   void swap_records(const Work& work);
   void take(const std::map<std::string, coord::Entry>& told);
@@ -80,6 +84,7 @@ class StorePoller {
   const Handlers handlers_;
   const Log log_;
   const std::chrono::milliseconds trust_;  // how long a watch is trusted after it told something
+  const Intervals silent_;                 // of a watch that is not trusted
   Known<protocol::RootRecord> root_;
   Known<protocol::LifeRecord> life_;
   bool life_seen_ = false;
