@@ -1,4 +1,5 @@
-"""./dev chaos: kills real processes at random moments, restores, and compares every byte (tests/chaos)."""
+"""./dev chaos: strikes real processes and their network at random moments, restores, and compares every byte
+(tests/chaos)."""
 
 import argparse
 import itertools
@@ -14,9 +15,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 
+import netns  # noqa: E402
 from campaign import Campaign, schedule  # noqa: E402
+from etcd import Etcd, EtcdFailure  # noqa: E402
 from faults import KINDS  # noqa: E402
 from job import Settings, Violation  # noqa: E402
+from processes import has_ended, kill_agents  # noqa: E402
+
+PREFIX = "ckptengine-chaos-"  # of a run's folders, followed by the number of its process
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parse_arguments():
@@ -28,6 +35,10 @@ def parse_arguments():
     parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--copies", type=int, default=2, help="nodes that hold each shard")
     parser.add_argument("--mb", type=int, default=8, help="state of each rank, in MiB")
+    parser.add_argument("--network", action=argparse.BooleanOptionalAction,
+                        help="each node in a network namespace of its own (default: where that can be had, as root)")
+    parser.add_argument("--coordinator", choices=["etcd", "directory"], help="(default: etcd with --network)")
+    parser.add_argument("--standby", type=int, metavar="K", help="standby nodes (default: 1 with --network, else 0)")
     parser.add_argument("--only", action="append", default=[], choices=list(KINDS), help="only this kind of fault")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="build folder to test")
     arguments = parser.parse_args()
@@ -35,24 +46,37 @@ def parse_arguments():
         arguments.seed = random.randrange(1 << 32)
     if arguments.runs is None:
         arguments.runs = 25 if arguments.minutes is None else sys.maxsize
+    if arguments.network is None:
+        arguments.network = netns.why_not() is None
+    if arguments.coordinator is None:
+        arguments.coordinator = "etcd" if arguments.network else "directory"
+    if arguments.standby is None:
+        arguments.standby = 1 if arguments.network else 0
     return arguments
 
 
-def show_logs(logs):
-    for log in sorted(logs.glob("*.log")):
+def settings_of(arguments):
+    return Settings(build=arguments.build.resolve(), nodes=arguments.nodes, ranks_per_node=arguments.ranks_per_node,
+                    copies=arguments.copies, megabytes=arguments.mb, network=arguments.network,
+                    coordinator=arguments.coordinator, standbys=arguments.standby)
+
+
+def show_logs(root):
+    for log in [*sorted(root.glob("logs/*.log")), *root.glob("etcd/0/log")]:
         print(f"---- the end of {log.name}")
         print("\n".join(log.read_text(errors="replace").splitlines()[-25:]))
 
 
-def replay_command(arguments):
-    words = [f"--runs {arguments.runs}", f"--seed {arguments.seed}", f"--nodes {arguments.nodes}"]
+def replay_command(arguments, number):
+    words = [f"--runs {number}", f"--seed {arguments.seed}", f"--nodes {arguments.nodes}"]
     words += [f"--ranks-per-node {arguments.ranks_per_node}", f"--copies {arguments.copies}", f"--mb {arguments.mb}"]
+    words += ["--network" if arguments.network else "--no-network", f"--coordinator {arguments.coordinator}"]
+    words += [f"--standby {arguments.standby}"]
     return " ".join(["./dev chaos", *words, *(f"--only {name}" for name in arguments.only)])
 
 
 def run(arguments, root):
-    settings = Settings(arguments.build.resolve(), arguments.nodes, arguments.ranks_per_node, arguments.copies,
-                        arguments.mb)
+    settings = settings_of(arguments)
     campaign = Campaign(settings, arguments.seed, root, root.name, say=lambda line: print(line, flush=True))
     end = time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf")
     status = 0
@@ -66,23 +90,45 @@ def run(arguments, root):
             campaign.run(number, name)
     except Violation as violation:
         status = 1
-        show_logs(campaign.job.logs)
+        show_logs(root)
+        kept = shutil.copytree(root / "logs", ROOT / "build" / "chaos" / root.name)
         print(f"chaos: VIOLATION in run {number} ({name}): {violation}")
-        print(f"chaos: replay with {replay_command(arguments)}")
+        print(f"chaos: all logs are in {kept}")
+        print(f"chaos: replay with {replay_command(arguments, number)}")
     finally:
         campaign.close()
     print(campaign.tally.line())
     return status
 
 
+def remove_orphans():
+    """What runs that were killed have left behind: servers, agents, their memory, folders."""
+    for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        if has_ended(int(root.name.removeprefix(PREFIX).split("-")[0])):
+            kill_agents(root.name)
+            Etcd(root / "etcd").stop()
+            for folder in (root, Path("/dev/shm") / root.name):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def end(number, _):
+    """Ends the run through its clean-up, which nothing shall interrupt."""
+    for other in ENDING:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    root = Path(tempfile.mkdtemp(prefix=f"ckptengine-chaos-{os.getpid()}-"))
+    for number in ENDING:
+        signal.signal(number, end)
+    remove_orphans()
+    root = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     try:
         return run(arguments, root)
-    except KeyboardInterrupt:
-        return 130
+    except (netns.NetworkFailure, EtcdFailure) as failure:
+        print(f"chaos: {failure}", file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

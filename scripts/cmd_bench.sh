@@ -43,7 +43,7 @@ while [[ $# -gt 0 ]]; do
   esac
 done
 
-ensure_packages build bench
+ensure_packages build bench network
 ensure_venv
 build_or_die release
 benches=$(all_benches | sort)

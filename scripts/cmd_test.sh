@@ -41,7 +41,7 @@ fi
 fuzz=
 [[ -n $chosen || -n $only ]] || fuzz=fuzz
 # shellcheck disable=SC2086
-ensure_packages build test etcd $fuzz
+ensure_packages build test etcd network $fuzz
 ensure_venv
 
 results=build/test-results

@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
-# Real etcd servers for tests and the demo: on the loopback interface alone, at ports of their own, with their data in the
-# folder given, as many clusters at a time as there are folders.
+# Real etcd servers for tests, chaos and the demo: at one address, loopback's unless told otherwise, at ports of their own,
+# with their data in the folder given, as many clusters at a time as there are folders.
 command_name=etcd_server
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 source scripts/common.sh
 
 show_help() {
   cat <<'TEXT'
-usage: scripts/etcd_server.sh start FOLDER [--members N] [--quota BYTES] [--tls] [--user NAME]
+usage: scripts/etcd_server.sh start FOLDER [--members N] [--address A] [--quota BYTES] [--tls] [--user NAME]
        scripts/etcd_server.sh stop FOLDER
+       scripts/etcd_server.sh fill FOLDER
        scripts/etcd_server.sh free FOLDER
        scripts/etcd_server.sh control FOLDER WORDS...
 
 start makes a cluster of N members (1) in FOLDER and prints its location for the option `coordination`. Where there is
 one already it starts the members that do not run, as they were. The process id of member i is in FOLDER/i/pid.
 
+  --address A    where they listen (127.0.0.1)
   --quota BYTES  how much each may hold before it is full
   --tls          TLS both ways; FOLDER/tls has ca.pem, client.pem and client-key.pem, and other.pem, another CA
   --user NAME    users: NAME may use keys below /ckptengine/, with the password in FOLDER/password
 
+fill puts garbage into a server that has a quota until there is no room for more.
 free makes room in a server that is full: it forgets old revisions, defragments, and disarms the alarm.
 control runs etcdctl with these words, as its administrator.
 TEXT
@@ -34,8 +37,8 @@ runs() {
   [[ -n $pid ]] && ! is_gone "$pid" && is_ours "$pid" "$1"
 }
 
-client_url() { echo "$scheme://127.0.0.1:${ports[$1]}"; }
-peer_url() { echo "http://127.0.0.1:${ports[$((members + $1))]}"; }
+client_url() { echo "$scheme://$address:${ports[$1]}"; }
+peer_url() { echo "http://$address:${ports[$((members + $1))]}"; }
 
 # The URLs of all members, with commas between.
 all_clients() {
@@ -67,9 +70,9 @@ decide() {
   mkdir -p "$folder"
   python3 -c '
 import socket, sys
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 * int(sys.argv[1]))]
-print(*(at.getsockname()[1] for at in sockets))' "$members" >"$folder/ports"
-  printf '%s\n' "members=$members" "quota=$quota" "scheme=$scheme" "user=$user" >"$folder/settings"
+sockets = [socket.create_server((sys.argv[2], 0)) for _ in range(2 * int(sys.argv[1]))]
+print(*(at.getsockname()[1] for at in sockets))' "$members" "$address" >"$folder/ports"
+  printf '%s\n' "members=$members" "address=$address" "quota=$quota" "scheme=$scheme" "user=$user" >"$folder/settings"
   [[ $scheme == http ]] || make_certificates
   [[ -z $user ]] || (umask 077 && python3 -c 'import secrets; print(secrets.token_hex(16))' >"$folder/password")
 }
@@ -80,7 +83,7 @@ sign() {
   openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$1-key.pem" -out "$1.csr" \
     -subj "/O=ckptengine tests"
   openssl x509 -req -in "$1.csr" -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 30 -out "$1.pem" \
-    -extfile <(printf 'subjectAltName=IP:127.0.0.1\nextendedKeyUsage=%s\n' "$2")
+    -extfile <(printf 'subjectAltName=IP:%s\nextendedKeyUsage=%s\n' "$address" "$2")
 }
 
 make_certificates() (
@@ -110,6 +113,7 @@ start_member() {
     --data-dir "$folder/$i/data" --listen-client-urls "$(client_url "$i")" --advertise-client-urls "$(client_url "$i")" \
     --listen-peer-urls "$(peer_url "$i")" --initial-advertise-peer-urls "$(peer_url "$i")" \
     --initial-cluster "$(IFS=, && echo "${cluster[*]}")" --heartbeat-interval 50 --election-timeout 500 \
+    --auto-compaction-mode revision --auto-compaction-retention 1000 --snapshot-count 1000 --max-wals 2 \
     --quota-backend-bytes "$quota" --logger zap --log-outputs "$folder/$i/log" "${tls[@]}" \
     </dev/null >>"$folder/$i/output" 2>&1 &
   echo $! >"$folder/$i/pid"
@@ -170,6 +174,16 @@ stop() {
   done
 }
 
+fill() {
+  local bytes
+  look
+  : >"$folder/etcdctl.log"
+  for bytes in 1000000 1000; do
+    while head -c "$bytes" /dev/zero | tr '\0' x | administer put hog; do :; done
+  done
+  grep -q 'database space exceeded' "$folder/etcdctl.log" || die "etcd does not get full (log: $folder/etcdctl.log)"
+}
+
 free() {
   local revision
   look
@@ -181,7 +195,7 @@ free() {
     die "no room could be made in etcd (log: $folder/etcdctl.log)"
 }
 
-[[ $# -ge 1 ]] || usage_error "say start, stop, free or control"
+[[ $# -ge 1 ]] || usage_error "say start, stop, fill, free or control"
 case "$1" in
   --help | -h) show_help; exit ;;
 esac
@@ -195,12 +209,14 @@ if [[ $command == control ]]; then
   exit
 fi
 members=1
+address=127.0.0.1
 quota=0
 scheme=http
 user=
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --members) members=$(option_value "$@"); shift 2 ;;
+    --address) address=$(option_value "$@"); shift 2 ;;
     --quota) quota=$(option_value "$@"); shift 2 ;;
     --tls) scheme=https; shift ;;
     --user) user=$(option_value "$@"); shift 2 ;;
@@ -210,6 +226,7 @@ done
 case "$command" in
   start) start ;;
   stop) stop ;;
+  fill) fill ;;
   free) free ;;
   *) usage_error "unknown command '$command'" ;;
 esac

@@ -4,8 +4,10 @@ import random
 import time
 from dataclasses import dataclass
 
+import network_faults  # noqa: F401 (they add their kinds)
+import repair_faults  # noqa: F401
 from faults import KINDS
-from job import LOST, TIER_PEER, Job, LostWithinTolerance, Violation, WrongBytes
+from job import LOST, TIER_LOCAL, TIER_PEER, Job, LostWithinTolerance, Violation, WrongBytes
 
 
 @dataclass
@@ -43,10 +45,11 @@ class Campaign:
     def begin(self):
         """A fresh start: nothing is stored."""
         self.job.start_life()
-        self._await_restored()
+        self.job.await_restored()
         for trainer in self.job.trainers:
             if trainer.restored["found"]:
                 raise Violation(f"a fresh start found something: {trainer.restored}")
+        self.job.start_standbys()
 
     def run(self, number, name):
         """One fault of kind `name` and the restore that follows."""
@@ -55,7 +58,7 @@ class Campaign:
         begin = time.monotonic()
         # One lost node may follow a restore at once: what was restored is perhaps not protected yet, but the commit
         # before it is. More of them may not: which nodes may go together is only known of a commit of this life.
-        at_once = fault.loses_nodes < 2 and (fault.loses_nodes == 0 or rng.random() < 0.5)
+        at_once = not fault.needs_commit and (fault.loses_nodes == 0 or rng.random() < 0.5)
         if not self.is_protected or not at_once:
             job.train_until_commit()
         job.train(rng.randrange(0, 10))
@@ -71,6 +74,7 @@ class Campaign:
         outcome = self._await_lost() if aftermath.lost else self._judge(aftermath)
         if aftermath.after_restore:
             aftermath.after_restore()
+        job.start_standbys()
         took = time.monotonic() - begin
         self.say(f"run {number}: {name} ({aftermath.what}): {outcome}; {took:.1f} s")
 
@@ -79,14 +83,10 @@ class Campaign:
 
     # ---- Judgement ----
 
-    def _await_restored(self):
-        job = self.job
-        job.wait_until(lambda: all(t.restored or t.ended or t.failed for t in job.trainers), "a restore on every rank")
-
     def _judge(self, aftermath):
         job, floor = self.job, self.job.floor
         try:
-            self._await_restored()
+            job.await_restored()
         except Violation as violation:
             if any(t.failed and t.failed["status"] == LOST for t in job.trainers):
                 self.tally.lost += 1
@@ -106,9 +106,10 @@ class Campaign:
             raise LostWithinTolerance(f"iteration {floor} was committed, but {iteration} was restored: {results}")
         if incarnation <= self.incarnation:
             raise Violation(f"life {incarnation} follows life {self.incarnation}")
-        for trainer in job.trainers:
-            if trainer.rank in aftermath.from_peer and trainer.restored["main_tier"] != TIER_PEER:
-                raise Violation(f"rank {trainer.rank} lost its node and yet restored from {trainer.restored}")
+        for ranks, tier in ((aftermath.from_peer, TIER_PEER), (aftermath.from_local, TIER_LOCAL)):
+            for trainer in job.trainers:
+                if trainer.rank in ranks and trainer.restored["main_tier"] != tier:
+                    raise Violation(f"rank {trainer.rank} restored, but not from tier {tier}: {trainer.restored}")
         self.incarnation = incarnation
         job.restored = iteration
         self.tally.restores += 1

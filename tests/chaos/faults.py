@@ -1,11 +1,13 @@
 """What can go wrong, one function per kind. Each brings it about at a random moment of a training job and returns what
 must be true of the restore that follows. A fault leaves the trainers it does not strike alive; the caller ends them.
+Here are those of trainers, agents and single nodes; repair_faults.py and network_faults.py have more.
 """
 
 import signal
 from dataclasses import dataclass, field
 
-from job import SUPERSEDED, LostWithinTolerance, Violation, WrongBytes, process_state
+from job import OPTIONS, SUPERSEDED, LostWithinTolerance, Violation, WrongBytes
+from processes import agent_pids, kill_process, process_state
 
 KINDS = {}
 
@@ -16,15 +18,17 @@ class Aftermath:
     what: str = ""  # who was struck
     lost: bool = False  # beyond the tolerance: restore must say so
     from_peer: set = field(default_factory=set)  # ranks whose state must come from another node's memory
+    from_local: set = field(default_factory=set)  # ranks that must find it in their own node's
     after_start: object = None  # called once the next life's trainers run
     after_restore: object = None  # called once they have restored
 
 
-def kind(loses_nodes=0, fits=lambda settings: True):
-    """loses_nodes: how many nodes' memory goes."""
+def kind(loses_nodes=0, needs_commit=False, fits=lambda settings: True):
+    """loses_nodes: how many nodes' memory goes. needs_commit: it may only strike after a commit of the present life."""
 
     def add(function):
         function.loses_nodes = loses_nodes
+        function.needs_commit = needs_commit
         function.fits = fits
         KINDS[function.__name__] = function
         return function
@@ -36,6 +40,16 @@ def random_moment(job, rng):
     """Somewhere in an iteration: its computation, update, capture, replication or commit."""
     job.release()
     job.pause(rng.uniform(0, 3 * job.settings.iteration_ms / 1000))
+
+
+def longer_than_lease_s(rng):
+    """Others take the node for dead, and the root's place is taken."""
+    longest_ms = max(OPTIONS["lease_ms"], OPTIONS["node_timeout_ms"])
+    return rng.uniform(1.2, 2.5) * longest_ms / 1000
+
+
+def has_spare_copies(settings):
+    return settings.copies > 1 and settings.nodes > 1
 
 
 def rotate(job, rng):
@@ -166,10 +180,43 @@ def all_agents_killed(job, rng):
     return Aftermath(sum(job.kill_agent(node) for node in job.nodes), "all nodes")
 
 
+@kind()
+def root_killed(job, rng):
+    """The agent that leads the job dies; another one leads it on."""
+    node = job.root()
+    random_moment(job, rng)
+    kills = job.kill_agent(node)
+    job.train_until_commit()
+    return Aftermath(kills, node)
+
+
+@kind()
+def agent_frozen(job, rng):
+    return freeze_agent(job, rng, rng.choice(job.nodes))
+
+
+@kind()
+def root_frozen(job, rng):
+    return freeze_agent(job, rng, job.root())
+
+
+def freeze_agent(job, rng, node):
+    """Stopped while training goes on, and woken after its lease: it must do no harm, and commits go on."""
+    random_moment(job, rng)
+    pids = agent_pids(job.name, node)
+    for pid in pids:
+        kill_process(pid, signal.SIGSTOP)
+    job.train_for(longer_than_lease_s(rng))
+    for pid in pids:
+        kill_process(pid, signal.SIGCONT)
+    job.train_until_commit()
+    return Aftermath(len(pids), node)
+
+
 # ---- Nodes ----
 
 
-@kind(loses_nodes=1, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
+@kind(loses_nodes=1, fits=has_spare_copies)
 def node_lost(job, rng):
     node = rng.choice(job.nodes)
     random_moment(job, rng)
@@ -177,18 +224,18 @@ def node_lost(job, rng):
     return Aftermath(1, node, from_peer=ranks_on(job, node))
 
 
-@kind(loses_nodes=1, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
+@kind(loses_nodes=1, fits=has_spare_copies)
 def node_replaced(job, rng):
     """Lost, and another machine under another name takes its place."""
     node = rng.choice(job.nodes)
     random_moment(job, rng)
-    job.lose_node(node)
+    job.retire_node(node)
     from_peer = ranks_on(job, node)
     job.replace_node(node)
     return Aftermath(1, node, from_peer=from_peer)
 
 
-@kind(loses_nodes=2, fits=lambda settings: settings.copies > 1 and settings.nodes >= 2 * settings.copies)
+@kind(loses_nodes=2, needs_commit=True, fits=lambda settings: 1 < settings.copies <= settings.nodes / 2)
 def two_nodes_lost(job, rng):
     """At once, and of different groups."""
     pairs = [(a, b) for a in job.nodes for b in job.nodes if a < b and job.survivable([a, b])]
@@ -199,7 +246,7 @@ def two_nodes_lost(job, rng):
     return Aftermath(2, " and ".join(pair), from_peer=set().union(*(ranks_on(job, node) for node in pair)))
 
 
-@kind(loses_nodes=2, fits=lambda settings: settings.nodes > settings.copies)
+@kind(loses_nodes=2, needs_commit=True, fits=lambda settings: settings.nodes > settings.copies)
 def group_lost(job, rng):
     """All holders of one node's state at once: beyond the tolerance."""
     nodes = job.holders(rng.randrange(len(job.nodes)))
@@ -234,18 +281,40 @@ def restarted(job, rng):
 
 @kind()
 def trainer_killed_in_restore(job, rng):
-    return strike_in_restore(job, rng, lambda victim: victim.kill())
+    def strike(victim):
+        victim.kill()
+        return f"rank {victim.rank}"
+
+    return strike_in_restore(job, rng, strike)
 
 
 @kind()
 def agent_killed_in_restore(job, rng):
-    return strike_in_restore(job, rng, lambda victim: job.kill_agent(victim.node))
+    def strike(victim):
+        job.kill_agent(victim.node)
+        return victim.node
+
+    return strike_in_restore(job, rng, strike)
 
 
-@kind(loses_nodes=1, fits=lambda settings: settings.copies > 1 and settings.nodes > 1)
+@kind()
+def root_killed_in_restore(job, rng):
+    def strike(_):
+        node = job.root()
+        job.kill_agent(node)
+        return node
+
+    return strike_in_restore(job, rng, strike)
+
+
+@kind(loses_nodes=1, fits=has_spare_copies)
 def node_lost_in_restore(job, rng):
     """Perhaps just when something was chosen that is not protected as well as the last commit."""
-    return strike_in_restore(job, rng, lambda victim: job.lose_node(victim.node))
+    def strike(victim):
+        job.lose_node(victim.node)
+        return victim.node
+
+    return strike_in_restore(job, rng, strike)
 
 
 def strike_in_restore(job, rng, strike):
@@ -255,11 +324,16 @@ def strike_in_restore(job, rng, strike):
         trainer.doomed = True
     victim = rng.choice(job.trainers)
     job.pause(rng.uniform(0, 0.4))
-    strike(victim)
+    what = strike(victim)
     job.pause(rng.uniform(0, 0.2))
+    check_what_is_restored(job)
+    return Aftermath(1, what)
+
+
+def check_what_is_restored(job):
+    """By the ranks that have got so far."""
     for trainer in job.trainers:
         if trainer.restored and trainer.restored["wrong"]:
             raise WrongBytes(f"rank {trainer.rank} restored {trainer.restored}")
         if trainer.restored and trainer.restored["iteration"] < job.floor:
             raise LostWithinTolerance(f"{job.floor} was committed, rank {trainer.rank} restored {trainer.restored}")
-    return Aftermath(1, f"rank {victim.rank} on {victim.node}")

@@ -1,5 +1,6 @@
-"""A training job of real processes on this machine: some "nodes", each with an arena and an agent of its own, and one
-chaos_trainer per rank. One thread uses a Job; every wait has a deadline and raises Violation when it passes.
+"""A training job of real processes on this machine: some "nodes", each with an arena and an agent of its own, one
+chaos_trainer per rank, and perhaps agents that stand by. One thread uses a Job; every wait has a deadline and raises
+Violation when it passes.
 
 Trainers train in lockstep: each says "ready" before an iteration and waits for the word to go on.
 """
@@ -8,12 +9,15 @@ import json
 import os
 import queue
 import shutil
-import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from processes import agent_pids, build_file, has_ended, kill_agents, kill_process
+from surroundings import Surroundings
 
 DEADLINE_S = 40.0  # for anything that shall happen
 CLAIM_TIMEOUT_MS = 3000
@@ -25,10 +29,9 @@ OPTIONS = {
     "restore_timeout_ms": 20000,
     "claim_timeout_ms": CLAIM_TIMEOUT_MS,
     "close_timeout_ms": 2000,
-    "interface": "lo",
 }
 OK, NO_AGENT, SUPERSEDED, LOST = 0, 2, 4, 7  # ckpt_status
-TIER_PEER = 2
+TIER_LOCAL, TIER_PEER = 1, 2
 
 
 class Violation(Exception):
@@ -51,52 +54,13 @@ class Settings:
     copies: int = 2
     megabytes: int = 8
     iteration_ms: int = 10
+    network: bool = False  # each node has a network namespace of its own; else all share the loopback interface
+    coordinator: str = "directory"  # or "etcd"
+    standbys: int = 0  # nodes that wait for one to be lost
 
     @property
     def world_size(self):
         return self.nodes * self.ranks_per_node
-
-
-def build_file(build, name):
-    """A program or library of the build folder."""
-    for folder in ("bin", "lib", "."):
-        for path in sorted((build / folder).glob(name)):
-            return path
-    found = [path for path in sorted(build.glob(f"**/{name}")) if path.is_file()]
-    if not found:
-        raise FileNotFoundError(f"{name} is not under {build}; build it first")
-    return found[0]
-
-
-def process_state(pid):
-    """The letter that the kernel gives a process ("R", "S", "T", "Z"...), or None when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def agent_pids(job, node=None):
-    """The agents of a job (of one of its nodes): the ckptd processes that say so in their arguments."""
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-        of_job = words[0].endswith(b"ckptd") and f"job={job}".encode() in words
-        if of_job and (node is None or f"node={node}".encode() in words):
-            pids.append(int(entry.name))
-    return pids
-
-
-def kill_process(pid, sig=signal.SIGKILL):
-    try:
-        os.kill(pid, sig)
-    except ProcessLookupError:
-        pass
 
 
 @dataclass(eq=False)
@@ -159,18 +123,32 @@ class Job:
         self.settings = settings
         self.name = name
         self.logs = root / "logs"
-        self.coordination = root / "coordination"
         self.arena = Path("/dev/shm") / name
-        self.nodes = [f"n{i}" for i in range(settings.nodes)]
-        self.names_used = settings.nodes
+        self.nodes = []
+        self.standbys = []
+        self.names_used = 0
         self.trainers = []
         self.frozen = []  # stopped trainers of earlier lives
         self.events = queue.Queue()
         self.life = 0
         self.floor = -1  # newest iteration that anybody was told is committed
         self.restored = -1  # the iteration that this life began from
-        for folder in (self.logs, self.coordination, self.arena):
+        for folder in (self.logs, self.arena):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.surroundings = Surroundings(root, settings.network, settings.coordinator)
+        self.network, self.store = self.surroundings.network, self.surroundings.store
+        try:
+            self.nodes = [self.new_node() for _ in range(settings.nodes)]
+        except BaseException:
+            self.close()
+            raise
+
+    def new_node(self):
+        """A machine with nothing on it, of a name that there has not been yet."""
+        node = f"n{self.names_used}"
+        self.names_used += 1
+        self.network.add(node)
+        return node
 
     # ---- Processes ----
 
@@ -179,11 +157,12 @@ class Job:
             "job": self.name,
             "node": node,
             "arena_dir": self.arena,
-            "coordination": self.coordination,
+            "coordination": self.store.location,
+            "interface": self.network.interface,
             "copies": self.settings.copies,
             "world_size": self.settings.world_size,
             "slot_bytes": (self.settings.megabytes + 1) << 20,
-            "ckptd": build_file(self.settings.build, "ckptd"),
+            "ckptd": self._program("ckptd"),
             "log_file": self.logs / f"ckptd-{node}.log",
         }
 
@@ -191,19 +170,39 @@ class Job:
         """Starts a trainer per rank: rank r on node r / ranks_per_node of `nodes`."""
         self.life += 1
         clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPT_")}
-        program = [build_file(self.settings.build, "chaos_trainer"), "lockstep=1"]
+        program = [self._program("chaos_trainer"), "lockstep=1"]
         program += [f"bytes={self.settings.megabytes << 20}", f"iteration_ms={self.settings.iteration_ms}"]
         self.trainers = []
         for rank in range(self.settings.world_size):
             node = self.nodes[rank // self.settings.ranks_per_node]
             options = self.options(node) | {"rank": rank}
             environment = clean | {f"CKPT_{key.upper()}": str(value) for key, value in options.items()}
+            command = [*self.network.enter(node), *program]
             with open(self.logs / f"rank{rank}.log", "ab") as log:
-                process = subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                            stderr=log, start_new_session=True)
             trainer = Trainer(rank, node, process)
             self.trainers.append(trainer)
             threading.Thread(target=self._read, args=(trainer, self.life), daemon=True).start()
+
+    def start_standbys(self):
+        """As many as there shall be."""
+        while len(self.standbys) < self.settings.standbys:
+            node = self.new_node()
+            options = [f"{key}={value}" for key, value in self.options(node).items()]
+            self.run(node, "ckptd", "--detach", "--standby", *options)
+            self.standbys.append(node)
+
+    def run(self, node, program, *words):
+        """A program on a node, from begin to end; what it says."""
+        command = [*self.network.enter(node), self._program(program), *words]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        if done.returncode != 0:
+            raise Violation(f"{program} {words[0]} on {node} failed ({done.returncode}): {done.stderr.strip()}")
+        return done.stdout
+
+    def _program(self, name):
+        return build_file(self.settings.build, name)
 
     def _read(self, trainer, life):
         with open(self.logs / f"rank{trainer.rank}.log", "a") as log:
@@ -255,6 +254,11 @@ class Job:
         for _ in range(iterations):
             self.release()
 
+    def train_for(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.release()
+
     def train_until_commit(self):
         """Trains until every rank was told of the commit of something that it has not even tried yet."""
         before = max(trainer.attempted for trainer in self.trainers)
@@ -263,6 +267,27 @@ class Job:
             if time.monotonic() > end:
                 raise Violation(f"no snapshot was committed within {DEADLINE_S:.0f} s of training")
             self.release()
+
+    # ---- Restores ----
+
+    def await_restored(self):
+        def are_restored():
+            return all(trainer.restored or trainer.ended or trainer.failed for trainer in self.trainers)
+
+        self.wait_until(are_restored, "a restore on every rank")
+
+    def await_protected(self):
+        """Until what was restored is held by as many nodes as the placement asks for."""
+        shards = [f"rank{rank}{suffix}" for rank in range(self.settings.world_size) for suffix in ("", ".private")]
+
+        def is_protected():
+            agents = [agent for agent in map(self.status, self.nodes) if agent is not None]
+            version = agents[0]["decision"]["version"] if agents else None
+            held = Counter(segment["shard"] for agent in agents for segment in agent["segments"]
+                           if any(slot["version"] == version for slot in segment["slots"]))
+            return all(held[shard] >= self.settings.copies for shard in shards)
+
+        self.wait_until(is_protected, "copies of what was restored")
 
     # ---- Ends ----
 
@@ -283,7 +308,10 @@ class Job:
         pids = agent_pids(self.name, node)
         for pid in pids:
             kill_process(pid)
-        self.wait_until(lambda: not any(process_state(pid) not in (None, "Z") for pid in pids), "the end of an agent")
+        self.wait_until(lambda: all(has_ended(pid) for pid in pids), "the end of an agent")
+        if node in self.standbys:  # whose agents nobody starts again
+            self.standbys.remove(node)
+            self.network.remove(node)
         return len(pids)
 
     def lose_node(self, node):
@@ -295,10 +323,41 @@ class Job:
             pass  # a trainer may have started another one just before it died
         shutil.rmtree(self.arena / self.name / node, ignore_errors=True)
 
-    def replace_node(self, node):
-        """A machine of another name takes its place."""
-        self.nodes[self.nodes.index(node)] = f"n{self.names_used}"
-        self.names_used += 1
+    def replace_node(self, node, by=None):
+        """A machine of another name takes its place: `by`, or one that is new."""
+        self.nodes[self.nodes.index(node)] = by or self.new_node()
+
+    def retire_node(self, node):
+        """A machine that nobody needs any more is handed back."""
+        self.lose_node(node)
+        self.network.remove(node)
+
+    # ---- What agents tell ----
+
+    def status(self, node):
+        """What the node's agent tells, or None where none answers."""
+        words = ["--json", f"job={self.name}", f"arena_dir={self.arena}", f"node={node}"]
+        done = subprocess.run([self._program("ckptctl"), "status", *words], check=False, capture_output=True,
+                              timeout=DEADLINE_S)
+        return json.loads(done.stdout)["agents"][0] if done.returncode == 0 else None
+
+    def await_status(self, node, is_so, what):
+        """Until the node's agent tells so."""
+        seen = [None]
+
+        def is_told():
+            seen[0] = self.status(node)
+            return seen[0] is not None and is_so(seen[0])
+
+        self.wait_until(is_told, what)
+        return seen[0]
+
+    def root(self):
+        """The node whose agent leads the job; it may be one that stands by."""
+        node = self.nodes[0]
+        return self.await_status(node, lambda agent: agent["root"] is not None, "an agent that leads the job")["root"]
+
+    # ---- Placement ----
 
     def holders(self, index):
         """The nodes that hold the shards of node `index`: groups of `copies` neighbours, the remainder in the last."""
@@ -311,24 +370,21 @@ class Job:
     def survivable(self, lost):
         return all(set(self.holders(i)) - set(lost) for i in range(len(self.nodes)))
 
+    # ---- The end ----
+
     def wipe(self):
         """Gives up all that is stored, as the error of a lost state advises."""
-        where = [f"job={self.name}", f"arena_dir={self.arena}", f"coordination={self.coordination}"]
+        where = [f"job={self.name}", f"arena_dir={self.arena}", f"coordination={self.store.location}"]
         for command in ("stop", "gc"):
-            program = [build_file(self.settings.build, "ckptctl"), command, *where]
-            done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
-            if done.returncode != 0:
-                raise Violation(f"ckptctl {command} ended with status {done.returncode}: {done.stderr.strip()}")
+            self.run(self.nodes[0], "ckptctl", command, *where)
+        for node in list(self.standbys):
+            self.kill_agent(node)
         self.floor = self.restored = -1
 
     def close(self):
         """Ends and removes what this job started and made, whatever state it is in."""
         for trainer in self.trainers + self.frozen:
             trainer.kill()
-        end = time.monotonic() + DEADLINE_S
-        while (pids := agent_pids(self.name)) and time.monotonic() < end:
-            for pid in pids:
-                kill_process(pid)
-            time.sleep(0.01)
-        for folder in (self.arena, self.coordination):
-            shutil.rmtree(folder, ignore_errors=True)
+        kill_agents(self.name)
+        self.surroundings.close()
+        shutil.rmtree(self.arena, ignore_errors=True)

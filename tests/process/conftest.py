@@ -15,10 +15,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("CKPTENGINE_BUILD_DIR", ROOT / "build" / "release"))
-sys.path.insert(0, str(ROOT / "tests" / "chaos"))
+sys.path[:0] = [str(ROOT / "tests" / "chaos"), str(ROOT / "scripts")]
 
 from ckptengine import Engine, Error, Status  # noqa: E402
-from job import agent_pids, build_file, kill_process  # noqa: E402
+from processes import agent_pids, build_file, kill_process  # noqa: E402
 
 
 def build_file_of(name: str) -> Path:

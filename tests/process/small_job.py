@@ -7,7 +7,7 @@ import signal
 
 from ckptengine import Stage
 from conftest import together
-from job import kill_process
+from processes import kill_process
 
 RANKS = 4
 BYTES = 600_000  # several digest leaves for each part

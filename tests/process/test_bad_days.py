@@ -11,7 +11,8 @@ import time
 import pytest
 from ckptengine import Capture, Stage, Status
 from conftest import BUILD, refused, together
-from job import OPTIONS, build_file, kill_process
+from job import OPTIONS
+from processes import build_file, kill_process
 
 COMMIT_MS = 20_000
 

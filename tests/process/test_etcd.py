@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
-from pathlib import Path
 
 import pytest
 from ckptengine import Status
-from conftest import ROOT, build_file_of, refused
-from job import kill_process
+from conftest import build_file_of, refused
+from etcd import Etcd
 from small_job import RANKS, Job
-
-SCRIPT = ROOT / "scripts" / "etcd_server.sh"
 
 
 def wait_until(condition, what: str, seconds: float = 30) -> None:
@@ -25,50 +19,6 @@ def wait_until(condition, what: str, seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(0.02)
-
-
-class Etcd:
-    """Servers of one test; a start after the first one starts those that do not run."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.location = ""
-
-    def start(self, *options: str) -> str:
-        self.location = self._run("start", *options)
-        return self.location
-
-    def free(self) -> None:
-        self._run("free")
-
-    def stop(self) -> None:
-        self._run("stop")
-
-    def signal(self, number: int, member: int = 0) -> None:
-        kill_process(int((self.folder / str(member) / "pid").read_text()), number)
-
-    def fill(self) -> None:
-        """Until there is no room for anything more."""
-        for size in (1 << 20, 1 << 10):
-            value = base64.b64encode(bytes(size)).decode()
-            while self._put(base64.b64encode(b"hog").decode(), value):
-                pass
-
-    def _put(self, key: str, value: str) -> bool:
-        url = self.location.replace("etcd://", "http://") + "/v3/kv/put"
-        request = urllib.request.Request(url, json.dumps({"key": key, "value": value}).encode())
-        try:
-            with urllib.request.urlopen(request, timeout=20):
-                return True
-        except urllib.error.HTTPError as error:
-            assert b"space exceeded" in error.read()
-            return False
-
-    def _run(self, command: str, *options: str) -> str:
-        words = ["bash", SCRIPT, command, self.folder, *options]
-        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
 
 
 @pytest.fixture

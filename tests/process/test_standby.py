@@ -10,7 +10,7 @@ import time
 import pytest
 from ckptengine import Stage, Tier
 from conftest import BUILD, build_file_of, together
-from job import kill_process
+from processes import kill_process
 from small_job import BYTES, RANKS, Job, content
 
 DEADLINE_S = 30

@@ -10,7 +10,7 @@ import time
 import pytest
 from ckptengine import Status
 from conftest import BUILD, refused
-from job import build_file, kill_process
+from processes import build_file, kill_process
 
 AT_ONCE_S = 2  # far below the time that an agent is given to get ready
 

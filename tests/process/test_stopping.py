@@ -10,7 +10,7 @@ import time
 import pytest
 from ckptengine import Stage, Status
 from conftest import BUILD, refused, together
-from job import build_file
+from processes import build_file
 
 DEADLINE_S = 30
 

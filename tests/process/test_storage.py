@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ckptengine import Tier
 from conftest import ROOT, build_file_of, refused, together
-from job import kill_process
+from processes import kill_process
 from small_job import BYTES, RANKS, Job
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from ckptengine.torch import encode
-from job import build_file
+from processes import build_file
 from test_storage_format import BUILD, NAMES, ROOT, pack, random_tensor
 
 TIMEOUT_S = 60

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ckptengine import Stage
 from conftest import BUILD, refused, together
-from job import build_file
+from processes import build_file
 
 DEADLINE_S = 30
 HALF_OPEN = 1500
