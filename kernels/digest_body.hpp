@@ -106,7 +106,7 @@ CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
 // `count` stripes of a block, from its first.
 template <bool aligned>
 CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
-                                           std::int64_t at, unsigned lane, unsigned count) {
+                                              std::int64_t at, unsigned lane, unsigned count) {
   CKPT_UNROLL
   for (unsigned i = 0; i < stripes_per_block; ++i) {
     if (i == count) break;
@@ -134,7 +134,7 @@ CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, cons
 
 // One accumulator over a leaf above 240 bytes. `words` is the job's, or a copy that is nearer.
 CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
-                                          unsigned lane) {
+                                             unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)
                                                          : accumulate_stripes<false>(words, leaf, lane);
   const auto size = static_cast<std::int64_t>(leaf.size_bytes);

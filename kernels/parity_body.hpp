@@ -97,7 +97,9 @@ CKPT_ON_DEVICE Vector straddling(const Vector& first, const Vector& second, unsi
            static_cast<std::uint32_t>(high >> 32)}};
 }
 
-CKPT_ON_DEVICE const Vector& vector_at(const unsigned char* aligned) { return *reinterpret_cast<const Vector*>(aligned); }
+CKPT_ON_DEVICE const Vector& vector_at(const unsigned char* aligned) {
+  return *reinterpret_cast<const Vector*>(aligned);
+}
 
 // Bytes [at, at + 16) of `data`, as far as they are within [0, size); zeros elsewhere. `at` may be negative.
 CKPT_ON_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int64_t at) {
