@@ -1,6 +1,7 @@
 #include "agent/driver.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "agent/claims.hpp"
 #include "agent/message_codec.hpp"
@@ -255,6 +256,8 @@ void Driver::tell(const protocol::MemberChanged& changed, net::Reach reach) {
   const std::string node = node_name(changed.node);
   const std::string by = changed.by == protocol::no_node ? "" : node_name(changed.by);
   MemberNews news{parts_.options.job, "", node, by, ""};
+  const std::uint64_t epoch = core_.status().epoch;
+  if (std::exchange(lost_epoch_, epoch) != epoch) lost_.clear();  // a root tells anew what it finds
   switch (changed.change) {
     case protocol::Change::lost:
       chronicle_.note("node " + node + " does not answer any more: " + sentence_of(reach));

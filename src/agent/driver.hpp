@@ -135,7 +135,8 @@ class Driver : public TrainerRequests {
   std::deque<protocol::Event> events_;  // of the core thread's own making, handled before anything else
   bool handling_ = false;
   std::map<protocol::NodeId, coord::NodeEntry> nodes_;
-  std::map<protocol::NodeId, net::Reach> lost_;                                // members, as far as this agent has led
+  std::map<protocol::NodeId, net::Reach> lost_;  // members, as the root of that epoch
+  std::uint64_t lost_epoch_ = 0;
   std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> knocking_;  // at whose doors; what came since
   std::set<protocol::SlotRef> verifying_;
   Version committed_;

@@ -165,8 +165,8 @@ json Driver::status_json() const {
   for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
   json present = json::array(), missing_nodes = json::array(), stand_ins = json::array(), notices = json::array();
   json lost = json::array();
-  for (const auto& [node, reach] : lost_) {
-    if (status.is_root) lost.push_back({{"node", node_name(node)}, {"reason", name_of(reach)}});
+  if (status.is_root && status.epoch == lost_epoch_) {
+    for (const auto& [node, reach] : lost_) lost.push_back({{"node", node_name(node)}, {"reason", name_of(reach)}});
   }
   for (const protocol::StandIn& each : status.stand_ins)
     stand_ins.push_back({{"node", node_name(each.by.node)}, {"instead_of", node_name(each.lost)}});

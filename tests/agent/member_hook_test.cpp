@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "support.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -18,17 +18,13 @@ const MemberNews replaced{"job7", "replaced", "node2", "spare1", ""};
 
 class MemberHooks : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "hookXXXXXX";
-    directory = ::mkdtemp(pattern.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(directory); }
   std::string said() const {
     std::ostringstream text;
     text << std::ifstream(directory + "/said").rdbuf();
     return text.str();
   }
-  std::string directory;
+  const testing::ArenaDirectory folder;
+  const std::string& directory = folder.path();
 };
 
 TEST_F(MemberHooks, TellACommandByItsEnvironment) {

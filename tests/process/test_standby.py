@@ -10,7 +10,7 @@ import time
 import pytest
 from ckptengine import Stage, Tier
 from conftest import BUILD, build_file_of, together
-from processes import kill_process
+from job import kill_process
 from small_job import BYTES, RANKS, Job, content
 
 DEADLINE_S = 30
@@ -110,14 +110,18 @@ def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
     assert agent["standby"] and agent["segments"] == [] and agent["ranks"] == []
 
 
-def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back(cluster, tmp_path):
+@pytest.mark.parametrize("leads", [True, False])
+def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
-    (pid,) = cluster.agents("n2")
+    leader = await_status(cluster, "n0", lambda agent: agent["root"] in NODES)["root"]
+    stopped = leader if leads else next(node for node in NODES if node != leader)
+    other = next(node for node in NODES if node != stopped)
+    (pid,) = cluster.agents(stopped)
     kill_process(pid, signal.SIGSTOP)
-    await_status(cluster, "n0", replaced("n2"))
-    await_told(told, ["lost n2 silent", "replaced n2 spare"])
+    await_status(cluster, other, replaced(stopped))
+    await_told(told, [f"lost {stopped} silent", f"replaced {stopped} spare"])
     kill_process(pid, signal.SIGCONT)
-    await_told(told, ["lost n2 silent", "replaced n2 spare", "returned n2"])
+    await_told(told, [f"lost {stopped} silent", f"replaced {stopped} spare", f"returned {stopped}"])
     job.commit(2)
     await_status(cluster, "spare", lambda agent: not any(s["slots"][0]["version"] for s in agent["segments"]))
