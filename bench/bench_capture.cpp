@@ -2,7 +2,7 @@
 // threads between pre-faulted memory. Both sides take turns in one process; medians are compared. The state is GPT-2's
 // tensor list in float32, with as many layers as fill the size. Each ratio is the worst over the sizes.
 //
-// Ours is the trainer's shipped path: Capture::begin() and finish() (what snapshot() and before_update() call) into
+// Ours is the trainer's shipped path: Capture::begin() and release() (what snapshot() and before_update() call) into
 // slots of a segment in tmpfs, in turn, and HostDevice::load(). Theirs is one memcpy per tensor, the bytes in equal
 // shares over the threads.
 
@@ -59,14 +59,14 @@ class Trainer {
     const std::uint64_t sequence = ++iteration_;
     const auto slot = static_cast<std::uint8_t>(sequence % slots);
     control_->grant({sequence, {slot, slot}});
-    capture_.begin(*capture_.unused_grant(), Version(1, static_cast<std::int64_t>(sequence)), state());
-    if (!capture_.finish(Deadline::in_ms(60'000))) std::abort();
+    capture_.begin(*capture_.unused_grant(), Version(1, static_cast<std::int64_t>(sequence)), state(), nullptr);
+    if (!capture_.release({}, Deadline::in_ms(60'000), [](bool) {})) std::abort();
     newest_ = slot;
   }
   void restore() {
     const auto slot = slots_->front().slot(newest_);
     const auto manifest = slot.read();
-    if (!manifest || device_.load(plan(), {slot.data(), manifest->leaves.data()})) std::abort();
+    if (!manifest || device_.load(plan(), {slot.data(), manifest->leaves.data()}, nullptr)) std::abort();
   }
 
  private:

@@ -21,7 +21,7 @@ class Restore {
   void run() {
     fetcher_.fetch();
     const auto manifest = fetcher_.slot().read();
-    if (!manifest || device_.load(state_.plan(), {fetcher_.slot().data(), manifest->leaves.data()})) {
+    if (!manifest || device_.load(state_.plan(), {fetcher_.slot().data(), manifest->leaves.data()}, nullptr)) {
       throw std::runtime_error("the restored bytes are not what was fetched");
     }
   }

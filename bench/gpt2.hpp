@@ -66,7 +66,7 @@ inline Memory touched(std::size_t size_bytes) {
 // The tensors of one rank, registered.
 class Gpt2State {
  public:
-  Gpt2State(std::size_t total_bytes, const device::Device& device) {
+  Gpt2State(std::size_t total_bytes, device::Device& device) {
     for (const NamedTensor& tensor : gpt2(total_bytes)) {
       memory_.push_back(touched(bytes_of(tensor)));
       registry_.add({tensor.name.c_str(), memory_.back().get(), CKPT_F32, tensor.shape.data(),

@@ -68,7 +68,7 @@ typedef enum ckpt_dtype {
 
 typedef enum ckpt_memory {
   CKPT_HOST = 0,
-  CKPT_DEVICE = 1 /* CUDA device memory; CKPT_ERR_INVALID where no CUDA backend is there */
+  CKPT_DEVICE = 1 /* CUDA device memory, of one GPU per engine; CKPT_ERR_INVALID where build or machine has no CUDA */
 } ckpt_memory;
 
 /* When a tensor is captured, and with it which of the rank's two shards it belongs to. */
@@ -204,6 +204,24 @@ CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 #define CKPT_COMM_STREAMS 8
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t stream);
+
+/* The same three for state in CUDA device memory, of one GPU for each engine. A stream is a cudaStream_t (a CUstream)
+ * of that GPU; null is the legacy default stream, which is also what the functions above take for it.
+ *
+ * ckpt_restore_on() comes after what is on `stream`, and returns when the tensors hold the state, for every stream.
+ *
+ * ckpt_snapshot_on() captures the state as it is after what is on `stream` at this moment: let it wait for other
+ * streams that update. What is enqueued on `stream` afterwards may change the CKPT_AT_ONCE tensors. Tensors in host
+ * memory are captured when it returns, CKPT_OVERLAPPED ones too.
+ *
+ * ckpt_before_update_on() lets what is enqueued on the `count` streams afterwards change the CKPT_OVERLAPPED tensors,
+ * and whatever waits for that; name every stream that writes them. The host does not wait: the streams do, on the GPU.
+ * The snapshot becomes known to the agent when its copy has ended; until then ckpt_snapshot() is CKPT_ERR_SKIPPED. A
+ * copy that fails after this call is told by ckpt_wait() and ckpt_stats(); after an error that ends a CUDA context
+ * every later snapshot is refused with CKPT_ERR_SYSTEM, and training goes on as far as CUDA lets it. */
+CKPT_API ckpt_status ckpt_restore_on(ckpt_engine* engine, void* stream, ckpt_restored* result);
+CKPT_API ckpt_status ckpt_snapshot_on(ckpt_engine* engine, int64_t iteration, void* stream);
+CKPT_API ckpt_status ckpt_before_update_on(ckpt_engine* engine, void* const* streams, size_t count);
 
 /* How far the snapshot of `iteration` has come. */
 CKPT_API ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);

@@ -161,25 +161,29 @@ class Engine {
   // Brings the newest state that every rank can get into the registered tensors, verified; not found is a fresh start.
   // Once, before the first snapshot. Blocks at most the option `restore_timeout_ms`. Throws Error; the tensors are
   // undefined then, but nothing stored is lost.
-  Restored restore() {
+  // `stream` is a cudaStream_t, for tensors in device memory: see ckpt_restore_on().
+  Restored restore(void* stream = nullptr) {
     Restored restored{};
-    detail::check(ckpt_restore(engine_, &restored));
+    detail::check(ckpt_restore_on(engine_, stream, &restored));
     restored.message = ckpt_last_error();
     return restored;
   }
 
   // Starts the snapshot of `iteration`, after all of its updates, and returns at once. Throws Error for wrong use alone
   // (CKPT_ERR_INVALID: iterations that go backwards, no restore(), no tensors).
-  Ticket snapshot(std::int64_t iteration) {
-    const ckpt_status status = ckpt_snapshot(engine_, iteration);
+  // With tensors in device memory, as they are behind what is on `stream`: see ckpt_snapshot_on().
+  Ticket snapshot(std::int64_t iteration, void* stream = nullptr) {
+    const ckpt_status status = ckpt_snapshot_on(engine_, iteration, stream);
     if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());
     return {engine_, iteration, status, ckpt_last_error()};
   }
 
   // Call before the next change of registered tensors: blocks until the last snapshot is captured. CKPT_ERR_DISCARDED
   // when it could not be; training is not affected.
-  ckpt_status before_update() {
-    const ckpt_status status = ckpt_before_update(engine_);
+  ckpt_status before_update() { return before_update({nullptr}); }
+  // With tensors in device memory: makes these streams wait, not the host. Name all that change them.
+  ckpt_status before_update(std::initializer_list<void*> streams) {
+    const ckpt_status status = ckpt_before_update_on(engine_, std::data(streams), streams.size());
     if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());
     return status;
   }

@@ -106,6 +106,9 @@ class Engine:
 
     Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
 
+    A stream is the handle of a CUDA stream as an integer, as `torch.cuda.Stream.cuda_stream` is; 0 is the legacy
+    default stream. Where no tensor is in device memory, streams mean nothing.
+
     One thread at a time (the training thread), except Ticket, stage(), stats(), comm_begin(), comm_end() and
     communication(). Registered memory is kept alive until it is moved, unregistered or the engine is closed. Every
     method raises Error on failure, except snapshot().
@@ -175,11 +178,11 @@ class Engine:
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")
 
-    def restore(self) -> Restored:
-        """Brings back, into the registered memory, the newest version that every rank can get. All ranks call it,
-        before their first snapshot."""
+    def restore(self, stream: int = 0) -> Restored:
+        """Brings back, into the registered memory, the newest version that every rank can get, after what is on
+        `stream`. All ranks call it, before their first snapshot."""
         c = _abi.CRestored()
-        self._check(self._library.ckpt_restore(self._open(), byref(c)))
+        self._check(self._library.ckpt_restore_on(self._open(), stream, byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
         return Restored(
             found=bool(c.found),
@@ -198,20 +201,23 @@ class Engine:
 
     # ---- per iteration ----
 
-    def snapshot(self, iteration: int) -> Ticket:
-        """Starts the snapshot of `iteration`, after all of its updates. Never raises because a snapshot was skipped or
-        failed: the ticket says so, and the log does. Raises Error (INVALID) for a wrong call."""
-        status = Status(self._library.ckpt_snapshot(self._open(), iteration))
+    def snapshot(self, iteration: int, stream: int = 0) -> Ticket:
+        """Starts the snapshot of `iteration`, after all of its updates, those on `stream` included. Never raises
+        because a snapshot was skipped or failed: the ticket says so, and the log does. Raises Error (INVALID) for a
+        wrong call."""
+        status = Status(self._library.ckpt_snapshot_on(self._open(), iteration, stream))
         message = self._library.last_error()  # with OK: what became of the snapshot before this one
         if status is Status.INVALID:
             raise Error(status, message)
         self._report(Status.DISCARDED if message and status is Status.OK else status, message)
         return Ticket(self, iteration, status, message)
 
-    def before_update(self) -> bool:
-        """Call before the next change of the overlapped tensors: blocks until they are captured. Never raises because
-        the capture failed; True when there is nothing to complain about."""
-        status = Status(self._library.ckpt_before_update(self._open()))
+    def before_update(self, streams: Sequence[int] = (0,)) -> bool:
+        """Call before the next change of the overlapped tensors: blocks until they are captured; where they are in
+        device memory, makes `streams` wait instead, which must be all that change them. Never raises because the
+        capture failed; True when there is nothing to complain about."""
+        handles = (ctypes.c_void_p * len(streams))(*streams)
+        status = Status(self._library.ckpt_before_update_on(self._open(), handles, len(streams)))
         if status is Status.OK:
             return True
         message = self._library.last_error()

@@ -330,6 +330,10 @@ const std::array keys = {
         "the state is at the first snapshot."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
                                                 "Threads that copy and digest host tensors."),
+    entry<&Options::gpu_staging_bytes, Bytes>(
+        "gpu_staging_bytes", "128MiB", "", engine, 0,
+        "Memory of the GPU through which its tensors are copied; as much as the main shard lets the next update go on "
+        "as soon as the state is copied within the GPU. Less is taken where less is free."),
     entry<&Options::schedule, Sending>(
         "schedule", "idle", "", agent,
         0,

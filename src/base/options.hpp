@@ -53,6 +53,7 @@ struct Options {
   std::int64_t storage_timeout_ms;
   std::uint64_t slot_bytes;
   std::uint32_t copy_threads;
+  std::uint64_t gpu_staging_bytes;
   SendMode schedule;
   std::uint32_t profile_iterations;
   std::uint64_t chunk_bytes;

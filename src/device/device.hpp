@@ -1,15 +1,18 @@
-// Where tensors live, and how their bytes get into a slot and back. One interface for host memory and, later, CUDA.
+// Where tensors live, and how their bytes get into a slot and back. One interface for host memory and for CUDA.
 //
-// A device belongs to one engine and is used by one thread, the training thread. Nothing throws but the constructors
-// and plan(). While a started copy runs, plan, tensors and destination belong to the device: until finish() has
-// returned true or cancel() has returned.
+// A device belongs to one engine and is used by one thread, the training thread. While a started copy runs, plans,
+// tensors and destination belong to the device: until `done` has been called or cancel() has returned.
+//
+// A stream is a CUstream, null for the legacy default one; the host's device knows none and ignores it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -21,14 +24,20 @@ namespace ckpt::device {
 // The tensors of one shard in the order of its layout. Made once per layout, used every iteration. Immutable.
 class Plan {
  public:
-  using Region = kernels::Target;  // of a tensor; null only where its size is 0
-  explicit Plan(std::vector<Region> regions);
+  // Of a tensor; null only where its size is 0.
+  struct Region {
+    std::byte* data = nullptr;
+    std::size_t size_bytes = 0;
+    ckpt_memory memory = CKPT_HOST;
+  };
+  explicit Plan(const std::vector<Region>& regions);
 
   // Of `size_bytes` of the packed bytes from `first_byte` on.
   Plan slice(std::uint64_t first_byte, std::uint64_t size_bytes) const;
 
   const std::vector<kernels::Source>& sources() const { return sources_; }
   const std::vector<kernels::Target>& targets() const { return targets_; }
+  const std::vector<ckpt_memory>& memories() const { return memories_; }
   const std::vector<std::size_t>& offsets() const { return offsets_; }
   std::size_t length_bytes() const { return offsets_.back(); }
   std::size_t leaves() const { return kernels::leaf_count(length_bytes()); }
@@ -36,6 +45,7 @@ class Plan {
  private:
   std::vector<kernels::Source> sources_;
   std::vector<kernels::Target> targets_;
+  std::vector<ckpt_memory> memories_;
   std::vector<std::size_t> offsets_;
 };
 
@@ -52,30 +62,52 @@ struct ConstPacked {
   const std::uint64_t* digests;
 };
 
+// Host memory that the engine has mapped.
+struct Range {
+  std::byte* data;
+  std::size_t size_bytes;
+};
+
+using Stream = void*;
+
 class Device {
  public:
   virtual ~Device() = default;
 
-  // Whether tensors in this kind of memory can be registered.
-  virtual bool reaches(ckpt_memory memory) const = 0;
+  // Gets ready for tensors in this kind of memory, of which `data` is one. Throws Failure where they are out of reach;
+  // its sentence follows after a tensor's name.
+  virtual void reach(ckpt_memory memory, const void* data) = 0;
+  // From now on pieces go to these ranges, and not to the ones before, which may be unmapped afterwards. Not while a
+  // copy runs. Does not throw: where it fails, the device is broken().
+  virtual void attach(std::vector<Range> ranges) = 0;
+  // Whether nothing can be captured any more, at least until the next attach(); failure() says why.
+  virtual bool broken() const = 0;
+  // One sentence about what failed last; empty if nothing did.
+  virtual std::string failure() const = 0;
 
-  // Copies and digests before it returns (CUDA: before anything later on the caller's stream).
-  virtual void capture(const Plan& plan, Packed to) = 0;
-
-  // Starts to copy and digest up to plans_max pieces, and returns. One start() at a time.
+  // Starts to copy and digest up to plans_max pieces, and copies one more before it returns (CUDA: before anything
+  // later on `stream`). CUDA: all of it after what was enqueued on `stream` before. One start() at a time; does not
+  // throw.
   struct Copy {
     const Plan* plan = nullptr;
     Packed to{};
   };
-  virtual void start(std::span<const Copy> copies) = 0;
-  // Waits until the started copy is whole; false when the deadline passed first. True when none was started.
-  virtual bool finish(Deadline deadline) = 0;
-  // Gives the started copy up. When it returns, nothing reads the tensors or writes the destination any more.
+  virtual void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) = 0;
+
+  // The tensors may change afterwards: on the host once this returns, which waits for the copy; with CUDA by what is
+  // enqueued on `streams` from then on, and the host does not wait. `done` is called once, with whether the pieces are
+  // whole: before this returns, or later on a thread of the device; it does not throw. False, and `done` is not called,
+  // where the copy did not end before the deadline or failed: cancel() it.
+  using Done = std::function<void(bool whole)>;
+  virtual bool release(std::span<const Stream> streams, Deadline deadline, Done done) = 0;
+  // Gives the started copy up. When it returns, nothing reads the tensors or writes the destination any more, and
+  // `done` is not called any more.
   virtual void cancel() = 0;
 
-  // Copies a piece back into the tensors, each leaf verified first. Returns the number of a leaf that does not match,
-  // and then leaves the tensors undefined.
-  virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from) = 0;
+  // Copies a piece back into the tensors, after what was enqueued on `stream` before, and returns when they hold it;
+  // each leaf is verified. Returns the number of a leaf that does not match; the tensors are undefined then. Throws
+  // Failure.
+  virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
 };
 
 }  // namespace ckpt::device

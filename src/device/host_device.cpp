@@ -3,30 +3,17 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/error.hpp"
+
 namespace ckpt::device {
 
-Plan::Plan(std::vector<Region> regions) : targets_(std::move(regions)) {
-  sources_.reserve(targets_.size());
-  for (const Region& region : targets_) sources_.push_back({region.data, region.size_bytes});
-  offsets_ = kernels::segment_offsets(std::span<const kernels::Source>(sources_));
+void HostDevice::reach(ckpt_memory memory, const void*) {
+  if (memory != CKPT_HOST)
+    throw Failure(CKPT_ERR_INVALID,
+                  "is in device memory, but this build of ckptengine has no CUDA backend; register a host copy");
 }
 
-void HostDevice::capture(const Plan& plan, Packed to) {
-  kernels::gather_leaves(plan.sources(), plan.offsets(), to.data, 0, plan.leaves(), to.digests);
-}
-
-Plan Plan::slice(std::uint64_t first_byte, std::uint64_t size_bytes) const {
-  const std::uint64_t end = first_byte + size_bytes;
-  std::vector<Region> regions;
-  for (std::size_t i = 0; i < targets_.size(); ++i) {
-    const std::uint64_t from = std::max<std::uint64_t>(offsets_[i], first_byte);
-    const std::uint64_t to = std::min<std::uint64_t>(offsets_[i] + targets_[i].size_bytes, end);
-    if (from < to) regions.push_back({targets_[i].data + (from - offsets_[i]), to - from});
-  }
-  return Plan(std::move(regions));
-}
-
-void HostDevice::start(std::span<const Copy> copies) {
+void HostDevice::start(std::span<const Copy> copies, const Copy& at_once, Stream) {
   copy_count_ = std::min(copies.size(), plans_max);
   std::size_t leaves = 0;
   for (std::size_t i = 0; i < copy_count_; ++i) {
@@ -37,6 +24,14 @@ void HostDevice::start(std::span<const Copy> copies) {
     copy_leaves(first, last);
     return true;
   });
+  kernels::gather_leaves(at_once.plan->sources(), at_once.plan->offsets(), at_once.to.data, 0, at_once.plan->leaves(),
+                         at_once.to.digests);
+}
+
+bool HostDevice::release(std::span<const Stream>, Deadline deadline, Done done) {
+  if (!pool_.wait(deadline)) return false;
+  done(true);
+  return true;
 }
 
 // The leaves of all copies are counted through.
@@ -52,7 +47,7 @@ void HostDevice::copy_leaves(std::size_t first, std::size_t last) const {
   }
 }
 
-std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from) {
+std::optional<std::size_t> HostDevice::load(const Plan& plan, ConstPacked from, Stream) {
   constexpr std::size_t none = SIZE_MAX;
   std::atomic<std::size_t> bad_leaf{none};
   pool_.start(plan.leaves(), [&](std::size_t first, std::size_t last) {

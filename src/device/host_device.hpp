@@ -13,12 +13,14 @@ class HostDevice : public Device {
   // Keeps `copy_threads` threads, asleep between copies.
   explicit HostDevice(unsigned copy_threads) : pool_(copy_threads) {}
 
-  bool reaches(ckpt_memory memory) const override { return memory == CKPT_HOST; }
-  void capture(const Plan& plan, Packed to) override;
-  void start(std::span<const Copy> copies) override;
-  bool finish(Deadline deadline) override { return pool_.wait(deadline); }
+  void reach(ckpt_memory memory, const void* data) override;
+  void attach(std::vector<Range>) override {}
+  bool broken() const override { return false; }
+  std::string failure() const override { return {}; }
+  void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override;
+  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override { pool_.cancel(); }
-  std::optional<std::size_t> load(const Plan& plan, ConstPacked from) override;
+  std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
 
  private:
   void copy_leaves(std::size_t first, std::size_t last) const;

@@ -3,15 +3,15 @@
 #include <unistd.h>
 
 #include <new>
+#include <span>
 
 #include "base/error.hpp"
-#include "device/host_device.hpp"
+#include "device/open_device.hpp"
 #include "engine/engine.hpp"
 #include "engine/fork_guard.hpp"
 
 struct ckpt_engine {
-  explicit ckpt_engine(const ckpt::Options& options)
-      : engine(options, std::make_unique<ckpt::device::HostDevice>(options.copy_threads)) {}
+  explicit ckpt_engine(const ckpt::Options& options) : engine(options, ckpt::device::open_device(options)) {}
   ckpt::engine::ForkGuard fork_guard;
   ckpt::engine::Engine engine;
 };
@@ -139,21 +139,37 @@ ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json) {
 }
 
 ckpt_status ckpt_restore(ckpt_engine* engine, ckpt_restored* result) {
+  return ckpt_restore_on(engine, nullptr, result);
+}
+
+ckpt_status ckpt_restore_on(ckpt_engine* engine, void* stream, ckpt_restored* result) {
   std::string message;
   const ckpt_status status = on_engine(engine, [&](auto& self) -> Outcome {
     need(result != nullptr, "the place for the result");
-    *result = self.restore(message);
+    *result = self.restore(message, stream);
     return {};
   });
   return status == CKPT_OK && !message.empty() ? fail(CKPT_OK, message.c_str()) : status;
 }
 
 ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration) {
-  return on_engine(engine, [&](auto& self) { return self.snapshot(iteration); });
+  return ckpt_snapshot_on(engine, iteration, nullptr);
+}
+
+ckpt_status ckpt_snapshot_on(ckpt_engine* engine, int64_t iteration, void* stream) {
+  return on_engine(engine, [&](auto& self) { return self.snapshot(iteration, stream); });
 }
 
 ckpt_status ckpt_before_update(ckpt_engine* engine) {
-  return on_engine(engine, [](auto& self) { return self.before_update(); });
+  void* const legacy_default = nullptr;
+  return ckpt_before_update_on(engine, &legacy_default, 1);
+}
+
+ckpt_status ckpt_before_update_on(ckpt_engine* engine, void* const* streams, size_t count) {
+  return on_engine(engine, [&](auto& self) {
+    need(streams != nullptr || count == 0, "the list of streams");
+    return self.before_update(std::span(streams, count));
+  });
 }
 
 ckpt_status ckpt_discard(ckpt_engine* engine) {

@@ -19,7 +19,14 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
 }  // namespace
 
 void Capture::attach(Session session) {
+  device_.attach({});  // before the slots are unmapped
   session_ = std::move(session);
+  if (session_.slots) {
+    std::vector<device::Range> ranges;
+    for (const arena::Segment& slots : *session_.slots)
+      ranges.push_back({slots.mapping().data(), slots.mapping().size_bytes()});
+    device_.attach(std::move(ranges));
+  }
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
 }
 
@@ -43,7 +50,7 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
   return std::nullopt;
 }
 
-void Capture::begin(const arena::Grant& grant, Version version, const RankState& state) {
+void Capture::begin(const arena::Grant& grant, Version version, const RankState& state, device::Stream stream) {
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, protocol::captures_max> copies;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -56,8 +63,7 @@ void Capture::begin(const arena::Grant& grant, Version version, const RankState&
   session_.control->attempted(version.iteration());
   active_ = {grant, version, &state};
   const std::size_t parts = slots.size() - 1;  // and the private shard
-  device_.start(std::span(copies).first(parts));
-  device_.capture(*copies[parts].plan, copies[parts].to);
+  device_.start(std::span(copies).first(parts), copies[parts], stream);
 }
 
 std::uint64_t Capture::length_bytes() const {
@@ -80,8 +86,21 @@ void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::ui
              .world_size = world_size_});
 }
 
-bool Capture::finish(Deadline deadline) {
-  if (!device_.finish(deadline)) return false;
+bool Capture::release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed) {
+  sealed_ = std::move(sealed);
+  return device_.release(streams, deadline, [this](bool whole) { over(whole); });
+}
+
+// On any thread.
+void Capture::over(bool whole) {
+  if (whole) seal();
+  session_.control->capturing(Version());
+  session_.control->ring_agent();
+  active_.reset();
+  sealed_(whole);
+}
+
+void Capture::seal() {
   const arena::Grant grant = active_->grant;
   Slots& slots = *session_.slots;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -89,15 +108,11 @@ bool Capture::finish(Deadline deadline) {
     publish(slots[i].writable_slot(slot), active_->state->captured[i], written_layouts_[i][slot]);
   }
   session_.control->used_grant(grant.sequence);
-  session_.control->capturing(Version());
-  session_.control->ring_agent();
-  active_.reset();
-  return true;
 }
 
 void Capture::cancel() {
+  device_.cancel();  // first: until it returns, the device may end the capture
   if (!active_) return;
-  device_.cancel();
   session_.control->capturing(Version());
   active_.reset();
 }

@@ -1,12 +1,15 @@
-// One rank's capture of one iteration into the slots that the agent granted: begun in snapshot(), finished in
-// before_update().
+// One rank's capture of one iteration into the slots that the agent granted: begun in snapshot(), released in
+// before_update(), and sealed when the copy is whole: in before_update() too, or later on a thread of the device.
 //
-// Used by the training thread. No system calls but one futex wake in each, no locks, no allocation.
+// Used by the training thread; from a release() that returned true until `sealed` is called, by nobody. Host tensors:
+// no system calls but one futex wake in each, no locks, no allocation.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 
 #include "device/device.hpp"
 #include "engine/registry.hpp"
@@ -24,6 +27,8 @@ class Capture {
 
   // Captures into these slots from now on. Not while active().
   void attach(Session session);
+  // Lets go of the slots.
+  void detach() { attach({}); }
   const Session& session() const { return session_; }
 
   // The agent's leave to capture, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for one that
@@ -32,15 +37,18 @@ class Capture {
   // Whether the state fits the slots; a sentence if not.
   std::optional<std::string> misfit(const RankState& state) const;
 
-  // Copies the private shard and starts to copy the main one's parts. `state` stays unchanged until the capture is
-  // over.
-  void begin(const arena::Grant& grant, Version version, const RankState& state);
+  // Starts to copy the main shard's parts and copies the private one, as Device::start() does. `state` stays unchanged
+  // until the capture is over.
+  void begin(const arena::Grant& grant, Version version, const RankState& state, device::Stream stream);
   bool active() const { return active_.has_value(); }
   Version version() const { return active_->version; }
   std::uint64_t length_bytes() const;
 
-  // Waits for the copy, seals the slots and tells the agent. False when the deadline passed first: still active.
-  bool finish(Deadline deadline);
+  // What is enqueued on `streams` next, or done by the host, may change the tensors. When the copy is whole the slots
+  // are sealed, the agent is told, and `sealed(true)` is called; `sealed(false)` where it failed, and the capture is
+  // given up. False when it failed or the deadline passed before: still active, and `sealed` is not called.
+  using Sealed = std::function<void(bool whole)>;
+  bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
   // Gives up what is active. The grant stays unused.
   void cancel();
 
@@ -53,12 +61,15 @@ class Capture {
   // Which layout text this engine wrote to each slot, so that it is written once and not every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
 
+  void over(bool whole);
+  void seal();
   void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;
 
   device::Device& device_;
   const std::uint32_t world_size_;
   Session session_;
   std::optional<Active> active_;
+  Sealed sealed_;
   std::array<WrittenLayouts, protocol::captures_max> written_layouts_{};  // by segment
 };
 

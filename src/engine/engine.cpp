@@ -3,6 +3,11 @@
 #include "base/error.hpp"
 
 namespace ckpt::engine {
+namespace {
+
+constexpr std::int64_t seal_timeout_ms = 60'000;  // the device gives up earlier
+
+}  // namespace
 
 Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
     : options_(options),
@@ -13,8 +18,9 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
 
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
-  if (capture_.active() && !capture_.finish(deadline)) capture_.cancel();
-  capture_.attach({});
+  if (open_capture()) release({}, deadline);
+  if (!sealing_.wait(deadline) || capture_.active()) capture_.cancel();
+  capture_.detach();
   link_.leave(deadline);
 }
 
@@ -27,6 +33,10 @@ void Engine::on_words(const arena::Control& control) {
 }
 
 void Engine::check_no_capture(const char* call) const {
+  if (!sealing_.wait(Deadline::in_ms(seal_timeout_ms)))
+    throw Failure(CKPT_ERR_TIMEOUT, std::string(call) +
+                                        " waited for the last snapshot to be copied from the GPU, which "
+                                        "took longer than a minute; is the GPU hung?");
   if (capture_.active())
     throw Failure(CKPT_ERR_INVALID, std::string(call) + " came between snapshot(" +
                                         std::to_string(capture_.version().iteration()) +
@@ -40,7 +50,7 @@ void Engine::register_tensor(const ckpt_tensor& tensor) {
 
 void Engine::move_tensor(const std::string& name, void* data) {
   check_no_capture("move_tensor()");
-  registry_.move(name, data);
+  registry_.move(name, data, *device_);
 }
 
 void Engine::unregister_tensor(const std::string& name) {

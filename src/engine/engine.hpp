@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "base/error.hpp"
@@ -15,6 +16,7 @@
 #include "engine/agent_link.hpp"
 #include "engine/capture.hpp"
 #include "engine/registry.hpp"
+#include "engine/sealing.hpp"
 #include "engine/stored.hpp"
 #include "engine/tickets.hpp"
 
@@ -39,10 +41,10 @@ class Engine {
 
   const std::string& stored_layout();
   // `message` gets what is to be said about a state that is behind or of unknown standing.
-  ckpt_restored restore(std::string& message);
+  ckpt_restored restore(std::string& message, device::Stream stream = nullptr);
 
-  Outcome snapshot(std::int64_t iteration);
-  Outcome before_update();
+  Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
+  Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
 
   // Around each communication of training. `stream` is checked.
@@ -59,7 +61,7 @@ class Engine {
   // restore.cpp
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
-  std::optional<CorruptPiece> load();
+  std::optional<CorruptPiece> load(device::Stream stream);
 
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;
@@ -67,7 +69,11 @@ class Engine {
   void not_taken(std::int64_t iteration, ckpt_status why);
   void follow_session();
   Outcome discard_forgotten();
-  Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at);
+  Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
+  // Whether one was begun and not released.
+  bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
+  bool release(std::span<const device::Stream> streams, Deadline deadline);
+  void sealed(bool whole);
   void check_no_capture(const char* call) const;
 
   const Options options_;
@@ -75,12 +81,20 @@ class Engine {
   Registry registry_;
   Tickets tickets_;
   Capture capture_;
+  // The capture that is being sealed.
+  struct Released {
+    std::int64_t iteration;
+    std::uint64_t bytes;
+    Clock::time_point called_at;
+  } released_{};
+  Sealing sealing_;
   std::optional<Stored> stored_;  // between the agent's answer and restore()
   std::string stored_layout_;
   std::atomic<std::uint64_t> incarnation_{0};  // 0: not restored yet
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
+  std::string failure_;  // what an Outcome's text points to
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;

@@ -32,26 +32,34 @@ void check_memory(const std::string& label, const void* data, std::uint64_t size
     refuse(label + " has " + std::to_string(size_bytes) + " bytes but a null pointer; give the address of its data");
 }
 
+void check_reach(const std::string& label, ckpt_memory memory, const void* data, device::Device& device) {
+  if (data == nullptr) return;
+  try {
+    device.reach(memory, data);
+  } catch (const Failure& failure) {
+    throw Failure(failure.status(), label + " " + failure.what());
+  }
+}
+
 }  // namespace
 
-void Registry::add(const ckpt_tensor& tensor, const device::Device& device) {
+void Registry::add(const ckpt_tensor& tensor, device::Device& device) {
   const std::string name = checked_name(tensor.name);
   const std::string label = "tensor \"" + name + "\"";
   if (tensors_.contains(name))
     refuse(label + " is registered already; unregister it first, or move it to tell its new address");
   if (!within(tensor.dtype, CKPT_C64)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
   if (!within(tensor.memory, CKPT_DEVICE)) refuse(label + " has an unknown memory kind; use one of ckpt_memory");
-  if (!device.reaches(tensor.memory))
-    refuse(label + " is in device memory, but this build of ckptengine has no CUDA backend; register a host copy");
   if (!within(tensor.capture, CKPT_AT_ONCE)) refuse(label + " has an unknown way of capture; use one of ckpt_capture");
   if (tensor.ndim < 0 || tensor.ndim > extents_max || (tensor.ndim > 0 && tensor.shape == nullptr))
     refuse(label + " needs a shape of 0 to 16 extents");
 
-  Tensor added{{name, tensor.dtype, {}, 0, 0}, static_cast<std::byte*>(tensor.data), tensor.capture};
+  Tensor added{{name, tensor.dtype, {}, 0, 0}, static_cast<std::byte*>(tensor.data), tensor.memory, tensor.capture};
   if (tensor.ndim > 0) added.entry.shape.assign(tensor.shape, tensor.shape + tensor.ndim);
   const auto size_bytes = arena::tensor_bytes(tensor.dtype, added.entry.shape);
   if (!size_bytes) refuse(label + " has a negative extent or an impossible size; correct its shape");
   check_memory(label, tensor.data, *size_bytes);
+  check_reach(label, tensor.memory, tensor.data, device);
   added.entry.size_bytes = *size_bytes;
   tensors_.emplace(name, std::move(added));
   layout_changed_ = memory_changed_ = true;
@@ -63,10 +71,11 @@ Registry::Tensors::iterator Registry::find(const std::string& name) {
   return found;
 }
 
-void Registry::move(const std::string& name, void* data) {
+void Registry::move(const std::string& name, void* data, device::Device& device) {
   Tensor& tensor = find(name)->second;
   check_memory("tensor \"" + name + "\"", data, tensor.entry.size_bytes);
   if (tensor.data == data) return;
+  check_reach("tensor \"" + name + "\"", tensor.memory, data, device);
   tensor.data = static_cast<std::byte*>(data);
   memory_changed_ = true;
 }
@@ -85,12 +94,16 @@ void Registry::lay_out(ShardState& shard, ckpt_capture capture) const {
   shard.layout_hash = arena::layout_hash(shard.layout_text);
 }
 
+device::Plan::Region Registry::region_of(const Tensor& tensor) {
+  return {tensor.data, tensor.entry.size_bytes, tensor.memory};
+}
+
 void Registry::plan(ShardState& shard) const {
   std::vector<device::Plan::Region> regions;
   regions.reserve(shard.layout.entries.size());
   for (const arena::LayoutEntry& entry : shard.layout.entries)
-    regions.push_back({tensors_.find(entry.name)->second.data, entry.size_bytes});
-  shard.plan = device::Plan(std::move(regions));
+    regions.push_back(region_of(tensors_.find(entry.name)->second));
+  shard.plan = device::Plan(regions);
 }
 
 void Registry::plan_captures() {

@@ -52,8 +52,8 @@ class Registry {
   void share(const protocol::Share& share);
 
   // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory is taken.
-  void add(const ckpt_tensor& tensor, const device::Device& device);
-  void move(const std::string& name, void* data);
+  void add(const ckpt_tensor& tensor, device::Device& device);
+  void move(const std::string& name, void* data, device::Device& device);
   void remove(const std::string& name);
 
   bool empty() const { return tensors_.empty(); }
@@ -64,10 +64,12 @@ class Registry {
   struct Tensor {
     arena::LayoutEntry entry;
     std::byte* data;
+    ckpt_memory memory;
     ckpt_capture capture;
   };
   using Tensors = std::map<std::string, Tensor, std::less<>>;
 
+  static device::Plan::Region region_of(const Tensor& tensor);
   Tensors::iterator find(const std::string& name);
   void lay_out(ShardState& shard, ckpt_capture capture) const;
   void plan(ShardState& shard) const;

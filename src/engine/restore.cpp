@@ -14,10 +14,11 @@ nlohmann::json report_of(const CorruptPiece& corrupt) {
   return {{"type", "corrupt"}, {"shard", corrupt.shard}, {"version", corrupt.version.word()}, {"leaf", corrupt.leaf}};
 }
 
-std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored) {
+std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
+                                       device::Stream stream) {
   const auto range = arena::range_of(protocol::parse_part(stored.manifest.shard), shard.length_bytes());
   const auto leaf = device.load(shard.plan.slice(range.first_byte, range.size_bytes),
-                                {stored.slot.data(), stored.manifest.leaves.data()});
+                                {stored.slot.data(), stored.manifest.leaves.data()}, stream);
   if (!leaf) return std::nullopt;
   return CorruptPiece{stored.manifest.shard, stored.manifest.version, *leaf};
 }
@@ -53,22 +54,22 @@ const std::string& Engine::stored_layout() {
   return stored_layout_;
 }
 
-std::optional<CorruptPiece> Engine::load() {
+std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   const RankState& state = registry_.state();
   check_matches(*stored_, state, options_.world_size);
   if (!stored_->found) return std::nullopt;
   for (const StoredPiece& part : stored_->main)
-    if (auto corrupt = load_piece(*device_, state.main, part)) return corrupt;
-  return load_piece(*device_, state.private_, *stored_->private_);
+    if (auto corrupt = load_piece(*device_, state.main, part, stream)) return corrupt;
+  return load_piece(*device_, state.private_, *stored_->private_, stream);
 }
 
-ckpt_restored Engine::restore(std::string& message) {
+ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   if (incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID, "ckpt_restore() was called before; once per life is enough");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);
   const auto load_begin = Clock::now();
-  while (const auto corrupt = load()) ask_for_stored(report_of(*corrupt), deadline);
+  while (const auto corrupt = load(stream)) ask_for_stored(report_of(*corrupt), deadline);
   const double load_ms = milliseconds_between(load_begin, Clock::now());
   link_.joined(stored_->incarnation);
   const nlohmann::json restored = {{"type", "restored"}};

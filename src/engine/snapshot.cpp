@@ -75,7 +75,7 @@ void Engine::follow_session() {
 
 // The one before was never finished: its tensors may have changed under the copy.
 Outcome Engine::discard_forgotten() {
-  if (!capture_.active()) return {};
+  if (!open_capture()) return {};
   discard();
   return {CKPT_OK,
           "the snapshot before this one was discarded, because before_update() was not called after it; call "
@@ -83,14 +83,18 @@ Outcome Engine::discard_forgotten() {
 }
 
 void Engine::discard() {
-  if (!capture_.active()) return;
+  if (!open_capture()) return;
   tickets_.discarded(capture_.version().iteration());
   capture_.cancel();
 }
 
-Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at) {
+Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   const Outcome discarded = discard_forgotten();
   last_iteration_ = iteration;
+  if (sealing_.under_way())
+    return {CKPT_ERR_SKIPPED,
+            "this iteration's snapshot is skipped on all ranks, because the one before is still being copied from the "
+            "GPU; training is not affected"};
   follow_session();
   arena::Control& control = *capture_.session().control;
   if (!link_.connected())
@@ -105,13 +109,16 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   if (!capture_.session().slots) reserve_slots(state);
   if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);
 
+  if (device_->broken())
+    throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
+
   const auto grant = capture_.unused_grant();
   if (!grant || iteration < capture_.session().control->resume_at())
     return {CKPT_ERR_SKIPPED,
             "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
             "training is not affected"};
   tickets_.taken(iteration, called_at);
-  capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state);
+  capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   return discarded;
 }
 
@@ -122,14 +129,14 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   control.ring_agent();
 }
 
-Outcome Engine::snapshot(std::int64_t iteration) {
+Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
   link_.comm().iteration(called_at);
   snapshot_called_at_ = called_at;
   Outcome outcome;
   try {
-    outcome = try_snapshot(iteration, called_at);
+    outcome = try_snapshot(iteration, called_at, stream);
   } catch (const Failure& failure) {
     not_taken(iteration, failure.status());
     throw;
@@ -140,19 +147,35 @@ Outcome Engine::snapshot(std::int64_t iteration) {
   return outcome;
 }
 
-Outcome Engine::before_update() {
-  if (!capture_.active()) return {};
+// On any thread.
+void Engine::sealed(bool whole) {
+  const auto [iteration, bytes, called_at] = released_;
+  if (whole)
+    tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
+  else
+    tickets_.discarded(iteration);
+  sealing_.end();
+}
+
+bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
+  released_ = {capture_.version().iteration(), capture_.length_bytes(), snapshot_called_at_};
+  sealing_.begin();
+  const bool is_released = capture_.release(streams, deadline, [this](bool whole) { sealed(whole); });
+  if (!is_released) sealing_.none();
+  return is_released;
+}
+
+Outcome Engine::before_update(std::span<const device::Stream> streams) {
+  if (!open_capture()) return {};
   const auto called_at = Clock::now();
-  const std::int64_t iteration = capture_.version().iteration();
-  const std::uint64_t bytes = capture_.length_bytes();
-  if (!capture_.finish(Deadline::in_ms(capture_timeout_ms))) {
+  if (!release(streams, Deadline::in_ms(capture_timeout_ms))) {
     discard();
+    failure_ = device_->failure();
+    if (!failure_.empty()) return {CKPT_ERR_DISCARDED, failure_.c_str()};
     return {CKPT_ERR_DISCARDED,
             "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
   }
-  const auto now = Clock::now();
-  tickets_.captured(iteration, bytes, milliseconds_between(snapshot_called_at_, now));
-  tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, now));
+  tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
   return {};
 }
 

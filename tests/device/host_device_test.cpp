@@ -6,6 +6,8 @@
 #include <cstring>
 #include <memory>
 
+#include "base/error.hpp"
+
 namespace ckpt::device {
 namespace {
 
@@ -42,9 +44,22 @@ class HostDeviceTest : public testing::TestWithParam<unsigned> {
     EXPECT_EQ(digests_, digests);
   }
 
+  static void start(HostDevice& device, std::span<const Device::Copy> copies) {
+    static const Plan nothing({});
+    device.start(copies, {&nothing, {}}, nullptr);
+  }
   void start(HostDevice& device, const Plan& plan) {
     const Device::Copy copy{&plan, packed()};
-    device.start({&copy, 1});
+    start(device, {&copy, 1});
+  }
+  // Whether everything is whole in time.
+  static bool finish(HostDevice& device, Deadline deadline) {
+    bool whole = false;
+    return device.release({}, deadline, [&](bool is_whole) { whole = is_whole; }) && whole;
+  }
+  void capture(HostDevice& device, const Plan& plan) {
+    start(device, plan);
+    ASSERT_TRUE(finish(device, Deadline::in_ms(30'000)));
   }
 
   std::vector<std::vector<std::byte>> tensors_;
@@ -58,11 +73,11 @@ TEST_P(HostDeviceTest, CapturesByteForByteWithDigests) {
   for (int round = 0; round < 20; ++round) {
     tensors_[2][0] = static_cast<std::byte>(round);
     start(device, plan);
-    ASSERT_TRUE(device.finish(Deadline::in_ms(30'000)));
+    ASSERT_TRUE(finish(device, Deadline::in_ms(30'000)));
     expect_captured();
   }
   tensors_[2][0] = std::byte{99};
-  device.capture(plan, packed());
+  device.start({}, {&plan, packed()}, nullptr);
   expect_captured();
 }
 
@@ -72,27 +87,27 @@ TEST_P(HostDeviceTest, SlicesHoldTheBytesAndTheLeavesOfTheWhole) {
   const std::size_t cut = 2 * kernels::leaf_size_bytes;
   const Plan slices[] = {plan.slice(0, cut), plan.slice(cut, plan.length_bytes() - cut)};
   const Device::Copy copies[] = {{&slices[0], packed()}, {&slices[1], {packed_.get() + cut, digests_.data() + 2}}};
-  device.start(copies);
-  ASSERT_TRUE(device.finish(Deadline::in_ms(30'000)));
+  start(device, copies);
+  ASSERT_TRUE(finish(device, Deadline::in_ms(30'000)));
   expect_captured();
 }
 
 TEST_P(HostDeviceTest, LoadsWhatWasCaptured) {
   HostDevice device(GetParam());
   const Plan plan = this->plan();
-  device.capture(plan, packed());
+  capture(device, plan);
   const auto before = tensors_;
   for (auto& tensor : tensors_) std::fill(tensor.begin(), tensor.end(), std::byte{0});
-  EXPECT_FALSE(device.load(plan, {packed_.get(), digests_.data()}));
+  EXPECT_FALSE(device.load(plan, {packed_.get(), digests_.data()}, nullptr));
   EXPECT_EQ(tensors_, before);
 }
 
 TEST_P(HostDeviceTest, NamesALeafThatDoesNotMatch) {
   HostDevice device(GetParam());
   const Plan plan = this->plan();
-  device.capture(plan, packed());
+  capture(device, plan);
   packed_.get()[5 * kernels::leaf_size_bytes + 17] ^= std::byte{1};
-  EXPECT_EQ(device.load(plan, {packed_.get(), digests_.data()}), std::optional<std::size_t>(5));
+  EXPECT_EQ(device.load(plan, {packed_.get(), digests_.data()}, nullptr), std::optional<std::size_t>(5));
 }
 
 TEST_P(HostDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
@@ -106,24 +121,24 @@ TEST_P(HostDeviceTest, ACancelledCopyTouchesNothingAfterwards) {
     ASSERT_EQ(std::memcmp(packed_.get(), zeros.data(), zeros.size()), 0);
   }
   start(device, plan);
-  ASSERT_TRUE(device.finish(Deadline::in_ms(30'000)));
+  ASSERT_TRUE(finish(device, Deadline::in_ms(30'000)));
   expect_captured();
 }
 
 TEST_P(HostDeviceTest, NothingToCopyIsDoneAtOnce) {
   HostDevice device(GetParam());
   const Plan empty({});
-  EXPECT_TRUE(device.finish(Deadline::in_ms(0)));
+  EXPECT_TRUE(finish(device, Deadline::in_ms(0)));
   start(device, empty);
-  EXPECT_TRUE(device.finish(Deadline::in_ms(0)));
+  EXPECT_TRUE(finish(device, Deadline::in_ms(0)));
   device.cancel();
-  EXPECT_FALSE(device.load(empty, {packed_.get(), digests_.data()}));
+  EXPECT_FALSE(device.load(empty, {packed_.get(), digests_.data()}, nullptr));
 }
 
 TEST_P(HostDeviceTest, ReachesHostMemoryAlone) {
-  const HostDevice device(GetParam());
-  EXPECT_TRUE(device.reaches(CKPT_HOST));
-  EXPECT_FALSE(device.reaches(CKPT_DEVICE));
+  HostDevice device(GetParam());
+  EXPECT_NO_THROW(device.reach(CKPT_HOST, this));
+  EXPECT_THROW(device.reach(CKPT_DEVICE, this), Failure);
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, HostDeviceTest, testing::Values(1u, 2u, 5u));

@@ -16,19 +16,23 @@ namespace ckpt::engine {
 // A device whose started copies begin only when they are waited for: the slowest copy there can be.
 class LateDevice : public device::Device {
  public:
-  bool reaches(ckpt_memory memory) const override { return host_.reaches(memory); }
-  void capture(const device::Plan& plan, device::Packed to) override { host_.capture(plan, to); }
-  void start(std::span<const Copy> copies) override {
-    std::copy(copies.begin(), copies.end(), waiting_.begin());
-    count_ = copies.size();
+  void reach(ckpt_memory memory, const void* data) override { host_.reach(memory, data); }
+  void attach(std::vector<device::Range>) override {}
+  bool broken() const override { return false; }
+  std::string failure() const override { return {}; }
+  void start(std::span<const Copy> overlapped, const Copy& at_once, device::Stream stream) override {
+    host_.start({}, at_once, stream);
+    std::copy(overlapped.begin(), overlapped.end(), waiting_.begin());
+    count_ = overlapped.size();
   }
-  bool finish(Deadline deadline) override {
-    if (count_ != 0) host_.start(std::span(waiting_).first(std::exchange(count_, 0)));
-    return host_.finish(deadline);
+  bool release(std::span<const device::Stream> streams, Deadline deadline, Done done) override {
+    const device::Plan nothing({});
+    host_.start(std::span(waiting_).first(std::exchange(count_, 0)), {&nothing, {}}, nullptr);
+    return host_.release(streams, deadline, std::move(done));
   }
   void cancel() override { count_ = 0; }
-  std::optional<std::size_t> load(const device::Plan& plan, device::ConstPacked from) override {
-    return host_.load(plan, from);
+  std::optional<std::size_t> load(const device::Plan& plan, device::ConstPacked from, device::Stream stream) override {
+    return host_.load(plan, from, stream);
   }
 
  private:

@@ -45,7 +45,7 @@ TEST_F(RegistryTest, ANullNeedsASizeOfZero) {
   null.shape = none;
   EXPECT_EQ(add(null).status, CKPT_OK);
   EXPECT_EQ(add(tensor("v")).status, CKPT_OK);
-  EXPECT_THAT(caught([&] { registry_.move("v", nullptr); }).sentence, HasSubstr("null pointer"));
+  EXPECT_THAT(caught([&] { registry_.move("v", nullptr, device_); }).sentence, HasSubstr("null pointer"));
 }
 
 TEST_F(RegistryTest, WhatMakesNoSenseIsRefused) {
@@ -75,7 +75,7 @@ TEST_F(RegistryTest, WhatMakesNoSenseIsRefused) {
   for (const char* name : {static_cast<const char*>(nullptr), "", "\xc3", "__metadata__"})
     EXPECT_THAT(add(tensor(name)).sentence, HasSubstr("UTF-8"));
   EXPECT_TRUE(registry_.empty());
-  EXPECT_THAT(caught([&] { registry_.move("w", bytes_); }).sentence, HasSubstr("not registered"));
+  EXPECT_THAT(caught([&] { registry_.move("w", bytes_, device_); }).sentence, HasSubstr("not registered"));
   EXPECT_THAT(caught([&] { registry_.remove("w"); }).sentence, HasSubstr("not registered"));
 }
 
@@ -88,7 +88,7 @@ TEST_F(RegistryTest, ShardsArePackedApartAndFollowChanges) {
   EXPECT_EQ(registry_.state().private_.layout.entries.size(), 1u);
   const std::uint64_t hash = registry_.state().main.layout_hash;
   std::byte elsewhere[24];
-  registry_.move("b", elsewhere);
+  registry_.move("b", elsewhere, device_);
   EXPECT_EQ(registry_.state().main.plan.sources()[0].data, elsewhere);
   EXPECT_EQ(registry_.state().main.layout_hash, hash);
   add(tensor("a"));

@@ -58,16 +58,25 @@ struct Expectations {
 // Copies on the calling thread: the child has no other.
 class InlineDevice : public device::Device {
  public:
-  bool reaches(ckpt_memory) const override { return true; }
-  void capture(const device::Plan& plan, device::Packed to) override {
+  static void copy(const device::Plan& plan, device::Packed to) {
     kernels::gather_leaves(plan.sources(), plan.offsets(), to.data, 0, plan.leaves(), to.digests);
   }
-  void start(std::span<const Copy> copies) override {
-    for (const Copy& copy : copies) capture(*copy.plan, copy.to);
+  void reach(ckpt_memory, const void*) override {}
+  void attach(std::vector<device::Range>) override {}
+  bool broken() const override { return false; }
+  std::string failure() const override { return {}; }
+  void start(std::span<const Copy> overlapped, const Copy& at_once, device::Stream) override {
+    for (const Copy& piece : overlapped) copy(*piece.plan, piece.to);
+    copy(*at_once.plan, at_once.to);
   }
-  bool finish(Deadline) override { return true; }
+  bool release(std::span<const device::Stream>, Deadline, Done done) override {
+    done(true);
+    return true;
+  }
   void cancel() override {}
-  std::optional<std::size_t> load(const device::Plan&, device::ConstPacked) override { return std::nullopt; }
+  std::optional<std::size_t> load(const device::Plan&, device::ConstPacked, device::Stream) override {
+    return std::nullopt;
+  }
 };
 
 // State whose bytes are those of piece_bytes() for a version.
@@ -86,15 +95,14 @@ struct Shard {
 using CaptureRound = void (*)(Capture&, Session&, const Grant&, Version, const RankState&);
 
 void shipped(Capture& capture, Session&, const Grant& grant, Version version, const RankState& state) {
-  capture.begin(grant, version, state);
-  capture.finish(Deadline::in_ms(1000));
+  capture.begin(grant, version, state, nullptr);
+  capture.release({}, Deadline::in_ms(1000), [](bool) {});
 }
 
 void without_unsealing(Capture& capture, Session& session, const Grant& grant, Version version,
                        const RankState& state) {
-  InlineDevice device;
   auto slot = session.slots->front().writable_slot(grant.slots[0]);
-  device.capture(state.main.plan, {slot.data(), slot.digests()});
+  InlineDevice::copy(state.main.plan, {slot.data(), slot.digests()});
   shipped(capture, session, grant, version, state);
 }
 

@@ -72,6 +72,7 @@ class Checkpointer:
         self._rng = rng
         self._shown: dict[str, Shown] = {}
         self._staged: list[Shown] = []
+        self._gpu: torch.device | None = None  # of the tensors that are on one
         self._identities: tuple | None = None
         self._capturing = False  # between snapshot() and before_update()
         self.ticket: Ticket | None = None  # of the last snapshot()
@@ -100,13 +101,13 @@ class Checkpointer:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
         if not stored["found"]:
-            return self.engine.restore()
+            return self.engine.restore(self._current_stream())
         self._inventory.create_missing_state(stored["main"])
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}))
         blob = stored["private"].get(PYTHON_STATE)
         if blob is not None:
             self._register_blob(blob["shape"][0])
-        result = self.engine.restore()
+        result = self.engine.restore(self._current_stream())
         if result.found:
             for shown in self._staged:
                 shown.unstage()
@@ -115,14 +116,16 @@ class Checkpointer:
         self._identities = None
         return result
 
-    def before_update(self) -> bool:
-        """Call before the next change of parameters, optimizer state or `tensors`; waits until they are captured.
-        optimizer.step() calls it too, where the optimizer has hooks."""
+    def before_update(self, *streams: torch.cuda.Stream) -> bool:
+        """Call before the next change of parameters, optimizer state or `tensors`; waits until they are captured. On a
+        GPU it does not wait: `streams`, the current one if none is given, do, and must be all on which they change.
+        optimizer.step() calls it too, for the current stream, where the optimizer has hooks."""
         self._capturing = False
-        return self.engine.before_update()
+        return self.engine.before_update([stream.cuda_stream for stream in streams] or [self._current_stream()])
 
     def snapshot(self, iteration: int) -> Ticket:
-        """Starts the snapshot of `iteration`; call it after all updates of that iteration. Returns at once. A failed
+        """Starts the snapshot of `iteration`; call it after all updates of that iteration, on a GPU with the stream
+        current that they are on or that waits for them. Returns at once. A failed
         or skipped snapshot never raises and does not harm training; a wrong call does: a forgotten restore(), an
         iteration that is not larger than the last, tensors that moved before before_update()."""
         try:
@@ -131,7 +134,7 @@ class Checkpointer:
             self.engine._report(error.status, str(error))
             self.ticket = Ticket(self.engine, iteration, error.status, str(error))
             return self.ticket
-        self.ticket = self.engine.snapshot(iteration)
+        self.ticket = self.engine.snapshot(iteration, self._current_stream())
         self._capturing = self.ticket.taken
         return self.ticket
 
@@ -162,6 +165,10 @@ class Checkpointer:
         self.close()
 
     # ---- registration ----
+
+    def _current_stream(self) -> int:
+        """On which PyTorch enqueues this thread's work on the tensors' GPU."""
+        return 0 if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
 
     def _refresh(self) -> None:
         """Makes registrations, staging copies and Python state those of now."""
@@ -213,6 +220,7 @@ class Checkpointer:
                 self.engine.move(name, new.memory.data_ptr(), owner=new.memory)
             self._shown[name] = new
         self._staged = [shown for shown in wanted.values() if shown.source is not None]
+        self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
 
     def _register_blob(self, size_bytes: int) -> None:
         """A new buffer of at least `size_bytes` for the Python state. It has room to spare, so that it is seldom

@@ -1,0 +1,69 @@
+"""State in device memory through real agents, on a stand-in for the GPU (tests/cuda/double)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import BUILD
+
+GPU = BUILD / "tests" / "cuda_double"
+TRAINER = Path(__file__).with_name("cuda_trainer.py")
+
+pytestmark = pytest.mark.skipif(not GPU.exists(), reason="built without CUDA")
+
+
+class Trainer:
+    def __init__(self, job: dict, iteration: int, *more: str) -> None:
+        options = json.dumps({key: str(value) for key, value in job.items()})
+        environment = {**os.environ, "LD_LIBRARY_PATH": f"{GPU}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+        self.process = subprocess.Popen(
+            [sys.executable, TRAINER, options, str(iteration), *more],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def says(self) -> dict:
+        return json.loads(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def end(self) -> None:
+        self.process.communicate(timeout=60)
+        assert self.process.returncode == 0
+
+
+def test_what_was_committed_survives_kill_9_in_the_middle_of_a_capture(job):
+    first = Trainer(job, 1, "hang")
+    assert first.says() == {"iteration": -1, "values": []}
+    assert first.says() == {"committed": 1}
+    first.kill()
+    second = Trainer(job, 2)
+    assert second.says() == {"iteration": 1, "values": [1]}
+    assert second.says() == {"committed": 2}
+    second.end()
+
+
+def test_without_a_driver_a_tensor_in_device_memory_is_refused_in_a_sentence(job):
+    code = (
+        "import json, sys\n"
+        "from ckptengine import DType, Engine, Error, Memory\n"
+        "with Engine(**json.loads(sys.argv[1])) as engine:\n"
+        "    try:\n"
+        "        engine.register_pointer('w', 4096, DType.U8, (1,), memory=Memory.DEVICE)\n"
+        "    except Error as error:\n"
+        "        print(error.status.name, error)\n"
+    )
+    empty = {**os.environ, "LD_LIBRARY_PATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps({key: str(value) for key, value in job.items()})],
+        env=empty, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    if "context is current" in done.stdout:
+        pytest.skip("this machine has a driver")
+    assert done.stdout.startswith('INVALID tensor "w" is in device memory, but there is no CUDA driver (libcuda.so.1')

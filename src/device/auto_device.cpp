@@ -1,0 +1,19 @@
+#include "device/auto_device.hpp"
+
+namespace ckpt::device {
+
+void AutoDevice::reach(ckpt_memory memory, const void* data) {
+  if (memory == CKPT_DEVICE && !cuda_) {
+    cuda_ = std::make_unique<CudaDevice>(CudaDevice::ordinal_of(data), staging_bytes_);
+    cuda_->attach(ranges_);
+    used_ = cuda_.get();
+  }
+  used_->reach(memory, data);
+}
+
+void AutoDevice::attach(std::vector<Range> ranges) {
+  ranges_ = ranges;
+  used_->attach(std::move(ranges));
+}
+
+}  // namespace ckpt::device

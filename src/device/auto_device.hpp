@@ -1,0 +1,38 @@
+// The host's device until the first tensor in device memory is registered, and from then on the device of its GPU: a
+// process that registers none never touches the CUDA driver.
+#pragma once
+
+#include "device/cuda_device.hpp"
+#include "device/host_device.hpp"
+
+namespace ckpt::device {
+
+class AutoDevice : public Device {
+ public:
+  // `staging_bytes` of the GPU's memory.
+  AutoDevice(unsigned copy_threads, std::uint64_t staging_bytes) : staging_bytes_(staging_bytes), host_(copy_threads) {}
+
+  void reach(ckpt_memory memory, const void* data) override;
+  void attach(std::vector<Range> ranges) override;
+  bool broken() const override { return used_->broken(); }
+  std::string failure() const override { return used_->failure(); }
+  void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override {
+    used_->start(overlapped, at_once, stream);
+  }
+  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override {
+    return used_->release(streams, deadline, std::move(done));
+  }
+  void cancel() override { used_->cancel(); }
+  std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
+    return used_->load(plan, from, stream);
+  }
+
+ private:
+  const std::uint64_t staging_bytes_;
+  std::vector<Range> ranges_;
+  HostDevice host_;
+  std::unique_ptr<CudaDevice> cuda_;
+  Device* used_ = &host_;
+};
+
+}  // namespace ckpt::device

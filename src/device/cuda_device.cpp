@@ -1,0 +1,270 @@
+#include "device/cuda_device.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.hpp"
+#include "base/options.hpp"
+#include "base/thread.hpp"
+
+namespace ckpt::device {
+namespace {
+
+constexpr std::size_t pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
+constexpr auto poll_pause = std::chrono::microseconds(100);
+constexpr std::int64_t drain_timeout_ms = 10'000;  // of a few sub-buffers
+constexpr std::int64_t load_timeout_ms = 600'000;  // far beyond any copy to a GPU
+
+void pin(std::vector<Registration>& pinned, const Range& range) {
+  for (std::size_t at = 0; at < range.size_bytes; at += pin_max_bytes)
+    pinned.emplace_back(range.data + at, std::min(pin_max_bytes, range.size_bytes - at), CU_MEMHOSTREGISTER_PORTABLE);
+}
+
+std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure) {
+  std::uint64_t size_bytes = 0;
+  for (const Range& range : ranges) size_bytes += range.size_bytes;
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string allowed = limit.rlim_cur == RLIM_INFINITY ? "any amount" : size_text(limit.rlim_cur);
+  return "cannot pin " + size_text(size_bytes) + " of the arena for the GPU (" + failure.what() +
+         "); this process may lock " + allowed +
+         " of memory (RLIMIT_MEMLOCK): raise it with ulimit -l, or a container's with --ulimit memlock=-1";
+}
+
+// Read faster where that works; read all the same where not.
+std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes, CUdevice device) {
+  int supported = 0;
+  cuda_driver().cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, device);
+  if (supported == 0 || size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
+  try {
+    return Registration(const_cast<std::byte*>(from.data), size_bytes, CU_MEMHOSTREGISTER_READ_ONLY);
+  } catch (const Failure&) {
+    return std::nullopt;
+  }
+}
+
+// What cannot be given back, because that would wait for a GPU that does not answer: kept for good.
+struct Remains {
+  std::vector<Registration> pinned;
+  std::unique_ptr<CudaConveyor> conveyor;
+};
+void keep_for_good(Remains remains) {
+  static std::mutex mutex;
+  static auto* const all = new std::vector<Remains>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(remains));
+}
+
+std::optional<std::size_t> first_difference(const std::uint64_t* digests, const std::uint64_t* expected,
+                                            std::size_t count) {
+  const auto differing = std::mismatch(digests, digests + count, expected).first;
+  if (differing == digests + count) return std::nullopt;
+  return static_cast<std::size_t>(differing - digests);
+}
+
+}  // namespace
+
+int CudaDevice::ordinal_of(const void* data) {
+  // In the context that the caller's thread has: one of our own, on some GPU, would cost memory there.
+  const auto pointer = reinterpret_cast<CUdeviceptr>(data);
+  unsigned type = 0;
+  int ordinal = 0;
+  const auto ask = cuda_driver().cuPointerGetAttribute;
+  const CUresult result = ask(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+  if (result == CUDA_ERROR_INVALID_CONTEXT)
+    throw Failure(CKPT_ERR_INVALID,
+                  "is in device memory, but no CUDA context is current on this thread; register it where it is used");
+  if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE ||
+      ask(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) != CUDA_SUCCESS)
+    throw Failure(CKPT_ERR_INVALID, "is not in device memory, though it was said to be; register it as host memory");
+  return ordinal;
+}
+
+CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes) : ordinal_(ordinal), context_(ordinal) {
+  const ContextScope scope(context_);
+  conveyor_ = std::make_unique<CudaConveyor>(staging_bytes);
+  thread_ = start_thread("ckpt-cuda", [this] { run(); });
+}
+
+CudaDevice::~CudaDevice() {
+  cancel();
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  const ContextScope scope(context_);
+  unpin();
+  if (dead_) keep_for_good({{}, std::move(conveyor_)});
+  conveyor_.reset();
+}
+
+void CudaDevice::unpin() {
+  if (dead_) keep_for_good({std::move(pinned_), nullptr});
+  pinned_.clear();
+}
+
+void CudaDevice::reach(ckpt_memory memory, const void* data) {
+  if (memory == CKPT_HOST) return;
+  const int ordinal = ordinal_of(data);
+  if (ordinal != ordinal_)
+    throw Failure(CKPT_ERR_INVALID, "is on GPU " + std::to_string(ordinal) + ", but the tensors before it are on GPU " +
+                                        std::to_string(ordinal_) +
+                                        "; an engine is for one GPU: use one process for each");
+}
+
+void CudaDevice::attach(std::vector<Range> ranges) {
+  const Lock lock(mutex_);
+  const ContextScope scope(context_);
+  unpin();
+  unpinned_ = false;
+  if (dead_) return;
+  try {
+    for (const Range& range : ranges) pin(pinned_, range);
+  } catch (const Failure& failure) {
+    pinned_.clear();
+    unpinned_ = true;
+    failure_ = pin_failure(ranges, failure);
+  }
+}
+
+bool CudaDevice::broken() const {
+  const Lock lock(mutex_);
+  return dead_ || unpinned_;
+}
+
+std::string CudaDevice::failure() const {
+  const Lock lock(mutex_);
+  return failure_;
+}
+
+void CudaDevice::fail(const std::string& sentence) {
+  failure_ = "the GPU could not copy: " + sentence;
+  phase_ = Phase::failed;
+}
+
+void CudaDevice::start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) {
+  const Lock lock(mutex_);
+  const ContextScope scope(context_);
+  phase_ = Phase::copying;
+  try {
+    conveyor_->begin(overlapped, at_once, static_cast<CUstream>(stream));
+  } catch (const Failure& failure) {
+    fail(failure.what());
+  }
+  changed_.notify_all();
+}
+
+bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Done done) {
+  const Lock lock(mutex_);
+  if (phase_ != Phase::copying) return false;
+  const ContextScope scope(context_);
+  try {
+    // Whoever waits for the streams now gains nothing from room(): the update comes after all of it.
+    while (conveyor_->remaining()) conveyor_->enqueue_next();
+    conveyor_->end(streams);
+  } catch (const Failure& failure) {
+    fail(failure.what());
+    return false;
+  }
+  phase_ = Phase::released;
+  done_ = std::move(done);
+  deadline_ = deadline;
+  changed_.notify_all();
+  return true;
+}
+
+void CudaDevice::cancel() {
+  Lock lock(mutex_);
+  changed_.wait(lock, [this] { return phase_ != Phase::ending; });
+  if (phase_ == Phase::idle) return;
+  const ContextScope scope(context_);
+  drain();
+  done_ = nullptr;
+  phase_ = Phase::idle;
+  changed_.notify_all();
+}
+
+// What is enqueued still writes to the slots: it must be over before anybody else may use them. Where that cannot be
+// known, nothing is captured any more, and so the slots stay whose they are.
+void CudaDevice::drain() {
+  try {
+    conveyor_->abandon();
+    conveyor_->end({});
+    if (wait_for_arrival(Deadline::in_ms(drain_timeout_ms))) return;
+    failure_ = "the GPU did not end a copy within 10 s; is it hung?";
+  } catch (const Failure& failure) {
+    failure_ = std::string("the GPU does not answer any more: ") + failure.what();
+  }
+  dead_ = true;
+}
+
+bool CudaDevice::wait_for_arrival(Deadline deadline) const {
+  while (!conveyor_->arrived()) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(poll_pause);
+  }
+  return true;
+}
+
+bool CudaDevice::everything_enqueued() const { return phase_ == Phase::copying && !conveyor_->remaining(); }
+
+void CudaDevice::advance() {
+  while (conveyor_->remaining() && conveyor_->room()) conveyor_->enqueue_next();
+}
+
+void CudaDevice::finish(Lock& lock, bool whole) {
+  const Done done = std::exchange(done_, nullptr);
+  phase_ = Phase::ending;
+  lock.unlock();
+  done(whole);
+  lock.lock();
+  phase_ = Phase::idle;
+  changed_.notify_all();
+}
+
+void CudaDevice::run() {
+  const ContextScope scope(context_);
+  Lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] {
+      return stop_ || phase_ == Phase::released || (phase_ == Phase::copying && !everything_enqueued());
+    });
+    if (stop_) return;
+    const bool released = phase_ == Phase::released;
+    try {
+      advance();
+      if (released && conveyor_->arrived()) {
+        finish(lock, true);
+        continue;
+      }
+      if (released && deadline_.passed()) fail("it takes too long");
+    } catch (const Failure& failure) {
+      fail(failure.what());
+    }
+    if (released && phase_ == Phase::failed) {
+      drain();
+      finish(lock, false);
+      continue;
+    }
+    changed_.wait_for(lock, poll_pause);
+  }
+}
+
+std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, Stream stream) {
+  if (plan.leaves() == 0) return std::nullopt;
+  const Lock lock(mutex_);
+  const ContextScope scope(context_);
+  const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
+  const auto pinned = try_pin(from, plan.length_bytes(), context_.device());
+  conveyor_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
+  if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
+    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take its state within ten minutes; is it hung?");
+  conveyor_->land();
+  return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());
+}
+
+}  // namespace ckpt::device

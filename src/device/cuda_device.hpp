@@ -1,0 +1,75 @@
+// The device for tensors on one GPU, and for tensors in host memory beside them.
+//
+// A thread of its own feeds the conveyor as sub-buffers become free, and sees when all has arrived: nobody's thread
+// waits for the GPU. It runs only between start() and the end of a copy.
+//
+// Ends with the destination still mapped; gives the copy that runs up.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/cuda_conveyor.hpp"
+#include "device/cuda_handles.hpp"
+#include "device/device.hpp"
+
+namespace ckpt::device {
+
+class CudaDevice : public Device {
+ public:
+  // The number of the GPU in whose memory `data` is. Throws Failure (CKPT_ERR_INVALID) for other memory.
+  static int ordinal_of(const void* data);
+
+  // Uses up to `staging_bytes` of the GPU's memory, and a little for what is captured at once. Throws Failure.
+  CudaDevice(int ordinal, std::uint64_t staging_bytes);
+  ~CudaDevice() override;
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  std::uint64_t staging_bytes() const { return conveyor_->staging_bytes(); }
+
+  void reach(ckpt_memory memory, const void* data) override;
+  // Pins the ranges where they lie, which takes a while.
+  void attach(std::vector<Range> ranges) override;
+  bool broken() const override;
+  std::string failure() const override;
+  void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override;
+  bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
+  void cancel() override;
+  std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
+
+ private:
+  // failed: what was enqueued may still run. ending: `done` is being called.
+  enum class Phase { idle, copying, released, failed, ending };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void unpin();
+  void run();
+  void advance();
+  bool everything_enqueued() const;
+  void finish(Lock& lock, bool whole);
+  void fail(const std::string& sentence);
+  void drain();
+  bool wait_for_arrival(Deadline deadline) const;
+
+  const int ordinal_;
+  const Context context_;
+  std::vector<Registration> pinned_;
+  std::unique_ptr<CudaConveyor> conveyor_;
+
+  mutable std::mutex mutex_;  // for the conveyor and all below
+  std::condition_variable changed_;
+  Phase phase_ = Phase::idle;
+  Done done_;
+  Deadline deadline_ = Deadline::in_ms(0);
+  bool dead_ = false;      // the context, or what waits for it
+  bool unpinned_ = false;  // the ranges could not be pinned
+  std::string failure_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,172 @@
+// Owners of what the CUDA driver gives. Constructors throw Failure (CKPT_ERR_SYSTEM); destructors never fail: a context
+// that died has let go of everything by itself. All but Context need a ContextScope around them, destructors too.
+//
+// Nothing here synchronizes unless it says so; nothing is enqueued on a default stream.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "device/cuda_driver.hpp"
+
+namespace ckpt::device {
+
+// The primary context of a GPU, kept alive.
+class Context {
+ public:
+  explicit Context(int ordinal) {
+    CKPT_CUDA(cuDeviceGet, &device_, ordinal);
+    CKPT_CUDA(cuDevicePrimaryCtxRetain, &context_, device_);
+  }
+  ~Context() { cuda_driver().cuDevicePrimaryCtxRelease_v2(device_); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  CUcontext get() const { return context_; }
+  CUdevice device() const { return device_; }
+
+ private:
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+};
+
+// Makes a context the calling thread's, and at its end the one before again.
+class ContextScope {
+ public:
+  explicit ContextScope(const Context& context)
+      : pushed_(cuda_driver().cuCtxPushCurrent_v2(context.get()) == CUDA_SUCCESS) {}
+  ~ContextScope() {
+    CUcontext popped = nullptr;
+    if (pushed_) cuda_driver().cuCtxPopCurrent_v2(&popped);
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  const bool pushed_;
+};
+
+class Event {
+ public:
+  Event() { CKPT_CUDA(cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING); }
+  ~Event() {
+    if (event_ != nullptr) cuda_driver().cuEventDestroy_v2(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&&) = delete;
+
+  void record(CUstream stream) const { CKPT_CUDA(cuEventRecord, event_, stream); }
+  void hold_back(CUstream stream) const { CKPT_CUDA(cuStreamWaitEvent, stream, event_, 0); }
+  // Whether what it was recorded behind is done; true for one that was never recorded.
+  bool reached() const {
+    const CUresult result = cuda_driver().cuEventQuery(event_);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    check_cuda("cuEventQuery", result);
+    return true;
+  }
+
+ private:
+  CUevent event_ = nullptr;
+};
+
+// A stream of ours: it knows nothing of the default streams and steps back for everybody else's work.
+class BackgroundStream {
+ public:
+  BackgroundStream() {
+    int lowest = 0, highest = 0;
+    CKPT_CUDA(cuCtxGetStreamPriorityRange, &lowest, &highest);
+    CKPT_CUDA(cuStreamCreateWithPriority, &stream_, CU_STREAM_NON_BLOCKING, lowest);
+  }
+  ~BackgroundStream() { cuda_driver().cuStreamDestroy_v2(stream_); }
+  BackgroundStream(const BackgroundStream&) = delete;
+  BackgroundStream& operator=(const BackgroundStream&) = delete;
+
+  operator CUstream() const { return stream_; }  // NOLINT: it is one
+
+ private:
+  CUstream stream_ = nullptr;
+};
+
+// Device memory. Freeing it waits for the device.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  explicit DeviceMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
+    if (size_bytes != 0) CKPT_CUDA(cuMemAlloc_v2, &pointer_, size_bytes);
+  }
+  // Of memory that was allocated with the driver.
+  static DeviceMemory of(CUdeviceptr pointer, std::size_t size_bytes) {
+    DeviceMemory memory;
+    memory.pointer_ = pointer;
+    memory.size_bytes_ = size_bytes;
+    return memory;
+  }
+  ~DeviceMemory() {
+    if (pointer_ != 0) cuda_driver().cuMemFree_v2(pointer_);
+  }
+  DeviceMemory(DeviceMemory&& other) noexcept { swap(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  CUdeviceptr pointer() const { return pointer_; }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void swap(DeviceMemory& other) {
+    std::swap(pointer_, other.pointer_);
+    std::swap(size_bytes_, other.size_bytes_);
+  }
+  CUdeviceptr pointer_ = 0;
+  std::size_t size_bytes_ = 0;
+};
+
+// Host memory of ours that the GPU reaches at the same address.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  explicit PinnedMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
+    if (size_bytes != 0) CKPT_CUDA(cuMemHostAlloc, &data_, size_bytes, CU_MEMHOSTALLOC_PORTABLE);
+  }
+  ~PinnedMemory() {
+    if (data_ != nullptr) cuda_driver().cuMemFreeHost(data_);
+  }
+  PinnedMemory(PinnedMemory&& other) noexcept { swap(other); }
+  PinnedMemory& operator=(PinnedMemory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  std::size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  void swap(PinnedMemory& other) {
+    std::swap(data_, other.data_);
+    std::swap(size_bytes_, other.size_bytes_);
+  }
+  void* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+// Somebody else's host memory, pinned where it lies. It must stay mapped until this has ended.
+class Registration {
+ public:
+  Registration(void* data, std::size_t size_bytes, unsigned flags) : data_(data) {
+    CKPT_CUDA(cuMemHostRegister_v2, data, size_bytes, flags);
+  }
+  ~Registration() {
+    if (data_ != nullptr) cuda_driver().cuMemHostUnregister(data_);
+  }
+  Registration(Registration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  Registration& operator=(Registration&&) = delete;
+
+ private:
+  void* data_;
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,13 @@
+// The device that this build has for an engine.
+#pragma once
+
+#include <memory>
+
+#include "base/options.hpp"
+#include "device/device.hpp"
+
+namespace ckpt::device {
+
+std::unique_ptr<Device> open_device(const Options& options);
+
+}  // namespace ckpt::device

@@ -1,0 +1,205 @@
+// The engine with tensors in device memory, before a fake agent: which bytes become known to the agent, and when.
+#include <optional>
+
+#include "../engine/engine_fixture.hpp"
+#include "device/auto_device.hpp"
+#include "gpu.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+using namespace testing_support;
+using testing::HasSubstr;
+
+constexpr std::size_t main_bytes = 3'000'017;
+constexpr std::uint64_t staging_bytes = 1 << 20;
+
+class CudaEngineTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    if (buttons().reset == nullptr) GTEST_SKIP() << "a real driver has no buttons";
+    buttons().reset();
+    ASSERT_CUDA(cuInit(0));
+    ASSERT_CUDA(cuDeviceGet(&device_, 0));
+    ASSERT_CUDA(cuDevicePrimaryCtxRetain(&context_, device_));
+    ASSERT_CUDA(cuCtxSetCurrent(context_));
+    weights_.emplace(main_bytes);
+    statistics_.emplace(1000);
+    stream_.emplace();
+  }
+  void TearDown() override {
+    buttons().reset();
+    stream_.reset();
+    weights_.reset();
+    statistics_.reset();
+    cuCtxSetCurrent(nullptr);
+    cuDevicePrimaryCtxRelease(device_);
+  }
+
+  std::unique_ptr<Engine> started() {
+    auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
+    add(*made, "weights", *weights_, CKPT_OVERLAPPED);
+    add(*made, "statistics", *statistics_, CKPT_AT_ONCE);
+    return made;
+  }
+  static void add(Engine& engine, const char* name, const GpuBytes& memory, ckpt_capture capture) {
+    const auto size = static_cast<std::int64_t>(memory.size_bytes());
+    engine.register_tensor({name, memory.data(), CKPT_U8, &size, 1, CKPT_DEVICE, capture});
+  }
+  Outcome snapshot(Engine& engine, std::int64_t iteration) { return engine.snapshot(iteration, stream()); }
+  Outcome before_update(Engine& engine) {
+    const device::Stream stream = this->stream();
+    return engine.before_update({&stream, 1});
+  }
+  CUstream stream() const { return *stream_; }
+  // Enqueued, as an optimizer's step is.
+  void update(unsigned char value) { EXPECT_CUDA(cuMemsetD8Async(weights_->pointer(), value, main_bytes, stream())); }
+  static bool captured(const Engine& engine, std::int64_t iteration) {
+    return engine.wait(iteration, CKPT_STAGE_CAPTURED, 50'000).status == CKPT_OK;
+  }
+  bool is_stored(std::int64_t iteration) { return agent_->piece("rank0", Version(1, iteration)).has_value(); }
+
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  std::optional<GpuBytes> weights_, statistics_;
+  std::optional<GpuStream> stream_;
+};
+
+TEST_F(CudaEngineTest, WhatTheAgentGetsIsWhatWasOnTheGpu) {
+  const auto engine = started();
+  restore(*engine);
+  const auto bytes = bytes_of(main_bytes, 1), statistics = bytes_of(1000, 2);
+  weights_->write(bytes);
+  statistics_->write(statistics);
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 0));
+  EXPECT_EQ(stored("weights", Version(1, 0)), bytes);
+  EXPECT_EQ(stored("statistics", Version(1, 0)), statistics);
+}
+
+TEST_F(CudaEngineTest, NoVersionIsTornByUpdatesEnqueuedRightAfterBeforeUpdate) {
+  const auto engine = started();
+  restore(*engine);
+  unsigned char value = 0;
+  for (std::int64_t k = 0; k < 20; ++k) {
+    update(++value);
+    ASSERT_EQ(snapshot(*engine, k).status, CKPT_OK);
+    ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+    update(0xFF);
+    ASSERT_TRUE(captured(*engine, k));
+    EXPECT_EQ(stored("weights", Version(1, k)), std::vector(main_bytes, static_cast<std::byte>(value)));
+    agent_->grant();
+  }
+}
+
+TEST_F(CudaEngineTest, BeforeUpdateDoesNotWaitForTheGpuAndNothingIsKnownBeforeAllIsThere) {
+  const auto engine = started();
+  restore(*engine);
+  update(1);
+  ASSERT_CUDA(cuStreamSynchronize(stream()));
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_CAPTURING);
+  EXPECT_FALSE(is_stored(0));
+  const Outcome next = snapshot(*engine, 1);
+  EXPECT_EQ(next.status, CKPT_ERR_SKIPPED);
+  EXPECT_THAT(next.text, HasSubstr("still being copied"));
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  ASSERT_TRUE(captured(*engine, 0));
+  EXPECT_TRUE(is_stored(0));
+  agent_->grant();
+  EXPECT_EQ(snapshot(*engine, 2).status, CKPT_OK);
+}
+
+TEST_F(CudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
+  const auto engine = started();
+  restore(*engine);
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  update(1);
+  const Outcome next = snapshot(*engine, 1);
+  EXPECT_EQ(next.status, CKPT_OK);
+  EXPECT_THAT(next.text, HasSubstr("before_update() was not called"));
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_ERR_DISCARDED);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 1));
+  EXPECT_FALSE(is_stored(0));
+  EXPECT_EQ(stored("weights", Version(1, 1)), std::vector(main_bytes, std::byte{1}));
+}
+
+TEST_F(CudaEngineTest, RestoresIntoTensorsOnTheGpu) {
+  const auto bytes = bytes_of(main_bytes, 3), statistics = bytes_of(1000, 4);
+  weights_->write(bytes);
+  statistics_->write(statistics);
+  {
+    const auto engine = started();
+    restore(*engine);
+    ASSERT_EQ(snapshot(*engine, 7).status, CKPT_OK);
+    ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  }  // closing waits for the copy
+  const auto engine = started();
+  update(0);
+  std::string message;
+  const ckpt_restored restored = engine->restore(message, stream());
+  EXPECT_EQ(restored.iteration, 7);
+  EXPECT_EQ(weights_->read(), bytes);
+  EXPECT_EQ(statistics_->read(), statistics);
+}
+
+TEST_F(CudaEngineTest, ADeadContextStopsSnapshotsAndLeavesWhatWasStored) {
+  const auto engine = started();
+  restore(*engine);
+  update(5);
+  ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  ASSERT_TRUE(captured(*engine, 0));
+  agent_->grant();
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  ASSERT_EQ(snapshot(*engine, 1).status, CKPT_OK);
+  ASSERT_EQ(before_update(*engine).status, CKPT_OK);
+  buttons().kill_context_at(CKPT_DOUBLE_TO_HOST, 4, CUDA_ERROR_ILLEGAL_ADDRESS);
+  buttons().let(CKPT_DOUBLE_TO_HOST, 4);
+  EXPECT_EQ(engine->wait(1, CKPT_STAGE_CAPTURED, 50'000).status, CKPT_ERR_DISCARDED);
+  const Caught next = caught([&] { snapshot(*engine, 2); });
+  EXPECT_EQ(next.status, CKPT_ERR_SYSTEM);
+  EXPECT_THAT(next.sentence, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_FALSE(is_stored(1));
+  EXPECT_EQ(stored("weights", Version(1, 0)), std::vector(main_bytes, std::byte{5}));
+}
+
+TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
+  const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
+  std::array<std::byte, 8> on_host{};
+  const std::int64_t size = 8;
+  const Caught refused = caught([&] {
+    made->register_tensor({"weights", on_host.data(), CKPT_U8, &size, 1, CKPT_DEVICE, CKPT_OVERLAPPED});
+  });
+  EXPECT_EQ(refused.status, CKPT_ERR_INVALID);
+  EXPECT_THAT(refused.sentence, HasSubstr("tensor \"weights\" is not in device memory"));
+  add(*made, "weights", *weights_, CKPT_OVERLAPPED);
+}
+
+TEST_F(CudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) {
+  const auto engine = started();
+  restore(*engine);
+  buttons().refuse_registration(CUDA_ERROR_NOT_PERMITTED);
+  const Caught refused = caught([&] { snapshot(*engine, 0); });
+  EXPECT_EQ(refused.status, CKPT_ERR_SYSTEM);
+  EXPECT_THAT(refused.sentence, HasSubstr("RLIMIT_MEMLOCK"));
+  EXPECT_EQ(before_update(*engine).status, CKPT_OK);
+}
+
+TEST_F(CudaEngineTest, AnEngineThatEndsLeavesNothingPinned) {
+  const auto before = buttons().registrations();
+  {
+    const auto engine = started();
+    restore(*engine);
+    ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+    EXPECT_GT(buttons().registrations(), before);
+  }
+  EXPECT_EQ(buttons().registrations(), before);
+}
+
+}  // namespace
+}  // namespace ckpt::engine
