@@ -156,6 +156,28 @@ def test_a_peer_that_never_answers_stalls_nobody(cluster):
     assert targets == states
 
 
+def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_training(cluster):
+    """Memory is asked of it then, and it does not answer until it is woken."""
+    with cluster.engine(copies=1) as engine:
+        engine.register("state", bytearray(b"precious"))
+        engine.restore()
+        (pid,) = cluster.agents("n0")
+        kill_process(pid, signal.SIGSTOP)
+        ticket = engine.snapshot(0)
+        assert ticket.status is Status.TIMEOUT and "stopped" in ticket.message, ticket.message
+        engine.before_update()
+        kill_process(pid, signal.SIGCONT)
+        deadline = time.monotonic() + 60
+        iteration = 1
+        while not (ticket := engine.snapshot(iteration)).taken:
+            assert time.monotonic() < deadline, ticket.message
+            iteration += 1
+            time.sleep(0.05)
+        engine.before_update()
+        assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+    assert_stored(cluster, copies=1)
+
+
 # ---- Ranks ----
 
 
