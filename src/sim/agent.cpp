@@ -131,6 +131,14 @@ void Agent::handle(const Event& event) {
     if (crash_after_effects_ > 0 && effects.size() > 1) --crash_after_effects_;
     carry_out(effect);
   }
+  tick_when_wanted();
+}
+
+void Agent::tick_when_wanted() {
+  const auto wanted = node_.tick_wanted_at();
+  if (!wanted || *wanted == wanted_tick_at_) return;
+  wanted_tick_at_ = *wanted;
+  later(*wanted - machine_.clock_offset_ms - world_.timeline.now(), [](Agent& agent) { agent.handle(Tick{}); });
 }
 
 // ---- Trainers ----

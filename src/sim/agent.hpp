@@ -68,6 +68,7 @@ class Agent {
 
   void take(std::function<void(Agent&)> input);
   void tick();
+  void tick_when_wanted();
   void poll();
   Session* session_of(std::uint64_t instance);
   void end_session(Rank rank);
@@ -103,6 +104,7 @@ class Agent {
   std::set<Rank> open_grants_;                     // given and not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // while frozen
   bool frozen_ = false;
+  TimeMs wanted_tick_at_ = 0;
   int crash_after_effects_ = -1;
 };
 

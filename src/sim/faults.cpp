@@ -9,6 +9,14 @@ namespace ckpt::sim {
 namespace {
 constexpr TimeMs aim_ms = 5000;      // a fault waits so long for its phase, then strikes in another
 constexpr TimeMs give_up_ms = 9000;  // or is left out when it finds no victim
+bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
+
+// From the loss of a root to the last copy that is made good.
+bool is_of_recovery(Phase phase) {
+  return phase == Phase::electing || phase == Phase::gathering || phase == Phase::deciding ||
+         phase == Phase::announcing || phase == Phase::restoring || phase == Phase::reprotecting ||
+         phase == Phase::decoding || phase == Phase::standing_in;
+}
 }  // namespace
 
 bool is_possible(Fault fault, Phase phase) {
@@ -21,7 +29,7 @@ bool is_possible(Fault fault, Phase phase) {
       return phase != Phase::down;
     case Fault::update_unannounced:
     case Fault::silent_corruption:
-      return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding;
+      return phase != Phase::down && phase != Phase::hello && phase != Phase::deciding && phase != Phase::announcing;
     // Need a slot that is being written.
     case Fault::torn_write:
     case Fault::bit_flip_wire:
@@ -36,19 +44,37 @@ void Faults::start() {
   armed_at_ = world_.timeline.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
 
+// Phases that need what this run has not got never come.
+bool Faults::can_come(Phase phase) const {
+  const protocol::Config& core = world_.settings.core;
+  if (phase == Phase::encoding || phase == Phase::decoding) return core.protection.has_parity();
+  return phase != Phase::standing_in || core.standby;
+}
+
+// The root is lost more often than chance would have it, at every step of a recovery; and where nodes stand by, more
+// happens while they stand in.
+Faults::Plan Faults::draw() const {
+  Plan plan;
+  const bool is_root_loss = world_.random.chance(150);
+  const bool is_standing_in = world_.settings.core.standby && world_.random.chance(300);
+  do {
+    plan.fault = is_root_loss ? Fault::root_crash : static_cast<Fault>(world_.random.below(fault_count));
+    plan.phase = is_standing_in ? Phase::standing_in : static_cast<Phase>(world_.random.below(phase_count));
+  } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase) ||
+           (is_root_loss && !is_of_recovery(plan.phase)));
+  return plan;
+}
+
 // Phases that hardly come by themselves are brought about by another fault just before.
 void Faults::plan_one() {
-  Plan plan;
-  const bool has_parity = world_.settings.core.protection.has_parity();
-  const auto comes = [&](Phase phase) { return has_parity || phase < Phase::encoding; };
-  do {
-    plan.fault = static_cast<Fault>(world_.random.below(fault_count));
-    plan.phase = static_cast<Phase>(world_.random.below(phase_count));
-  } while (!comes(plan.phase) || !is_possible(plan.fault, plan.phase));
+  const Plan plan = draw();
   std::optional<Fault> prelude;
-  if (plan.phase == Phase::electing) prelude = Fault::root_crash;
-  if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding) prelude = Fault::node_loss;
-  if (plan.phase <= Phase::restoring) prelude = Fault::trainer_crash;
+  if (plan.phase == Phase::electing || plan.phase == Phase::gathering) prelude = Fault::root_crash;
+  if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding || plan.phase == Phase::standing_in)
+    prelude = Fault::node_loss;
+  // Nobody trains any more when a machine is gone; when its agent sleeps they do.
+  if (plan.phase == Phase::standing_in && needs_training(plan.fault)) prelude = Fault::agent_freeze;
+  if (plan.phase <= Phase::restoring || plan.phase == Phase::announcing) prelude = Fault::trainer_crash;
   // The next version is under way before this one is known to be committed where messages are slow.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
   // A root that crashes while nobody leads is one that sleeps.

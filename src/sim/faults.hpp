@@ -81,6 +81,8 @@ class Faults {
     bool on_root = false;  // of a fault that strikes some agent
   };
 
+  bool can_come(Phase phase) const;
+  Plan draw() const;
   void plan_one();
   void count(Fault fault, Phases phases);
   bool strike(const Plan& plan);  // false: there is nothing to strike now

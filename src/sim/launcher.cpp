@@ -97,7 +97,7 @@ void Launcher::stop_all() {
     world_.give_up_job();
   }
   // Some take their time, so that a machine that is gone is noticed before.
-  const TimeMs slowness_ms = world_.settings.core.standby && world_.random.chance(500) ? 4000 : 0;
+  const TimeMs slowness_ms = world_.settings.core.standby && world_.random.chance(700) ? 5000 : 0;
   world_.timeline.after(world_.random.between(50, 1500) + slowness_ms + losses_in_a_row_ * 2000,
                         [this] { launch_all(); });
 }

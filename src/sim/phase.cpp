@@ -14,6 +14,13 @@ bool is_electing(World& world) {
   return root == nullptr || root->is_frozen();
 }
 
+// What a node has on record of the root tells whether it has heard of it.
+bool is_gathering(World& world) {
+  const std::uint64_t epoch = world.store.root().record.epoch;
+  return std::any_of(world.machines.begin(), world.machines.end(),
+                     [&](const auto& entry) { return entry.second.agent && entry.second.arena.epoch < epoch; });
+}
+
 }  // namespace
 
 Phases current_phases(World& world) {
@@ -34,6 +41,8 @@ Phases current_phases(World& world) {
       std::any_of(trainers.begin(), trainers.end(), [](const Trainer* trainer) { return trainer->is_capturing(); }));
   set(Phase::committing, all_train && world.invariants.awaits_commit());
   set(Phase::electing, is_electing(world));
+  set(Phase::gathering, !is_electing(world) && is_gathering(world));
+  set(Phase::announcing, all_asked && decided && !world.decision_is_told());
   for (const auto& [id, transfer] : world.transfers.active()) {
     const bool is_own = transfer.order.piece.version.incarnation() == world.invariants.history().incarnation();
     set(is_own ? Phase::replicating : Phase::reprotecting, true);

@@ -20,15 +20,17 @@ enum class Phase : std::uint8_t {
   committing,    // a version is whole in all its places, and no trainer knows
   reprotecting,  // pieces of the version that this life restored are on their way, home or to new places
   electing,      // nobody who is able to is root
-  idle,          // training, and none of the above
+  idle,          // training, and none of the others
+  gathering,     // the root has not been heard by all nodes yet, nor has it heard them
+  announcing,    // a life is decided, and no node but the root knows
   encoding,      // parity of a version that this life captured is being made
   decoding,      // what was lost is being made out of parity
   standing_in,   // a standby node has the place of a lost one
 };
-inline constexpr std::size_t phase_count = 13;
+inline constexpr std::size_t phase_count = 15;
 inline constexpr std::array<const char*, phase_count> phase_names = {
-    "down",         "hello",    "deciding", "restoring", "capturing", "replicating", "committing",
-    "reprotecting", "electing", "idle",     "encoding",  "decoding",  "standing in"};
+    "down",     "hello", "deciding",  "restoring",  "capturing", "replicating", "committing", "reprotecting",
+    "electing", "idle",  "gathering", "announcing", "encoding",  "decoding",    "standing in"};
 
 using Phases = std::bitset<phase_count>;
 

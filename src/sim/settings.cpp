@@ -6,6 +6,17 @@
 
 namespace ckpt::sim {
 
+namespace {
+
+// Small clusters find most, at the least cost: one run in ten is larger, and one in a hundred large.
+NodeId draw_nodes(Random& random) {
+  const std::uint64_t draw = random.below(100);
+  if (draw == 0) return static_cast<NodeId>(random.between(17, 64));
+  return static_cast<NodeId>(draw < 10 ? random.between(7, 16) : random.between(2, 6));
+}
+
+}  // namespace
+
 std::string Settings::main_shard(Rank rank) const {
   return sharers == 1 ? "rank" + std::to_string(rank) + ".main" : "model" + std::to_string(rank / sharers);
 }
@@ -41,14 +52,15 @@ Settings draw_settings(std::uint64_t seed) {
   Random random(mix(seed, hash_of("settings")));
   Settings settings;
   settings.seed = seed;
-  // Small clusters find most; one run in ten is larger.
-  settings.nodes = static_cast<NodeId>(random.chance(100) ? random.between(7, 16) : random.between(3, 6));
-  if (random.chance(200)) {
+  settings.nodes = draw_nodes(random);
+  if (settings.nodes > 2 && random.chance(200)) {
     settings.ranks = static_cast<Rank>(random.between(2, settings.nodes - 1));
   } else {
     settings.ranks = settings.nodes * (settings.nodes <= 8 && random.chance(300) ? 2 : 1);
   }
-  if (random.chance(400)) settings.sharers = static_cast<Rank>(random.between(2, std::min<Rank>(4, settings.ranks)));
+  if (random.chance(400))
+    settings.sharers =
+        static_cast<Rank>(random.between(2, std::min<Rank>(settings.nodes <= 16 ? 4 : 12, settings.ranks)));
 
   const std::uint64_t draw = random.below(10);
   settings.core.protection.copies = draw == 0 ? 1 : draw < 8 ? 2 : 3;
@@ -79,6 +91,9 @@ Settings draw_settings(std::uint64_t seed) {
     protection.rows = static_cast<std::uint32_t>(random.between(1, std::min(3u, protection.members - 1)));
     if (random.chance(700)) protection.copies = 1;  // else both
   }
+  // Where the root looks through little at a time it settles now and then only, as it does with very many nodes.
+  Random settling(mix(seed, hash_of("settling")));
+  if (settling.chance(300)) settings.core.pieces_per_ms = static_cast<std::uint32_t>(settling.between(1, 8));
   // Spare machines stand by, as a rule.
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   return settings;

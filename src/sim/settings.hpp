@@ -15,7 +15,7 @@ using protocol::TimeMs;
 
 struct Settings {
   std::uint64_t seed = 0;
-  NodeId nodes = 3;       // 3..16
+  NodeId nodes = 3;       // 2..64
   Rank ranks = 3;         // 1 or 2 per node, or fewer than nodes: the rest are spares
   Rank sharers = 1;       // so many ranks name one main shard (data parallelism)
   protocol::Config core;  // as every node is configured, but for its name and arena

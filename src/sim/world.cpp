@@ -145,8 +145,15 @@ void World::trouble_ends(Machine& machine) {
 }
 
 void World::deliver(NodeId from, NodeId to, const Message& message) {
-  if (Agent* agent = agent_on(to)) agent->receive(MessageArrived{from, message});
+  Agent* agent = agent_on(to);
+  if (agent == nullptr) return;
+  const auto* directive = std::get_if<Directive>(&message);
+  if (directive != nullptr && directive->decision.verdict != Verdict::undecided)
+    decision_told_ = std::max(decision_told_, directive->incarnation);
+  agent->receive(MessageArrived{from, message});
 }
+
+bool World::decision_is_told() const { return decision_told_ >= store.life().record.incarnation; }
 
 // ---- Trainers ----
 
@@ -204,6 +211,7 @@ void World::give_up_job() {
   transfers.forget_everything();
   network.forget_everything();
   store.clear();
+  decision_told_ = 0;
   storage.clear();
   invariants.forget_everything();
 }

@@ -65,6 +65,7 @@ class World {
   void lose_machine(Machine& machine);          // with everything on it; replaced some time later
   std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
+  bool decision_is_told() const;  // of the newest life: to some other node than the root
   bool is_calm(const Machine& machine, TimeMs for_ms) const;
   void trouble_begins(Machine& machine) { ++machine.troubles; }
   void trouble_ends(Machine& machine);
@@ -102,6 +103,7 @@ class World {
   std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Agent>> graveyard_;  // of this step: what runs may be a dead agent's function
   NodeId next_node_ = 0;
+  std::uint64_t decision_told_ = 0;  // newest life of which it was
   std::uint64_t agents_ = 0;
   int replacements_due_ = 0;
 };
