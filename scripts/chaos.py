@@ -97,7 +97,7 @@ def run(arguments, root):
         print(f"chaos: replay with {replay_command(arguments, number)}")
     finally:
         campaign.close()
-    print(campaign.tally.line())
+        print(campaign.tally.line(), flush=True)
     return status
 
 

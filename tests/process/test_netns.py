@@ -1,0 +1,85 @@
+"""The network that scripts/netns.py makes: its faults do what they say, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import netns
+import pytest
+
+PORT = 9999
+LISTEN = f"""
+import socket
+at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+at.bind(("0.0.0.0", {PORT}))
+print("listening", flush=True)
+print(at.recv(16).decode(), flush=True)
+"""
+SEND = f"""
+import socket, sys
+at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    at.sendto(sys.argv[2].encode(), (sys.argv[1], {PORT}))
+except OSError:
+    pass
+"""
+
+pytestmark = pytest.mark.skipif(netns.why_not() is not None, reason=str(netns.why_not()))
+
+
+def send(network: netns.Network, sender: str, receiver: str, text: str) -> None:
+    words = [*network.enter(sender), sys.executable, "-c", SEND, network.address(receiver), text]
+    subprocess.run(words, check=True, timeout=30)
+
+
+def first_heard(network: netns.Network, sender: str, receiver: str, witness: str) -> str:
+    """Who is heard first: the sender, or the witness, which sends after it."""
+    words = [*network.enter(receiver), sys.executable, "-c", LISTEN]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as listener:
+        assert listener.stdout.readline() == "listening\n"
+        send(network, sender, receiver, sender)
+        send(network, witness, receiver, witness)
+        return listener.stdout.readline().strip()
+
+
+def namespaces() -> str:
+    return subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True, timeout=30).stdout
+
+
+def test_a_muted_node_hears_and_is_not_heard():
+    with netns.Network(["a", "b", "c"]) as network:
+        assert first_heard(network, "a", "b", "c") == "a"
+        network.mute("a")
+        assert first_heard(network, "a", "b", "c") == "c"
+        assert first_heard(network, "b", "a", "c") == "b"
+        network.unmute("a")
+        assert first_heard(network, "a", "b", "c") == "a"
+
+
+def test_an_unplugged_node_is_not_heard_until_it_is_plugged_in():
+    with netns.Network(["a", "b", "c"]) as network:
+        network.unplug("a")
+        assert first_heard(network, "a", "b", "c") == "c"
+        network.plug_in("a")
+        assert first_heard(network, "a", "b", "c") == "a"
+
+
+def test_a_closed_network_leaves_nothing():
+    with netns.Network(["a"]) as network:
+        name = network.enter("a")[-1]
+        sleeper = subprocess.Popen([*network.enter("a"), "sleep", "1000"])
+        assert name in namespaces()
+    assert name not in namespaces()
+    assert sleeper.wait(30) != 0
+
+
+def test_what_a_killed_process_left_goes_with_the_next_network():
+    program = "import netns, sys; n = netns.Network(['a']); print(n.enter('a')[-1], flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {program}"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        name = owner.stdout.readline().strip()
+        assert name in namespaces()
+        owner.kill()
+    netns.Network().close()
+    assert name not in namespaces()
