@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from ckptengine.torch import Checkpointer
 from conftest import BUILD
 
 GPU = BUILD / "tests" / "cuda_double"
@@ -67,3 +70,25 @@ def test_without_a_driver_a_tensor_in_device_memory_is_refused_in_a_sentence(job
     if "context is current" in done.stdout:
         pytest.skip("this machine has a driver")
     assert done.stdout.startswith('INVALID tensor "w" is in device memory, but there is no CUDA driver (libcuda.so.1')
+
+
+def test_checkpointer_names_the_current_stream_unless_told_others(job, monkeypatch):
+    def stream(handle: int) -> SimpleNamespace:
+        return SimpleNamespace(cuda_stream=handle)
+
+    with Checkpointer(torch.nn.Linear(4, 4), **job) as checkpointer:
+        checkpointer.restore()
+        checkpointer.snapshot(0)
+        checkpointer.before_update()
+        named = []
+        engine = checkpointer.engine
+        snapshot, before_update = engine.snapshot, engine.before_update
+        monkeypatch.setattr(engine, "snapshot", lambda k, of: (named.append(of), snapshot(k, of))[1])
+        monkeypatch.setattr(engine, "before_update", lambda of: (named.append(of), before_update(of))[1])
+        monkeypatch.setattr(checkpointer, "_gpu", torch.device("cuda", 0))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream(77))
+        checkpointer.snapshot(1)
+        assert checkpointer.before_update()
+        checkpointer.snapshot(2)
+        assert checkpointer.before_update(stream(5), stream(6))
+        assert named == [77, [77], 77, [5, 6]]
