@@ -114,7 +114,7 @@ std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world
 
 // Who took part in the last life and still has what it had then.
 std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
-  std::unordered_map<NodeId, std::uint64_t> arenas;
+  std::unordered_map<NodeId, std::uint64_t> arenas(question.members.size());
   for (const Member& member : question.members) arenas[member.node] = member.arena_id;
   std::vector<const Report*> found;
   for (const Report* report : question.reports) {

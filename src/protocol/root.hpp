@@ -66,7 +66,7 @@ class Root {
 
   void take_charge(TimeMs now, Effects& effects);
   bool may_swap_life(TimeMs now) const;
-  void swap_life(const LifeRecord& record, TimeMs now, Effects& effects);
+  void swap_life(LifeRecord record, TimeMs now, Effects& effects);
 
   // Admission: which trainers make up this life.
   void settle_admissions(TimeMs now, Effects& effects);

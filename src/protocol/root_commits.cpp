@@ -1,5 +1,6 @@
 // When a version counts as committed, or never will, and which commit goes to storage.
 #include <algorithm>
+#include <utility>
 
 #include "protocol/lists.hpp"
 #include "protocol/root.hpp"
@@ -56,7 +57,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
       is_complete(its_pieces->second, places_.of(restored))) {
     LifeRecord record = *life_;
     record.base = restored;
-    swap_life(record, now, effects);
+    swap_life(std::move(record), now, effects);
   }
 
   abandoned_.clear();
@@ -88,7 +89,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
       life_->first_commit.incarnation() != life_->incarnation) {
     LifeRecord record = *life_;
     record.first_commit = committed_;
-    swap_life(record, now, effects);
+    swap_life(std::move(record), now, effects);
   }
 }
 

@@ -1,6 +1,7 @@
 // Who makes up a life of the job, and from what it goes on.
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "protocol/lists.hpp"
 #include "protocol/root.hpp"
@@ -99,7 +100,7 @@ void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& eff
   next.incarnation = std::max(life_->incarnation, storing_.newest_incarnation()) + 1;
   next.world_size = newcomer.world_size;
   next.decision = {};
-  swap_life(next, now, effects);
+  swap_life(std::move(next), now, effects);
 }
 
 bool Root::has_begun() const {
@@ -157,7 +158,7 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
   const bool begins = can_restore || answer.decision.verdict == Verdict::fresh;
   if (begins) enter_members(decided, answer.base);
-  swap_life(decided, now, effects);
+  swap_life(std::move(decided), now, effects);
 }
 
 // The ranks as they sit now are the life's, and so is what this root was told of placement.
@@ -169,7 +170,9 @@ void Root::enter_members(LifeRecord& record, Version base) const {
   record.seats.clear();
   record.strategy = config_.strategy;
   record.protection = config_.protection;
-  std::unordered_set<NodeId> nodes;
+  std::unordered_set<NodeId> nodes(bindings_.size());
+  record.members.reserve(bindings_.size());
+  record.seats.reserve(bindings_.size());
   for (const auto& [rank, binding] : bindings_) {
     const Report& report = peers_.at(binding.node).report;
     if (nodes.insert(binding.node).second) record.members.push_back({binding.node, report.arena_id});
@@ -200,6 +203,7 @@ RecoveryQuestion Root::question(bool with_storage) const {
     question.unusable = storing_.heard().unusable;
   }
   question.damaged = storing_.unusable();
+  question.shards.reserve(2 * bindings_.size());
   for (const auto& [rank, binding] : bindings_) {
     question.shards.insert(binding.rank.main_shard);
     question.shards.insert(binding.rank.private_shard);

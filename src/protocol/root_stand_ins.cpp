@@ -1,5 +1,6 @@
 // Members that are lost: who is told, and who stands in for them.
 #include <algorithm>
+#include <utility>
 
 #include "protocol/root.hpp"
 #include "protocol/stand_ins.hpp"
@@ -27,7 +28,7 @@ void Root::settle_losses(TimeMs now, Effects& effects) {
   if (wanted == life_->stand_ins) return;
   LifeRecord record = *life_;
   record.stand_ins = std::move(wanted);
-  swap_life(record, now, effects);
+  swap_life(std::move(record), now, effects);
 }
 
 // Those without their memory, and those that are silent for so long that none would follow this node any more if it

@@ -22,8 +22,8 @@ namespace {
 
 constexpr TimeMs hop_ms = 1;
 constexpr std::uint32_t copies = 2;
-constexpr TimeMs patience_ms = 120'000;  // virtual, for anything to happen
-constexpr int ticks_per_poll = 8;        // of the store's record "root"
+constexpr TimeMs waited_ms_max = 120'000;  // virtual, for anything to happen
+constexpr int ticks_per_poll = 8;          // of the store's record "root"
 constexpr NodeId root_node = 0;
 
 double cpu_ms() {
@@ -129,7 +129,7 @@ class ScaleWorld {
 
   template <class Predicate>
   bool run_until(const Predicate& is_reached) {
-    for (const TimeMs end = now_ + patience_ms; !is_reached(); step()) {
+    for (const TimeMs end = now_ + waited_ms_max; !is_reached(); step()) {
       if (now_ >= end || !result_.violations.empty()) return false;
     }
     return true;
