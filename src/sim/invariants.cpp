@@ -373,7 +373,9 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
 
   const bool is_stored = world_.storage.has_step(version);
-  const bool was_whole = history_.was_whole(version) || history_.was_damaged(version);
+  // What was committed was whole, whoever has dropped it since.
+  const bool was_whole =
+      history_.was_whole(version) || history_.was_damaged(version) || history_.was_committed(version);
   if (gives_state && !was_whole && !is_stored && !is_there(version, 0)) {
     throw Violation{"I1", what + ", a version of which some shard was never whole"};
   }
