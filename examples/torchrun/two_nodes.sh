@@ -8,6 +8,8 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 export PYTHONPATH="$here/../../python${PYTHONPATH:+:$PYTHONPATH}"
 export CKPT_JOB=${CKPT_JOB:-torchrun-example}
 export GLOO_SOCKET_IFNAME=lo CKPT_INTERFACE=lo
+# Else torchrun gives restarted workers the store of those before them, and gloo may look for these.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 port=${PORT:-29400}
 
 nodes=()

@@ -63,10 +63,11 @@ class Run:
         assert self.process.wait(DEADLINE_S) == 0, "".join(self.lines)
         self._reader.join(DEADLINE_S)
 
-    def kill(self) -> None:
+    def close(self) -> None:
+        """torchrun ends its workers when it is asked to end, and only then."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+            os.killpg(self.process.pid, signal.SIGTERM)
+        self.process.wait(DEADLINE_S)
 
 
 def free_port() -> int:
@@ -85,7 +86,7 @@ def torchrun(cluster):
 
     yield start
     for number, run in enumerate(runs):
-        run.kill()
+        run.close()
         kill_agents(f"{cluster.job}-{number}")
 
 
@@ -127,7 +128,8 @@ def test_what_kubernetes_starts_is_understood(cluster, tmp_path):
     assert daemon["securityContext"]["runAsUser"] == trainer["securityContext"]["runAsUser"]
     arenas = [next(volume for volume in pod_of(one)["volumes"] if volume["name"] == "arena")["hostPath"]["path"]
               for one in (agents, trainers)]
-    given = {entry["name"]: entry.get("value", "host1") for entry in trainer["env"]}
+    given = {entry["name"]: entry.get("value", "host1") for entry in trainer["env"]
+             if entry["name"].startswith("CKPT_")}
     assert arenas == [given["CKPT_ARENA_DIR"]] * 2
     # The same command lines with places of this machine.
     token = tmp_path / "token"
