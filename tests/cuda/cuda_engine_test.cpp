@@ -116,7 +116,11 @@ TEST_F(CudaEngineTest, BeforeUpdateDoesNotWaitForTheGpuAndNothingIsKnownBeforeAl
 TEST_F(CudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
   const auto engine = started();
   restore(*engine);
+  // Everything is packed when the update comes, so that nothing races here; which the engine cannot know.
+  const auto kernels = buttons().done(CKPT_DOUBLE_KERNEL);
+  constexpr std::uint64_t chunks = 1 + (main_bytes + staging_bytes / 4 - 1) / (staging_bytes / 4);
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
+  ASSERT_TRUE(eventually([&] { return buttons().done(CKPT_DOUBLE_KERNEL) == kernels + 2 * chunks; }));
   update(1);
   const Outcome next = snapshot(*engine, 1);
   EXPECT_EQ(next.status, CKPT_OK);
