@@ -147,7 +147,8 @@ void CudaDevice::fail(const std::string& sentence) {
 }
 
 void CudaDevice::start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
+  changed_.wait(lock, [this] { return phase_ != Phase::ending; });  // `done` may have told the caller to go on
   const ContextScope scope(context_);
   phase_ = Phase::copying;
   try {

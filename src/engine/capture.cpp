@@ -97,7 +97,8 @@ void Capture::over(bool whole) {
   session_.control->capturing(Version());
   session_.control->ring_agent();
   active_.reset();
-  sealed_(whole);
+  const Sealed sealed = std::move(sealed_);  // the training thread may release the next one during the call
+  sealed(whole);
 }
 
 void Capture::seal() {

@@ -19,7 +19,8 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   if (open_capture()) release({}, deadline);
-  if (!sealing_.wait(deadline) || capture_.active()) capture_.cancel();
+  sealing_.wait(deadline);
+  capture_.cancel();  // also when all is sealed: returns when no thread of the device is here any more
   capture_.detach();
   link_.leave(deadline);
 }

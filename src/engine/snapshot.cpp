@@ -150,11 +150,11 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
 // On any thread.
 void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at] = released_;
+  sealing_.end();  // first: who waited for the ticket may take the next snapshot
   if (whole)
     tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
   else
     tickets_.discarded(iteration);
-  sealing_.end();
 }
 
 bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
