@@ -156,7 +156,7 @@ CKPT_API const char* ckpt_version(void);
 CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** engine);
 
 /* Ends the engine and frees it; null is fine. Finishes a pending capture as ckpt_before_update() does. The agent and
- * everything captured stay. Waits at most the option `close_timeout_ms`. */
+ * everything captured stay. Waits at most the option `close_timeout_ms`, and 10 s more where a GPU is hung. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Registers a tensor or blob. A second registration under one name is CKPT_ERR_INVALID, and so is a null with a size.
