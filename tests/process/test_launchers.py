@@ -143,9 +143,13 @@ def test_what_kubernetes_starts_is_understood(cluster, tmp_path):
     subprocess.run(probe, check=True, capture_output=True, env={"PATH": path, "NODE_NAME": "host1"}, timeout=60)
     given |= {"CKPT_JOB": cluster.job, "CKPT_ARENA_DIR": str(cluster.arena)}
     options = {key.removeprefix("CKPT_").lower(): value for key, value in given.items()}
-    with Engine(library=build_file_of("libckptengine.so"), rank=0, world_size=1, **options) as engine:
-        engine.register("state", bytearray(8))
-        assert not engine.restore().found
+    try:
+        with Engine(library=build_file_of("libckptengine.so"), rank=0, world_size=1, **options) as engine:
+            engine.register("state", bytearray(8))
+            assert not engine.restore().found
+    finally:
+        stop = [build_file_of("ckptctl"), "stop", f"job={cluster.job}", f"arena_dir={cluster.arena}"]
+        subprocess.run(stop, check=True, capture_output=True, timeout=60)
 
 
 # ---- Slurm ----
