@@ -123,11 +123,8 @@ void LocalFileSystem::submit(OperationPtr operation, const std::string& doing) {
   while (helpers_->wait(Clock::time_point::min())) {
   }  // what was closed
   OperationQueue& queue = queue_of(operation->kind);
-  const auto is_full = [&] { return queue.unfinished() > 2 * std::size_t{options_.queue_depth} + 8; };
-  if (is_full()) {  // of what hung and has ended since, perhaps
-    while (OperationPtr ended = queue.wait(Clock::now())) hand_over(std::move(ended));
-  }
-  if (is_full()) throw StorageError(ETIMEDOUT, doing + " while earlier operations do not end");
+  const auto has_room = [&] { return queue.unfinished() <= 2 * std::size_t{options_.queue_depth} + 8; };
+  await(queue, has_room, doing + " while earlier operations do not end");
   queue.submit(std::move(operation));
 }
 

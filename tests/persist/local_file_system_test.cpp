@@ -173,6 +173,14 @@ TEST_P(LocalFiles, AHungOperationEndsAtItsDeadlineAndTheNextOneIsServed) {
   ::close(::open((root_ + "/hung").c_str(), O_RDWR));  // lets it end
 }
 
+TEST_P(LocalFiles, ManyFilesThatAreClosedAtOnceHoldUpNobodyForGood) {
+  const auto files = open({.timeout_ms = 60'000, .queue_depth = 1, .block_bytes = 65536});
+  std::vector<std::unique_ptr<File>> opened;
+  for (int i = 0; i < 200; ++i) opened.push_back(files->create(std::to_string(i), 0));
+  opened.clear();
+  EXPECT_EQ(files->list("").size(), 200u);
+}
+
 TEST_P(LocalFiles, AfterAHangThatLastedLongItServesAgain) {
   const auto files = open({.timeout_ms = 5, .queue_depth = 4, .block_bytes = 65536});
   ASSERT_EQ(::mkfifo((root_ + "/hung").c_str(), 0600), 0);
