@@ -236,6 +236,28 @@ TEST_F(StandIns, SurviveAChangeOfRoot) {
   EXPECT_TRUE(holds(4, main_shard(2)));
 }
 
+// Its node holds the last copies: the decision waits for it as it would for a member.
+TEST_F(StandIns, AreWaitedForBeforeTheDecision) {
+  start(1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  ASSERT_TRUE(holds(4, main_shard(2)));
+  cluster.lose(3);
+  cluster.advance(1000);
+  cluster.stop(4);
+  cluster.advance(60'000);
+  cluster.ready.clear();
+  for (const NodeId node : {2u, 3u}) cluster.boot(node);
+  cluster.start_life(own_node);
+  cluster.advance(4000);
+  EXPECT_TRUE(cluster.ready.empty());
+  EXPECT_TRUE(cluster.failed.empty());
+  cluster.resume(4);
+  cluster.advance(8000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.version, Version(1, 7)) << rank;
+}
+
 TEST_F(StandIns, AreNotTakenFromNodesThatDoNotStandBy) {
   cluster.boot(4);
   start(0);
