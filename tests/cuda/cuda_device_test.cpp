@@ -19,10 +19,10 @@ using testing::HasSubstr;
 constexpr std::size_t leaf = kernels::leaf_size_bytes;
 constexpr std::uint64_t small_staging = 16 * leaf;  // sub-buffers of four leaves
 
-// A place for a piece, as a slot is one.
+// A place for a piece, as a slot is one: whole pages, and behind them those of the digests.
 class Slot {
  public:
-  explicit Slot(const Plan& plan) : size_bytes_((plan.length_bytes() + leaf) * 2), leaves_(plan.leaves()) {
+  explicit Slot(const Plan& plan) : size_bytes_((plan.leaves() + 1) * leaf * 2), leaves_(plan.leaves()) {
     data_ = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   ~Slot() { ::munmap(data_, size_bytes_); }
