@@ -61,6 +61,10 @@ function(ckpt_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
+  if((CKPT_SANITIZE AND "release_only" IN_LIST ARG_LABELS) OR
+     (CKPT_SANITIZE STREQUAL "thread" AND "one_thread" IN_LIST ARG_LABELS))
+    return()  # the test preset would leave it out
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
