@@ -27,15 +27,18 @@ std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t u
   }
   most = std::min(most, chunk_bytes());
   const double patience_s = std::max(options_.patience_s, 2 * iteration_s);
-  note_waiting(now_s);
+  note_waiting(now_s, patience_s);
   if (under_way != 0) return 0;
   const std::uint64_t fitting = outlook.state == NetworkState::idle ? fitting_bytes(most, outlook.idle_s) : 0;
   if (fitting != 0) {
     owed_s_ = std::max(0.0, owed_s_ - link_s(fitting));
+    all_left_ = fitting == left_bytes;
     return fitting;
   }
   if (owed_s_ <= least_share * patience_s) return 0;
-  owed_s_ -= link_s(most);
+  forced_for_s_ = link_s(most);
+  owed_s_ -= forced_for_s_;
+  all_left_ = most == left_bytes;
   ++forced_;
   return most;
 }
@@ -47,11 +50,25 @@ std::uint64_t Pacer::chunk_bytes() const {
   return std::max<std::uint64_t>(static_cast<std::uint64_t>(bytes) / options_.grain_bytes, 1) * options_.grain_bytes;
 }
 
-// What waits asks all the time.
-void Pacer::note_waiting(double now_s) {
+// Training shares the link with a chunk that is in its way: that is charged for as long as it took.
+void Pacer::landed(std::uint64_t size_bytes, double time_s, bool undisturbed) {
+  if (undisturbed) estimate_.add(size_bytes, time_s);
+  if (forced_for_s_ == 0) return;
+  owed_s_ -= std::max(0.0, std::min(time_s, options_.patience_s) - forced_for_s_);
+  forced_for_s_ = 0;
+}
+
+// What waits asks all the time. Where it did not, that counts for nothing: all had left, or nobody came to ask.
+void Pacer::note_waiting(double now_s, double patience_s) {
   constexpr double pause_s = 0.1;
-  owed_s_ = asked_s_ < 0 || now_s - asked_s_ > pause_s ? 0 : owed_s_ + least_share * (now_s - asked_s_);
+  const double gap_s = now_s - asked_s_;
+  if (asked_s_ < 0 || gap_s > patience_s || (gap_s > pause_s && all_left_)) {
+    owed_s_ = 0;
+  } else if (gap_s <= pause_s) {
+    owed_s_ += least_share * gap_s;
+  }
   asked_s_ = now_s;
+  all_left_ = false;
 }
 
 // Where the link is not known, one chunk in patience_s is a tenth of it.

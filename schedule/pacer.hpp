@@ -4,8 +4,8 @@
 // Pure.
 //
 // Starvation is bounded: what waits gets a tenth of the link. Where less than that has left for patience_s and for two
-// iterations, chunks leave all the same, in training's way, at that pace. While a profile is learned in quiet nothing
-// does.
+// iterations, chunks leave all the same, in training's way, for a tenth of the time. While a profile is learned in
+// quiet nothing does.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,9 @@ class Pacer {
   // training that begins early finds one on its way at most. `iteration_s`: of the slowest rank; 0 where unknown.
   std::uint64_t allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const Outlook& outlook,
                       double iteration_s);
-  // A chunk that was under way alone.
-  void landed(std::uint64_t size_bytes, double time_s) { estimate_.add(size_bytes, time_s); }
+  // A chunk that was under way alone; `undisturbed`: training did not communicate meanwhile, so that it tells of the
+  // link.
+  void landed(std::uint64_t size_bytes, double time_s, bool undisturbed);
 
   std::optional<Link> link() const { return estimate_.link(); }
   // As much as crosses the link in chunk_s, within limits. Before the link is known, chunks are small.
@@ -45,12 +46,14 @@ class Pacer {
  private:
   std::uint64_t fitting_bytes(std::uint64_t left_bytes, double idle_s) const;
   double link_s(std::uint64_t size_bytes) const;
-  void note_waiting(double now_s);
+  void note_waiting(double now_s, double patience_s);
 
   const PacerOptions options_;
   LinkEstimate estimate_;
-  double asked_s_ = -1;  // when allow() was asked last
-  double owed_s_ = 0;    // time on the link that what waits has been denied
+  double asked_s_ = -1;      // when allow() was asked last
+  bool all_left_ = false;    // and allowed all there was
+  double owed_s_ = 0;        // time on the link that what waits has been denied
+  double forced_for_s_ = 0;  // what the chunk that was forced last is to take; 0 once it has landed
   std::uint64_t forced_ = 0;
 };
 

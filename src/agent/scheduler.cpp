@@ -187,8 +187,8 @@ void Scheduler::landed(const net::SentChunk& chunk) {
   sent_bytes_[chunk.piece.version] += chunk.size_bytes;
   if (sent_bytes_.size() > versions_max) sent_bytes_.erase(sent_bytes_.begin());
   // One that met a communication of training says little about the link.
-  if (chunk.alone && undisturbed_since_ && *undisturbed_since_ == begun())
-    pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us));
+  const bool undisturbed = undisturbed_since_ && *undisturbed_since_ == begun();
+  if (chunk.alone) pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us), undisturbed);
 }
 
 std::int64_t Scheduler::ask_again_us() const {

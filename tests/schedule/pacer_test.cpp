@@ -23,7 +23,8 @@ PacerOptions pacer_options() { return {largest, grain, 1, 1}; }
 
 Pacer pacer_that_knows_the_link() {
   Pacer pacer(pacer_options());
-  for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest}) pacer.landed(size, link.time_s(size));
+  for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest})
+    pacer.landed(size, link.time_s(size), true);
   return pacer;
 }
 
@@ -69,12 +70,13 @@ TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
 
 TEST(Pacer, KeepsNobodyWaitingForLongerThanAChunkMayTake) {
   Pacer pacer({largest, grain, 0.005, 1});
-  for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest}) pacer.landed(size, link.time_s(size));
+  for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest})
+    pacer.landed(size, link.time_s(size), true);
   const std::uint64_t brief = static_cast<std::uint64_t>(0.005 * link.bytes_per_s) / grain * grain;
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), brief);
   EXPECT_EQ(pacer.allow(1, much, 0, network_free, 0), largest);
   Pacer slow({largest, grain, 0.0001, 1});
-  for (int i = 0; i < 4; ++i) slow.landed(grain, link.time_s(grain));
+  for (int i = 0; i < 4; ++i) slow.landed(grain, link.time_s(grain), true);
   EXPECT_EQ(slow.allow(1, much, 0, idle_for(INFINITY), 0), grain) << "there are no smaller ones";
 }
 
@@ -91,7 +93,7 @@ TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
   Pacer pacer(pacer_options());
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), grain);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(0), 0), 0u);
-  for (int i = 0; i < 4; ++i) pacer.landed(grain, link.time_s(grain));
+  for (int i = 0; i < 4; ++i) pacer.landed(grain, link.time_s(grain), true);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), largest);
 }
 
@@ -116,6 +118,54 @@ TEST(Pacer, StarvesNothing) {
       EXPECT_EQ(pacer.forced(), sent / largest);
     }
   }
+}
+
+// An agent that others keep from its core for a moment comes to ask late.
+TEST(Pacer, StarvesNothingThatAsksLateNowAndThen) {
+  Pacer pacer = pacer_that_knows_the_link();
+  std::uint64_t sent = 0;
+  for (int step = 0; step < 60'000; ++step)
+    if (step % 2000 >= 200) sent += pacer.allow(0.001 * step, much, 0, network_busy, 5);
+  EXPECT_GT(static_cast<double>(sent), 0.07 * 50 * link.bytes_per_s);
+}
+
+TEST(Pacer, IsInTheWayForATenthOfTheTimeHoweverSlowTheLinkHasBecome) {
+  for (const double slower : {1.0, 3.0, 8.0}) {
+    Pacer pacer = pacer_that_knows_the_link();
+    double in_the_way_s = 0, free_at_s = 0;
+    for (int step = 0; step < 60'000; ++step) {
+      const double at_s = 0.001 * step;
+      if (at_s < free_at_s) {
+        pacer.allow(at_s, much, 1, network_busy, 0);
+        continue;
+      }
+      if (free_at_s > 0) pacer.landed(largest, slower * link.time_s(largest), false);
+      const std::uint64_t bytes = pacer.allow(at_s, much, 0, network_busy, 0);
+      free_at_s = bytes == 0 ? 0 : at_s + slower * link.time_s(bytes);
+      if (bytes != 0) in_the_way_s += slower * link.time_s(bytes);
+    }
+    EXPECT_NEAR(in_the_way_s / 60, 0.1, 0.01) << slower;
+  }
+}
+
+TEST(Pacer, AHungReceiverDoesNotCostWhatWaitsItsShareForLong) {
+  Pacer pacer = pacer_that_knows_the_link();
+  double at_s = 0;
+  while (pacer.allow(at_s, much, 0, network_busy, 0) == 0) at_s += 0.01;
+  pacer.landed(largest, 1000, false);
+  const double landed_s = at_s;
+  while (pacer.allow(at_s, much, 0, network_busy, 0) == 0) at_s += 0.01;
+  EXPECT_LT(at_s - landed_s, 12);
+}
+
+TEST(Pacer, ForcesNothingWhereAllLeavesBeforeMoreComes) {
+  Pacer pacer = pacer_that_knows_the_link();
+  for (int iteration = 0; iteration < 200; iteration += 2) {
+    for (int step = 0; step < 900; ++step)
+      EXPECT_EQ(pacer.allow(iteration + 0.001 * step, grain, 0, network_busy, 1), 0u);
+    EXPECT_EQ(pacer.allow(iteration + 0.9, grain, 0, idle_for(1), 1), grain);
+  }
+  EXPECT_EQ(pacer.forced(), 0u);
 }
 
 TEST(Pacer, CountsWhatFitsAgainstTheTenth) {
