@@ -194,4 +194,10 @@ std::optional<ArenaSummary> inspect_arena(const std::string& directory) {
   return summary;
 }
 
+bool is_arena(const std::string& directory) {
+  const UniqueFd fd(::open((directory + "/node").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  std::uint64_t magic = 0;
+  return fd && ::pread(fd.get(), &magic, sizeof magic, 0) == sizeof magic && (magic == node_magic || magic == 0);
+}
+
 }  // namespace ckpt::arena

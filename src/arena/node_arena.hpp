@@ -76,6 +76,9 @@ struct ArenaSummary {
 };
 std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
+// Whether an agent of any version made it, or began to: for tools that remove.
+bool is_arena(const std::string& directory);
+
 // Bytes that new segments in `directory` may take: what the file system, the machine and the memory control group have
 // left, whichever is least.
 std::uint64_t space_left_bytes(const std::string& directory);

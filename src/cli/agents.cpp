@@ -15,11 +15,12 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t answer_timeout_ms = 5000;
 
+// Without links: what they lead to belongs to others.
 std::vector<fs::path> subdirectories(const fs::path& directory) {
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error))
-    if (entry->is_directory(error)) found.push_back(entry->path());
+    if (fs::is_directory(entry->symlink_status(error))) found.push_back(entry->path());
   std::sort(found.begin(), found.end());
   return found;
 }
@@ -32,6 +33,7 @@ std::vector<Arena> find_arenas(const Scope& scope) {
     if (!scope.job.empty() && job.filename() != scope.job) continue;
     for (const fs::path& node : subdirectories(job)) {
       if (!scope.node.empty() && node.filename() != scope.node) continue;
+      if (!arena::is_arena(node.string())) continue;
       arenas.push_back(
           {job.filename().string(), node.filename().string(), node.string(), arena::inspect_arena(node.string())});
     }

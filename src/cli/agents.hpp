@@ -25,11 +25,11 @@ struct Arena {
   std::string job;
   std::string node;
   std::string directory;
-  std::optional<arena::ArenaSummary> summary;  // nothing where the directory is no arena
+  std::optional<arena::ArenaSummary> summary;  // nothing where it is of another version
   bool has_agent() const { return summary && summary->in_use; }
 };
 
-// By job and node. `arena_dir` need not exist.
+// By job and node. `arena_dir` need not exist, and what else is in it is not seen.
 std::vector<Arena> find_arenas(const Scope& scope);
 
 // A sentence about why there is nothing in scope, naming the jobs that are there.

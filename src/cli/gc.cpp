@@ -94,7 +94,8 @@ std::vector<Job> look_at_jobs(const Scope& scope) {
 // Of an arena, so that no agent attaches to half of it.
 UniqueFd lock_of(const Arena& arena) {
   UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + arena.directory + "/node");
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
     throw Failure(CKPT_ERR_CLAIMED, "an agent has just taken the arena " + arena.directory + "; stop it first");
   return lock;
 }

@@ -167,13 +167,33 @@ TEST_F(CommandsTest, GcKeepsAJobOfOtherNodesThatWriteNothing) {
 TEST_F(CommandsTest, GcOfEverythingSkipsWhatLives) {
   start("a");
   std::filesystem::create_directories(scope().arena_dir + "/dead/x");
-  std::ofstream(scope().arena_dir + "/dead/x/node") << "left by another version";
+  std::ofstream(scope().arena_dir + "/dead/x/node") << std::string("CKPTNE1\0of another version", 26);
   const Result result = gc(scope(), true);
   EXPECT_TRUE(result.good);
   EXPECT_EQ(result.json.at("removed").size(), 1u);
   EXPECT_EQ(result.json.at("kept").size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(scope().arena_dir + "/dead"));
   EXPECT_THAT(failure_of([&] { return gc(scope(), false); }), HasSubstr("--all"));
+}
+
+// One level too high, a live job's arena looks like a job, and everybody else's directories like its nodes.
+TEST_F(CommandsTest, GcLeavesAloneWhatIsNoArena) {
+  start("a");
+  const std::string above = cluster_.path(), precious = above + "/someapp/data", linked = above + "/else/where/linked";
+  for (const std::string& directory : {precious, linked, scope().arena_dir + "/job"}) {
+    std::filesystem::create_directories(directory);
+    std::ofstream(directory + "/file") << "precious";
+  }
+  std::filesystem::create_directory_symlink(above + "/else/where", scope().arena_dir + "/link");
+  std::filesystem::create_directory_symlink(linked, scope().arena_dir + "/job/link");
+  std::ofstream(linked + "/node") << std::string("CKPTNE1\0of another version", 26);
+  Scope too_high = scope();
+  too_high.arena_dir = above;
+  for (const Scope& each : {too_high, scope()}) gc(each, true);
+  EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
+  EXPECT_TRUE(std::filesystem::exists(precious + "/file"));
+  EXPECT_TRUE(std::filesystem::exists(linked + "/file"));
+  EXPECT_TRUE(std::filesystem::exists(scope().arena_dir + "/job/file"));
 }
 
 TEST_F(CommandsTest, AStoppedAgentIsNamedNotWaitedForForEver) {
