@@ -5,8 +5,10 @@ import argparse
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -71,7 +73,7 @@ def replay_command(arguments, number):
     words = [f"--runs {number}", f"--seed {arguments.seed}", f"--nodes {arguments.nodes}"]
     words += [f"--ranks-per-node {arguments.ranks_per_node}", f"--copies {arguments.copies}", f"--mb {arguments.mb}"]
     words += ["--network" if arguments.network else "--no-network", f"--coordinator {arguments.coordinator}"]
-    words += [f"--standby {arguments.standby}"]
+    words += [f"--standby {arguments.standby}", f"--build {arguments.build}"]
     return " ".join(["./dev chaos", *words, *(f"--only {name}" for name in arguments.only)])
 
 
@@ -101,13 +103,21 @@ def run(arguments, root):
     return status
 
 
+def is_own(folder):
+    """Nobody else's: what is in it is run, and removed."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
 def remove_orphans():
     """What runs that were killed have left behind: servers, agents, their memory, folders."""
     for root in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        if has_ended(int(root.name.removeprefix(PREFIX).split("-")[0])):
+        owner = re.fullmatch(rf"{PREFIX}(\d+)-.+", root.name)
+        if owner and is_own(root) and has_ended(int(owner[1])):
             kill_agents(root.name)
             Etcd(root / "etcd").stop()
-            for folder in (root, Path("/dev/shm") / root.name):
+            memory = Path("/dev/shm") / root.name
+            for folder in (root, *([memory] if memory.exists() and is_own(memory) else [])):
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -133,11 +133,17 @@ add_users() {
   : >"$folder/has-users"
 }
 
+# They are run: whoever could write them would run what they like.
+read_settings() {
+  [[ -O $folder && -O $folder/settings ]] || die "$folder belongs to somebody else"
+  # shellcheck source=/dev/null
+  source "$folder/settings"
+}
+
 start() {
   local i started=()
   if [[ -f $folder/settings ]]; then
-    # shellcheck source=/dev/null
-    source "$folder/settings"
+    read_settings
   else
     decide
   fi
@@ -156,8 +162,7 @@ start() {
 # The folder's servers, as they were decided; nothing where there are none.
 look() {
   [[ -f $folder/settings ]] || exit 0
-  # shellcheck source=/dev/null
-  source "$folder/settings"
+  read_settings
   read -ra ports <"$folder/ports"
 }
 
