@@ -21,6 +21,11 @@ changes=$shared/changes.$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
 
 umask 077 # who can read this can join the job
 mkdir -p "$shared/coordination"
+exec 9>"$shared/in-use"
+flock --nonblock 9 || {
+  echo "another allocation runs the job $SLURM_JOB_NAME in $shared; give this one another --job-name or SHARED" >&2
+  exit 2
+}
 [[ -e $shared/token ]] || ckptctl token "$shared/token"
 : >"$changes"
 export CKPT_JOB=$SLURM_JOB_NAME CKPT_COORDINATION=$shared/coordination CKPT_TOKEN_FILE=$shared/token CKPT_AGENT=attach

@@ -235,4 +235,10 @@ def load_library(path: str | os.PathLike | None = None) -> Library:
 
 @functools.cache
 def _load(path: str) -> Library:
-    return Library(path)
+    try:
+        return Library(path)
+    except AttributeError as error:
+        raise OSError(
+            f"{path} is not the library that this package is for ({error}); rebuild it, or install package and library "
+            "of one version"
+        ) from None

@@ -101,8 +101,9 @@ class Ticket:
 class Engine:
     """The engine of one rank.
 
-    `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(). What is not given
-    is taken from the environment (CKPT_<KEY>), then from the file that the option `config` names.
+    `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(), in lower case
+    where they are bool. What is not given is taken from the environment (CKPT_<KEY>), then from the file that the
+    option `config` names.
 
     Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
 
@@ -119,7 +120,7 @@ class Engine:
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
         self._last_status = Status.OK
-        pairs = [(_c_text(key), _c_text(str(value))) for key, value in options.items() if value is not None]
+        pairs = [(_c_text(key), _c_text(_text_of(value))) for key, value in options.items() if value is not None]
         array = (_abi.COption * max(1, len(pairs)))(*pairs)
         handle = ctypes.c_void_p()
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
@@ -309,6 +310,10 @@ def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:
     library.ckpt_discard(handle)
     library.ckpt_close(handle)
     alive.clear()
+
+
+def _text_of(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _c_text(text: str) -> bytes:

@@ -61,6 +61,8 @@ struct Count {
   }
 };
 using Milliseconds = Count<1, 24ull * 3600 * 1000>;
+// Below, reading and renewing would take up the store; above, a watch at etcd hears nothing for longer than it trusts.
+using Lease = Count<200, 30'000>;
 
 struct Bytes {
   static void parse(std::uint64_t& to, std::string_view text) { to = parse_size_bytes(text); }
@@ -361,10 +363,11 @@ const std::array keys = {
         "token_file", "", "the token is a record of `coordination`", agent, 0,
         "File of mode 0600 with the job's token, the same on all nodes; `ckptctl token FILE` makes one."),
     entry<&Options::heartbeat_ms, Milliseconds>("heartbeat_ms", "250", "", agent, 0, "How often agents say they live."),
-    entry<&Options::node_timeout_ms, Milliseconds>("node_timeout_ms", "2000", "", agent, 0,
-                                                   "Silence after which a node is taken for dead."),
-    entry<&Options::lease_ms, Milliseconds>("lease_ms", "2000", "", agent, 0,
-                                            "How long the root's term holds without renewal."),
+    entry<&Options::node_timeout_ms, Milliseconds>(
+        "node_timeout_ms", "2000", "", agent, 0,
+        "Silence after which a node is taken for dead; three times `heartbeat_ms` or more."),
+    entry<&Options::lease_ms, Lease>("lease_ms", "2000", "", agent, 0,
+                                     "How long the root's term holds without renewal; 200 to 30000."),
     entry<&Options::node_wait_ms, Milliseconds>("node_wait_ms", "5000", "", agent, 0,
                                                 "How long a restore waits for nodes that are missing."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
@@ -447,8 +450,8 @@ void offer_file(Settings& settings, const std::string& path) {
   for (const auto& [name, value] : json.items()) {
     const std::string from = "key \"" + name + "\" in config file " + path;
     if (name == "config") refuse(from + " is not allowed; a config file cannot name another");
-    if (!value.is_string() && !value.is_number_integer())
-      refuse(from + " must be a string or a whole number; correct it");
+    if (!value.is_string() && !value.is_number_integer() && !value.is_boolean())
+      refuse(from + " must be a string, a whole number, true or false; correct it");
     offer(settings, name, {value.is_string() ? value.get<std::string>() : value.dump(), from}, see_help);
   }
 }
@@ -471,6 +474,10 @@ void fill_computed(Options& options, const Settings& settings) {
   if (options.rank >= options.world_size && settings.contains("rank") && settings.contains("world_size"))
     refuse(settings.at("rank").from + " is " + std::to_string(options.rank) + ", but the world size is " +
            std::to_string(options.world_size) + "; ranks count from 0");
+  // Else a single message that is lost or late makes a node dead.
+  if (options.node_timeout_ms < 3 * options.heartbeat_ms)
+    refuse("node_timeout_ms is " + std::to_string(options.node_timeout_ms) + " and heartbeat_ms " +
+           std::to_string(options.heartbeat_ms) + "; give node_timeout_ms three times heartbeat_ms or more");
 }
 
 std::string table(unsigned readers) {

@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "coord/etcd_entries.hpp"
 
@@ -19,6 +18,9 @@ using nlohmann::json;
 constexpr std::int64_t member_timeout_ms = 1500;
 constexpr std::int64_t stream_silence_ms = 10'000;
 constexpr std::chrono::milliseconds between_rounds{100};
+
+// 0 would be without end.
+std::int64_t time_left_ms(const Deadline& deadline) { return std::max<std::int64_t>(deadline.remaining_ms(), 1); }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -61,7 +63,8 @@ json EtcdClient::call(const char* path, const json& request, Effect effect) {
     std::optional<Failure> failure;
     bool may_be_done = false;
     try {
-      return call_member(member, path, body, effect, std::min<std::int64_t>(patience_ms, deadline.remaining_ms()));
+      const Deadline of_member = Deadline::in_ms(std::min<std::int64_t>(patience_ms, deadline.remaining_ms()));
+      return call_member(member, path, body, effect, of_member);
     } catch (const HttpTrouble& trouble) {
       failure = failure_of(member, trouble);
       may_be_done = trouble.was_sent();
@@ -81,11 +84,11 @@ json EtcdClient::call(const char* path, const json& request, Effect effect) {
 }
 
 json EtcdClient::call_member(std::size_t member, const char* path, const std::string& body, Effect effect,
-                             std::int64_t timeout_ms) {
+                             Deadline deadline) {
   for (int attempt = 0;; ++attempt) {
-    const std::string authorization = token(member, timeout_ms);
-    const HttpReply reply =
-        http_.post({access_.endpoints[member] + path, body, authorization}, timeout_ms, effect == Effect::write);
+    const std::string authorization = token(member, deadline);
+    const HttpReply reply = http_.post({access_.endpoints[member] + path, body, authorization}, time_left_ms(deadline),
+                                       effect == Effect::write);
     if (reply.status == 200) {
       json message = json::parse(reply.body, nullptr, false);
       if (message.is_object()) return message;
@@ -101,7 +104,7 @@ void EtcdClient::stream(HttpStream& stream, const char* path, const json& reques
                         const std::function<void(const json&)>& on_message) {
   const std::size_t member = member_;
   try {
-    const std::string authorization = token(member, access_.timeout_ms);
+    const std::string authorization = token(member, Deadline::in_ms(access_.timeout_ms));
     const auto on_line = [&](const std::string& line) {
       const json message = json::parse(line, nullptr, false);
       if (!message.is_object()) throw Refused(0, {200, R"({"error": "its answer is not JSON"})"});
@@ -126,15 +129,15 @@ void EtcdClient::stream(HttpStream& stream, const char* path, const json& reques
   }
 }
 
-std::string EtcdClient::token(std::size_t member, std::int64_t timeout_ms) {
+std::string EtcdClient::token(std::size_t member, Deadline deadline) {
   if (access_.user.empty()) return {};
   {
     const std::lock_guard lock(mutex_);
     if (!token_.empty()) return token_;
   }
   const json request = {{"name", access_.user}, {"password", access_.password}};
-  const HttpReply reply =
-      http_.post({access_.endpoints[member] + "/v3/auth/authenticate", request.dump(), {}}, timeout_ms, false);
+  const HttpReply reply = http_.post({access_.endpoints[member] + "/v3/auth/authenticate", request.dump(), {}},
+                                     time_left_ms(deadline), false);
   const json body = json::parse(reply.body, nullptr, false);
   if (reply.status != 200 || !field(body, "token").is_string()) throw Refused(reply.status, reply);
   const std::lock_guard lock(mutex_);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "coord/http.hpp"
 
@@ -43,8 +44,8 @@ class EtcdClient {
   struct Refused;  // by the server, with its reason
 
   nlohmann::json call_member(std::size_t member, const char* path, const std::string& body, Effect effect,
-                             std::int64_t timeout_ms);
-  std::string token(std::size_t member, std::int64_t timeout_ms);
+                             Deadline deadline);
+  std::string token(std::size_t member, Deadline deadline);
   void forget_token(const std::string& refused);
   void pass_over(std::size_t member);
   Failure failure_of(std::size_t member, const HttpTrouble& trouble) const;

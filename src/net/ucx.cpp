@@ -127,7 +127,11 @@ void Ucx::listen(const TransportOptions& options) {
   parameters.conn_handler.cb = [](ucp_conn_request_h request, void* events) {
     static_cast<UcxEvents*>(events)->connection_requested(request);
   };
-  check(ucp_listener_create(worker_, &parameters, &listener_), "UCX cannot listen on " + to_text(local));
+  const ucs_status_t listens = ucp_listener_create(worker_, &parameters, &listener_);
+  if (listens == UCS_ERR_BUSY && port != 0)
+    throw Failure(CKPT_ERR_SYSTEM, "another program listens on " + to_text(local) + ", one of the eight ports from " +
+                                       std::to_string(options.port) + " on; give this agent others (option port)");
+  check(listens, "UCX cannot listen on " + to_text(local));
 
   ucp_listener_attr_t attributes = {};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;

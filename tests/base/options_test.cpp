@@ -96,6 +96,19 @@ TEST(Options, MalformedValuesAreRefusedEvenWhereAnotherSourceWins) {
   EXPECT_THAT(refusal(with(minimal, {{"job", "again"}})), HasSubstr("given twice"));
 }
 
+TEST(Options, TimesThatContradictEachOtherAreRefused) {
+  EXPECT_THAT(refusal(with(minimal, {{"heartbeat_ms", "700"}})),
+              HasSubstr("node_timeout_ms is 2000 and heartbeat_ms 700; give node_timeout_ms three times heartbeat_ms"));
+  EXPECT_NO_THROW(parse_options(Reader::engine, with(minimal, {{"heartbeat_ms", "666"}}), nullptr));
+  for (const char* lease_ms : {"199", "30001"})
+    EXPECT_THAT(refusal(with(minimal, {{"lease_ms", lease_ms}})), HasSubstr("option \"lease_ms\"")) << lease_ms;
+}
+
+TEST(Options, AFlagInAConfigFileMayBeOneOfJson) {
+  const ConfigFile file(R"({"job": "demo", "standby": true})");
+  EXPECT_TRUE(parse_options(Reader::agent, {{"config", file.path()}}, nullptr).standby);
+}
+
 TEST(Options, MissingKeysAreNamed) {
   EXPECT_THAT(refusal({{"job", "demo"}, {"world_size", "2"}}),
               AllOf(HasSubstr("\"rank\" is missing"), HasSubstr("CKPT_RANK")));
@@ -108,7 +121,8 @@ TEST(Options, BadConfigFilesAreRefused) {
   const ConfigFile list("[1]");
   EXPECT_THAT(refusal(with(minimal, {{"config", list.path()}})), HasSubstr("not a JSON object"));
   const ConfigFile nested(R"({"copies": [2]})");
-  EXPECT_THAT(refusal(with(minimal, {{"config", nested.path()}})), HasSubstr("must be a string or a whole number"));
+  EXPECT_THAT(refusal(with(minimal, {{"config", nested.path()}})),
+              HasSubstr("must be a string, a whole number, true or false"));
   const ConfigFile chained(R"({"config": "/other"})");
   EXPECT_THAT(refusal(with(minimal, {{"config", chained.path()}})), HasSubstr("cannot name another"));
 }
