@@ -74,6 +74,10 @@ void try_comm_log(const arena::CommWords& words) {
     fresh->streams[i].begun = words.streams[i].begun.load();
     fresh->streams[i].ended = words.streams[i].ended.load();
   }
+  for (std::size_t i = 0; i < arena::comm_gpu_max; ++i) {
+    fresh->on_gpu[i].begun = words.on_gpu[i].begun.load();
+    fresh->on_gpu[i].ended = words.on_gpu[i].ended.load();
+  }
   static_cast<void>(reader.is_busy());
   std::vector<arena::CommEvent> events;
   const bool complete = reader.read(events);

@@ -8,8 +8,9 @@
  *  - It returns a status; on failure ckpt_last_error() holds one sentence that says what, where and what to do next.
  *  - It never aborts, exits, prints or installs a signal handler, and no C++ exception leaves it.
  *  - Every wait has a deadline.
- *  - An engine is used by one thread at a time (the training thread), except ckpt_comm_begin(), ckpt_comm_end(),
- *    ckpt_wait(), ckpt_ticket_state() and ckpt_stats(), which any thread may call. Different engines are independent.
+ *  - An engine is used by one thread at a time (the training thread), except ckpt_comm_begin(), ckpt_comm_end(), these
+ *    two on CUDA streams, ckpt_wait(), ckpt_ticket_state() and ckpt_stats(), which any thread may call. Different
+ *    engines are independent.
  *  - A tensor's memory stays the caller's and must live until it is moved, unregistered or the engine is closed.
  *  - Sizes are in bytes, times in milliseconds.
  */
@@ -222,6 +223,15 @@ CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t stream);
 CKPT_API ckpt_status ckpt_restore_on(ckpt_engine* engine, void* stream, ckpt_restored* result);
 CKPT_API ckpt_status ckpt_snapshot_on(ckpt_engine* engine, int64_t iteration, void* stream);
 CKPT_API ckpt_status ckpt_before_update_on(ckpt_engine* engine, void* const* streams, size_t count);
+
+/* As ckpt_comm_begin() and ckpt_comm_end(), for communications that are enqueued on CUDA streams, as NCCL's are: one
+ * has begun when the GPU gets to what is enqueued on `on` next, and has ended when it has done what was enqueued there
+ * before. Neither the host nor a stream waits. `on` is a stream as above, and may differ between begin and end: let the
+ * one of the end wait for the communication. The GPU turns the gate itself, and iterations end when it gets to
+ * ckpt_snapshot_on(). Where there is no tensor in device memory when ckpt_restore() is called, or the GPU cannot do it,
+ * these are the two above. What is captured into a CUDA graph is not seen: call them around its launch. */
+CKPT_API ckpt_status ckpt_comm_begin_on(ckpt_engine* engine, uint32_t stream, void* on);
+CKPT_API ckpt_status ckpt_comm_end_on(ckpt_engine* engine, uint32_t stream, void* on);
 
 /* How far the snapshot of `iteration` has come. */
 CKPT_API ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);

@@ -196,6 +196,14 @@ class Engine {
   void comm_begin(std::uint32_t stream = 0) const { detail::check(ckpt_comm_begin(engine_, stream)); }
   void comm_end(std::uint32_t stream = 0) const { detail::check(ckpt_comm_end(engine_, stream)); }
 
+  // The same on the timeline of a GPU; see ckpt_comm_begin_on().
+  void comm_begin(std::uint32_t stream, void* cuda_stream) const {
+    detail::check(ckpt_comm_begin_on(engine_, stream, cuda_stream));
+  }
+  void comm_end(std::uint32_t stream, void* cuda_stream) const {
+    detail::check(ckpt_comm_end_on(engine_, stream, cuda_stream));
+  }
+
   // Counters and last measurements.
   ckpt_stats_t stats() const {
     ckpt_stats_t stats{};

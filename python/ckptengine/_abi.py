@@ -172,6 +172,8 @@ _CALLS: dict[str, list] = {
 _INSTANT_CALLS: dict[str, list] = {
     "ckpt_comm_begin": [c_void_p, c_uint32],
     "ckpt_comm_end": [c_void_p, c_uint32],
+    "ckpt_comm_begin_on": [c_void_p, c_uint32, c_void_p],
+    "ckpt_comm_end_on": [c_void_p, c_uint32, c_void_p],
 }
 
 

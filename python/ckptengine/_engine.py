@@ -234,15 +234,24 @@ class Engine:
 
     # ---- communication ----
 
-    def comm_begin(self, stream: int = 0) -> None:
+    def comm_begin(self, stream: int = 0, cuda_stream: int | None = None) -> None:
         """A communication of training begins: checkpoint traffic keeps out of its way. One comm_end() for each, of the
         same stream; from any thread. Streams, 0 to 7, are communications that run beside each other. Before restore()
-        nothing happens. ckptengine.torch calls this by itself."""
-        self._check(self._library.ckpt_comm_begin(self._open(), _c_stream(stream)))
+        nothing happens. ckptengine.torch calls this by itself.
 
-    def comm_end(self, stream: int = 0) -> None:
+        With `cuda_stream`, a cudaStream_t, it begins when the GPU gets to what is enqueued there next, and with one in
+        comm_end() it has ended when the GPU has done what was enqueued there before: name it in both or in neither."""
+        if cuda_stream is None:
+            self._check(self._library.ckpt_comm_begin(self._open(), _c_stream(stream)))
+        else:
+            self._check(self._library.ckpt_comm_begin_on(self._open(), _c_stream(stream), cuda_stream))
+
+    def comm_end(self, stream: int = 0, cuda_stream: int | None = None) -> None:
         """A communication of training has ended. Raises Error (INVALID) where none had begun."""
-        self._check(self._library.ckpt_comm_end(self._open(), _c_stream(stream)))
+        if cuda_stream is None:
+            self._check(self._library.ckpt_comm_end(self._open(), _c_stream(stream)))
+        else:
+            self._check(self._library.ckpt_comm_end_on(self._open(), _c_stream(stream), cuda_stream))
 
     @contextlib.contextmanager
     def communication(self, stream: int = 0) -> Iterator[None]:

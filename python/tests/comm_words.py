@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 BEGIN, END, ITERATION = 1, 2, 3
 _COMM, _STREAMS, _EVENTS, _EVENTS_MAX = 4096, 4096 + 64, 4096 + 128, 4096
+_ON_GPU, _ON_GPU_MAX = _EVENTS + 8 * _EVENTS_MAX, 1024
 
 
 class Event(NamedTuple):
@@ -22,7 +23,7 @@ class CommWords:
         path = Path(job["arena_dir"]) / job["job"] / job["node"] / f"rank-{rank}.control"
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        assert len(self._map) == 40960
+        assert len(self._map) == 49152
 
     def written(self) -> int:
         return self._word(_COMM)
@@ -32,7 +33,11 @@ class CommWords:
         return [struct.unpack_from("<II", self._map, _STREAMS + 8 * stream) for stream in range(8)]
 
     def is_busy(self) -> bool:
-        return any(begun != ended for begun, ended in self.streams())
+        return any(begun != ended for begun, ended in self.streams() + self.on_gpu())
+
+    def on_gpu(self) -> list[tuple[int, int]]:
+        """Begun and ended, of each place for a communication on the GPU's timeline."""
+        return [struct.unpack_from("<II", self._map, _ON_GPU + 8 * place) for place in range(_ON_GPU_MAX)]
 
     def events(self, since: int = 0) -> list[Event]:
         """Those from number `since` on, which must still be there."""

@@ -35,16 +35,16 @@ def run(scenario: str, ranks: int, job: dict | None = None) -> None:
 
 
 class Told(list):
-    """An engine that notes (begins, stream)."""
+    """An engine that notes (begins, stream), and the stream of the GPU where there is one."""
 
-    def comm_begin(self, stream: int = 0) -> None:
-        self.append((True, stream))
+    def comm_begin(self, *where: int) -> None:
+        self.append((True, *where))
 
-    def comm_end(self, stream: int = 0) -> None:
-        self.append((False, stream))
+    def comm_end(self, *where: int) -> None:
+        self.append((False, *where))
 
     def is_busy(self) -> bool:
-        return 2 * sum(begins for begins, _ in self) != len(self)
+        return 2 * sum(told[0] for told in self) != len(self)
 
 
 def until(condition) -> None:

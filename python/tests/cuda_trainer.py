@@ -1,7 +1,7 @@
 """A trainer whose state is on the GPU that test_cuda.py gives it: it restores, prints what it has, snapshots once, and,
-where asked to, begins one more snapshot that never ends.
+where asked to, begins one more snapshot that never ends, or communicates before.
 
-    cuda_trainer.py OPTIONS-AS-JSON ITERATION [hang]
+    cuda_trainer.py OPTIONS-AS-JSON ITERATION [hang | communicate]
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from ckptengine import Capture, DType, Engine, Memory, Stage
 
 SIZE_BYTES = 3_000_017
-TO_HOST = 0  # tests/cuda/double/control.h
+TO_HOST, TO_DEVICE = 0, 1  # tests/cuda/double/control.h
 
 
 class Gpu:
@@ -52,6 +52,20 @@ def say(**words) -> None:
     print(json.dumps(words), flush=True)
 
 
+def communicate(engine: Engine, gpu: Gpu, memory: int) -> None:
+    """One communication, which the GPU does not get through before somebody has answered."""
+    gpu.driver.ckpt_double_hold(TO_DEVICE, 1)
+    engine.comm_begin(4, gpu.stream.value)
+    byte = ctypes.create_string_buffer(b"\0", 1)
+    gpu.call("cuMemcpyHtoDAsync_v2", c_uint64(memory), byte, c_size_t(1), gpu.stream)
+    engine.comm_end(4, gpu.stream.value)
+    say(communicating=True)
+    sys.stdin.readline()
+    gpu.driver.ckpt_double_hold(TO_DEVICE, 0)
+    gpu.call("cuStreamSynchronize", gpu.stream)
+    say(communicating=False)
+
+
 def main() -> None:
     options, iteration, hang = json.loads(sys.argv[1]), int(sys.argv[2]), "hang" in sys.argv
     gpu = Gpu()
@@ -65,6 +79,8 @@ def main() -> None:
 
     for memory, size_bytes in ((weights, SIZE_BYTES), (statistics, 100)):
         gpu.fill(memory, iteration, size_bytes)
+    if "communicate" in sys.argv:
+        communicate(engine, gpu, weights)
     ticket = engine.snapshot(iteration, stream)
     assert ticket.taken, ticket.message
     assert engine.before_update([stream])

@@ -7,13 +7,14 @@ import copy
 import gc
 import logging
 import pickle
+from types import SimpleNamespace
 
 import communicating
 import pytest
 import torch
 import torch.distributed as dist
 from ckptengine import Engine
-from ckptengine.torch import Checkpointer
+from ckptengine.torch import Checkpointer, _communication
 from ckptengine.torch._communication import Communication
 from comm_words import BEGIN, END, ITERATION, CommWords
 from communicating import Told
@@ -98,6 +99,32 @@ def test_a_work_that_is_dropped_has_ended(alone):
         del work
         gc.collect()
         assert told == [(True, 0), (False, 0)]
+
+
+def test_on_a_gpu_begin_and_end_are_on_the_stream_that_is_current_then(alone, monkeypatch):
+    current = iter([SimpleNamespace(cuda_stream=handle) for handle in (7, 9, 7, 7)])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: next(current))
+    monkeypatch.setattr(_communication, "_gpu_of", lambda tensors: torch.device("cuda", 0))
+    told = Told()
+    with communication(told):
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        work.get_future().wait()
+        communicating.until(lambda: not told.is_busy())
+        assert told == [(True, 0, 7), (False, 0, 9)]
+        dist.all_reduce(torch.ones(4))
+        assert told[2:] == [(True, 0, 7), (False, 0, 7)]
+
+
+def test_the_gpu_of_a_collective_is_that_of_its_tensors():
+    on_gpu = torch.ones(1).as_subclass(OnGpu)
+    for arguments in ([on_gpu], ([torch.ones(1)], [[on_gpu]]), (None, on_gpu, 3)):
+        assert _communication._gpu_of(arguments) == torch.device("cuda", 1)
+    assert _communication._gpu_of(([torch.ones(1)], None, dist.ReduceOp.SUM)) is None
+
+
+class OnGpu(torch.Tensor):
+    is_cuda = True
+    device = torch.device("cuda", 1)
 
 
 def test_gates_are_closed_for_as_long_as_others_are_waited_for(job):

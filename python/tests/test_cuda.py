@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import communicating
 import pytest
 import torch
 from ckptengine.torch import Checkpointer
+from comm_words import BEGIN, END, ITERATION, CommWords
 from conftest import BUILD
 
 GPU = BUILD / "tests" / "cuda_double"
@@ -32,6 +34,10 @@ class Trainer:
     def says(self) -> dict:
         return json.loads(self.process.stdout.readline())
 
+    def answer(self) -> None:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(30)
@@ -50,6 +56,20 @@ def test_what_was_committed_survives_kill_9_in_the_middle_of_a_capture(job):
     assert second.says() == {"iteration": 1, "values": [1]}
     assert second.says() == {"committed": 2}
     second.end()
+
+
+def test_a_communication_is_under_way_for_as_long_as_the_gpu_is_at_it(job):
+    trainer = Trainer(job, 1, "communicate")
+    assert trainer.says()["iteration"] == -1
+    assert trainer.says() == {"communicating": True}
+    words = CommWords(job)
+    communicating.until(words.is_busy)
+    trainer.answer()
+    assert trainer.says() == {"communicating": False}
+    assert not words.is_busy()
+    assert trainer.says() == {"committed": 1}
+    trainer.end()
+    assert words.kinds() == [(BEGIN, 4), (END, 4), (ITERATION, 0)]
 
 
 def test_without_a_driver_a_tensor_in_device_memory_is_refused_in_a_sentence(job):

@@ -1,5 +1,8 @@
 #include "arena/comm_log.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 namespace ckpt::arena {
 namespace {
 
@@ -72,18 +75,24 @@ bool CommReader::read(std::vector<CommEvent>& to) {
   return true;
 }
 
+namespace {
+// In this order: `ended` never passes `begun`, so that equal values mean that nothing ran in between.
+bool is_busy(const CommWords::Stream& stream) {
+  const std::uint32_t ended = stream.ended.load(std::memory_order_acquire);
+  return stream.begun.load(std::memory_order_acquire) != ended;
+}
+}  // namespace
+
 bool CommReader::is_busy() const {
-  for (const CommWords::Stream& stream : words_->streams) {
-    // In this order: `ended` never passes `begun`, so that equal values mean that nothing ran in between.
-    const std::uint32_t ended = stream.ended.load(std::memory_order_acquire);
-    if (stream.begun.load(std::memory_order_acquire) != ended) return true;
-  }
-  return false;
+  const auto busy = [](const CommWords::Stream& stream) { return arena::is_busy(stream); };
+  return std::any_of(std::begin(words_->streams), std::end(words_->streams), busy) ||
+         std::any_of(std::begin(words_->on_gpu), std::end(words_->on_gpu), busy);
 }
 
 std::uint64_t CommReader::begun_total() const {
   std::uint64_t total = 0;
   for (const CommWords::Stream& stream : words_->streams) total += stream.begun.load(std::memory_order_acquire);
+  for (const CommWords::Stream& stream : words_->on_gpu) total += stream.begun.load(std::memory_order_acquire);
   return total;
 }
 

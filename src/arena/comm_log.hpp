@@ -2,7 +2,8 @@
 //
 // Two things for two uses. Per communication stream a pair of counters, which tells whether the stream is busy at this
 // moment; and a ring of events with times, from which the agent learns the pattern of an iteration. A slow reader loses
-// events and is told so; a writer waits for nobody.
+// events and is told so; a writer waits for nobody. Communications that a GPU begins and ends by itself have a pair of
+// words each, which it writes, and come into the ring a little later (engine/gpu_comm.hpp).
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,8 @@ class CommWriter {
   bool end(std::uint32_t stream, Clock::time_point now);
   // An iteration ends, and the next begins.
   void iteration(Clock::time_point now);
+  // What was a while ago on a GPU's timeline, whose gate the GPU turns itself.
+  void happened(CommKind kind, std::uint32_t stream, Clock::time_point at) { store(kind, stream, at); }
 
  private:
   void store(CommKind kind, std::uint32_t stream, Clock::time_point now);
@@ -53,7 +56,7 @@ class CommReader {
   // reading goes on with what is written from now on.
   bool read(std::vector<CommEvent>& to);
 
-  // Any stream. False only if all streams were idle, each at one moment of the call.
+  // Any stream, and any communication on a GPU. False only if all were idle, each at one moment of the call.
   bool is_busy() const;
   // Another number after every begin.
   std::uint64_t begun_total() const;

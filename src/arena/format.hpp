@@ -25,7 +25,7 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
-inline constexpr std::uint32_t format_version = 2;
+inline constexpr std::uint32_t format_version = 3;
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
@@ -71,9 +71,10 @@ static_assert(sizeof(RankControl) <= page_bytes);
 
 inline constexpr std::uint32_t comm_streams_max = 8;
 inline constexpr std::size_t comm_events_max = 4096;
+inline constexpr std::uint32_t comm_gpu_max = 1024;
 
-// Behind the control page: when the trainer communicates. Written by the trainer alone, from any of its threads
-// (comm_log.hpp).
+// Behind the control page: when the trainer communicates. Written by the trainer alone, from any of its threads, and by
+// its GPU (comm_log.hpp).
 struct CommWords {
   struct Stream {
     Word32 begun;  // communications begun and ended, modulo 2^32. Equal: the stream is idle
@@ -84,6 +85,9 @@ struct CommWords {
   // Event i is at i % comm_events_max: lap << 56 | stream << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
   // lap, (i / comm_events_max + 1) mod 256, tells an event that is stored from what was in its place before.
   alignas(64) Word64 events[comm_events_max];
+  // Communications on the GPU's timeline: the GPU writes number n, modulo 2^32, to `begun` and to `ended` of place
+  // n % comm_gpu_max when it gets there. A place is used again only when both hold its last number.
+  alignas(64) Stream on_gpu[comm_gpu_max];
 };
 inline constexpr std::size_t control_file_bytes =
     page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;

@@ -26,6 +26,9 @@ class AutoDevice : public Device {
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
     return used_->load(plan, from, stream);
   }
+  std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override {
+    return used_->timeline(words, std::move(owner), std::move(reached));
+  }
 
  private:
   const std::uint64_t staging_bytes_;

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/thread.hpp"
+#include "device/cuda_timeline.hpp"
 
 namespace ckpt::device {
 namespace {
@@ -229,6 +230,7 @@ void CudaDevice::finish(Lock& lock, bool whole) {
 
 void CudaDevice::run() {
   const ContextScope scope(context_);
+  leave_graph_captures_alone();
   Lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] {
@@ -266,6 +268,14 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
     throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take its state within ten minutes; is it hung?");
   conveyor_->land();
   return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());
+}
+
+std::unique_ptr<Timeline> CudaDevice::timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) {
+  try {
+    return std::make_unique<CudaTimeline>(ordinal_, words, std::move(owner), std::move(reached));
+  } catch (const Failure&) {
+    return nullptr;
+  }
 }
 
 }  // namespace ckpt::device

@@ -40,6 +40,7 @@ class CudaDevice : public Device {
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
+  std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override;
 
  private:
   // failed: what was enqueued may still run. ending: `done` is being called.

@@ -54,9 +54,11 @@ std::string text_of(const CudaDriver& driver, const char* call, CUresult result)
 CudaDriver load() {
   Library library = open();
   CudaDriver driver;
-#define CKPT_CUDA_FIND(name) find(library, #name, driver.name);
+#define CKPT_CUDA_TEXT(name) #name
+#define CKPT_CUDA_FIND(name) find(library, CKPT_CUDA_TEXT(name), driver.name);
   CKPT_CUDA_FUNCTIONS(CKPT_CUDA_FIND)
 #undef CKPT_CUDA_FIND
+#undef CKPT_CUDA_TEXT
   check_version(driver);
   if (const CUresult result = driver.cuInit(0); result != CUDA_SUCCESS)
     refuse("the CUDA driver does not start: " + text_of(driver, "cuInit", result));

@@ -12,38 +12,43 @@
 namespace ckpt::device {
 
 // The driver's functions by the names under which it exports them: a call behaves as the header says that this was
-// compiled with, whatever the driver's own version.
-#define CKPT_CUDA_FUNCTIONS(X)    \
-  X(cuInit)                       \
-  X(cuDriverGetVersion)           \
-  X(cuGetErrorName)               \
-  X(cuGetErrorString)             \
-  X(cuDeviceGet)                  \
-  X(cuDeviceGetAttribute)         \
-  X(cuDevicePrimaryCtxRetain)     \
-  X(cuDevicePrimaryCtxRelease_v2) \
-  X(cuCtxPushCurrent_v2)          \
-  X(cuCtxPopCurrent_v2)           \
-  X(cuCtxGetStreamPriorityRange)  \
-  X(cuStreamCreateWithPriority)   \
-  X(cuStreamDestroy_v2)           \
-  X(cuStreamWaitEvent)            \
-  X(cuEventCreate)                \
-  X(cuEventDestroy_v2)            \
-  X(cuEventRecord)                \
-  X(cuEventQuery)                 \
-  X(cuMemAlloc_v2)                \
-  X(cuMemFree_v2)                 \
-  X(cuMemHostAlloc)               \
-  X(cuMemFreeHost)                \
-  X(cuMemHostRegister_v2)         \
-  X(cuMemHostUnregister)          \
-  X(cuMemcpyDtoHAsync_v2)         \
-  X(cuMemcpyHtoDAsync_v2)         \
-  X(cuPointerGetAttribute)        \
-  X(cuModuleLoadData)             \
-  X(cuModuleUnload)               \
-  X(cuModuleGetFunction)          \
+// compiled with, whatever the driver's own version. Names that the header replaces by others are those others.
+#define CKPT_CUDA_FUNCTIONS(X)         \
+  X(cuInit)                            \
+  X(cuDriverGetVersion)                \
+  X(cuGetErrorName)                    \
+  X(cuGetErrorString)                  \
+  X(cuDeviceGet)                       \
+  X(cuDeviceGetAttribute)              \
+  X(cuDevicePrimaryCtxRetain)          \
+  X(cuDevicePrimaryCtxRelease_v2)      \
+  X(cuCtxPushCurrent_v2)               \
+  X(cuCtxPopCurrent_v2)                \
+  X(cuCtxGetStreamPriorityRange)       \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuStreamCreateWithPriority)        \
+  X(cuStreamDestroy_v2)                \
+  X(cuStreamWaitEvent)                 \
+  X(cuStreamIsCapturing)               \
+  X(cuStreamWriteValue32)              \
+  X(cuEventCreate)                     \
+  X(cuEventDestroy_v2)                 \
+  X(cuEventRecord)                     \
+  X(cuEventQuery)                      \
+  X(cuEventElapsedTime)                \
+  X(cuMemAlloc_v2)                     \
+  X(cuMemFree_v2)                      \
+  X(cuMemHostAlloc)                    \
+  X(cuMemFreeHost)                     \
+  X(cuMemHostRegister_v2)              \
+  X(cuMemHostUnregister)               \
+  X(cuMemHostGetDevicePointer_v2)      \
+  X(cuMemcpyDtoHAsync_v2)              \
+  X(cuMemcpyHtoDAsync_v2)              \
+  X(cuPointerGetAttribute)             \
+  X(cuModuleLoadData)                  \
+  X(cuModuleUnload)                    \
+  X(cuModuleGetFunction)               \
   X(cuLaunchKernel)
 
 struct CudaDriver {

@@ -46,14 +46,27 @@ class ContextScope {
   const bool pushed_;
 };
 
+// What a thread of ours calls does not disturb the capture of a graph that another thread has begun: cuEventQuery()
+// would end it. For the thread's life, with a context current.
+inline void leave_graph_captures_alone() {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  cuda_driver().cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 class Event {
  public:
-  Event() { CKPT_CUDA(cuEventCreate, &event_, CU_EVENT_DISABLE_TIMING); }
+  enum class Time { without, with };
+  explicit Event(Time time = Time::without) {
+    CKPT_CUDA(cuEventCreate, &event_, time == Time::with ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
+  }
   ~Event() {
     if (event_ != nullptr) cuda_driver().cuEventDestroy_v2(event_);
   }
   Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
-  Event& operator=(Event&&) = delete;
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
 
   void record(CUstream stream) const { CKPT_CUDA(cuEventRecord, event_, stream); }
   void hold_back(CUstream stream) const { CKPT_CUDA(cuStreamWaitEvent, stream, event_, 0); }
@@ -63,6 +76,12 @@ class Event {
     if (result == CUDA_ERROR_NOT_READY) return false;
     check_cuda("cuEventQuery", result);
     return true;
+  }
+  // Of two events with time that were reached; negative where this was the later one.
+  float ms_until(const Event& other) const {
+    float ms = 0;
+    CKPT_CUDA(cuEventElapsedTime, &ms, event_, other.event_);
+    return ms;
   }
 
  private:
@@ -164,6 +183,12 @@ class Registration {
   }
   Registration(Registration&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
   Registration& operator=(Registration&&) = delete;
+
+  CUdeviceptr on_device() const {
+    CUdeviceptr pointer = 0;
+    CKPT_CUDA(cuMemHostGetDevicePointer_v2, &pointer, data_, 0);
+    return pointer;
+  }
 
  private:
   void* data_;

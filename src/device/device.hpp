@@ -6,6 +6,7 @@
 // A stream is a CUstream, null for the legacy default one; the host's device knows none and ignores it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -70,6 +71,28 @@ struct Range {
 
 using Stream = void*;
 
+// Points of streams: the GPU writes a word when it gets to one, and a thread of the timeline tells a little later when
+// that was. Thread-safe; does not throw.
+class Timeline {
+ public:
+  // Points of one channel are taken to be reached in the order in which they were added.
+  static constexpr std::uint32_t channels_max = 32;
+  struct Point {
+    std::uint32_t channel = 0;
+    std::atomic<std::uint32_t>* word = nullptr;  // null: none
+    std::uint32_t value = 0;
+  };
+  // In the order of the times, but for those of points that a channel held up. On a thread of the timeline; does not
+  // throw.
+  using Reached = std::function<void(std::uint32_t channel, Clock::time_point at)>;
+
+  virtual ~Timeline() = default;
+  // Behind what is enqueued on `stream`, which does not wait for it. False, and nothing is written and told, where the
+  // GPU does not take it: a stream that is being captured into a graph, thousands of points that were not reached, an
+  // error that has ended the context.
+  virtual bool add(Stream stream, const Point& point) = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -108,6 +131,13 @@ class Device {
   // each leaf is verified. Returns the number of a leaf that does not match; the tensors are undefined then. Throws
   // Failure.
   virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
+
+  // A timeline whose words are in these whole pages, which stay mapped while anybody owns `owner`. Null where there is
+  // none: tensors are not on a GPU, or it cannot write such words. It may outlive the device.
+  virtual std::unique_ptr<Timeline> timeline(Range /*words*/, std::shared_ptr<void> /*owner*/,
+                                             Timeline::Reached /*reached*/) {
+    return nullptr;
+  }
 };
 
 }  // namespace ckpt::device

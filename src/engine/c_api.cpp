@@ -190,6 +190,17 @@ ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t stream) {
   return on_engine(engine, [&](const auto& self) { return self.comm_end(stream); });
 }
 
+ckpt_status ckpt_comm_begin_on(ckpt_engine* engine, uint32_t stream, void* on) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    self.comm_begin(stream, on);
+    return {};
+  });
+}
+
+ckpt_status ckpt_comm_end_on(ckpt_engine* engine, uint32_t stream, void* on) {
+  return on_engine(engine, [&](const auto& self) { return self.comm_end(stream, on); });
+}
+
 ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(stage != nullptr, "the place for the stage");

@@ -18,6 +18,8 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
 
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
+  gpu_hooks_.store(nullptr, std::memory_order_release);
+  gpu_comm_.reset();
   if (open_capture()) release({}, deadline);
   sealing_.wait(deadline);
   capture_.cancel();  // also when all is sealed: returns when no thread of the device is here any more
@@ -72,12 +74,31 @@ void Engine::comm_begin(std::uint32_t stream) const {
   link_.comm().begin(stream);
 }
 
-Outcome Engine::comm_end(std::uint32_t stream) const {
-  check_stream(stream);
-  if (link_.comm().end(stream)) return {};
+namespace {
+Outcome end_outcome(bool has_ended) {
+  if (has_ended) return {};
   return {CKPT_ERR_INVALID,
           "comm_end() came without a comm_begin() on its stream and nothing was written; call them in pairs, each pair "
           "with one stream"};
+}
+}  // namespace
+
+Outcome Engine::comm_end(std::uint32_t stream) const {
+  check_stream(stream);
+  return end_outcome(link_.comm().end(stream));
+}
+
+void Engine::comm_begin(std::uint32_t stream, device::Stream on) const {
+  check_stream(stream);
+  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
+  if (gpu == nullptr) return link_.comm().begin(stream);
+  gpu->begin(stream, on);
+}
+
+Outcome Engine::comm_end(std::uint32_t stream, device::Stream on) const {
+  check_stream(stream);
+  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
+  return end_outcome(gpu == nullptr ? link_.comm().end(stream) : gpu->end(stream, on));
 }
 
 Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const {

@@ -15,6 +15,7 @@
 #include "device/device.hpp"
 #include "engine/agent_link.hpp"
 #include "engine/capture.hpp"
+#include "engine/gpu_comm.hpp"
 #include "engine/registry.hpp"
 #include "engine/sealing.hpp"
 #include "engine/stored.hpp"
@@ -50,6 +51,9 @@ class Engine {
   // Around each communication of training. `stream` is checked.
   void comm_begin(std::uint32_t stream) const;
   Outcome comm_end(std::uint32_t stream) const;
+  // The same, when the GPU gets there.
+  void comm_begin(std::uint32_t stream, device::Stream on) const;
+  Outcome comm_end(std::uint32_t stream, device::Stream on) const;
 
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
@@ -67,6 +71,7 @@ class Engine {
   void check_order(std::int64_t iteration) const;
   void reserve_slots(const RankState& state);
   void not_taken(std::int64_t iteration, ckpt_status why);
+  void mark_iteration(Clock::time_point now, device::Stream stream) const;
   void follow_session();
   Outcome discard_forgotten();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
@@ -98,7 +103,9 @@ class Engine {
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;
-  AgentLink link_;  // last: its watcher uses the tickets
+  AgentLink link_;  // behind the tickets, which its watcher uses
+  std::unique_ptr<GpuComm> gpu_comm_;
+  std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };
 
 }  // namespace ckpt::engine

@@ -71,6 +71,8 @@ ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   const auto load_begin = Clock::now();
   while (const auto corrupt = load(stream)) ask_for_stored(report_of(*corrupt), deadline);
   const double load_ms = milliseconds_between(load_begin, Clock::now());
+  gpu_comm_ = GpuComm::open(*device_, link_.session().control);
+  gpu_hooks_.store(gpu_comm_.get(), std::memory_order_release);
   link_.joined(stored_->incarnation);
   const nlohmann::json restored = {{"type", "restored"}};
   link_.ask(restored, restored, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));

@@ -129,10 +129,18 @@ void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   control.ring_agent();
 }
 
+// Where communications are seen on the GPU's timeline, so are iterations.
+void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const {
+  if (gpu_comm_ && gpu_comm_->is_used())
+    gpu_comm_->iteration(stream);
+  else
+    link_.comm().iteration(now);
+}
+
 Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
   const auto called_at = Clock::now();
   check_order(iteration);
-  link_.comm().iteration(called_at);
+  mark_iteration(called_at, stream);
   snapshot_called_at_ = called_at;
   Outcome outcome;
   try {

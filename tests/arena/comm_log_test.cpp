@@ -140,6 +140,27 @@ TEST_F(CommLogTest, EveryBeginChangesTheTotalAndNothingElseDoes) {
   }
 }
 
+TEST_F(CommLogTest, APlaceOfTheGpuIsBusyWhileItsNumbersDifferInWhateverOrderTheyCome) {
+  for (const std::uint32_t place : {0u, 5u, comm_gpu_max - 1}) {
+    const std::uint64_t total = reader_.begun_total();
+    words_->on_gpu[place].begun = 7 * comm_gpu_max + place;
+    EXPECT_TRUE(reader_.is_busy());
+    EXPECT_NE(reader_.begun_total(), total);
+    words_->on_gpu[place].ended = 7 * comm_gpu_max + place;
+    EXPECT_FALSE(reader_.is_busy());
+    words_->on_gpu[place].ended = 8 * comm_gpu_max + place;
+    EXPECT_TRUE(reader_.is_busy());
+    words_->on_gpu[place].begun = 8 * comm_gpu_max + place;
+    EXPECT_FALSE(reader_.is_busy());
+  }
+}
+
+TEST_F(CommLogTest, WhatHappenedOnTheGpuIsAnEventAndNoGate) {
+  writer_.happened(CommKind::begin, 3, at_us(5));
+  EXPECT_FALSE(reader_.is_busy());
+  EXPECT_EQ(read(), (Read{true, {{5, CommKind::begin, 3}}}));
+}
+
 TEST_F(CommLogTest, AReaderBeginsWithWhatIsWrittenFromThenOn) {
   iterations(0, 5);
   CommReader later(*words_);

@@ -27,8 +27,8 @@ static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format)
 static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, streams) == 64 &&
               sizeof(CommWords::Stream) == 8 && offsetof(CommWords::Stream, begun) == 0 &&
               offsetof(CommWords::Stream, ended) == 4 && offsetof(CommWords, events) == 128 &&
-              sizeof(CommWords) == 32'896 && control_file_bytes == 40'960);
-static_assert(format_version == 2);
+              offsetof(CommWords, on_gpu) == 32'896 && sizeof(CommWords) == 41'088 && control_file_bytes == 49'152);
+static_assert(format_version == 3);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
               offsetof(SegmentHeader, slots) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&

@@ -117,6 +117,65 @@ TEST_F(Conformance, AStreamWaitsForTheRecordingThatWasThere) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data()));
 }
 
+TEST_F(Conformance, TheTimeBetweenEventsIsNegativeTheOtherWayRound) {
+  const GpuStream stream;
+  const GpuEvent first(CU_EVENT_DEFAULT), second(CU_EVENT_DEFAULT);
+  const auto bytes = bytes_of(8 * mebibyte, 7);
+  const GpuBytes memory(bytes.size());
+  ASSERT_CUDA(cuEventRecord(first, stream));
+  ASSERT_CUDA(cuMemcpyHtoDAsync(memory.pointer(), bytes.data(), bytes.size(), stream));
+  ASSERT_CUDA(cuEventRecord(second, stream));
+  ASSERT_CUDA(cuEventSynchronize(second));
+  float forth = 0, back = 0;
+  EXPECT_CUDA(cuEventElapsedTime(&forth, first, second));
+  EXPECT_CUDA(cuEventElapsedTime(&back, second, first));
+  EXPECT_GT(forth, 0);
+  EXPECT_NEAR(back, -forth, 1e-3F);
+}
+
+TEST_F(Conformance, WordsOfRegisteredMemoryAreWrittenInTheStreamsOrder) {
+  const Pages pages(4096);
+  ASSERT_CUDA(cuMemHostRegister(pages.data(), 4096, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+  CUdeviceptr words = 0;
+  ASSERT_CUDA(cuMemHostGetDevicePointer(&words, pages.data(), 0));
+  const GpuStream stream;
+  for (std::uint32_t value = 1; value <= 100; ++value) {
+    ASSERT_CUDA(cuStreamWriteValue32(stream, words + 8, value, 0));
+    ASSERT_CUDA(cuStreamWriteValue32(stream, words + 12, value, 0));
+  }
+  ASSERT_CUDA(cuStreamSynchronize(stream));
+  const auto* const seen = reinterpret_cast<const std::uint32_t*>(pages.data());
+  EXPECT_EQ(std::vector(seen, seen + 5), (std::vector<std::uint32_t>{0, 0, 100, 100, 0}));
+  EXPECT_CUDA(cuMemHostUnregister(pages.data()));
+}
+
+// A thread in relaxed mode may ask for events while another one captures a graph.
+TEST_F(Conformance, ARelaxedThreadDoesNotDisturbACapture) {
+  const GpuStream captured, other;
+  const GpuEvent event;
+  ASSERT_CUDA(cuEventRecord(event, other));
+  ASSERT_CUDA(cuStreamBeginCapture(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  EXPECT_CUDA(cuStreamIsCapturing(captured, &status));
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_CUDA(cuStreamIsCapturing(other, &status));
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_NONE);
+  std::thread thread([&] {
+    cuCtxSetCurrent(context_);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    EXPECT_CUDA(cuThreadExchangeStreamCaptureMode(&mode));
+    EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    while (cuEventQuery(event) == CUDA_ERROR_NOT_READY) std::this_thread::yield();
+    EXPECT_CUDA(cuEventQuery(event));
+  });
+  thread.join();
+  CUgraph graph = nullptr;
+  EXPECT_CUDA(cuStreamEndCapture(captured, &graph));
+  if (has_buttons()) {
+    EXPECT_EQ(buttons().disturbed_captures(), 0u);
+  }
+}
+
 // Enqueues a copy that is held on one stream, then a flag on another.
 class StreamOrder : public Conformance {
  protected:

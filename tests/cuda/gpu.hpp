@@ -30,6 +30,8 @@ struct Buttons {
   CKPT_BUTTON(kill_context);
   CKPT_BUTTON(kill_context_at);
   CKPT_BUTTON(refuse_registration);
+  CKPT_BUTTON(refuse_stream_writes);
+  CKPT_BUTTON(disturbed_captures);
   CKPT_BUTTON(free_bytes);
   CKPT_BUTTON(registrations);
   CKPT_BUTTON(allocations);
@@ -120,7 +122,7 @@ class GpuStream {
 
 class GpuEvent {
  public:
-  GpuEvent() { EXPECT_CUDA(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING)); }
+  explicit GpuEvent(unsigned flags = CU_EVENT_DISABLE_TIMING) { EXPECT_CUDA(cuEventCreate(&event_, flags)); }
   ~GpuEvent() { cuEventDestroy(event_); }
   GpuEvent(const GpuEvent&) = delete;
   GpuEvent& operator=(const GpuEvent&) = delete;

@@ -8,9 +8,11 @@ All that goes through torch.distributed from Python is seen, FSDP's collectives 
 - DistributedDataParallel reduces gradients and broadcasts buffers in C++. A communication hook that computes the same
   bits brings the former back to Python, and the method that does the latter is counted as one communication.
 
-Not seen: functional collectives (DTensor), backends that are used without a ProcessGroup, what compiled code does, and
-DDP's map of unused parameters. Seen too short: NCCL's collectives, whose futures are done and whose wait() returns when
-they are queued, not when they are through.
+What communicates tensors on a GPU begins and ends there, on the GPU's timeline: NCCL's futures are done and its wait()
+returns when work is queued, but both make the current stream one that waits for it, and so the end goes onto that.
+
+Not seen: functional collectives (DTensor), backends that are used without a ProcessGroup, what compiled code does, what
+a CUDA graph holds, and DDP's map of unused parameters.
 
 Methods are replaced on the classes, not functions in modules: torch compares its functions by identity in places
 (P2POp, coalescing).
@@ -44,21 +46,37 @@ _METHODS = (
 ).split()
 
 
+def _gpu_of(value: Any) -> torch.device | None:
+    """That of the first tensor on a GPU in the arguments of a collective."""
+    if isinstance(value, torch.Tensor):
+        return value.device if value.is_cuda else None
+    if isinstance(value, (list, tuple)):
+        return next((gpu for gpu in map(_gpu_of, value) if gpu is not None), None)
+    return None
+
+
 class _Open:
-    """A communication that has begun. end() ends it, once; any thread."""
+    """A communication that has begun. end() ends it, once; any thread. With a `gpu` both are what its current stream is
+    at that moment."""
 
-    __slots__ = ("_open", "_owner", "_stream")
+    __slots__ = ("_gpu", "_open", "_owner", "_stream")
 
-    def __init__(self, owner: Communication, stream: int) -> None:
+    def __init__(self, owner: Communication, stream: int, gpu: torch.device | None) -> None:
         self._owner = owner
         self._stream = stream
-        self._open = owner._tell("comm_begin", stream)
+        self._gpu = gpu
+        self._open = owner._tell("comm_begin", *self._where())
 
     def end(self, *_: object) -> None:
         with self._owner._lock:
             still_open, self._open = self._open, False
             if still_open:
-                self._owner._tell("comm_end", self._stream)
+                self._owner._tell("comm_end", *self._where())
+
+    def _where(self) -> tuple[int, ...]:
+        if self._gpu is None:
+            return (self._stream,)
+        return (self._stream, torch.cuda.current_stream(self._gpu).cuda_stream)
 
 
 class Communication:
@@ -107,7 +125,7 @@ class Communication:
         setattr(owner, name, ours)
         self._replaced.append((owner, name, original, ours))
 
-    def _tell(self, call: str, stream: int) -> bool:
+    def _tell(self, call: str, *where: int) -> bool:
         """False where nobody is there to be told. Errors are wrong use, which only restore() in the middle of a
         communication makes of this: what began before it was not told, and its end counts for nothing."""
         with self._lock:
@@ -115,22 +133,22 @@ class Communication:
             if engine is None:
                 return False
             try:
-                getattr(engine, call)(stream)
+                getattr(engine, call)(*where)
             except Error as error:
                 log.debug("%s", error)
             return True
 
-    def _begin(self, group: dist.ProcessGroup) -> _Open:
+    def _begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
         name = group.group_name
         with self._lock:
             stream = self._streams.setdefault(name, min(len(self._streams), STREAMS_MAX - 1))
-        return _Open(self, stream)
+        return _Open(self, stream, _gpu_of(tensors))
 
     def _counted(self, original: Callable) -> Callable:
         def call(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
             if self._engine() is None:
                 return original(group, *arguments, **options)
-            opened = self._begin(group)
+            opened = self._begin(group, arguments)
             try:
                 work = original(group, *arguments, **options)
             except BaseException:
@@ -169,7 +187,7 @@ class Communication:
 
     def _broadcasting(self, original: Callable) -> Callable:
         def broadcast(model: Any, *arguments: Any, **options: Any) -> Any:
-            opened = self._begin(model.process_group)
+            opened = self._begin(model.process_group, arguments)
             try:
                 return original(model, *arguments, **options)
             finally:

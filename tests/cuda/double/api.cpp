@@ -25,7 +25,9 @@
 // The handles' types are the driver's own.
 struct CUctx_st {};
 struct CUstream_st {};
-struct CUevent_st : cuda_double::Event {};
+struct CUevent_st : cuda_double::Event {
+  bool has_time = false;
+};
 struct CUmod_st {
   const void* image;
 };
@@ -47,6 +49,9 @@ struct Driver {
   std::atomic<int> retained{0};
   std::atomic<std::uint64_t> bandwidth_bytes_per_s{0};
   std::atomic<int> version{0};
+  std::atomic<int> stream_write_refusal{0};
+  std::atomic<const Stream*> captured{nullptr};  // by a graph, in global mode
+  std::atomic<std::uint64_t> disturbed{0};
   Memory memory;
   std::mutex events_mutex;
   std::set<CUevent> events;
@@ -59,6 +64,7 @@ Driver& driver() {
 
 thread_local std::vector<CUcontext> current;  // NOLINT
 thread_local bool in_host_function = false;   // NOLINT
+thread_local bool relaxed = false;            // NOLINT: about captures of graphs
 
 // What every call that needs a context begins with.
 CUresult ready() {
@@ -256,9 +262,43 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned) {
   });
 }
 
+EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  return on_stream(handle, [&](Stream& stream) {
+    *status = driver().captured == &stream ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  });
+}
+
+// Captures are only said to be there: nothing that ckptengine does belongs into one.
+EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode) {
+  return on_stream(handle, [&](Stream& stream) {
+    driver().captured = &stream;
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
+  return on_stream(handle, [&](Stream& stream) {
+    if (driver().captured != &stream) return CUDA_ERROR_ILLEGAL_STATE;
+    driver().captured = nullptr;
+    *graph = nullptr;
+    return CUDA_SUCCESS;
+  });
+}
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  thread_local CUstreamCaptureMode of_thread = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return with_context([&] {
+    std::swap(*mode, of_thread);
+    relaxed = of_thread == CU_STREAM_CAPTURE_MODE_RELAXED;
+    return CUDA_SUCCESS;
+  });
+}
+
 EXPORT CUresult cuStreamWriteValue32(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned) {
   return on_stream(handle, [&](Stream& stream) {
     void* const word = reinterpret_cast<void*>(address);
+    if (const int refusal = driver().stream_write_refusal) return static_cast<CUresult>(refusal);
     if (address % sizeof(value) != 0) return CUDA_ERROR_INVALID_VALUE;
     if (!driver().memory.allocated(address, sizeof(value)) && !is_pinned(word, sizeof(value)))
       return CUDA_ERROR_INVALID_VALUE;
@@ -285,9 +325,10 @@ EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data)
   });
 }
 
-EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
+EXPORT CUresult cuEventCreate(CUevent* event, unsigned flags) {
   return with_context([&] {
     *event = new CUevent_st;
+    (*event)->has_time = (flags & CU_EVENT_DISABLE_TIMING) == 0;
     const std::lock_guard lock(driver().events_mutex);
     driver().events.insert(*event);
     return CUDA_SUCCESS;
@@ -312,8 +353,22 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
 }
 
 EXPORT CUresult cuEventQuery(CUevent event) {
-  return on_event(
-      event, [](CUevent_st& known) { return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; });
+  return on_event(event, [](CUevent_st& known) {
+    if (driver().captured != nullptr && !relaxed) ++driver().disturbed;
+    return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  });
+}
+
+EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  return on_event(start, [&](CUevent_st& first) {
+    return on_event(end, [&](CUevent_st& second) {
+      if (!first.has_time || !second.has_time) return CUDA_ERROR_INVALID_HANDLE;
+      const auto begun = driver().streams.newest_reached(first), ended = driver().streams.newest_reached(second);
+      if (!begun || !ended) return CUDA_ERROR_NOT_READY;
+      *milliseconds = std::chrono::duration<float, std::milli>(ended->reached_at - begun->reached_at).count();
+      return CUDA_SUCCESS;
+    });
+  });
 }
 
 EXPORT CUresult cuEventSynchronize(CUevent event) {
@@ -487,6 +542,9 @@ EXPORT void ckpt_double_reset(void) {
   driver().streams.reset();
   driver().bandwidth_bytes_per_s = 0;
   driver().version = 0;
+  driver().stream_write_refusal = 0;
+  driver().captured = nullptr;
+  driver().disturbed = 0;
   driver().memory.refuse_registration(CUDA_SUCCESS);
   driver().memory.free_bytes(Memory::window_bytes);
 }
@@ -507,3 +565,5 @@ EXPORT std::uint64_t ckpt_double_allocations(void) { return driver().memory.allo
 EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams.queue_depth(operations); }
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
+EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
+EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }

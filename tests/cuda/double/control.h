@@ -33,6 +33,10 @@ void ckpt_double_kill_context(int result);
 void ckpt_double_kill_context_at(ckpt_double_work kind, uint64_t countdown, int result);
 /* What cuMemHostRegister() returns from now on; 0: it registers. */
 void ckpt_double_refuse_registration(int result);
+/* What cuStreamWriteValue32() returns from now on; 0: it writes. */
+void ckpt_double_refuse_stream_writes(int result);
+/* How often a graph's capture was made invalid by a thread that asked for an event. */
+uint64_t ckpt_double_disturbed_captures(void);
 /* Of device memory that is left for allocations. */
 void ckpt_double_free_bytes(uint64_t bytes);
 /* Registered ranges; allocations of device memory. */

@@ -120,6 +120,7 @@ void Streams::record(Stream& stream, Event& event) {
                    [this, recording] {
                      const std::lock_guard lock(mutex_);
                      recording->reached = true;
+                     recording->reached_at = std::chrono::steady_clock::now();
                    },
                    nullptr});
 }
@@ -136,6 +137,11 @@ void Streams::wait(Stream& stream, const Event& event) {
 bool Streams::reached(const Event& event) {
   const std::lock_guard lock(mutex_);
   return !event.newest || event.newest->reached;
+}
+
+std::shared_ptr<const Recording> Streams::newest_reached(const Event& event) {
+  const std::lock_guard lock(mutex_);
+  return event.newest && event.newest->reached ? event.newest : nullptr;
 }
 
 bool Streams::idle(const Stream& stream) {

@@ -8,6 +8,7 @@
 // One lock for all. Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -33,6 +34,7 @@ struct Operation {
 // One recording of an event. A wait is for the recording that was the newest when it was enqueued.
 struct Recording {
   bool reached = false;
+  std::chrono::steady_clock::time_point reached_at;
 };
 struct Event {
   std::shared_ptr<Recording> newest;  // null: never recorded, which counts as reached
@@ -82,6 +84,8 @@ class Streams {
   void record(Stream& stream, Event& event);
   void wait(Stream& stream, const Event& event);
   bool reached(const Event& event);
+  // Null where it was not recorded, or not reached yet.
+  std::shared_ptr<const Recording> newest_reached(const Event& event);
   bool idle(const Stream& stream);
   void synchronize(const Stream& stream);
   void synchronize(const Event& event);
