@@ -143,6 +143,8 @@ typedef struct ckpt_stats_t {
   double stall_ms;             /* blocked in the last snapshot() and its before_update() */
   double capture_ms;           /* last snapshot: from the call until captured */
   double commit_ms;            /* last commit: from the snapshot() call until this rank heard of it */
+  uint64_t gpu_staging_bytes;  /* device memory that copies pass through; less than the option says where the GPU had
+                                  less free, 0 without tensors there */
 } ckpt_stats_t;
 
 /* One sentence about the last failure on this thread ("" if none). Valid until the thread's next call. */
@@ -161,7 +163,8 @@ CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Registers a tensor or blob. A second registration under one name is CKPT_ERR_INVALID, and so is a null with a size.
- */
+ * The first one in device memory makes room there; where the GPU has less than gpu_staging_bytes, ckpt_last_error()
+ * says so with CKPT_OK. */
 CKPT_API ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor);
 
 /* Tells that a registered tensor's memory is now at `data` (its dtype and shape are unchanged). Not between

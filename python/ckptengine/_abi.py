@@ -150,6 +150,7 @@ class CStats(Structure):
         ("stall_ms", c_double),
         ("capture_ms", c_double),
         ("commit_ms", c_double),
+        ("gpu_staging_bytes", c_uint64),
     ]
 
 

@@ -57,6 +57,7 @@ class Stats:
     stall_ms: float
     capture_ms: float
     commit_ms: float
+    gpu_staging_bytes: int
 
 
 class Ticket:
@@ -154,6 +155,8 @@ class Engine:
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         tensor = _abi.CTensor(_c_text(name), address or None, dtype, extents, len(shape), memory, capture)
         self._check(self._library.ckpt_register_tensor(self._open(), byref(tensor)))
+        if message := self._library.last_error():  # less device memory than was asked for
+            log.warning("%s", message)
         self._alive[name] = owner
 
     def move(self, name: str, address: int, *, owner: Any = None) -> None:

@@ -16,6 +16,8 @@ class AutoDevice : public Device {
   void attach(std::vector<Range> ranges) override;
   bool broken() const override { return used_->broken(); }
   std::string failure() const override { return used_->failure(); }
+  std::uint64_t staging_bytes() const override { return used_->staging_bytes(); }
+  std::string shortage() const override { return used_->shortage(); }
   void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override {
     used_->start(overlapped, at_once, stream);
   }

@@ -31,6 +31,8 @@ class CudaConveyor {
   explicit CudaConveyor(std::uint64_t staging_bytes) : ring_(staging_bytes) {}
 
   std::uint64_t staging_bytes() const { return ring_.size_bytes(); }
+  // Whether there was no memory for as much as was wanted.
+  bool is_short() const { return ring_.is_short(); }
 
   // Begins a capture, behind what is enqueued on `stream`; what is enqueued there next comes after `at_once` was
   // packed. The one before is over.

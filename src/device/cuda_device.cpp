@@ -83,7 +83,8 @@ int CudaDevice::ordinal_of(const void* data) {
   return ordinal;
 }
 
-CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes) : ordinal_(ordinal), context_(ordinal) {
+CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes)
+    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), context_(ordinal) {
   const ContextScope scope(context_);
   conveyor_ = std::make_unique<CudaConveyor>(staging_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
@@ -140,6 +141,15 @@ bool CudaDevice::broken() const {
 std::string CudaDevice::failure() const {
   const Lock lock(mutex_);
   return failure_;
+}
+
+std::string CudaDevice::shortage() const {
+  if (!conveyor_->is_short()) return {};
+  return "GPU " + std::to_string(ordinal_) +
+         " had too little memory free for gpu_staging_bytes=" + size_text(wanted_staging_bytes_) + ", so that " +
+         size_text(staging_bytes()) +
+         " are used, and updates wait longer for copies; create the engine before what fills the memory, or ask for "
+         "less";
 }
 
 void CudaDevice::fail(const std::string& sentence) {

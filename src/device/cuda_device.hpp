@@ -29,13 +29,13 @@ class CudaDevice : public Device {
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
 
-  std::uint64_t staging_bytes() const { return conveyor_->staging_bytes(); }
-
   void reach(ckpt_memory memory, const void* data) override;
   // Pins the ranges where they lie, which takes a while.
   void attach(std::vector<Range> ranges) override;
   bool broken() const override;
   std::string failure() const override;
+  std::uint64_t staging_bytes() const override { return conveyor_->staging_bytes(); }
+  std::string shortage() const override;
   void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override;
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override;
@@ -57,6 +57,7 @@ class CudaDevice : public Device {
   bool wait_for_arrival(Deadline deadline) const;
 
   const int ordinal_;
+  const std::uint64_t wanted_staging_bytes_;
   const Context context_;
   std::vector<Registration> pinned_;
   std::unique_ptr<CudaConveyor> conveyor_;

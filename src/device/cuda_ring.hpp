@@ -29,10 +29,13 @@ class CudaRing {
   std::size_t leaves() const { return leaves_; }
   std::size_t chunk_bytes() const { return leaves_ * kernels::leaf_size_bytes; }
   std::uint64_t size_bytes() const { return count() * chunk_bytes(); }
+  // Whether there was less memory.
+  bool is_short() const { return is_short_; }
 
  private:
   bool allocate(std::uint64_t size_bytes);
 
+  bool is_short_ = false;
   std::size_t leaves_ = 0;
   DeviceMemory memory_;
   std::vector<SubBuffer> buffers_;

@@ -107,6 +107,9 @@ class Device {
   virtual bool broken() const = 0;
   // One sentence about what failed last; empty if nothing did.
   virtual std::string failure() const = 0;
+  // Device memory that copies pass through; 0 where there is none. One sentence where it is less than was asked for.
+  virtual std::uint64_t staging_bytes() const { return 0; }
+  virtual std::string shortage() const { return {}; }
 
   // Starts to copy and digest up to plans_max pieces, and copies one more before it returns (CUDA: before anything
   // later on `stream`). CUDA: all of it after what was enqueued on `stream` before. One start() at a time; does not

@@ -107,10 +107,9 @@ void ckpt_close(ckpt_engine* engine) {
 }
 
 ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor) {
-  return on_engine(engine, [&](auto& self) -> Outcome {
+  return on_engine(engine, [&](auto& self) {
     need(tensor != nullptr, "the tensor");
-    self.register_tensor(*tensor);
-    return {};
+    return self.register_tensor(*tensor);
   });
 }
 

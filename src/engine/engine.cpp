@@ -46,9 +46,13 @@ void Engine::check_no_capture(const char* call) const {
                                         ") and before_update(); call before_update() first");
 }
 
-void Engine::register_tensor(const ckpt_tensor& tensor) {
+Outcome Engine::register_tensor(const ckpt_tensor& tensor) {
   check_no_capture("register_tensor()");
   registry_.add(tensor, *device_);
+  const std::uint64_t before = staging_bytes_.exchange(device_->staging_bytes(), std::memory_order_relaxed);
+  if (before == staging_bytes_.load(std::memory_order_relaxed)) return {};
+  failure_ = device_->shortage();
+  return {CKPT_OK, failure_.c_str()};
 }
 
 void Engine::move_tensor(const std::string& name, void* data) {
@@ -99,6 +103,12 @@ Outcome Engine::comm_end(std::uint32_t stream, device::Stream on) const {
   check_stream(stream);
   GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
   return end_outcome(gpu == nullptr ? link_.comm().end(stream) : gpu->end(stream, on));
+}
+
+ckpt_stats_t Engine::stats() const {
+  ckpt_stats_t stats = tickets_.stats();
+  stats.gpu_staging_bytes = staging_bytes_.load(std::memory_order_relaxed);
+  return stats;
 }
 
 Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const {

@@ -23,7 +23,8 @@
 
 namespace ckpt::engine {
 
-// Of calls in which something may go by without being an error. `text`, if not empty, is a static sentence.
+// Of calls in which something may go by without being an error. `text`, if not empty, is a sentence that stays as long
+// as the engine is not called again.
 struct Outcome {
   ckpt_status status = CKPT_OK;
   const char* text = "";
@@ -36,7 +37,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  void register_tensor(const ckpt_tensor& tensor);
+  // The text says what the GPU, of whose tensors this is the first, does not have.
+  Outcome register_tensor(const ckpt_tensor& tensor);
   void move_tensor(const std::string& name, void* data);
   void unregister_tensor(const std::string& name);
 
@@ -57,7 +59,7 @@ class Engine {
 
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
-  ckpt_stats_t stats() const { return tickets_.stats(); }
+  ckpt_stats_t stats() const;
 
  private:
   void on_words(const arena::Control& control);
@@ -100,6 +102,7 @@ class Engine {
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
   std::string failure_;  // what an Outcome's text points to
+  std::atomic<std::uint64_t> staging_bytes_{0};
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;

@@ -42,9 +42,11 @@ class CudaEngineTest : public EngineTest {
     add(*made, "statistics", *statistics_, CKPT_AT_ONCE);
     return made;
   }
-  static void add(Engine& engine, const char* name, const GpuBytes& memory, ckpt_capture capture) {
+  static std::string add(Engine& engine, const char* name, const GpuBytes& memory, ckpt_capture capture) {
     const auto size = static_cast<std::int64_t>(memory.size_bytes());
-    engine.register_tensor({name, memory.data(), CKPT_U8, &size, 1, CKPT_DEVICE, capture});
+    const Outcome added = engine.register_tensor({name, memory.data(), CKPT_U8, &size, 1, CKPT_DEVICE, capture});
+    EXPECT_EQ(added.status, CKPT_OK);
+    return added.text;
   }
   Outcome snapshot(Engine& engine, std::int64_t iteration) { return engine.snapshot(iteration, stream()); }
   Outcome before_update(Engine& engine) {
@@ -182,6 +184,28 @@ TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
   EXPECT_EQ(refused.status, CKPT_ERR_INVALID);
   EXPECT_THAT(refused.sentence, HasSubstr("tensor \"weights\" is not in device memory"));
   add(*made, "weights", *weights_, CKPT_OVERLAPPED);
+}
+
+TEST_F(CudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
+  buttons().free_bytes(staging_bytes / 2 + 5000);
+  const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
+  EXPECT_EQ(made->stats().gpu_staging_bytes, 0u);
+  EXPECT_THAT(add(*made, "weights", *weights_, CKPT_OVERLAPPED), HasSubstr("had too little memory free for"));
+  EXPECT_EQ(add(*made, "statistics", *statistics_, CKPT_AT_ONCE), "");
+  EXPECT_EQ(made->stats().gpu_staging_bytes, staging_bytes / 2);
+  buttons().reset();
+  restore(*made);
+  update(3);
+  ASSERT_EQ(snapshot(*made, 0).status, CKPT_OK);
+  ASSERT_EQ(before_update(*made).status, CKPT_OK);
+  ASSERT_TRUE(captured(*made, 0));
+  EXPECT_EQ(stored("weights", Version(1, 0)), std::vector(main_bytes, std::byte{3}));
+}
+
+TEST_F(CudaEngineTest, EnoughMemoryIsNoNews) {
+  const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
+  EXPECT_EQ(add(*made, "weights", *weights_, CKPT_OVERLAPPED), "");
+  EXPECT_EQ(made->stats().gpu_staging_bytes, staging_bytes);
 }
 
 TEST_F(CudaEngineTest, MemoryThatCannotBePinnedIsAnErrorOfTheSnapshotAlone) {
