@@ -11,7 +11,8 @@ usage: ./dev bundle
 
 Packs dist/ckptengine-VERSION-ARCHITECTURE.tar.gz: bin/, include/, lib/ (libckptengine, and the shared libraries that
 the programs need beyond those of glibc, UCX's plug-ins among them) and python/. It unpacks anywhere and needs a glibc
-no older than this machine's.
+no older than this machine's. Where it was built with CUDA, gpu_test and gpu_bench run tests and benches on a machine with
+a GPU, which needs Python and neither network nor compiler.
 TEXT
 }
 
@@ -35,8 +36,19 @@ ucx_plugins() {
   [[ -z $folder || ! -d $folder ]] || echo "$folder"
 }
 
-ensure_packages build
-build_product release
+# write_launcher NAME SCRIPT: a program of the bundle that runs one of its scripts with its libraries.
+write_launcher() {
+  cat >"$stage/$1" <<END
+#!/bin/sh
+here=\$(dirname "\$(readlink -f "\$0")")
+export LD_LIBRARY_PATH="\$here/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" PYTHONDONTWRITEBYTECODE=1
+exec python3 "\$here/$2" --build "\$here" "\$@"
+END
+  chmod +x "$stage/$1"
+}
+
+ensure_packages build test bench
+build_or_die release
 version=$(sed -n 's/^CMAKE_PROJECT_VERSION:STATIC=//p' build/release/CMakeCache.txt)
 name=ckptengine-$version-$(uname -m)
 stage=dist/$name
@@ -59,6 +71,18 @@ if [[ -d python/ckptengine ]]; then
   mkdir -p "$stage/python"
   cp -r python/ckptengine "$stage/python/"
   find "$stage/python" -name __pycache__ -type d -prune -exec rm -r {} +
+fi
+# For a machine with a GPU. Folders are those of a build and of the sources, so that scripts find everything.
+if [[ -x build/release/bench/bench_gpu ]]; then
+  mkdir -p "$stage"/{tests,bench,scripts,python/tests}
+  cp build/release/tests/cuda_{conformance,device,timeline,engine}_test "$stage/tests/"
+  cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,_gpu_trainer,_gpu_training}.py "$stage/bench/"
+  cp scripts/gpu_{driver,tests}.py "$stage/scripts/"
+  cp python/tests/{conftest,comm_words,communicating,cuda_trainer,test_cuda}.py "$stage/python/tests/"
+  mapfile -t libraries < <(needed_libraries "$stage"/tests/* "$stage"/bench/bench_* | grep -v '/libcuda\.so')
+  for library in "${libraries[@]}"; do cp -L "$library" "$stage/lib/"; done
+  write_launcher gpu_test scripts/gpu_tests.py
+  write_launcher gpu_bench bench/gpu.py
 fi
 cp LICENSE "$stage/"
 tar -C dist -czf "$stage.tar.gz" "$name"

@@ -8,13 +8,17 @@ source scripts/build.sh
 show_help() {
   cat <<'TEXT'
 usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
+       ./dev test --gpu
 
 Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
 processes), then the C++ tests under the address sanitizer, with 250 simulator seeds, those of what has threads under the
 thread sanitizer, then the fuzzers for a minute.
 
   --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
-  --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise)
+  --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise); cuda is all that has
+                to do with GPUs, on a stand-in for a driver
+  --gpu         the tests of that against this machine's GPU, and nothing else; without one it says so and ends with
+                status 3
 
 The last line is "N passed, N failed". A test that does not end in its time is killed, and its stacks are shown.
 TEXT
@@ -22,10 +26,12 @@ TEXT
 
 only=
 chosen=
+gpu=
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
     --only) only=$(option_value "$@"); shift 2 ;;
+    --gpu) gpu=yes; shift ;;
     --preset) chosen=$(option_value "$@"); check_preset "$chosen"; shift 2 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
@@ -36,6 +42,14 @@ elif [[ -n $only ]]; then
   to_run=(release)
 else
   to_run=(release asan tsan)
+fi
+
+if [[ -n $gpu ]]; then
+  [[ -z $chosen$only ]] || usage_error "--gpu goes with nothing else"
+  ensure_packages build test
+  ensure_venv
+  build_or_die release
+  exec "$venv_python" scripts/gpu_tests.py --build build/release
 fi
 
 fuzz=

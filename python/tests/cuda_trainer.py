@@ -87,7 +87,9 @@ def main() -> None:
     gpu.fill(weights, 255, SIZE_BYTES)  # the next update: right behind
     assert ticket.wait(Stage.COMMITTED, 60_000), ticket.message
     if hang:
-        gpu.driver.ckpt_double_hold(TO_HOST, 1)
+        if hasattr(gpu.driver, "ckpt_double_hold"):
+            gpu.driver.ckpt_double_hold(TO_HOST, 1)
+        gpu.fill(weights, iteration + 1, SIZE_BYTES)
         assert engine.snapshot(iteration + 1, stream).taken
         assert engine.before_update([stream])
     say(committed=iteration)

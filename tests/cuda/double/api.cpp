@@ -158,6 +158,19 @@ EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuDeviceGetCount(int* count) {
+  if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  *count = 1;
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char* name, int size_bytes, CUdevice device) {
+  if (device != 0 || size_bytes <= 0) return CUDA_ERROR_INVALID_VALUE;
+  std::strncpy(name, "stand-in", static_cast<std::size_t>(size_bytes) - 1);
+  name[size_bytes - 1] = 0;
+  return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
   *value = attribute == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED ? 1 : 0;
