@@ -1,6 +1,6 @@
 """Runs the tests of what has to do with a GPU against this machine's real driver: what is taken for granted about one,
-the device, its timeline and the engine in front of it, and, where there is pytest, real trainers and agents. Tests that
-need a driver to fail on command are left out.
+the device, its timeline and the engine in front of it, and, where there are pytest and PyTorch, real trainers and
+agents. Tests that need a driver to fail on command are left out.
 
 The last line is "N passed, N failed". Without a GPU it says so and ends with status 3: nothing was tested.
 """
@@ -68,8 +68,9 @@ def main() -> int:
         for program in PROGRAMS:
             reports.append(Path(folder) / f"{program}.xml")
             run([build / "tests" / program, "--gtest_brief=1", f"--gtest_output=xml:{reports[-1]}"], environment)
-        if importlib.util.find_spec("pytest") is None:
-            print("there is no pytest here: tests of real trainers and agents are left out")
+        missing = [module for module in ("pytest", "torch") if importlib.util.find_spec(module) is None]
+        if missing:
+            print(f"tests of real trainers and agents are left out, as these are not here: {', '.join(missing)}")
         else:
             reports.append(Path(folder) / "pytest.xml")
             tests = ROOT / "python" / "tests" / "test_cuda.py"
