@@ -98,6 +98,7 @@ Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
     if (commit <= limit && !is_void) newest = std::max(newest, commit);
   };
   consider(question.first_commit);
+  for (const PieceInfo& piece : question.stored) consider(piece.version);
   for (const Report* report : question.reports) consider(report->highest_commit);
   return newest;
 }

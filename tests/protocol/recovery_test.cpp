@@ -66,6 +66,17 @@ TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
   EXPECT_FALSE(answer.decision.status_unknown);
 }
 
+// What goes to storage was committed, whether any node that is left has heard of it or not.
+TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
+  question.first_commit = Version(life, 2);
+  for (const std::string& name : names) question.stored.push_back(piece_of(name, Version(life, 4), 3));
+  EXPECT_EQ(ask({0, 1, 2}).decision.version, Version(life, 4));
+  EXPECT_EQ(ask({0, 1, 2}).base, Version(life, 4));
+  store_everywhere(5);
+  EXPECT_EQ(ask({0, 1, 2}).decision.version, Version(life, 5));
+  EXPECT_EQ(ask({0, 1, 2}).base, Version(life, 4));
+}
+
 // Nobody that is left has heard of it.
 TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnowsOf) {
   store_everywhere(4);
