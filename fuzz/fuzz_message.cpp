@@ -26,9 +26,14 @@ std::vector<std::string> seeds() {
   report.pieces = {piece, parity};
   protocol::Directive directive;
   directive.fetches = {{parity, {protocol::parity_node}, protocol::Making{parity.recipe, {{"model.0of2", 3, 6}}}}};
-  return {text_of(agent::encode(report)), text_of(agent::encode(protocol::Report{})),
-          text_of(agent::encode(protocol::Directive{})), text_of(agent::encode(directive)),
-          text_of(agent::encode(agent::VerifyRequest{"model.1of2", {1, 123}}))};
+  return {text_of(agent::encode(report)),
+          text_of(agent::encode(protocol::Report{})),
+          text_of(agent::encode(protocol::Directive{})),
+          text_of(agent::encode(directive)),
+          text_of(agent::encode(agent::VerifyRequest{"model.1of2", {1, 123}})),
+          text_of(agent::encode(protocol::Gathered{{report, {}}})),
+          text_of(agent::encode(protocol::Dealt{{{3, directive}, {4, {}}}})),
+          text_of(agent::encode(protocol::Dealt{}))};
 }
 
 }  // namespace ckpt::fuzz

@@ -17,13 +17,15 @@ COLUMNS = {
     "bytes_root": "MiB at the root",
     "messages_worker": "messages at a worker",
     "bytes_worker": "KiB at a worker",
+    "messages_relay": "messages at a relay",
+    "bytes_relay": "KiB at a relay",
     "hops": "hops",
     "commit_ms": "commit, ms",
     "cpu_root_ms": "root's CPU per commit, ms",
     "decide_ms": "decide, ms of CPU",
     "memory_mb": "root's memory, MiB",
 }
-SCALES = {"bytes_root": 1 << 20, "bytes_worker": 1 << 10}
+SCALES = {"bytes_root": 1 << 20, "bytes_worker": 1 << 10, "bytes_relay": 1 << 10}
 PANELS = {
     "per commit, at the root": [("messages_root", "messages"), ("bytes_root", "MiB")],
     "per commit, at a worker": [("messages_worker", "messages"), ("bytes_worker", "KiB")],

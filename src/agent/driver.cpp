@@ -33,6 +33,7 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   if (config.storage_writes) ++config.local_slots;
   config.report_ms = options.heartbeat_ms;
   config.node_timeout_ms = options.node_timeout_ms;
+  config.relay_from = options.relay_from;
   config.lease_ms = options.lease_ms;
   config.node_wait_ms = options.node_wait_ms;
   return config;
@@ -353,6 +354,10 @@ void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
       if (report->node == from) handle(protocol::MessageArrived{from, std::move(*report)});
     } else if (auto* directive = std::get_if<protocol::Directive>(&message)) {
       if (directive->root == from) handle(protocol::MessageArrived{from, std::move(*directive)});
+    } else if (auto* gathered = std::get_if<protocol::Gathered>(&message)) {
+      handle(protocol::MessageArrived{from, std::move(*gathered)});  // what it brings is of others
+    } else if (auto* dealt = std::get_if<protocol::Dealt>(&message)) {
+      handle(protocol::MessageArrived{from, std::move(*dealt)});  // likewise
     }
   });
 }

@@ -146,6 +146,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("root", directive.root);
   v.field("epoch", directive.epoch);
   v.field("sequence", directive.sequence);
+  v.field("relay", directive.relay);
   v.field("incarnation", directive.incarnation);
   v.field("decision", directive.decision);
   v.field("committed", directive.committed);
@@ -169,6 +170,15 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("stored_skipped", directive.stored_skipped);
   v.field("storage_trouble", directive.storage_trouble);
 }
+
+void visit_fields(auto& v, Is<protocol::Gathered> auto& gathered) { v.field("reports", gathered.reports); }
+
+void visit_fields(auto& v, Is<protocol::Dealt::Item> auto& item) {
+  v.field("to", item.to);
+  v.field("directive", item.directive);
+}
+
+void visit_fields(auto& v, Is<protocol::Dealt> auto& dealt) { v.field("items", dealt.items); }
 
 void visit_fields(auto& v, Is<VerifyRequest> auto& request) {
   v.shard("shard", request.shard);

@@ -15,7 +15,8 @@
 
 namespace ckpt::agent {
 
-using WireMessage = std::variant<protocol::Report, protocol::Directive, VerifyRequest>;
+using WireMessage =
+    std::variant<protocol::Report, protocol::Directive, VerifyRequest, protocol::Gathered, protocol::Dealt>;
 
 std::vector<std::byte> encode(const WireMessage& message);
 

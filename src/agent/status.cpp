@@ -182,6 +182,7 @@ json Driver::status_json() const {
           {"pid", ::getpid()},
           {"epoch", status.epoch},
           {"root", status.root == protocol::no_node ? json(nullptr) : json(node_name(status.root))},
+          {"relay", status.relay == protocol::no_node ? json(nullptr) : json(node_name(status.relay))},
           {"is_root", status.is_root},
           {"incarnation", status.incarnation},
           {"decision",

@@ -366,6 +366,9 @@ const std::array keys = {
     entry<&Options::node_timeout_ms, Milliseconds>(
         "node_timeout_ms", "2000", "", agent, 0,
         "Silence after which a node is taken for dead; three times `heartbeat_ms` or more."),
+    entry<&Options::relay_from, Count<2, ranks_max>>(
+        "relay_from", "256", "", agent, 0,
+        "From how many nodes on agents report to the one that leads the job in groups, each through one of its nodes."),
     entry<&Options::lease_ms, Lease>("lease_ms", "2000", "", agent, 0,
                                      "How long the root's term holds without renewal; 200 to 30000."),
     entry<&Options::node_wait_ms, Milliseconds>("node_wait_ms", "5000", "", agent, 0,

@@ -65,6 +65,7 @@ struct Options {
   std::string token_file;
   std::int64_t heartbeat_ms;
   std::int64_t node_timeout_ms;
+  std::uint32_t relay_from;
   std::int64_t lease_ms;
   std::int64_t node_wait_ms;
   std::int64_t restore_timeout_ms;

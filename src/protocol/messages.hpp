@@ -1,8 +1,9 @@
 // What agents tell each other and what the coordination store holds.
 //
-// There are two messages, and both carry whole states rather than changes: a Report is all a node has, a Directive is
-// all the root wants of a node. Each is sent at every change and repeated as heartbeat, so loss, repetition and
-// reordering need no further mechanism: the newest one counts. A new root rebuilds itself from Reports alone.
+// There are two things to say, and both are whole states rather than changes: a Report is all a node has, a Directive
+// is all the root wants of a node. Each is sent at every change and repeated as heartbeat, so loss, repetition and
+// reordering need no further mechanism: the newest one counts. A new root rebuilds itself from Reports alone. Relays
+// carry several of either at once (relay.hpp).
 #pragma once
 
 #include <cstdint>
@@ -149,6 +150,7 @@ struct Directive {
   NodeId root = 0;
   std::uint64_t epoch = 0;
   std::uint64_t sequence = 0;  // of one epoch; an older directive than the newest obeyed is ignored
+  NodeId relay = no_node;      // through whom the node is to report, itself for its group; no_node: to the root
   std::uint64_t incarnation = 0;
   Decision decision;               // of this incarnation
   Version committed;               // newest version with all its copies: each commit, and first of all the restored one
@@ -174,7 +176,24 @@ struct Directive {
   bool operator==(const Directive&) const = default;
 };
 
-using Message = std::variant<Report, Directive>;
+// Relay -> root: as they came.
+struct Gathered {
+  std::vector<Report> reports;
+  bool operator==(const Gathered&) const = default;
+};
+
+// Root -> relay -> node. Without items: reports that were to be passed on have come.
+struct Dealt {
+  struct Item {
+    NodeId to = 0;
+    Directive directive;
+    bool operator==(const Item&) const = default;
+  };
+  std::vector<Item> items;
+  bool operator==(const Dealt&) const = default;
+};
+
+using Message = std::variant<Report, Directive, Gathered, Dealt>;
 
 // Store key "root": who is root. Renewed (beat) every lease_ms / 4, while any other node obeys.
 struct RootRecord {

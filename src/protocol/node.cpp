@@ -1,6 +1,7 @@
 #include "protocol/node.hpp"
 
 #include "protocol/election.hpp"
+#include "protocol/relay.hpp"
 #include "protocol/root.hpp"
 #include "protocol/worker.hpp"
 
@@ -20,20 +21,26 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 
 struct Node::Parts {
   Parts(const Config& node_config, std::uint64_t agent_id, const Recovered& recovered)
-      : config(node_config), worker(config, agent_id, recovered), election(config, recovered.epoch) {}
+      : config(node_config), worker(config, agent_id, recovered), election(config, recovered.epoch), relay(config) {}
 
   void dispatch(const Event& event, Effects& effects);
   void receive(const LifeRead& read);
-  void receive(const Report& report);
-  void receive(const Directive& directive);
+  void receive(NodeId from, const Report& report, Effects& effects);
+  void receive(NodeId from, const Gathered& gathered, Effects& effects);
+  void receive(NodeId from, const Directive& directive, Effects& effects);
+  void receive(NodeId from, const Dealt& dealt, Effects& effects);
+  bool hear(NodeId from, const Report& report);
+  void obey(const Directive& directive);
   void settle(Effects& effects);
   void settle_role();
+  NodeId named_relay() const;
   void send_report(Effects& effects);
   void route_own_messages(Effects& effects);
 
   const Config config;
   Worker worker;
   Election election;
+  Relay relay;
   std::optional<Root> root;  // while elected
   std::optional<LifeRead> life;
   TimeMs now = 0;
@@ -58,7 +65,7 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
                  [&](const RootRead& read) { election.on_read(read, now); },
                  [&](const LifeRead& read) { receive(read); },
                  [&](const MessageArrived& arrived) {
-                   std::visit([&](const auto& message) { receive(message); }, arrived.message);
+                   std::visit([&](const auto& message) { receive(arrived.from, message, effects); }, arrived.message);
                  },
                  [&](const FetchEnded& ended) { worker.on(ended, now); },
                  [&](const StorageListed& listed) {
@@ -78,12 +85,33 @@ void Node::Parts::receive(const LifeRead& read) {
   if (root) root->on(read);
 }
 
-void Node::Parts::receive(const Report& report) {
-  election.on_higher_epoch(report.epoch);
-  if (root && election.is_root()) root->on(report, now);
+void Node::Parts::receive(NodeId from, const Report& report, Effects& effects) {
+  if (!hear(from, report)) relay.on(from, report, now, effects);
 }
 
-void Node::Parts::receive(const Directive& directive) {
+void Node::Parts::receive(NodeId from, const Gathered& gathered, Effects& effects) {
+  for (const Report& report : gathered.reports) hear(from, report);
+  if (root && election.is_root()) effects.push_back(Send{from, Dealt{}});
+}
+
+void Node::Parts::receive(NodeId, const Directive& directive, Effects&) { obey(directive); }
+
+void Node::Parts::receive(NodeId from, const Dealt& dealt, Effects& effects) {
+  relay.on(from, dealt, effects);
+  for (const Dealt::Item& item : dealt.items) {
+    if (item.to == config.node) obey(item.directive);
+  }
+}
+
+// As root; false: this node is none.
+bool Node::Parts::hear(NodeId from, const Report& report) {
+  election.on_higher_epoch(report.epoch);
+  if (!root || !election.is_root()) return false;
+  root->on(from, report, now);
+  return true;
+}
+
+void Node::Parts::obey(const Directive& directive) {
   election.on_higher_epoch(directive.epoch);
   worker.on(directive);
 }
@@ -109,9 +137,18 @@ void Node::Parts::settle_role() {
   }
 }
 
+// By this root, in this term.
+NodeId Node::Parts::named_relay() const {
+  const Directive& newest = worker.directive();
+  return newest.epoch == worker.epoch() && newest.root == election.root() ? newest.relay : no_node;
+}
+
 void Node::Parts::send_report(Effects& effects) {
-  if (election.root() == no_node) return;
-  if (const auto report = worker.report_if_due(now)) effects.push_back(Send{election.root(), *report});
+  relay.follow(election.root(), named_relay());
+  if (election.root() != no_node) {
+    if (auto report = worker.report_if_due(now)) relay.send_own(std::move(*report), now, effects);
+  }
+  relay.settle(now, effects);
 }
 
 void Node::Parts::route_own_messages(Effects& effects) {
@@ -125,14 +162,18 @@ void Node::Parts::route_own_messages(Effects& effects) {
       return true;
     });
     if (own.empty()) return;
-    for (const Message& message : own) std::visit([&](const auto& content) { receive(content); }, message);
+    for (const Message& message : own)
+      std::visit([&](const auto& content) { receive(config.node, content, effects); }, message);
     worker.settle(now, effects);
     send_report(effects);
   }
 }
 
 std::optional<TimeMs> Node::tick_wanted_at() const {
-  return parts_->root ? parts_->root->settle_wanted_at() : std::nullopt;
+  auto wanted = parts_->relay.settle_wanted_at();
+  const auto of_root = parts_->root ? parts_->root->settle_wanted_at() : std::nullopt;
+  if (of_root && (!wanted || *of_root < *wanted)) wanted = of_root;
+  return wanted;
 }
 
 NodeStatus Node::status() const {
@@ -141,6 +182,7 @@ NodeStatus Node::status() const {
   status.node = parts_->config.node;
   status.is_root = parts_->election.is_root();
   status.root = parts_->election.root();
+  status.relay = parts_->named_relay();
   status.epoch = parts_->worker.epoch();
   status.incarnation = directive.incarnation;
   status.decision = directive.decision;

@@ -36,6 +36,7 @@ struct NodeStatus {
   NodeId node = 0;
   bool is_root = false;
   NodeId root = no_node;
+  NodeId relay = no_node;  // through whom it is to report
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;
   Decision decision;

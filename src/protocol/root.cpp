@@ -40,7 +40,7 @@ void Root::on(const LifeRead& read) {
   if (life_->decision.verdict == Verdict::restore) committed_ = std::max(committed_, life_->base);
 }
 
-void Root::on(const Report& report, TimeMs now) {
+void Root::on(NodeId from, const Report& report, TimeMs now) {
   Peer& peer = peers_[report.node];
   const Report& known = peer.report;
   // One of the node's former agent may arrive late; a clock that was set back must not silence the next agent for ever.
@@ -50,6 +50,7 @@ void Root::on(const Report& report, TimeMs now) {
   if (overtaken) return;
   pieces_heard_ = pieces_heard_ + report.pieces.size() - known.pieces.size();
   peer.report = report;
+  peer.via = from;
   peer.heard_at = now;
   peer.answer_due = true;
   storing_.on(report);
@@ -80,12 +81,13 @@ std::vector<NodeId> Root::nodes_present(TimeMs now) const {
   return nodes;
 }
 
-// Who is here, and which members are not.
+// Who is here, through whom, and which members are not.
 void Root::hear_roll(TimeMs now) {
   present_.clear();
   for (const auto& [node, peer] : peers_) {
     if (is_present(peer, now)) present_.push_back(&peer.report);
   }
+  groups_ = peers_.size() < config_.relay_from ? Groups() : Groups(peers_.size(), present_, config_.node);
   missing_.clear();
   for (const Member& member : life_->members) {
     const auto peer = peers_.find(member.node);

@@ -17,6 +17,7 @@
 #include "protocol/life_places.hpp"
 #include "protocol/parity.hpp"
 #include "protocol/recovery.hpp"
+#include "protocol/relay.hpp"
 #include "protocol/stand_ins.hpp"
 #include "protocol/storing.hpp"
 
@@ -28,7 +29,7 @@ class Root {
       : config_(config), epoch_(epoch), elected_at_(now), storing_(config_, now) {}
 
   void on(const LifeRead& read);
-  void on(const Report& report, TimeMs now);
+  void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
 
@@ -47,6 +48,7 @@ class Root {
  private:
   struct Peer {
     Report report;
+    NodeId via = no_node;  // who brought it: where the answer goes
     TimeMs heard_at = 0;
     std::uint64_t obeyed = 0;  // newest directive that it says it has
     TimeMs obeyed_at = 0;      // when it first said so
@@ -105,6 +107,7 @@ class Root {
   bool never_complete(Version version) const;
   void name_next_iteration(Version abandoned);
   void send_directives(TimeMs now, Effects& effects);
+  static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const;
@@ -134,6 +137,7 @@ class Root {
   std::size_t pieces_heard_ = 0;        // of all peers
   std::vector<const Report*> present_;  // as of this settling, with the life's members that are not
   std::vector<NodeId> missing_;
+  Groups groups_;
   std::map<Rank, Binding> bindings_;    // of life_->incarnation
   std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
   std::optional<TimeMs> all_waiting_since_;

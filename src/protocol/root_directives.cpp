@@ -16,6 +16,7 @@ constexpr std::size_t orders_max = 64;  // for a node at a time: the next ones c
 
 void Root::send_directives(TimeMs now, Effects& effects) {
   const Directive common = common_directive();
+  std::map<NodeId, Dealt> bags;  // by who hands them out
   for (auto& [node, peer] : peers_) {
     if (now - peer.heard_at > config_.node_timeout_ms) continue;
     Directive directive = directive_for(peer, common, now);
@@ -24,8 +25,27 @@ void Root::send_directives(TimeMs now, Effects& effects) {
     directive.sequence = ++directive_sequence_;
     peer.last_directive = directive;
     peer.answer_due = false;
-    effects.push_back(Send{node, std::move(directive)});
+    bags[peer.via].items.push_back({node, std::move(directive)});
   }
+  for (auto& [via, bag] : bags) send_bag(via, std::move(bag.items), effects);
+}
+
+// Who reported by itself is answered by itself.
+void Root::send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects) {
+  Dealt bag;
+  std::size_t bag_size = 0;
+  for (Dealt::Item& item : items) {
+    if (items.size() == 1 && item.to == via) {
+      effects.push_back(Send{via, std::move(item.directive)});
+      return;
+    }
+    bag_size += 1 + item.directive.fetches.size();
+    bag.items.push_back(std::move(item));
+    if (bag_size < bag_max) continue;
+    effects.push_back(Send{via, std::exchange(bag, {})});
+    bag_size = 0;
+  }
+  if (!bag.items.empty()) effects.push_back(Send{via, std::move(bag)});
 }
 
 // What it tells all nodes alike.
@@ -64,6 +84,7 @@ Directive Root::common_directive() const {
 
 Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now) const {
   const NodeId node = peer.report.node;
+  directive.relay = groups_.relay_of(node);
   directive.write = storing_.order_for(node);
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = bindings_.find(rank.rank);

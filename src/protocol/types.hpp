@@ -43,6 +43,7 @@ struct Config {
   TimeMs lease_ms = 2000;          // a root that has not renewed for so long is replaced
   TimeMs node_wait_ms = 5000;      // how long a restore decision waits for missing nodes
   std::uint32_t pieces_per_ms = 256;  // the root looks through so many: while few are reported, at every event
+  std::uint32_t relay_from = 256;     // nodes: from so many on they report in groups
 };
 
 // What a parity piece is made of: pieces of its version, one for each member of a group of nodes.

@@ -15,7 +15,7 @@ void Agent::carry_out(const Effect& effect) {
 }
 
 void Agent::on(const Send& send) {
-  if (const auto* directive = std::get_if<Directive>(&send.message)) world_.invariants.directed(machine_, *directive);
+  world_.invariants.sending(machine_, send.message);
   world_.network.send(machine_.id, send.to, send.message);
 }
 

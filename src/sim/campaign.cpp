@@ -75,9 +75,10 @@ std::string tally_text(const CampaignResult& result) {
               "; restarts of the job ", tally.restarts, "; lives decided: ", tally.decided_restore, " restore (",
               tally.decided_behind, " behind), ", tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ",
               tally.decided_unknown, " with commit status unknown; elections ", tally.elections,
-              "; pieces quarantined ", tally.quarantined, "; runs with an alarm ", tally.alarms, "; jobs given up ",
-              tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms, " ms\n", result.steps, " steps, ",
-              result.virtual_ms / 1000, " s of virtual time\n");
+              "; pieces quarantined ", tally.quarantined, "; reports passed on by relays ", tally.relayed,
+              "; runs with an alarm ", tally.alarms, "; jobs given up ", tally.given_up, "; slowest recovery ",
+              tally.slowest_recovery_ms, " ms\n", result.steps, " steps, ", result.virtual_ms / 1000,
+              " s of virtual time\n");
 }
 
 std::string violation_text(const Outcome& outcome) {

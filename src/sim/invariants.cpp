@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "sim/message_contents.hpp"
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
@@ -32,6 +33,7 @@ void Tally::add(const Tally& other) {
   quarantined += other.quarantined;
   restarts += other.restarts;
   given_up += other.given_up;
+  relayed += other.relayed;
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }
 
@@ -43,6 +45,7 @@ void Invariants::forget_everything() {
   root_record_ = {};
   heard_.clear();
   restored_digests_.clear();
+  reports_.clear();
 }
 
 std::size_t Invariants::copies_wanted(std::uint64_t incarnation) const {
@@ -151,6 +154,31 @@ void Invariants::committed(const Machine& machine, Version version) {
   }
   tally_.commits += !is_restored;
   history_.committed(version);
+}
+
+void Invariants::sending(const Machine& machine, const Message& message) {
+  for (const Report* report : reports_in(message)) check_passed_on(machine, *report);
+  if (const auto* directive = std::get_if<Directive>(&message)) directed(machine, *directive);
+  const auto* dealt = std::get_if<Dealt>(&message);
+  if (dealt == nullptr) return;
+  for (const Dealt::Item& item : dealt->items) {
+    if (item.directive.root == machine.id) directed(machine, item.directive);  // else it is passed on
+  }
+}
+
+// Whoever passes a report on says nothing of its own.
+void Invariants::check_passed_on(const Machine& machine, const Report& report) {
+  const std::pair key(report.agent_id, report.sequence);
+  if (report.node == machine.id) {
+    reports_.try_emplace(key, report);
+    return;
+  }
+  ++tally_.relayed;
+  const auto sent = reports_.find(key);
+  if (sent == reports_.end() || !(sent->second == report)) {
+    throw Violation{"I4", text("node ", machine.id, " passes on a report of node ", report.node,
+                               " that is not what that node said")};
+  }
 }
 
 void Invariants::directed(const Machine& root, const Directive& directive) {
@@ -429,8 +457,11 @@ namespace {
 
 const Directive* stale_directive(const Machine& machine, const Event& event) {
   const auto* arrived = std::get_if<MessageArrived>(&event);
-  const auto* directive = arrived == nullptr ? nullptr : std::get_if<Directive>(&arrived->message);
-  return directive != nullptr && directive->epoch < machine.arena.epoch ? directive : nullptr;
+  if (arrived == nullptr) return nullptr;
+  for (const Directive* directive : directives_for(machine.id, arrived->message)) {
+    if (directive->epoch < machine.arena.epoch) return directive;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -449,17 +480,22 @@ void Invariants::after(const Machine& machine, const Node& node, const Event& ev
     }
   }
   const auto* arrived = std::get_if<MessageArrived>(&event);
-  const auto* report = arrived == nullptr ? nullptr : std::get_if<Report>(&arrived->message);
-  if (report == nullptr) return;
-  std::uint64_t& heard = heard_[{machine.id, arrived->from}];
-  heard = std::max(heard, report->epoch);
-  if (report->epoch >= machine.arena.epoch) return;
+  if (arrived == nullptr) return;
+  for (const Report* report : reports_in(arrived->message)) {
+    if (report->node == machine.id) continue;  // what it tells itself now does not arrive
+    std::uint64_t& heard = heard_[{machine.id, report->node}];
+    heard = std::max(heard, report->epoch);
+    if (report->epoch < machine.arena.epoch) check_is_not_counted(machine, node, *report);
+  }
+}
+
+void Invariants::check_is_not_counted(const Machine& machine, const Node& node, const Report& report) const {
   const NodeStatus now = node.status();
   const bool counted =
-      std::find(now.nodes_present.begin(), now.nodes_present.end(), arrived->from) != now.nodes_present.end();
-  if (now.is_root && counted && heard < now.epoch) {
-    throw Violation{"I4", text("root ", machine.id, " of epoch ", now.epoch, " counts a report of epoch ",
-                               report->epoch, " by node ", arrived->from)};
+      std::find(now.nodes_present.begin(), now.nodes_present.end(), report.node) != now.nodes_present.end();
+  if (now.is_root && counted && heard_.at({machine.id, report.node}) < now.epoch) {
+    throw Violation{"I4", text("root ", machine.id, " of epoch ", now.epoch, " counts a report of epoch ", report.epoch,
+                               " by node ", report.node)};
   }
 }
 

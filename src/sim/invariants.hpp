@@ -39,6 +39,7 @@ struct Tally {
   std::uint64_t quarantined = 0;
   std::uint64_t restarts = 0;
   std::uint64_t given_up = 0;
+  std::uint64_t relayed = 0;       // reports
   TimeMs slowest_recovery_ms = 0;  // after the last fault
 
   void add(const Tally& other);
@@ -60,7 +61,7 @@ class Invariants {
   // What becomes of versions (I1-I4).
   void captured(const PieceInfo& piece) { history_.captured(piece); }
   void counted(const Machine& machine, const PieceInfo& piece);
-  void directed(const Machine& root, const protocol::Directive& directive);
+  void sending(const Machine& machine, const protocol::Message& message);
   void persisting(const Machine& machine, const protocol::Persist& persist);
   void commit_told(const Machine& machine, Rank rank, Version version);
   void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
@@ -101,7 +102,10 @@ class Invariants {
   static bool is_same(const protocol::Decision& told, const protocol::Decision& decided);
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, Version version);
+  void directed(const Machine& root, const protocol::Directive& directive);
+  void check_passed_on(const Machine& machine, const protocol::Report& report);
   void check_stand_ins(NodeId by, const protocol::LifeRecord& old, const protocol::LifeRecord& record);
+  void check_is_not_counted(const Machine& machine, const protocol::Node& node, const protocol::Report& report) const;
   void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
   bool is_witnessed(const protocol::LifeRecord& before) const;
   bool is_unwitnessed(const protocol::LifeRecord& before) const;
@@ -115,6 +119,7 @@ class Invariants {
   protocol::NodeStatus stale_before_;                         // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;  // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (life, shard)
+  std::map<std::pair<std::uint64_t, std::uint64_t>, protocol::Report> reports_;      // (agent, sequence), as sent
 };
 
 }  // namespace ckpt::sim

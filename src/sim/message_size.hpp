@@ -21,6 +21,8 @@ class MessageSize {
   explicit MessageSize(const protocol::Message& message) {
     std::visit([this](const auto& content) { agent::visit_fields(*this, content); }, message);
   }
+  explicit MessageSize(const protocol::Report& report) { agent::visit_fields(*this, report); }
+  explicit MessageSize(const protocol::Directive& directive) { agent::visit_fields(*this, directive); }
 
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t fingerprint() const { return fingerprint_; }

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "protocol/node.hpp"
+#include "sim/message_contents.hpp"
 #include "sim/message_size.hpp"
 #include "sim/trace.hpp"
 
@@ -97,9 +98,13 @@ class ScaleWorld {
     std::vector<SlotRef> granted;
     Version told;  // newest commit that its rank knows of
     bool is_restored = false;
-    int chain = 0;  // messages since the captures that led to what it has done last
-    std::uint64_t said = 0;
-    std::uint64_t heard = 0;
+    int chain = 0;      // messages since the captures that led to what it has done last
+    int bag_chain = 0;  // likewise, to what it passes on next
+    TimeMs wanted_tick_at = 0;
+    // Fingerprints of what was sent last: by it and to it, and for it between its relay and the root.
+    std::uint64_t said = 0, heard = 0;
+    std::uint64_t said_on = 0, heard_on = 0;
+    bool is_relay = false;  // has passed something on since counting began
     std::uint64_t messages = 0;
     std::uint64_t bytes = 0;
   };
@@ -143,18 +148,35 @@ class ScaleWorld {
     const int chain = arrival.round == round_ ? arrival.chain : 0;
     if (const auto* fetch = std::get_if<StartFetch>(&arrival.what)) return finish(arrival.to, *fetch, chain);
     arriving_chain_ = chain;
+    if (is_report(std::get<Event>(arrival.what))) {
+      int& bag_chain = machines_[arrival.to].bag_chain;
+      bag_chain = std::max(bag_chain, chain);
+    }
     if (arrival.to == root_node) root_chain_ = std::max(root_chain_, chain);
     handle(arrival.to, std::get<Event>(arrival.what));
     arriving_chain_ = 0;
   }
 
+  static bool is_report(const Event& event) {
+    const auto* arrived = std::get_if<MessageArrived>(&event);
+    return arrived != nullptr && std::holds_alternative<Report>(arrived->message);
+  }
+
   void handle(NodeId node, const Event& event) {
     Machine& machine = machines_[node];
     if (!machine.core) return;
-    if (node != root_node) {
+    if (node == root_node) {
+      handle_as_root(machine, event);
+    } else {
       carry_out(node, machine.core->handle(event, now_));
-      return;
     }
+    const auto wanted = machine.core->tick_wanted_at();
+    if (!wanted || *wanted == machine.wanted_tick_at) return;
+    machine.wanted_tick_at = *wanted;
+    later(std::max(*wanted - now_, hop_ms), node, Event(Tick{}));
+  }
+
+  void handle_as_root(Machine& machine, const Event& event) {
     const double begin = cpu_ms();
     const Effects effects = machine.core->handle(event, now_);
     const double took = cpu_ms() - begin;
@@ -162,11 +184,7 @@ class ScaleWorld {
     if (is_deciding(effects)) result_.decide_ms = took;
     if (is_placing(event)) placing_ms_ = 0;
     placing_ms_ = std::max(placing_ms_, took);
-    carry_out(node, effects);
-    const auto wanted = machine.core->tick_wanted_at();
-    if (!wanted || *wanted == wanted_tick_at_) return;
-    wanted_tick_at_ = *wanted;
-    later(std::max(*wanted - now_, hop_ms), node, Event(Tick{}));
+    carry_out(root_node, effects);
   }
 
   // A life begins that was decided just now.
@@ -256,7 +274,7 @@ class ScaleWorld {
 
   void capture(NodeId node, Version version) {
     Machine& machine = machines_[node];
-    machine.chain = 0;
+    machine.chain = machine.bag_chain = 0;
     Captured captured{node, {}};
     for (const SlotRef& slot : std::exchange(machine.granted, {})) {
       captured.pieces.push_back(piece_of(slot.shard, version));
@@ -272,7 +290,10 @@ class ScaleWorld {
   }
 
   void begin_counting() {
-    for (Machine& machine : machines_) machine.messages = machine.bytes = 0;
+    for (Machine& machine : machines_) {
+      machine.messages = machine.bytes = 0;
+      machine.is_relay = false;
+    }
     repeats_ = 0;
     root_cpu_ms_ = 0;
     fetched_ = 0;
@@ -281,16 +302,21 @@ class ScaleWorld {
   bool measure(int times) {
     begin_counting();
     if (!commit(times)) return false;
-    const auto busiest = [&](auto field) {
-      const auto last = std::max_element(machines_.begin() + root_node + 1, machines_.end(),
-                                         [&](const Machine& a, const Machine& b) { return a.*field < b.*field; });
-      return static_cast<double>((*last).*field) / times;
+    const auto busiest = [&](auto field, bool relay) {
+      std::uint64_t most = 0;
+      for (NodeId node = 0; node < result_.nodes; ++node) {
+        const Machine& machine = machines_[node];
+        if (node != root_node && machine.is_relay == relay) most = std::max(most, machine.*field);
+      }
+      return static_cast<double>(most) / times;
     };
     result_.commits += times;
     result_.messages_root = static_cast<double>(machines_[root_node].messages) / times;
     result_.bytes_root = static_cast<double>(machines_[root_node].bytes) / times;
-    result_.messages_worker = busiest(&Machine::messages);
-    result_.bytes_worker = busiest(&Machine::bytes);
+    result_.messages_worker = busiest(&Machine::messages, false);
+    result_.bytes_worker = busiest(&Machine::bytes, false);
+    result_.messages_relay = busiest(&Machine::messages, true);
+    result_.bytes_relay = busiest(&Machine::bytes, true);
     result_.repeats_root = static_cast<double>(repeats_) / times;
     result_.commit_cpu_ms = root_cpu_ms_ / times;
     return true;
@@ -346,20 +372,47 @@ class ScaleWorld {
   void on(NodeId, const Other&) {}  // nothing comes of it here
 
   void on(NodeId from, const Send& send) {
-    const MessageSize size(send.message);
-    const bool is_report = std::holds_alternative<Report>(send.message);
-    Machine& worker = machines_[is_report ? from : send.to];
-    std::uint64_t& last = is_report ? worker.said : worker.heard;
-    if (std::exchange(last, size.fingerprint()) == size.fingerprint()) {
-      ++repeats_;
-    } else {
+    if (says_something_new(send)) {
+      const std::uint64_t bytes = MessageSize(send.message).bytes();
       for (Machine* machine : {&machines_[from], &machines_[send.to]}) {
         ++machine->messages;
-        machine->bytes += size.bytes();
+        machine->bytes += bytes;
+      }
+    } else if (from == root_node || send.to == root_node) {
+      ++repeats_;
+    }
+    later(hop_ms, send.to, Event(MessageArrived{from, send.message}), 1 + chain_of(from, send.message));
+  }
+
+  bool says_something_new(const Send& send) {
+    bool is_new = false;
+    const auto note = [&](std::uint64_t& last, const auto& what) {
+      const std::uint64_t now = MessageSize(what).fingerprint();
+      is_new |= std::exchange(last, now) != now;
+    };
+    const bool is_gathered = std::holds_alternative<Gathered>(send.message);
+    for (const Report* report : reports_in(send.message)) {
+      Machine& machine = machines_[report->node];
+      note(is_gathered ? machine.said_on : machine.said, *report);
+    }
+    if (const auto* directive = std::get_if<Directive>(&send.message)) note(machines_[send.to].heard, *directive);
+    if (const auto* dealt = std::get_if<Dealt>(&send.message)) {
+      for (const Dealt::Item& item : dealt->items) {
+        Machine& machine = machines_[item.to];
+        note(item.to == send.to ? machine.heard : machine.heard_on, item.directive);
       }
     }
-    later(hop_ms, send.to, Event(MessageArrived{from, send.message}),
-          1 + (is_report ? machines_[from].chain : root_chain_));
+    return is_new;
+  }
+
+  // What led to the message.
+  int chain_of(NodeId from, const Message& message) {
+    if (from == root_node) return root_chain_;
+    Machine& machine = machines_[from];
+    if (std::holds_alternative<Report>(message)) return machine.chain;
+    if (std::holds_alternative<Dealt>(message)) return arriving_chain_;
+    machine.is_relay = true;
+    return std::max(machine.chain, std::exchange(machine.bag_chain, 0));
   }
   void on(NodeId from, const SwapRoot& swap) {
     if (swap.expected_revision == root_.revision) {
@@ -468,7 +521,6 @@ class ScaleWorld {
   RootRead root_;
   LifeRead life_;
   std::uint64_t decided_revision_ = 0;
-  TimeMs wanted_tick_at_ = 0;
   std::map<Version, std::vector<std::uint8_t>> copies_;  // of every shard
   std::map<Version, std::uint64_t> whole_;               // shards with as many as there shall be
   std::uint64_t held_ = 0;                               // slots
@@ -499,7 +551,8 @@ std::string scale_text(const ScaleResult& result) {
   out.precision(1);
   for (const std::string& what : result.violations) out << "violation: " << what << '\n';
   out << "commit: bytes_root=" << result.bytes_root << " repeats_root=" << result.repeats_root
-      << " bytes_worker=" << result.bytes_worker << " hops=" << result.hops << " commit_ms=" << result.commit_ms
+      << " bytes_worker=" << result.bytes_worker << " messages_relay=" << result.messages_relay
+      << " bytes_relay=" << result.bytes_relay << " hops=" << result.hops << " commit_ms=" << result.commit_ms
       << " cpu_root_ms=" << result.commit_cpu_ms << '\n';
   out << "restart: nodes_lost=" << result.lost << " restart_ms=" << result.restart_ms << " place_ms=" << result.place_ms
       << " fetched=" << result.fetched << " restart_bytes_root=" << result.restart_bytes_root

@@ -30,6 +30,8 @@ struct ScaleResult {
   double bytes_root = 0;
   double messages_worker = 0;
   double bytes_worker = 0;
+  double messages_relay = 0;  // the busiest one's; 0 where there is none
+  double bytes_relay = 0;
   double repeats_root = 0;          // that say nothing new: heartbeats, and answers to them
   int hops = 0;                     // of the longest chain from a capture to the news of its commit
   protocol::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one

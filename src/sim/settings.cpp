@@ -94,6 +94,9 @@ Settings draw_settings(std::uint64_t seed) {
   // Where the root looks through little at a time it settles now and then only, as it does with very many nodes.
   Random settling(mix(seed, hash_of("settling")));
   if (settling.chance(300)) settings.core.pieces_per_ms = static_cast<std::uint32_t>(settling.between(1, 8));
+  // Here a handful of nodes are many, in half of the runs.
+  Random relaying(mix(seed, hash_of("relaying")));
+  if (relaying.chance(500)) settings.core.relay_from = static_cast<std::uint32_t>(relaying.between(1, 4));
   // Spare machines stand by, as a rule.
   settings.core.standby = settings.ranks < settings.nodes && Random(mix(seed, hash_of("standby"))).chance(800);
   return settings;

@@ -49,6 +49,7 @@ std::string describe(const Directive& directive) {
   std::string all = text("directive #", directive.sequence, " epoch ", directive.epoch, " life ", directive.incarnation,
                          " ", sim::describe(directive.decision), " committed ", sim::describe(directive.committed),
                          " resume ", directive.resume_at);
+  if (directive.relay != protocol::no_node) all += text(" relay ", directive.relay);
   for (const Version version : directive.abandoned) all += text(" abandoned ", sim::describe(version));
   for (const Admission& admission : directive.admitted) all += text(" admit ", admission.rank);
   for (const Refusal& refusal : directive.refused) all += text(" refuse ", refusal.rank);
@@ -57,6 +58,18 @@ std::string describe(const Directive& directive) {
     for (const NodeId source : order.sources) all += text(" ", source);
   }
   if (directive.write.version) all += " write " + sim::describe(directive.write.version);
+  return all;
+}
+
+std::string describe(const Gathered& gathered) {
+  std::string all = "gathered";
+  for (const Report& report : gathered.reports) all += text(" {", report.node, ": ", describe(report), "}");
+  return all;
+}
+
+std::string describe(const Dealt& dealt) {
+  std::string all = "dealt";
+  for (const Dealt::Item& item : dealt.items) all += text(" {", item.to, ": ", describe(item.directive), "}");
   return all;
 }
 

@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "sim/message_contents.hpp"
+
 namespace ckpt::sim {
 
 using namespace protocol;
@@ -147,9 +149,10 @@ void World::trouble_ends(Machine& machine) {
 void World::deliver(NodeId from, NodeId to, const Message& message) {
   Agent* agent = agent_on(to);
   if (agent == nullptr) return;
-  const auto* directive = std::get_if<Directive>(&message);
-  if (directive != nullptr && directive->decision.verdict != Verdict::undecided)
-    decision_told_ = std::max(decision_told_, directive->incarnation);
+  for (const Directive* directive : directives_for(to, message)) {
+    if (directive->decision.verdict != Verdict::undecided)
+      decision_told_ = std::max(decision_told_, directive->incarnation);
+  }
   agent->receive(MessageArrived{from, message});
 }
 

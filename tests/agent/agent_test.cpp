@@ -9,6 +9,7 @@
 #include <fstream>
 #include <set>
 
+#include "agent/message_codec.hpp"
 #include "cluster.hpp"
 #include "persist/step_catalog.hpp"
 #include "persist/storage_source.hpp"
@@ -91,6 +92,64 @@ TEST(Agent, ANodeThatIsLostIsRestoredFromItsPeerAgainAndAgain) {
     expect_restored(trainers, committed);
     EXPECT_EQ(trainers[lost == "a" ? 0 : 1]->restored().main_tier, CKPT_TIER_PEER);
     EXPECT_EQ(trainers[lost == "a" ? 1 : 0]->restored().main_tier, CKPT_TIER_LOCAL);
+    committed = commit_one(trainers, committed + 1);
+  }
+}
+
+// Whether a node hears what does not come in a bag.
+struct Ears {
+  std::atomic<bool> reports = true;
+  std::atomic<bool> directives = true;
+};
+Cluster::Change hearing(const Ears& ears) {
+  return [&ears](AgentSetup& setup) {
+    setup.make_transport = [&ears](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+      handlers.message = [&ears, hear = std::move(handlers.message)](net::NodeId from,
+                                                                     std::span<const std::byte> bytes) {
+        const auto message = decode(bytes);
+        if (!message || (!ears.reports && std::holds_alternative<protocol::Report>(*message)) ||
+            (!ears.directives && std::holds_alternative<protocol::Directive>(*message)))
+          return;
+        hear(from, bytes);
+      };
+      return net::Transport::create(options, std::move(handlers));
+    };
+  };
+}
+
+// Four are many here: two groups of two, and in one of them at least neither is the root.
+TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
+  std::map<std::string, Ears> ears;  // outlive the agents
+  Cluster cluster(4);
+  const std::vector<std::string> nodes = {"a", "b", "c", "d"};
+  const OptionPairs many = {{"relay_from", "4"}};
+  for (const std::string& node : nodes) cluster.start(node, many, hearing(ears[node]));
+  std::string member, relay, root;  // one that has another node for a relay
+  const auto find_member = [&] {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node) {
+      const auto status = cluster.status(node);
+      if (!status.at("relay").is_string() || status.at("relay") == node) return false;
+      member = node;
+      relay = status.at("relay");
+      root = status.at("root");
+      return true;
+    });
+  };
+  ASSERT_TRUE(eventually(find_member));
+  auto trainers = start_trainers(cluster, nodes);
+  expect_restored(trainers, -1);
+  std::int64_t committed = commit_one(trainers, 0);
+  for (const bool lose_relay : {true, false}) {
+    ASSERT_TRUE(eventually(find_member));
+    ears[root].reports = ears[member].directives = false;
+    committed = commit_one(trainers, committed + 1);
+    ears[root].reports = ears[member].directives = true;
+    const std::string lost = lose_relay ? relay : member;
+    trainers.clear();
+    cluster.destroy(lost);
+    cluster.start(lost, many, hearing(ears[lost]));
+    trainers = start_trainers(cluster, nodes);
+    expect_restored(trainers, committed);
     committed = commit_one(trainers, committed + 1);
   }
 }

@@ -7,7 +7,9 @@
 namespace ckpt::agent {
 namespace {
 
+using protocol::Dealt;
 using protocol::Directive;
+using protocol::Gathered;
 using protocol::PieceInfo;
 using protocol::Report;
 
@@ -43,6 +45,7 @@ Directive some_directive() {
   directive.root = 1;
   directive.epoch = 9;
   directive.sequence = 8;
+  directive.relay = 5;
   directive.incarnation = 3;
   directive.decision.verdict = protocol::Verdict::restore;
   directive.decision.version = {2, 100};
@@ -66,8 +69,15 @@ Directive some_directive() {
   return directive;
 }
 
-const std::vector<WireMessage> all_kinds = {some_report(), Report{}, some_directive(), Directive{},
-                                            VerifyRequest{"shard", {1, 2}}};
+const std::vector<WireMessage> all_kinds = {some_report(),
+                                            Report{},
+                                            some_directive(),
+                                            Directive{},
+                                            VerifyRequest{"shard", {1, 2}},
+                                            Gathered{{some_report(), {}}},
+                                            Gathered{},
+                                            Dealt{{{4, some_directive()}, {5, {}}}},
+                                            Dealt{}};
 
 TEST(MessageCodec, EveryMessageComesBackAsItWas) {
   for (const WireMessage& message : all_kinds) EXPECT_EQ(decode(encode(message)), message) << message.index();
@@ -113,6 +123,23 @@ TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
   const std::size_t behind = bytes.size() - sizeof(Report::directive) - sizeof(Report::roll_call);
   for (std::size_t i = behind - 4; i < behind; ++i) bytes[i] = std::byte{0xff};
   EXPECT_EQ(decode(bytes), std::nullopt);
+}
+
+TEST(MessageCodec, ACountOfReportsOrDirectivesBeyondTheMessageCostsNothing) {
+  for (const WireMessage& bag : {WireMessage(Gathered{}), WireMessage(Dealt{})}) {
+    auto bytes = encode(bag);
+    for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i) bytes[i] = std::byte{0xff};
+    EXPECT_EQ(decode(bytes), std::nullopt);
+  }
+}
+
+TEST(MessageCodec, ABagWithSomethingThatIsNoReportIsNone) {
+  Report report = some_report();
+  report.pieces[0].shard = "a/b";
+  EXPECT_EQ(decode(encode(Gathered{{some_report(), report}})), std::nullopt);
+  Directive directive;
+  directive.wanted = {".."};
+  EXPECT_EQ(decode(encode(Dealt{{{1, some_directive()}, {2, directive}}})), std::nullopt);
 }
 
 TEST(MessageCodec, SharesThatCannotBeAreNoMessage) {

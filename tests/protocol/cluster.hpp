@@ -62,6 +62,7 @@ class Cluster {
     config.standby = standbys.contains(node);
     config.storage = config.storage_writes = storage.has_value() && !without_storage.contains(node);
     config.storage_every = storage_every;
+    if (relay_from) config.relay_from = *relay_from;
     if (storage) config.local_slots = 4;
     nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
     feed(node, RootRead{root_revision_, root_});
@@ -255,6 +256,9 @@ class Cluster {
   std::vector<MemberChanged> changes;                                            // that were told
   std::vector<std::string> notices;                                              // likewise
   std::function<void(const Directive&)> on_directive = [](const Directive&) {};  // that is sent
+  // Of a message that is sent; a test may feed others in its place.
+  std::function<bool(NodeId from, const Send&)> arrives = [](NodeId, const Send&) { return true; };
+  std::optional<std::uint32_t> relay_from;  // of nodes that boot from now on
 
  private:
   void drain() {
@@ -266,7 +270,7 @@ class Cluster {
   }
   void carry_out(NodeId from, Send& send) {
     if (const auto* directive = std::get_if<Directive>(&send.message)) on_directive(*directive);
-    if (!cut.contains({from, send.to})) feed(send.to, MessageArrived{from, send.message});
+    if (!cut.contains({from, send.to}) && arrives(from, send)) feed(send.to, MessageArrived{from, send.message});
   }
   void carry_out(NodeId from, SwapRoot& swap) {
     if (swap.expected_revision == root_revision_) {

@@ -25,12 +25,22 @@ TEST(Scale, AWorkerDoesNotNoticeHowManyNodesThereAre) {
   EXPECT_LE(many.bytes_worker, 1.1 * few.bytes_worker);
 }
 
-TEST(Scale, TheRootsMessagesGrowAsTheNodesDo) {
+TEST(Scale, WhatTheRootHearsGrowsAsTheNodesDo) {
   const ScaleResult few = run(32);
   const ScaleResult many = run(1000);
-  EXPECT_LE(many.messages_root / 1000, few.messages_root / 31);
   EXPECT_LE(many.bytes_root / 1000, 1.1 * few.bytes_root / 31);
-  EXPECT_LE(many.hops, few.hops + 3);  // the root may order what it heard first before it has heard the rest
+  // The root may order what it heard first before it has heard the rest: five of then nine hops are to it or from it.
+  EXPECT_LE(many.hops, 9 + 5);
+}
+
+// From 256 nodes on it hears them through relays.
+TEST(Scale, TheRootsMessagesGrowAsTheSquareRootOfTheNodes) {
+  const ScaleResult few = run(400);
+  const ScaleResult many = run(1600);
+  EXPECT_GT(few.messages_root, 0);
+  EXPECT_LE(few.messages_root, run(200).messages_root / 4);
+  EXPECT_LE(many.messages_root, 3 * few.messages_root);
+  EXPECT_LE(many.messages_relay, 3 * few.messages_relay);
 }
 
 TEST(Scale, RanksThatShareShardsCommitLoseOneRestoreAndCommitAgain) {

@@ -15,5 +15,13 @@ std::string violation_of(std::uint64_t seed) {
 // of it than counting the members that lack something tells. The checker took it for a version that was never whole.
 TEST(Seeds, ADroppedCommitIsRestoredFromTheOneNodeThatWasAway) { EXPECT_EQ(violation_of(300'911), ""); }
 
+// A node that becomes root hears what it said itself before, brought by the relay that it had. The checker took it for
+// a report of an older epoch that counts.
+TEST(Seeds, ANewRootHearsAnOldReportOfItsOwnThroughARelay) { EXPECT_EQ(violation_of(879), ""); }
+
+// All machines were lost, and storage alone knew what was committed last. The life after the next one restored
+// something newer that had not all its copies yet, and dropped that commit.
+TEST(Seeds, ACommitThatOnlyStorageKnowsOfIsKeptUntilANewerOneIsWhole) { EXPECT_EQ(violation_of(1887), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim

@@ -1,0 +1,454 @@
+#include "protocol/relay.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+// ---- Groups ----
+
+std::vector<Report> reports_of(const std::vector<NodeId>& nodes) {
+  std::vector<Report> reports(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) reports[i].node = nodes[i];
+  return reports;
+}
+
+Groups groups_of(std::size_t nodes, const std::vector<Report>& present, NodeId root) {
+  std::vector<const Report*> borrowed;
+  for (const Report& report : present) borrowed.push_back(&report);
+  return {nodes, borrowed, root};
+}
+
+TEST(Groups, TheLowestNodeThatIsPresentIsRelayOfItsGroup) {
+  const auto present = reports_of({1, 2, 3, 5, 6, 7, 8});
+  const Groups groups = groups_of(9, present, 8);  // 0..3, 4..7, 8..11
+  for (const NodeId node : {0u, 1u, 2u, 3u}) EXPECT_EQ(groups.relay_of(node), 1u) << node;
+  for (const NodeId node : {4u, 5u, 6u, 7u}) EXPECT_EQ(groups.relay_of(node), 5u) << node;
+}
+
+TEST(Groups, TheRootIsNoRelayAndHasNone) {
+  const auto present = reports_of({0, 1, 2, 3, 8});
+  const Groups groups = groups_of(9, present, 0);
+  EXPECT_EQ(groups.relay_of(0), no_node);
+  EXPECT_EQ(groups.relay_of(3), 1u);
+  EXPECT_EQ(groups_of(9, present, 8).relay_of(9), no_node);  // nobody else is there
+}
+
+TEST(Groups, AreAsManyAsTheyAreLong) {
+  for (const NodeId nodes : {16u, 100u, 1000u, 10'000u}) {
+    std::vector<NodeId> all(nodes);
+    for (NodeId node = 0; node < nodes; ++node) all[node] = node;
+    const auto present = reports_of(all);
+    const Groups groups = groups_of(nodes, present, 0);
+    std::map<NodeId, int> members;
+    for (const NodeId node : all) ++members[groups.relay_of(node)];
+    EXPECT_LE(members.size() * members.size(), 2 * nodes) << nodes;
+    for (const auto& [relay, count] : members) EXPECT_LE(count * count, 4 * static_cast<int>(nodes)) << nodes;
+  }
+}
+
+// ---- The mailbag ----
+
+constexpr NodeId root = 0;
+constexpr NodeId here = 1;
+
+class Mailbag : public testing::Test {
+ protected:
+  static Relay make() {
+    Config config;
+    config.node = here;
+    return Relay(config);
+  }
+  static Report report_of(NodeId node, std::uint64_t sequence, std::size_t pieces = 0) {
+    Report report;
+    report.node = node;
+    report.agent_id = 1;
+    report.sequence = sequence;
+    report.epoch = 7;
+    for (std::size_t i = 0; i < pieces; ++i)
+      report.pieces.push_back(piece_of("shard" + std::to_string(i), Version(1, 1), 1));
+    return report;
+  }
+  // What the relay sends when it is given the report.
+  Effects give(NodeId from, const Report& report, TimeMs now) {
+    Effects effects;
+    relay.on(from, report, now, effects);
+    relay.settle(now, effects);
+    return effects;
+  }
+  Effects settle(TimeMs now) {
+    Effects effects;
+    relay.settle(now, effects);
+    return effects;
+  }
+  void acknowledge(NodeId from) {
+    Effects effects;
+    relay.on(from, Dealt{}, effects);
+  }
+  // To whom a report of this node goes.
+  NodeId say(TimeMs now) {
+    Effects effects;
+    relay.send_own(report_of(here, ++said), now, effects);
+    return effects.empty() ? no_node : std::get<Send>(effects.front()).to;
+  }
+  static bool is_acknowledged(const Effects& effects, NodeId to) {
+    return std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
+      const auto& send = std::get<Send>(effect);
+      return send.to == to && send.message == Message(Dealt{});
+    });
+  }
+
+  Relay relay = make();
+  std::uint64_t said = 0;
+};
+
+TEST_F(Mailbag, PassesOnWhatCameWithinAWhileAsItWas) {
+  relay.follow(root, here);
+  EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 5, 3), 100), 2));
+  EXPECT_TRUE(is_acknowledged(give(3, report_of(3, 9), 110), 3));
+  ASSERT_EQ(relay.settle_wanted_at(), 125);
+  EXPECT_TRUE(settle(124).empty());
+  const Effects effects = settle(125);
+  ASSERT_EQ(effects.size(), 1u);
+  const auto& send = std::get<Send>(effects.front());
+  EXPECT_EQ(send.to, root);
+  EXPECT_EQ(send.message, Message(Gathered{{report_of(2, 5, 3), report_of(3, 9)}}));
+  EXPECT_EQ(relay.settle_wanted_at(), std::nullopt);
+}
+
+TEST_F(Mailbag, OfOneNodeTheNewestReportGoesOn) {
+  relay.follow(root, here);
+  give(2, report_of(2, 5, 1), 100);
+  give(2, report_of(2, 7, 2), 101);
+  give(2, report_of(2, 6, 1), 102);  // overtaken
+  EXPECT_EQ(std::get<Send>(settle(125).front()).message, Message(Gathered{{report_of(2, 7, 2)}}));
+}
+
+TEST_F(Mailbag, ItsOwnReportTravelsInTheBag) {
+  relay.follow(root, here);
+  EXPECT_EQ(say(100), no_node);
+  EXPECT_EQ(std::get<Send>(settle(125).front()).message, Message(Gathered{{report_of(here, 1)}}));
+}
+
+TEST_F(Mailbag, IsBounded) {
+  relay.follow(root, here);
+  give(2, report_of(2, 1, bag_max / 2), 100);
+  const Effects effects = give(3, report_of(3, 1, bag_max / 2), 100);
+  EXPECT_EQ(std::get<Gathered>(std::get<Send>(effects.back()).message).reports.size(), 2u);
+}
+
+TEST_F(Mailbag, OneThatTheRootDidNotNameTakesNothing) {
+  relay.follow(root, no_node);
+  EXPECT_TRUE(give(2, report_of(2, 1), 100).empty());
+  relay.follow(root, 3);
+  EXPECT_TRUE(give(2, report_of(2, 2), 100).empty());
+  EXPECT_EQ(relay.settle_wanted_at(), std::nullopt);
+}
+
+TEST_F(Mailbag, OneThatTheRootDoesNotAcknowledgeTakesNothing) {
+  relay.follow(root, here);
+  give(2, report_of(2, 1), 100);
+  settle(125);
+  EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 2), 400), 2));
+  settle(425);
+  EXPECT_TRUE(give(2, report_of(2, 3), 625).empty());
+  acknowledge(2);  // that is not the root
+  EXPECT_TRUE(give(2, report_of(2, 4), 626).empty());
+  acknowledge(root);
+  EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 5), 627), 2));
+}
+
+// Its own reports show when the way is open again.
+TEST_F(Mailbag, OneThatIsCutOffKeepsKnocking) {
+  relay.follow(root, here);
+  say(100);
+  settle(125);
+  EXPECT_TRUE(give(2, report_of(2, 1), 2000).empty());
+  EXPECT_EQ(say(2000), no_node);
+  EXPECT_EQ(settle(2025).size(), 1u);
+  acknowledge(root);
+  EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 2), 2030), 2));
+}
+
+TEST_F(Mailbag, AMemberReportsToItsRelayWhileThatAcknowledges) {
+  relay.follow(root, 3);
+  for (TimeMs now = 0; now < 5000; now += 250) {
+    EXPECT_EQ(say(now), 3u) << now;
+    acknowledge(3);
+  }
+}
+
+TEST_F(Mailbag, AMemberWhoseRelayIsSilentReportsToTheRootForAWhile) {
+  relay.follow(root, 3);
+  EXPECT_EQ(say(0), 3u);
+  EXPECT_EQ(say(250), 3u);
+  acknowledge(root);  // that is not the relay
+  for (TimeMs now = 500; now < 10'500; now += 250) EXPECT_EQ(say(now), root) << now;
+  EXPECT_EQ(say(10'500), 3u);
+  EXPECT_EQ(say(10'750), 3u);
+  EXPECT_EQ(say(11'000), root);
+}
+
+TEST_F(Mailbag, AMemberTriesAnotherRelayAtOnce) {
+  relay.follow(root, 3);
+  say(0);
+  EXPECT_EQ(say(500), root);
+  relay.follow(root, 4);
+  EXPECT_EQ(say(510), 4u);
+  relay.follow(root, no_node);
+  EXPECT_EQ(say(520), root);
+}
+
+TEST_F(Mailbag, ANewRootHasItsTimeToAnswer) {
+  relay.follow(root, here);
+  say(0);
+  settle(25);
+  relay.follow(5, here);
+  EXPECT_TRUE(is_acknowledged(give(2, report_of(2, 1), 1000), 2));
+}
+
+TEST_F(Mailbag, HandsOnWhatIsForOthers) {
+  Directive directive;
+  directive.epoch = 7;
+  Effects effects;
+  relay.on(root, Dealt{{{here, directive}, {2, directive}, {3, directive}}}, effects);
+  ASSERT_EQ(effects.size(), 2u);
+  for (const NodeId node : {2u, 3u}) {
+    const auto& send = std::get<Send>(effects[node - 2]);
+    EXPECT_EQ(send.to, node);
+    EXPECT_EQ(send.message, Message(Dealt{{{node, directive}}}));
+  }
+}
+
+// ---- A job with relays ----
+
+// Nine nodes: with node 0 as root the relays are 1, 4 and 8.
+class RelayedJob : public testing::Test {
+ protected:
+  static constexpr Rank ranks = 9;
+
+  RelayedJob() {
+    cluster.relay_from = 4;
+    for (NodeId node = 0; node < ranks; ++node) cluster.boot(node);
+    cluster.advance(1500);
+    cluster.start_life(own_node);
+    cluster.advance(500);
+    cluster.begin_training();
+    cluster.advance(500);
+    cluster.arrives = [this](NodeId from, const Send& send) { return note(from, send); };
+  }
+
+  bool note(NodeId from, const Send& send) {
+    if (std::holds_alternative<Report>(send.message)) ++reports[{from, send.to}];
+    if (std::holds_alternative<Gathered>(send.message)) ++bags[{from, send.to}];
+    return true;
+  }
+  bool is_present(NodeId node) const {
+    const auto present = cluster.status(0).nodes_present;
+    return std::find(present.begin(), present.end(), node) != present.end();
+  }
+  // In the eyes of the root, all the time.
+  void stays_present(const std::set<NodeId>& nodes, TimeMs for_ms) {
+    for (TimeMs ms = 0; ms < for_ms; ms += 50) {
+      cluster.advance(50);
+      for (const NodeId node : nodes) ASSERT_TRUE(is_present(node)) << node << " after " << ms << " ms";
+    }
+  }
+  void commits(TimeMs within_ms = 1000) {
+    ++iteration;
+    cluster.snapshot_all(iteration);
+    cluster.advance(within_ms);
+    for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(cluster.commits[rank].iteration(), iteration) << rank;
+  }
+
+  Cluster cluster{0, ranks};
+  std::int64_t iteration = 0;
+  std::map<std::pair<NodeId, NodeId>, int> reports, bags;
+};
+
+TEST_F(RelayedJob, TheRootHearsRelaysAlone) {
+  ASSERT_EQ(cluster.root(), 0u);
+  for (int i = 0; i < 3; ++i) commits();
+  for (const auto& [way, count] : reports) EXPECT_NE(way.second, 0u) << "by node " << way.first;
+  for (const auto& [way, count] : bags) EXPECT_EQ(way.second, 0u);
+  EXPECT_EQ(bags.size(), 3u);
+  EXPECT_TRUE((bags.contains({1, 0}) && bags.contains({4, 0}) && bags.contains({8, 0})));
+}
+
+TEST_F(RelayedJob, RestoresWhatWasCommitted) {
+  commits();
+  cluster.lose(6);
+  cluster.boot(6);
+  cluster.ready.clear();
+  cluster.start_life(own_node);
+  cluster.advance(3000);
+  ASSERT_EQ(cluster.ready.size(), ranks);
+  for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.version, Version(1, 1)) << rank;
+}
+
+TEST_F(RelayedJob, ARelayDiesInTheMiddleOfACommitAndNobodyElseIsMissed) {
+  for (Rank rank = 0; rank < 5; ++rank) cluster.snapshot(rank, 1);
+  cluster.lose(4);
+  for (Rank rank = 5; rank < ranks; ++rank) cluster.snapshot(rank, 1);
+  stays_present({0, 1, 2, 3, 5, 6, 7, 8}, 5000);
+  EXPECT_FALSE(is_present(4));
+  for (const MemberChanged& change : cluster.changes) EXPECT_EQ(change.node, 4u);
+  // The next one of the group has its place, and it goes on when the lost node is back.
+  reports.clear();
+  cluster.advance(1000);
+  EXPECT_TRUE((reports.contains({6, 5}) && reports.contains({7, 5})));
+  cluster.boot(4);
+  cluster.ready.clear();
+  cluster.start_life(own_node);
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.ready.size(), ranks);
+  cluster.begin_training();
+  cluster.advance(500);
+  iteration = 10;
+  commits();
+}
+
+TEST_F(RelayedJob, AMemberThatDiesIsMissedAsSoonAsOneWithoutARelay) {
+  const Config config;
+  cluster.lose(6);
+  stays_present({0, 1, 2, 3, 4, 5, 7, 8}, config.node_timeout_ms + 3 * config.report_ms);
+  EXPECT_FALSE(is_present(6));
+  ASSERT_EQ(cluster.changes.size(), 1u);
+  EXPECT_EQ(cluster.changes[0].node, 6u);
+}
+
+TEST_F(RelayedJob, AMemberThatIsCutOffFromItsRelayInEitherDirectionIsHeardByTheRoot) {
+  for (const auto& cut : {std::pair<NodeId, NodeId>{6, 4}, {4, 6}}) {
+    cluster.cut = {cut};
+    stays_present({4, 5, 6, 7}, 13'000);  // in which it tries the relay again
+    EXPECT_TRUE((reports.contains({6, 0})));
+    commits();
+    cluster.cut.clear();
+    cluster.advance(11'000);
+    reports.clear();
+    cluster.advance(1000);
+    EXPECT_FALSE((reports.contains({6, 0})));
+  }
+}
+
+TEST_F(RelayedJob, TheMembersOfARelayThatIsCutOffFromTheRootInEitherDirectionAreHeard) {
+  for (const auto& cut : {std::pair<NodeId, NodeId>{0, 4}, {4, 0}}) {
+    cluster.cut = {cut};
+    stays_present({5, 6, 7}, 13'000);
+    cluster.cut.clear();
+    stays_present({5, 6, 7}, 12'000);
+    commits();
+  }
+  for (const MemberChanged& change : cluster.changes) EXPECT_EQ(change.node, 4u);
+}
+
+// Node 5 has taken over; the root names node 4 again, and node 5 does not hear of it.
+TEST_F(RelayedJob, TwoNodesThatTakeThemselvesForARelayDoNoHarm) {
+  cluster.stop(4);
+  cluster.advance(5000);
+  cluster.resume(4);
+  cluster.cut = {{0, 5}};
+  cluster.advance(1000);
+  bags.clear();
+  cluster.advance(1000);
+  EXPECT_TRUE((bags.contains({4, 0}) && bags.contains({5, 0})));
+  stays_present({4, 5, 6, 7}, 3000);
+  cluster.cut.clear();
+  cluster.advance(1000);
+  commits();
+}
+
+TEST_F(RelayedJob, BagsMayBeLostRepeatedAndOvertaken) {
+  int count = 0;
+  std::map<std::pair<NodeId, NodeId>, Message> held;
+  cluster.arrives = [&](NodeId from, const Send& send) {
+    const bool is_bag = std::holds_alternative<Gathered>(send.message) || std::holds_alternative<Dealt>(send.message);
+    if (!is_bag || from == send.to) return true;
+    if (const auto late = held.extract({from, send.to}); !late.empty()) {
+      cluster.feed(send.to, MessageArrived{from, send.message});
+      cluster.feed(send.to, MessageArrived{from, late.mapped()});
+      return false;
+    }
+    switch (++count % 5) {
+      case 0:
+        return false;
+      case 1:
+        cluster.feed(send.to, MessageArrived{from, send.message});
+        return true;
+      case 2:
+        held.emplace(std::pair(from, send.to), send.message);
+        return false;
+      default:
+        return true;
+    }
+  };
+  for (int i = 0; i < 20; ++i) commits(4000);
+  EXPECT_GT(count, 1000);
+  EXPECT_TRUE(cluster.changes.empty());
+}
+
+TEST_F(RelayedJob, ABagThatComesLateTakesNothingBack) {
+  std::optional<Gathered> early;
+  std::uint32_t fewest = UINT32_MAX;
+  cluster.arrives = [&](NodeId from, const Send& send) {
+    const auto* gathered = std::get_if<Gathered>(&send.message);
+    if (gathered != nullptr && from == 4 && !early) early = *gathered;
+    if (const auto* dealt = std::get_if<Dealt>(&send.message)) {
+      for (const Dealt::Item& item : dealt->items) fewest = std::min(fewest, item.directive.copies_now);
+    }
+    return true;
+  };
+  cluster.advance(500);
+  commits();
+  ASSERT_TRUE(early);
+  fewest = UINT32_MAX;
+  cluster.feed(0, MessageArrived{4, *early});
+  cluster.advance(1000);
+  EXPECT_EQ(fewest, 2u);
+}
+
+TEST_F(RelayedJob, ANewRootHearsEverybodyAndNamesRelaysOfItsOwn) {
+  commits();
+  cluster.change_root();
+  const NodeId leader = *cluster.root();
+  ASSERT_NE(leader, 0u);
+  cluster.advance(2000);
+  EXPECT_EQ(cluster.status(leader).nodes_present.size(), ranks);
+  reports.clear();
+  bags.clear();
+  cluster.advance(2000);
+  EXPECT_GE(bags.size(), 2u);  // one group may be the root alone
+  for (const auto& [way, count] : reports) EXPECT_NE(way.second, leader) << "by node " << way.first;
+  commits();
+}
+
+TEST_F(RelayedJob, ADirectiveOfAnOlderEpochIsNotObeyedWhoeverBringsIt) {
+  commits();
+  Directive old;
+  old.epoch = cluster.status(6).epoch - 1;
+  old.sequence = 1'000'000;
+  old.incarnation = 99;
+  cluster.feed(6, MessageArrived{4, Dealt{{{6, old}}}});
+  EXPECT_EQ(cluster.status(6).incarnation, 1u);
+}
+
+TEST_F(RelayedJob, FewNodesNeedNone) {
+  Cluster few(3, 3);
+  int bags_sent = 0;
+  few.arrives = [&](NodeId, const Send& send) {
+    bags_sent += std::holds_alternative<Gathered>(send.message) || std::holds_alternative<Dealt>(send.message);
+    return true;
+  };
+  few.advance(500);
+  few.start_life(own_node);
+  few.advance(500);
+  few.begin_training();
+  few.snapshot_all(1);
+  EXPECT_EQ(few.commits.at(0), Version(1, 1));
+  EXPECT_EQ(bags_sent, 0);
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
