@@ -142,6 +142,7 @@ TEST_F(TraceCommandTest, BadInputIsToldInOneSentence) {
 
 TEST_F(TraceCommandTest, WhereOneAgentIsGoneTheOthersAreShown) {
   std::filesystem::create_directories(path("arena") + "/job/gone");
+  std::ofstream(path("arena") + "/job/gone/node") << std::string("CKPTNE1\0", 8);
   FakeAgent agent(scope().arena_dir);
   agent.answer_with("trace", {{"trace", iterations_of_10_ms()}});
   const Result result = trace(scope(), options());
