@@ -17,7 +17,7 @@ from ckptengine import Engine
 from ckptengine.torch import Checkpointer, _communication
 from ckptengine.torch._communication import Communication
 from comm_words import BEGIN, END, ITERATION, CommWords
-from communicating import Told
+from communicating import Told, until
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -216,6 +216,7 @@ def test_a_training_loop_of_ddp_is_told_iteration_by_iteration(job, alone):
         for k in range(6):
             since = words.written()
             ddp(torch.randn(5, 4)).sum().backward()
+            until(lambda: not words.is_busy())
             with checkpointer.update(k):
                 optimizer.step()
                 optimizer.zero_grad()
@@ -241,10 +242,12 @@ def test_a_copy_of_a_model_with_the_hook_gets_one_of_its_own(alone):
     told = Told()
     with communication(told):
         ddp(torch.randn(5, 4)).sum().backward()
+        until(lambda: not told.is_busy())
         copies = [copy.deepcopy(ddp), pickle.loads(pickle.dumps(ddp))]
         for model in copies:
             del told[:]
             model(torch.randn(5, 4)).sum().backward()
+            until(lambda: not told.is_busy())
             assert told == [(True, 0), (False, 0)]
             assert model.module.weight.grad is not None
 
@@ -263,6 +266,7 @@ def test_a_hook_of_the_users_is_left_alone_and_said_once(alone, caplog):
         placed.place([ddp])
         for _ in range(3):
             ddp(torch.randn(5, 4)).sum().backward()
+            until(lambda: not told.is_busy())
     assert ddp._comm_hooks == [(mine, None)] and len(called) == 3
     assert len(told) == 6 and not told.is_busy()  # it goes through torch.distributed
     assert len(caplog.records) == 1 and "has a communication hook already" in caplog.text
