@@ -337,13 +337,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=128, help="characters of a text")
     parser.add_argument("--batch", type=int, default=64, help="texts per rank and iteration")
     parser.add_argument("--averages", type=int, default=0, help="moving averages of the weights, where state fits")
-    parser.add_argument("--averages-large", type=int, default=8, help="likewise, where it does not")
+    parser.add_argument("--averages-large", type=int, default=20, help="likewise, where it does not")
     parser.add_argument("--profile-iterations", type=int, default=20)
     parser.add_argument("--schemes", nargs="+", choices=names, default=names, help="which to measure beside none")
     parser.add_argument(
         "--chunk", type=int, metavar="KIB", help="largest chunk of one_buffer and engine (the option's default)"
     )
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--cases", nargs="+", choices=CASES, help="all by default, and fits alone for --sweep")
     parser.add_argument("--sweep", action="store_true", help="compare chunk sizes instead, with state that fits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[64, 256, 512, 1024, 2048, 4096], metavar="KIB")
     parser.add_argument("--record", type=Path, metavar="FILE", help="append all that ranks tell, a JSON line per block")
@@ -364,7 +364,8 @@ def run(arguments: argparse.Namespace) -> None:
         Case("large", arguments.averages_large, "_large"),
         Case("shared", arguments.averages, "_shared", shares_cores=True),
     ]
-    cases = [case for case in cases if case.name in arguments.cases]
+    wanted = arguments.cases or (["fits"] if arguments.sweep else CASES)
+    cases = [case for case in cases if case.name in wanted]
     schemes = [SCHEMES[0], *(scheme for scheme in SCHEMES[1:] if scheme.name in arguments.schemes)]
     if arguments.chunk is not None:
         schemes = [with_chunks(scheme, arguments.chunk) for scheme in schemes]
