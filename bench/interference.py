@@ -352,8 +352,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--library", type=Path)
     arguments = parser.parse_args()
     for name in ("iterations", "block", "rate", "layers", "width", "length", "batch", "profile_iterations"):
-        if not getattr(arguments, name) > 0:
+        if not 0 < getattr(arguments, name) < float("inf"):
             parser.error(f"--{name.replace('_', '-')} must be above 0")
+    if min(arguments.averages, arguments.averages_large) < 0:
+        parser.error("there cannot be less than no moving averages")
+    if min([*arguments.chunks, 1 if arguments.chunk is None else arguments.chunk]) < 1:
+        parser.error("chunks must be of 1 KiB at least")
     return arguments
 
 
