@@ -80,24 +80,40 @@ def test_a_communication_is_under_way_for_as_long_as_the_gpu_is_at_it(job):
     assert words.kinds() == [(BEGIN, 4), (END, 4), (ITERATION, 0)]
 
 
-def test_without_a_driver_a_tensor_in_device_memory_is_refused_in_a_sentence(job):
+def registering_says(job: dict, driver_folder: str, before: str = "") -> str:
+    """What a process hears that registers a tensor in device memory, with the driver of that folder."""
     code = (
-        "import json, sys\n"
+        "import ctypes, json, sys\n"
         "from ckptengine import DType, Engine, Error, Memory\n"
+        f"{before}\n"
         "with Engine(**json.loads(sys.argv[1])) as engine:\n"
         "    try:\n"
         "        engine.register_pointer('w', 4096, DType.U8, (1,), memory=Memory.DEVICE)\n"
         "    except Error as error:\n"
         "        print(error.status.name, error)\n"
     )
-    empty = {**os.environ, "LD_LIBRARY_PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps({key: str(value) for key, value in job.items()})],
-        env=empty, capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "LD_LIBRARY_PATH": driver_folder}, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    if "context is current" in done.stdout:
+    return done.stdout
+
+
+def test_without_a_driver_a_tensor_in_device_memory_is_refused_in_a_sentence(job):
+    says = registering_says(job, "")
+    if "context is current" in says:
         pytest.skip("this machine has a driver")
-    assert done.stdout.startswith('INVALID tensor "w" is in device memory, but there is no CUDA driver (libcuda.so.1')
+    assert says.startswith('INVALID tensor "w" is in device memory, but there is no CUDA driver (libcuda.so.1')
+
+
+@pytest.mark.skipif(IS_REAL, reason="needs a driver of a chosen version")
+def test_a_driver_that_is_too_old_is_refused_with_both_versions(job):
+    older = "ctypes.CDLL('libcuda.so.1').ckpt_double_driver_version(9020)"
+    says = registering_says(job, str(GPU), older)
+    assert says.startswith(
+        'INVALID tensor "w" is in device memory, but the CUDA driver is too old: it is for CUDA 9.2,'
+    )
+    assert says.rstrip().endswith("; update the driver")
 
 
 def test_checkpointer_names_the_current_stream_unless_told_others(job, monkeypatch):
