@@ -40,7 +40,9 @@ def job(build: Path) -> Iterator[dict[str, str]]:
         where = {"job": "gpu", "node": "n0", "arena_dir": arena, "coordination": coordination}
         programs = {"library": build / "lib" / "libckptengine.so", "ckptd": build / "bin" / "ckptd"}
         try:
-            yield {k: str(v) for k, v in {**where, **programs, "rank": 0, "world_size": 1, "copies": 1}.items()}
+            # One node needs no network, and not every sandbox shows its interfaces.
+            alone = {"rank": 0, "world_size": 1, "copies": 1, "transport": "shm"}
+            yield {key: str(value) for key, value in {**where, **programs, **alone}.items()}
         finally:
             tool = [build / "bin" / "ckptctl", "stop", *(f"{key}={value}" for key, value in where.items())]
             subprocess.run(tool, check=False, capture_output=True, timeout=60)

@@ -43,6 +43,7 @@ def job(library: Path) -> Iterator[dict]:
             "world_size": 1,
             "node": "n0",
             "copies": 1,
+            "transport": "shm",  # one node needs no network, and not every sandbox shows its interfaces
             "arena_dir": arena,
             "coordination": coordination,
         }
