@@ -110,6 +110,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   StorePoller::Handlers heard;
   heard.root = [this](const protocol::RootRead& read) { driver.store_read(read); };
   heard.life = [this](const protocol::LifeRead& read) { driver.store_read(read); };
+  heard.seats = [this](const protocol::SeatsRead& read) { driver.store_read(read); };
   heard.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
   store_poller = std::make_unique<StorePoller>(*setup.store, options.lease_ms, std::move(heard), setup.log);
   driver.use(*transport, *store_poller);

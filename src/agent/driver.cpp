@@ -193,6 +193,8 @@ void Driver::carry_out(const protocol::Send& send) {
 
 void Driver::carry_out(const protocol::SwapRoot& swap) { store_->swap(swap); }
 void Driver::carry_out(const protocol::SwapLife& swap) { store_->swap(swap); }
+void Driver::carry_out(const protocol::ReadSeats& read) { store_->read(read); }
+void Driver::carry_out(const protocol::RemoveSeats& removal) { store_->remove(removal); }
 
 void Driver::carry_out(const protocol::Persist& persist) {
   parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch});

@@ -89,6 +89,8 @@ class Driver : public TrainerRequests {
   void carry_out(const protocol::Send& send);
   void carry_out(const protocol::SwapRoot& swap);
   void carry_out(const protocol::SwapLife& swap);
+  void carry_out(const protocol::ReadSeats& read);
+  void carry_out(const protocol::RemoveSeats& removal);
   void carry_out(const protocol::Persist& persist);
   void carry_out(const protocol::StartFetch& fetch);
   void carry_out(const protocol::CancelFetch& cancel);

@@ -205,9 +205,19 @@ void visit_fields(auto& v, Is<protocol::StandIn> auto& stand_in) {
 void visit_fields(auto& v, Is<protocol::Seat> auto& seat) {
   v.field("rank", seat.rank);
   v.field("node", seat.node);
+  v.field("arena_id", seat.arena_id);
   v.field("domain", seat.domain);
   v.shard("main_shard", seat.main_shard);
   v.shard("private_shard", seat.private_shard);
+  v.field("restored_parts", seat.restored_parts);
+}
+
+void visit_fields(auto& v, Is<protocol::SeatsRecord> auto& record) { v.field("seats", record.seats); }
+
+void visit_fields(auto& v, Is<protocol::SeatsName> auto& name) {
+  v.field("life", name.life);
+  v.field("count", name.count);
+  v.field("digest", name.digest);
 }
 
 void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
@@ -215,8 +225,6 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("incarnation", record.incarnation);
   v.field("world_size", record.world_size);
   v.field("decision", record.decision);
-  v.field("members", record.members);
-  v.field("members_life", record.members_life);
   v.field("stand_ins", record.stand_ins);
   v.field("seats", record.seats);
   v.field("strategy", record.strategy);

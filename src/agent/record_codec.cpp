@@ -1,5 +1,6 @@
 #include "agent/record_codec.hpp"
 
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -97,6 +98,11 @@ class JsonReader {
     visit_fields(inner, cut);
     if (cut.of < 1 || cut.of > protocol::parts_max) throw OutOfRange();
   }
+  static void from_json(const json& from, protocol::Seat& seat) {
+    JsonReader inner(from);
+    visit_fields(inner, seat);
+    if (seat.restored_parts < 1 || seat.restored_parts > protocol::parts_max) throw OutOfRange();
+  }
   static void from_json(const json& from, Version& version) {
     std::uint64_t incarnation = 0, iteration = 0;
     from_json(from.at("incarnation"), incarnation);
@@ -140,21 +146,34 @@ std::optional<Record> read(std::string_view text) {
 // Roots rely on it: every rank of a life that began has its seat.
 bool is_consistent(const protocol::LifeRecord& record) {
   const bool began = record.decision.verdict == Verdict::fresh || record.decision.verdict == Verdict::restore;
-  if (began && record.seats.size() != record.world_size) return false;
-  for (std::size_t i = 0; i < record.seats.size(); ++i)
-    if (record.seats[i].rank != i) return false;
-  return true;
+  return !began || (record.seats.life == record.incarnation && record.seats.count == record.world_size);
 }
 
 }  // namespace
 
 std::string to_text(const protocol::RootRecord& record) { return write(record); }
 std::string to_text(const protocol::LifeRecord& record) { return write(record); }
+std::string to_text(const protocol::SeatsRecord& record) { return write(record); }
 std::optional<protocol::RootRecord> root_record(std::string_view text) { return read<protocol::RootRecord>(text); }
 std::optional<protocol::LifeRecord> life_record(std::string_view text) {
   auto record = read<protocol::LifeRecord>(text);
   if (record && !is_consistent(*record)) return std::nullopt;
   return record;
+}
+std::optional<protocol::SeatsRecord> seats_record(std::string_view text) { return read<protocol::SeatsRecord>(text); }
+
+std::string seats_key(const protocol::SeatsName& name, std::size_t number) {
+  return std::string(seats_prefix) + std::to_string(name.life) + "." + std::to_string(name.digest) + "." +
+         std::to_string(number);
+}
+
+std::optional<std::uint64_t> life_of_seats(std::string_view key) {
+  if (!key.starts_with(seats_prefix)) return std::nullopt;
+  key.remove_prefix(seats_prefix.size());
+  std::uint64_t life = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), life);
+  if (error != std::errc() || end == key.data() + key.size() || *end != '.') return std::nullopt;
+  return life;
 }
 
 }  // namespace ckpt::agent

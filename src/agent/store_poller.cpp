@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "agent/record_codec.hpp"
@@ -53,21 +54,19 @@ StorePoller::~StorePoller() {
   thread_.join();
 }
 
-void StorePoller::swap(const protocol::SwapRoot& swap) {
+template <class Field, class Request>
+void StorePoller::ask(Field Work::*field, Request request) {
   {
     const std::lock_guard lock(mutex_);
-    work_.root = swap;
+    work_.*field = std::move(request);
   }
   wake_.notify_all();
 }
 
-void StorePoller::swap(const protocol::SwapLife& swap) {
-  {
-    const std::lock_guard lock(mutex_);
-    work_.life = swap;
-  }
-  wake_.notify_all();
-}
+void StorePoller::swap(const protocol::SwapRoot& swap) { ask(&Work::root, swap); }
+void StorePoller::swap(protocol::SwapLife swap) { ask(&Work::life, std::move(swap)); }
+void StorePoller::read(const protocol::ReadSeats& read) { ask(&Work::seats, read); }
+void StorePoller::remove(const protocol::RemoveSeats& removal) { ask(&Work::removal, removal); }
 
 void StorePoller::heard(const coord::Entry& entry) {
   {
@@ -100,12 +99,13 @@ void StorePoller::run() {
     bool is_due = false;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait_until(lock, next_poll(), [&] { return stop_ || work_.root || work_.life || !work_.told.empty(); });
+      if (!step_) wake_.wait_until(lock, next_poll(), [&] { return stop_ || work_.is_any(); });
       if (stop_) return;
-      work = std::exchange(work_, {});
+      work = next_work();
       is_due = Clock::now() >= next_poll();
     }
-    swap_records(work);
+    begin(work);
+    take_step();
     take(work.told);
     if (is_due) {
       attempt(reading, [&] { poll(); });
@@ -114,18 +114,84 @@ void StorePoller::run() {
   }
 }
 
-// One that failed is not answered, lest the core asks again at once; it does with the next poll.
-void StorePoller::swap_records(const Work& work) {
+// With the lock. What takes several steps waits until all is done that came before.
+StorePoller::Work StorePoller::next_work() {
+  Work next;
+  std::swap(next.root, work_.root);
+  std::swap(next.told, work_.told);
+  if (step_) return next;
+  if (work_.life)
+    std::swap(next.life, work_.life);
+  else if (work_.seats)
+    std::swap(next.seats, work_.seats);
+  else
+    std::swap(next.removal, work_.removal);
+  return next;
+}
+
+// A swap that failed is not answered, lest the core asks again at once; it does so after a while.
+void StorePoller::begin(const Work& work) {
   if (work.root)
     attempt(writing, [&] {
       store_.put_if("root", to_text(work.root->record), work.root->expected_revision);
       read_root();
     });
-  if (work.life)
-    attempt(writing, [&] {
-      store_.put_if("life", to_text(work.life->record), work.life->expected_revision);
-      read_life();
-    });
+  if (work.life) {
+    const auto swap = std::make_shared<const protocol::SwapLife>(*work.life);
+    step_ = Step{writing, [this, swap] { write_life(swap, 0); }};
+  }
+  if (work.seats) {
+    const auto read = std::make_shared<protocol::SeatsRead>(protocol::SeatsRead{work.seats->name, {}});
+    step_ = Step{reading, [this, read] { read_seats(read, 0); }};
+  }
+  if (work.removal)
+    step_ = Step{writing, [this, before = work.removal->before_life] {
+                   auto keys = store_.keys(std::string(seats_prefix));
+                   std::erase_if(keys, [&](const auto& key) { return life_of_seats(key).value_or(before) >= before; });
+                   remove_seats(std::move(keys));
+                 }};
+}
+
+// Where it fails, those after it are not taken.
+void StorePoller::take_step() {
+  if (const auto step = std::exchange(step_, std::nullopt)) attempt(step->access, step->take);
+}
+
+// The seats first: no life's record names any that are not there. Those that are there already are the same.
+void StorePoller::write_life(const std::shared_ptr<const protocol::SwapLife>& swap, std::size_t number) {
+  const auto& seats = swap->seats;
+  const std::size_t begin = number * protocol::seats_per_record;
+  if (begin >= seats.size()) {
+    store_.put_if("life", to_text(swap->record), swap->expected_revision);
+    read_life();
+    return;
+  }
+  const std::span some = std::span(seats).subspan(begin, std::min(protocol::seats_per_record, seats.size() - begin));
+  store_.put_if(seats_key(swap->record.seats, number), to_text(protocol::SeatsRecord{{some.begin(), some.end()}}), 0);
+  step_ = Step{writing, [this, swap, number] { write_life(swap, number + 1); }};
+}
+
+void StorePoller::read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number) {
+  if (read->seats.size() >= read->name.count) return handlers_.seats(*read);
+  const std::string key = seats_key(read->name, number);
+  const auto entry = store_.get(key);
+  if (!entry) {
+    read_life();  // of a later life by now, it may be: then they were removed
+    if (life_.record.seats != read->name) return;
+    throw Failure(CKPT_ERR_CORRUPT,
+                  "the coordination record \"" + key +
+                      "\" has vanished; stop the job's agents and remove its records with ckptctl gc");
+  }
+  const auto more = parsed(seats_record(entry->value), key.c_str()).seats;
+  read->seats.insert(read->seats.end(), more.begin(), more.end());
+  step_ = Step{reading, [this, read, number] { read_seats(read, number + 1); }};
+}
+
+void StorePoller::remove_seats(std::vector<std::string> keys) {
+  if (keys.empty()) return;
+  store_.remove(keys.back());
+  keys.pop_back();
+  step_ = Step{writing, [this, keys = std::move(keys)] { remove_seats(keys); }};
 }
 
 void StorePoller::attempt(Access access, const std::function<void()>& body) {

@@ -30,6 +30,7 @@ class StorePoller {
   struct Handlers {
     std::function<void(const protocol::RootRead&)> root;
     std::function<void(const protocol::LifeRead&)> life;
+    std::function<void(const protocol::SeatsRead&)> seats;
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all, or those that changed
   };
   struct Intervals {  // between two readings
@@ -42,9 +43,12 @@ class StorePoller {
   StorePoller& operator=(const StorePoller&) = delete;
 
   // [any thread] Compare-and-swap, answered by the record as it is then. Of several that wait for one record, the last
-  // counts.
+  // counts. What takes many calls, as that with seats does, lets the root renew its record after each of them.
   void swap(const protocol::SwapRoot& swap);
-  void swap(const protocol::SwapLife& swap);
+  void swap(protocol::SwapLife swap);
+  // [any thread]
+  void read(const protocol::ReadSeats& read);
+  void remove(const protocol::RemoveSeats& removal);
 
   // [any thread] What is wrong with the store, in a sentence; "" where nothing is.
   std::string trouble() const;
@@ -55,10 +59,25 @@ class StorePoller {
   struct Work {                      // what there is to do at once
     std::optional<protocol::SwapRoot> root;
     std::optional<protocol::SwapLife> life;
+    std::optional<protocol::ReadSeats> seats;
+    std::optional<protocol::RemoveSeats> removal;
     std::map<std::string, coord::Entry> told;
+    bool is_any() const { return root || life || seats || removal || !told.empty(); }
+  };
+  struct Step {
+    Access access;
+    std::function<void()> take;
   };
 
+  template <class Field, class Request>
+  void ask(Field Work::*field, Request request);
   void run();
+  Work next_work();
+  void begin(const Work& work);
+  void take_step();
+  void write_life(const std::shared_ptr<const protocol::SwapLife>& swap, std::size_t number);
+  void read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number);
+  void remove_seats(std::vector<std::string> keys);
   void attempt(Access access, const std::function<void()>& body);
   void note(Access access, const std::string& trouble);
   // Taken apart once: most reads find what was there before.
@@ -72,7 +91,6 @@ class StorePoller {
   bool is_told() const;
   const Intervals& intervals() const;
   Clock::time_point next_poll() const;
-  void swap_records(const Work& work);
   void take(const std::map<std::string, coord::Entry>& told);
   void poll();
   void read_root();
@@ -88,6 +106,7 @@ class StorePoller {
   Known<protocol::RootRecord> root_;
   Known<protocol::LifeRecord> life_;
   bool life_seen_ = false;
+  std::optional<Step> step_;                                      // the next one of what takes several
   std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // of the thread alone
 
   mutable std::mutex mutex_;  // for all below

@@ -212,14 +212,22 @@ std::optional<std::uint64_t> DirectoryStore::put_if(const std::string& key, cons
 
 std::vector<Entry> DirectoryStore::list(const std::string& prefix) {
   std::vector<Entry> entries;
-  for (const std::string& key : keys(prefix))
+  for (const std::string& key : keys_below(prefix))
     if (auto entry = read_record(key, path_of(key))) entries.push_back(std::move(*entry));
   return entries;
 }
 
+std::vector<std::string> DirectoryStore::keys(const std::string& prefix) { return keys_below(prefix); }
+
+void DirectoryStore::remove(const std::string& key) {
+  const std::string path = path_of(key);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot remove the coordination record " + path);
+}
+
 std::vector<Entry> DirectoryStore::undamaged() const {
   std::vector<Entry> entries;
-  for (const std::string& key : keys("")) try {
+  for (const std::string& key : keys_below("")) try {
       if (auto entry = read_record(key, path_of(key))) entries.push_back(std::move(*entry));
     } catch (const Failure& failure) {
       if (failure.status() != CKPT_ERR_CORRUPT) throw;
@@ -228,7 +236,7 @@ std::vector<Entry> DirectoryStore::undamaged() const {
 }
 
 // Of the records there are, in order.
-std::vector<std::string> DirectoryStore::keys(const std::string& prefix) const {
+std::vector<std::string> DirectoryStore::keys_below(const std::string& prefix) const {
   std::vector<std::string> keys;
   std::error_code error;
   const std::string folder = prefix.substr(0, prefix.rfind('/') + 1);  // empty where there is no slash

@@ -27,11 +27,13 @@ class DirectoryStore : public Store {
   std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                       std::uint64_t expected) override;
   std::vector<Entry> list(const std::string& prefix) override;
+  std::vector<std::string> keys(const std::string& prefix) override;
+  void remove(const std::string& key) override;
   // All records but those that are damaged.
   std::vector<Entry> undamaged() const;
 
  private:
-  std::vector<std::string> keys(const std::string& prefix) const;
+  std::vector<std::string> keys_below(const std::string& prefix) const;
   std::string path_of(const std::string& key) const;
   UniqueFd lock_file(const char* name, Deadline deadline) const;
   UniqueFd lock(Deadline deadline) const;

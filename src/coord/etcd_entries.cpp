@@ -62,10 +62,14 @@ std::uint64_t revision_of(const json& reply) {
 
 json one_key(const std::string& key) { return {{"key", to_base64(key)}}; }
 
+json keys_between(const std::string& from, const std::string& to) {
+  return {{"key", to_base64(from)}, {"range_end", to_base64(to)}};
+}
+
 json keys_from(const std::string& prefix) {
   std::string end = prefix;
   ++end.back();  // prefixes end in letters that keys have, so it does not overflow
-  return {{"key", to_base64(prefix)}, {"range_end", to_base64(end)}};
+  return keys_between(prefix, end);
 }
 
 Entry entry_of(const json& key_value, const std::string& prefix) {

@@ -19,9 +19,10 @@ std::uint64_t number_field(const nlohmann::json& object, const char* name);
 // The store's, as every reply has it; a reply without is not etcd's.
 std::uint64_t revision_of(const nlohmann::json& reply);
 
-// A key and the one after all that begin with it, as the fields of a request.
+// As the fields of a request: a key; a key and the one after all that begin with it; a key and one after it.
 nlohmann::json one_key(const std::string& key);
 nlohmann::json keys_from(const std::string& prefix);
+nlohmann::json keys_between(const std::string& from, const std::string& to);
 
 // Of "kvs" in a reply, or "kv" in an event; the prefix is taken off its key.
 Entry entry_of(const nlohmann::json& key_value, const std::string& prefix);

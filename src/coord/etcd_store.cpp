@@ -53,11 +53,18 @@ bool EtcdStore::transact(const json& compare, const json& operation, std::uint64
   return flag_field(reply, "succeeded");
 }
 
-std::vector<Entry> EtcdStore::list(const std::string& prefix) { return content(prefix).entries; }
+std::vector<Entry> EtcdStore::list(const std::string& prefix) {
+  return content_of(keys_from(prefix_ + prefix)).entries;
+}
 
-EtcdStore::Content EtcdStore::content(const std::string& prefix) {
+EtcdStore::Content EtcdStore::content() { return content_of(keys_from(prefix_)); }
+
+EtcdStore::Content EtcdStore::told_content() {
+  return content_of(keys_between(prefix_, prefix_ + std::string(untold_from)));
+}
+
+EtcdStore::Content EtcdStore::content_of(json request) {
   Content content;
-  json request = keys_from(prefix_ + prefix);
   request["limit"] = keys_per_page;
   for (bool more = true; more;) {
     const json reply = client_->call(range_path, request, Effect::read);
@@ -77,14 +84,18 @@ std::unique_ptr<Watch> EtcdStore::watch(std::function<void(const Entry&)> on_cha
   return std::make_unique<EtcdWatch>(client_, prefix_, std::move(on_change));
 }
 
-std::vector<std::string> EtcdStore::keys() {
-  json request = keys_from(prefix_);
+std::vector<std::string> EtcdStore::keys(const std::string& prefix) {
+  json request = keys_from(prefix_ + prefix);
   request["keys_only"] = true;
   const json reply = client_->call(range_path, request, Effect::read);
   revision_of(reply);
   std::vector<std::string> keys;
   for (const json& found : field(reply, "kvs")) keys.push_back(entry_of(found, prefix_).key);
   return keys;
+}
+
+void EtcdStore::remove(const std::string& key) {
+  revision_of(client_->call("/v3/kv/deleterange", one_key(full_key(key)), Effect::write));
 }
 
 bool EtcdStore::remove_all(std::uint64_t unchanged_since) {

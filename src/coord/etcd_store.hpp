@@ -24,23 +24,25 @@ class EtcdStore : public Store {
   std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                       std::uint64_t expected) override;
   std::vector<Entry> list(const std::string& prefix) override;
+  std::vector<std::string> keys(const std::string& prefix) override;
+  void remove(const std::string& key) override;
   // Tells everything that is there first, and again where it was cut off for so long that etcd forgot what came
   // between.
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
-  // What is there now, and the store's revision at that moment.
+  // What is there now below the prefix, and the store's revision at that moment.
   struct Content {
     std::vector<Entry> entries;
     std::uint64_t revision = 0;
   };
-  Content content(const std::string& prefix);
+  Content content();
+  Content told_content();  // what a watch tells of
 
-  // The keys below the prefix, relative to it.
-  std::vector<std::string> keys();
-  // Removes them, all at once, unless any has changed after this revision of the store; whether it did.
+  // Removes what is there, all at once, unless any has changed after this revision of the store; whether it did.
   bool remove_all(std::uint64_t unchanged_since);
 
  private:
+  Content content_of(nlohmann::json range);
   bool transact(const nlohmann::json& compare, const nlohmann::json& operation, std::uint64_t* revision = nullptr);
   std::string full_key(const std::string& key) const;
 

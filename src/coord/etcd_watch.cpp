@@ -44,7 +44,7 @@ void EtcdWatch::run() {
 }
 
 void EtcdWatch::tell_all() {
-  const EtcdStore::Content content = EtcdStore(client_, prefix_).content("");
+  const EtcdStore::Content content = EtcdStore(client_, prefix_).told_content();
   std::set<std::string> gone = there_;
   for (const Entry& entry : content.entries) {
     gone.erase(entry.key);
@@ -63,7 +63,7 @@ void EtcdWatch::tell(const Entry& entry) {
 }
 
 void EtcdWatch::follow() {
-  json create = keys_from(prefix_);
+  json create = keys_between(prefix_, prefix_ + std::string(untold_from));
   create["start_revision"] = std::to_string(next_revision_);
   client_->stream(
       stream_, "/v3/watch", {{"create_request", create}}, [this] { return !stop_; },

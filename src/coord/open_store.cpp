@@ -123,7 +123,7 @@ std::vector<std::string> jobs_with_records(const StoreLocation& location) {
   std::vector<std::string> jobs;
   if (location.is_etcd()) {
     const EtcdPlace place = etcd_place(location);
-    for (const std::string& key : EtcdStore(place.client, place.prefix).keys())
+    for (const std::string& key : EtcdStore(place.client, place.prefix).keys(""))
       if (const auto slash = key.find('/'); slash != key.npos && key.substr(slash + 1) == first_record)
         jobs.push_back(key.substr(0, slash));
     return jobs;
@@ -139,7 +139,7 @@ std::vector<std::string> jobs_with_records(const StoreLocation& location) {
 JobRecords look_at_records(const StoreLocation& location, const std::string& job) {
   if (location.is_etcd()) {
     const EtcdPlace place = etcd_place(location);
-    EtcdStore::Content content = EtcdStore(place.client, place.prefix + job + "/").content("");
+    EtcdStore::Content content = EtcdStore(place.client, place.prefix + job + "/").content();
     return {std::move(content.entries), content.revision};
   }
   const std::string directory = location.at + "/" + job;

@@ -1,10 +1,10 @@
 // The coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see the same
 // one.
 //
-// The interface is what etcd v3 offers (key, value, mod revision), and what a directory can do as well. Records are
-// never erased one by one: `ckptctl gc` removes a job's store as a whole. Implementations are safe to use from several
-// threads and processes at once. Every call has a deadline of its own; a store that cannot be reached or holds a
-// damaged record throws Failure, and the call can be repeated.
+// The interface is what etcd v3 offers (key, value, mod revision), and what a directory can do as well. Records that
+// are written over are never removed one by one, lest their revisions start anew: `ckptctl gc` removes a job's store as
+// a whole. Implementations are safe to use from several threads and processes at once. Every call has a deadline of its
+// own; a store that cannot be reached or holds a damaged record throws Failure, and the call can be repeated.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +45,23 @@ class Store {
   // The records whose keys begin with `prefix`, by key.
   virtual std::vector<Entry> list(const std::string& prefix) = 0;
 
-  // Tells every change by anybody, on a thread of the store's own: the record as it is then, or with revision 0 where
-  // it was removed. Several changes of a key may be told as the last one, but the last one always is, once the store
-  // can be reached again. Nothing where the store cannot tell: it has to be read. The store outlives what is returned.
+  // The keys that begin with `prefix`, in order.
+  virtual std::vector<std::string> keys(const std::string& prefix) = 0;
+
+  // Whether it was there or not.
+  virtual void remove(const std::string& key) = 0;
+
+  // Tells every change of a key before untold_from by anybody, on a thread of the store's own: the record as it is
+  // then, or with revision 0 where it was removed. Several changes of a key may be told as the last one, but the last
+  // one always is, once the store can be reached again. Nothing where the store cannot tell: it has to be read. The
+  // store outlives what is returned.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 
 inline constexpr std::size_t value_bytes_max = 1u << 20;
+
+// What is long and for few to read is kept under keys from here on.
+inline constexpr std::string_view untold_from = "seats/";
 
 // Parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".
 bool is_key(std::string_view key);

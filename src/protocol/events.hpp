@@ -28,6 +28,11 @@ struct LifeRead {
   std::uint64_t revision = 0;
   LifeRecord record;
 };
+// After ReadSeats: all that is there under that name.
+struct SeatsRead {
+  SeatsName name;
+  std::vector<Seat> seats;
+};
 
 struct MessageArrived {
   NodeId from = 0;
@@ -106,9 +111,9 @@ struct StepEnded {
   std::string trouble;
 };
 
-using Event = std::variant<Tick, RootRead, LifeRead, MessageArrived, TrainerHello, TrainerExited, RestoreAsked,
-                           RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased, PieceCorrupt,
-                           StorageListed, WriteEnded, StepEnded>;
+using Event = std::variant<Tick, RootRead, LifeRead, SeatsRead, MessageArrived, TrainerHello, TrainerExited,
+                           RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased,
+                           PieceCorrupt, StorageListed, WriteEnded, StepEnded>;
 
 // ---- Effects ----
 
@@ -122,9 +127,20 @@ struct SwapRoot {
   std::uint64_t expected_revision = 0;
   RootRecord record;
 };
+// With seats, these first, in as many records as it takes: the life's record is written only when all of them are
+// there. Without, those that it names are there already.
 struct SwapLife {
   std::uint64_t expected_revision = 0;
   LifeRecord record;
+  std::vector<Seat> seats = {};
+};
+// Answered by SeatsRead.
+struct ReadSeats {
+  SeatsName name;
+};
+// Of lives before this one: no record names them any more.
+struct RemoveSeats {
+  std::uint64_t before_life = 0;
 };
 
 // To be in the arena's node header before any later effect is carried out.
@@ -226,9 +242,9 @@ struct Notice {
   std::string text;
 };  // for the log and for people
 
-using Effect = std::variant<Send, SwapRoot, SwapLife, Persist, Grant, TellCommit, TellResume, Fence, RestoreReady,
-                            RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage, StartWrite,
-                            CommitStep, MemberChanged, Notice>;
+using Effect = std::variant<Send, SwapRoot, SwapLife, ReadSeats, RemoveSeats, Persist, Grant, TellCommit, TellResume,
+                            Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment,
+                            ListStorage, StartWrite, CommitStep, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::protocol

@@ -36,11 +36,11 @@ Role role_of(NodeId node, const Place& place) {
   return {contains(place.owners, node), contains(place.capturers, node), contains(place.holders, node)};
 }
 
-LifePlaces::LifePlaces(const LifeRecord& life) : began_from_(life.decision.version) {
-  Arrangement arrangement = arrange(life.seats, life.strategy, life.protection);
+LifePlaces::LifePlaces(const LifeRecord& life, const Seating& seating) : began_from_(life.decision.version) {
+  Arrangement arrangement = arrange(seating.seats(), life.strategy, life.protection);
   shares_.insert(arrangement.shares.begin(), arrangement.shares.end());
   notice_ = arrangement.notice;
-  if (auto otherwise = places_with(life.decision.cuts, life.seats, arrangement))
+  if (auto otherwise = places_with(seating.cuts(), seating.seats(), arrangement))
     restored_ = Layout{std::move(*otherwise), {}, {}};
   own_.arranged = std::move(arrangement.places);
   own_.stand_in({});

@@ -9,6 +9,7 @@
 
 #include "protocol/arrangement.hpp"
 #include "protocol/messages.hpp"
+#include "protocol/seating.hpp"
 
 namespace ckpt::protocol {
 
@@ -29,7 +30,7 @@ class LifePlaces {
   using Tasks = std::vector<Task>;
 
   LifePlaces() = default;  // of no life yet
-  explicit LifePlaces(const LifeRecord& life);
+  LifePlaces(const LifeRecord& life, const Seating& seating);
   LifePlaces(LifePlaces&&) = default;
   LifePlaces& operator=(LifePlaces&&) = default;
 

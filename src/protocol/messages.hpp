@@ -207,11 +207,30 @@ struct RootRecord {
 struct Seat {
   Rank rank = 0;
   NodeId node = 0;
-  std::string domain;  // of the node
+  std::uint64_t arena_id = 0;  // of the node
+  std::string domain;          // likewise
   std::string main_shard;
   std::string private_shard;
+  std::uint32_t restored_parts = 1;  // in how many the version that is restored has its main shard
   bool operator==(const Seat&) const = default;
 };
+
+// What the seats of a life are called in the store, where they are in records of their own: all that is in proportion
+// to the nodes. It follows from what they say (seating.hpp).
+struct SeatsName {
+  std::uint64_t life = 0;   // 0: there are none
+  std::uint32_t count = 0;  // of ranks
+  std::uint64_t digest = 0;
+  auto operator<=>(const SeatsName&) const = default;
+};
+
+// Store keys "seats/LIFE.DIGEST.NUMBER": some of them at a time, by rank. Never changed, and removed when a later life
+// has begun.
+struct SeatsRecord {
+  std::vector<Seat> seats;
+  bool operator==(const SeatsRecord&) const = default;
+};
+inline constexpr std::size_t seats_per_record = 1024;  // with the longest names they have less than a record may
 
 // Store key "life": the current life of the job. A root of epoch e first writes its epoch here, so that a
 // compare-and-swap by an older root fails: fencing needs nothing else.
@@ -219,12 +238,10 @@ struct LifeRecord {
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;
   std::uint32_t world_size = 0;
-  Decision decision;
-  std::vector<Member> members;     // nodes that may hold state: those of the newest life that began
-  std::uint64_t members_life = 0;  // that life
-  std::vector<StandIn> stand_ins;  // for members of it
-  // Who captures and holds what in it follows from these alone: every root of the life finds the same.
-  std::vector<Seat> seats;  // by rank, without gaps
+  Decision decision;               // without cuts: the seats tell them
+  std::vector<StandIn> stand_ins;  // for members of the newest life that began: the nodes that may hold state
+  // Who captures and holds what in that life follows from these alone: every root of the life finds the same.
+  SeatsName seats;
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
   Version base;          // newest commit that it went on from: the version it restored, once that has all its copies

@@ -64,6 +64,9 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
                  [](const Tick&) {},
                  [&](const RootRead& read) { election.on_read(read, now); },
                  [&](const LifeRead& read) { receive(read); },
+                 [&](const SeatsRead& read) {
+                   if (root) root->on(read);
+                 },
                  [&](const MessageArrived& arrived) {
                    std::visit([&](const auto& message) { receive(arrived.from, message, effects); }, arrived.message);
                  },

@@ -2,18 +2,14 @@
 
 #include <algorithm>
 
+#include "protocol/hash.hpp"
+
 namespace ckpt::protocol {
 
 namespace {
 
 using placement::parity_unit_bytes;
 constexpr std::uint64_t length_bytes_max = std::uint64_t{1} << 53;  // sums of as many as a group has do not overflow
-
-// FNV-1a: the same on every node, whatever it was built with.
-std::uint64_t hash_of(std::uint64_t hash, std::string_view text) {
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return (hash ^ '\n') * 0x100000001b3u;
-}
 
 std::string hex(std::uint64_t value) {
   std::string text(16, '0');
@@ -22,7 +18,7 @@ std::string hex(std::uint64_t value) {
 }
 
 std::string group_name(std::uint32_t rows, const std::vector<std::string>& shards) {
-  std::uint64_t hash = hash_of(0xcbf29ce484222325u, std::to_string(rows));
+  std::uint64_t hash = hash_of(hash_begin, std::to_string(rows));
   for (const std::string& shard : shards) hash = hash_of(hash, shard);
   return std::string(parity_prefix) + hex(hash);
 }

@@ -15,13 +15,11 @@ constexpr TimeMs settle_gap_ms_max = 1000;
 
 void Root::on(const LifeRead& read) {
   if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
-  swap_pending_ = false;
+  if (!life_ || read.revision != life_revision_) swap_pending_ = false;
   const bool new_life = life_ && read.record.incarnation != life_->incarnation;
-  if (life_ && read.record.members != life_->members) note_released(read.record.members);
+  if (life_ && read.record.seats != life_->seats) seats_asked_at_.reset();
   life_ = read.record;
   life_revision_ = read.revision;
-  member_arenas_.clear();
-  for (const Member& member : life_->members) member_arenas_[member.node] = member.arena_id;
   if (new_life) {
     bindings_.clear();
     places_ = {};
@@ -60,7 +58,9 @@ void Root::on(NodeId from, const Report& report, TimeMs now) {
   }
 }
 
-bool Root::is_obeyed(TimeMs now) const { return now - elected_at_ <= 2 * config_.lease_ms || is_followed(now); }
+bool Root::is_obeyed(TimeMs now) const {
+  return !led_since_ || now - *led_since_ <= 2 * config_.lease_ms || is_followed(now);
+}
 
 bool Root::is_followed(TimeMs now) const {
   return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
@@ -89,7 +89,7 @@ void Root::hear_roll(TimeMs now) {
   }
   groups_ = peers_.size() < config_.relay_from ? Groups() : Groups(peers_.size(), present_, config_.node);
   missing_.clear();
-  for (const Member& member : life_->members) {
+  for (const Member& member : seating_.members()) {
     const auto peer = peers_.find(member.node);
     if (peer == peers_.end() || !is_present(peer->second, now)) missing_.push_back(member.node);
   }
@@ -113,10 +113,10 @@ void Root::settle(TimeMs now, Effects& effects) {
   is_settled_ = now - settled_at_ >= settle_gap_ms();
   if (!is_settled_) return;
   settled_at_ = now;
-  if (!in_charge()) {
-    take_charge(now, effects);
-    return;
-  }
+  const bool knows_seating = settle_seating(now, effects);
+  if (!in_charge()) take_charge(now, effects);
+  if (!in_charge() || !knows_seating) return;
+  if (!led_since_) led_since_ = now;
   hear_roll(now);
   inventory_ = take_inventory(present_);
   storing_.settle_listing(now, effects);
@@ -144,11 +144,11 @@ void Root::take_charge(TimeMs now, Effects& effects) {
 
 bool Root::may_swap_life(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= config_.lease_ms; }
 
-void Root::swap_life(LifeRecord record, TimeMs now, Effects& effects) {
+void Root::swap_life(LifeRecord record, TimeMs now, Effects& effects, std::vector<Seat> seats) {
   if (!may_swap_life(now)) return;
   swap_pending_ = true;
   swapped_at_ = now;
-  effects.push_back(SwapLife{life_revision_, std::move(record)});
+  effects.push_back(SwapLife{life_revision_, std::move(record), std::move(seats)});
 }
 
 // ---- Placement ----
@@ -156,15 +156,10 @@ void Root::swap_life(LifeRecord record, TimeMs now, Effects& effects) {
 void Root::settle_placement(Effects& effects) {
   if (!has_begun()) return;
   if (!places_.is_arranged()) {
-    places_ = LifePlaces(*life_);
+    places_ = LifePlaces(*life_, seating_);
     if (!places_.notice().empty()) effects.push_back(Notice{places_.notice()});
   }
   places_.stand_in(life_->stand_ins);
-}
-
-bool Root::is_member(NodeId node, std::uint64_t arena_id) const {
-  const auto found = member_arenas_.find(node);
-  return found != member_arenas_.end() && found->second == arena_id;
 }
 
 // Of the version to be restored: the shards that no node has, and that cannot be decoded.

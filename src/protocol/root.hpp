@@ -18,6 +18,7 @@
 #include "protocol/parity.hpp"
 #include "protocol/recovery.hpp"
 #include "protocol/relay.hpp"
+#include "protocol/seating.hpp"
 #include "protocol/stand_ins.hpp"
 #include "protocol/storing.hpp"
 
@@ -29,6 +30,7 @@ class Root {
       : config_(config), epoch_(epoch), elected_at_(now), storing_(config_, now) {}
 
   void on(const LifeRead& read);
+  void on(const SeatsRead& read);
   void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
@@ -68,7 +70,11 @@ class Root {
 
   void take_charge(TimeMs now, Effects& effects);
   bool may_swap_life(TimeMs now) const;
-  void swap_life(LifeRecord record, TimeMs now, Effects& effects);
+  void swap_life(LifeRecord record, TimeMs now, Effects& effects, std::vector<Seat> seats = {});
+
+  // Who sits where: known to whoever wrote it, and else read.
+  bool settle_seating(TimeMs now, Effects& effects);
+  void seat(Seating seating);
 
   // Admission: which trainers make up this life.
   void settle_admissions(TimeMs now, Effects& effects);
@@ -85,10 +91,9 @@ class Root {
   bool all_answered(TimeMs now) const;
   RecoveryQuestion question(bool with_storage) const;
   std::string storage_trouble() const;
-  void enter_members(LifeRecord& record, Version base) const;
+  std::vector<Seat> seats_now(const std::vector<Cut>& cuts) const;
   void settle_placement(Effects& effects);
   std::set<std::string> lacking_in_memory() const;
-  bool is_member(NodeId node, std::uint64_t arena_id) const;
   bool is_followed(TimeMs now) const;
   bool knows_who_is_lost(TimeMs now);
   std::set<NodeId> lost_members(TimeMs now) const;
@@ -116,7 +121,6 @@ class Root {
   bool should_have(const Role& role, Version version) const;
   std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
   NodeId reader_of(const Place& place, TimeMs now) const;
-  const Cut* cut_of(const std::string& main_shard) const;
   bool has(NodeId node, const std::string& shard, Version version) const;
   std::uint32_t copies_now() const;
   std::uint32_t parity_now() const;
@@ -129,7 +133,10 @@ class Root {
   const TimeMs elected_at_;
   std::optional<LifeRecord> life_;
   std::uint64_t life_revision_ = 0;
-  std::unordered_map<NodeId, std::uint64_t> member_arenas_;  // its members
+  Seating seating_;  // of the newest life that began, as soon as it is that which life_ names
+  Seating drafted_;  // that this root wrote last
+  std::optional<TimeMs> seats_asked_at_;
+  std::optional<TimeMs> led_since_;  // when it first could tell nodes anything
   bool swap_pending_ = false;
   TimeMs swapped_at_ = 0;
 

@@ -55,7 +55,6 @@ Directive Root::common_directive() const {
   directive.epoch = epoch_;
   directive.incarnation = life_->incarnation;
   directive.decision = life_->decision;
-  directive.decision.cuts.clear();  // to each node its own
   directive.committed = committed_;
   directive.abandoned = abandoned_;
   directive.resume_at = resume_at_;
@@ -92,7 +91,7 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
       directive.refused.push_back(std::move(*refusal));
     } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
       directive.admitted.push_back({rank.rank, rank.instance, {}});
-      if (const Cut* cut = cut_of(rank.main_shard)) add_once(directive.decision.cuts, *cut);
+      if (const Cut* cut = find_cut(seating_.cuts(), rank.main_shard)) add_once(directive.decision.cuts, *cut);
       if (const Share* share = places_.share_of(rank.rank)) directive.admitted.back().share = *share;
     }
   }
@@ -102,7 +101,7 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
   }
   if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
   // A node that replaced a member waits for the life in which it gets a rank.
-  if (!is_member(node, peer.report.arena_id) && !stands_in(peer.report)) return directive;
+  if (!seating_.is_member(node, peer.report.arena_id) && !stands_in(peer.report)) return directive;
   const Version base = std::max(committed_, life_->decision.version);
   if (const auto reads = reads_.find(node); reads != reads_.end()) {
     const std::size_t count = std::min(reads->second.size(), orders_max);
@@ -114,14 +113,6 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
     add_fetches(node, version, now, directive);
   }
   return directive;
-}
-
-// How the decided version has a main shard; null where it is not cut.
-const Cut* Root::cut_of(const std::string& main_shard) const {
-  const auto& cuts = life_->decision.cuts;  // by shard
-  const auto found = std::lower_bound(cuts.begin(), cuts.end(), main_shard,
-                                      [](const Cut& cut, const std::string& shard) { return cut.shard < shard; });
-  return found != cuts.end() && found->shard == main_shard ? &*found : nullptr;
 }
 
 // The first that is there and has not failed to read.

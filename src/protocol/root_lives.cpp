@@ -1,6 +1,5 @@
 // Who makes up a life of the job, and from what it goes on.
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "protocol/lists.hpp"
@@ -64,11 +63,11 @@ void Root::refresh_bindings() {
 // its own.
 bool Root::is_misplaced(NodeId node, const RankReport& rank) const {
   if (!has_begun()) return false;
-  if (rank.rank >= life_->seats.size()) return true;
-  const Seat& seat = life_->seats[rank.rank];
+  if (rank.rank >= seating_.seats().size()) return true;
+  const Seat& seat = seating_.seats()[rank.rank];
   const bool is_seated =
       seat.node == node && seat.main_shard == rank.main_shard && seat.private_shard == rank.private_shard;
-  return !is_seated || !is_member(node, peers_.at(node).report.arena_id);
+  return !is_seated || !seating_.is_member(node, peers_.at(node).report.arena_id);
 }
 
 // It was given an older life's version before it could be carried over into this one.
@@ -156,28 +155,18 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   LifeRecord decided = *life_;
   decided.decision = answer.decision;
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
-  const bool begins = can_restore || answer.decision.verdict == Verdict::fresh;
-  if (begins) enter_members(decided, answer.base);
-  swap_life(std::move(decided), now, effects);
-}
-
-// The ranks as they sit now are the life's, and so is what this root was told of placement.
-void Root::enter_members(LifeRecord& record, Version base) const {
-  record.base = base;
-  record.members_life = record.incarnation;
-  record.members.clear();
-  record.stand_ins.clear();
-  record.seats.clear();
-  record.strategy = config_.strategy;
-  record.protection = config_.protection;
-  std::unordered_set<NodeId> nodes(bindings_.size());
-  record.members.reserve(bindings_.size());
-  record.seats.reserve(bindings_.size());
-  for (const auto& [rank, binding] : bindings_) {
-    const Report& report = peers_.at(binding.node).report;
-    if (nodes.insert(binding.node).second) record.members.push_back({binding.node, report.arena_id});
-    record.seats.push_back({rank, binding.node, report.domain, binding.rank.main_shard, binding.rank.private_shard});
+  if (!can_restore && answer.decision.verdict != Verdict::fresh) {
+    swap_life(std::move(decided), now, effects);
+    return;
   }
+  // The ranks as they sit now are the life's, and so is what this root was told of placement.
+  drafted_ = Seating(decided.incarnation, seats_now(std::exchange(decided.decision.cuts, {})));
+  decided.base = answer.base;
+  decided.stand_ins.clear();
+  decided.seats = drafted_.name();
+  decided.strategy = config_.strategy;
+  decided.protection = config_.protection;
+  swap_life(std::move(decided), now, effects, drafted_.seats());
 }
 
 RecoveryQuestion Root::question(bool with_storage) const {
@@ -192,8 +181,8 @@ RecoveryQuestion Root::question(bool with_storage) const {
         }))
       add_once(question.missing, each.by.node);
   }
-  question.members = life_->members;
-  question.members_life = life_->members_life;
+  question.members = seating_.members();
+  question.members_life = life_->seats.life;
   question.base = life_->base;
   question.first_commit = life_->first_commit;
   question.asks_storage = config_.storage;

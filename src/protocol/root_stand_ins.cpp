@@ -35,7 +35,7 @@ void Root::settle_losses(TimeMs now, Effects& effects) {
 // were itself that is cut off from all.
 std::set<NodeId> Root::lost_members(TimeMs now) const {
   std::set<NodeId> lost;
-  for (const Member& member : life_->members) {
+  for (const Member& member : seating_.members()) {
     const auto peer = peers_.find(member.node);
     const bool was_heard = peer != peers_.end() && peer->second.report.epoch == epoch_ &&
                            now - peer->second.heard_at <= config_.node_timeout_ms + 2 * config_.report_ms;
@@ -66,7 +66,7 @@ void Root::tell_changes(const std::set<NodeId>& lost, Effects& effects) {
 void Root::note_released(const std::vector<Member>& next) {
   std::set<NodeId> kept;
   for (const Member& member : next) kept.insert(member.node);
-  for (const Member& member : life_->members) {
+  for (const Member& member : seating_.members()) {
     if (!kept.contains(member.node)) released_.push_back(member.node);
   }
 }
@@ -85,7 +85,7 @@ void Root::tell_released(TimeMs now, Effects& effects) {
 
 std::vector<Seat> Root::seats_of(const std::set<NodeId>& nodes) const {
   std::vector<Seat> seats;
-  for (const Seat& seat : life_->seats) {
+  for (const Seat& seat : seating_.seats()) {
     if (nodes.contains(seat.node)) seats.push_back(seat);
   }
   return seats;
@@ -95,7 +95,7 @@ std::vector<Standby> Root::standbys() const {
   std::vector<Standby> here;
   for (const Report* report : present_) {
     // A machine that came back without its memory may stand in for what it was.
-    if (report->standby && report->ranks.empty() && !is_member(report->node, report->arena_id))
+    if (report->standby && report->ranks.empty() && !seating_.is_member(report->node, report->arena_id))
       here.push_back({{report->node, report->arena_id}, report->domain});
   }
   return here;

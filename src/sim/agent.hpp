@@ -79,6 +79,9 @@ class Agent {
   void on(const protocol::Send& send);
   void on(const protocol::SwapRoot& swap);
   void on(const protocol::SwapLife& swap);
+  void write_seats(const protocol::SwapLife& swap, std::size_t number);
+  void on(const protocol::ReadSeats& read);
+  void on(const protocol::RemoveSeats& removal);
   void on(const protocol::Persist& persist);
   void on(const protocol::Grant& grant);
   void on(const protocol::TellCommit& tell);

@@ -1,4 +1,5 @@
 // What a simulated ckptd does with each effect of the core.
+#include <algorithm>
 #include <utility>
 
 #include "sim/agent.hpp"
@@ -20,7 +21,25 @@ void Agent::on(const Send& send) {
 }
 
 void Agent::on(const SwapRoot& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
-void Agent::on(const SwapLife& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
+void Agent::on(const SwapLife& swap) { write_seats(swap, 0); }
+
+// Each record after the answer to the one before, and the life's record last.
+void Agent::write_seats(const SwapLife& swap, std::size_t number) {
+  const auto& seats = swap.seats;
+  const std::size_t begin = number * Store::seats_per_record;
+  if (begin >= seats.size()) return world_.store.swap(machine_.id, swap, store_answer());
+  const auto end = std::min(begin + Store::seats_per_record, seats.size());
+  const auto go_on = [&world = world_, node = machine_.id, id = id_, swap, number] {
+    if (Agent* agent = world.agent(node, id))
+      agent->take([swap, number](Agent& self) { self.write_seats(swap, number + 1); });
+  };
+  world_.store.write_seats(
+      machine_.id, swap.record.seats, number,
+      {seats.begin() + static_cast<std::ptrdiff_t>(begin), seats.begin() + static_cast<std::ptrdiff_t>(end)}, go_on);
+}
+
+void Agent::on(const ReadSeats& read) { world_.store.read_seats(machine_.id, read.name, store_answer()); }
+void Agent::on(const RemoveSeats& removal) { world_.store.remove_seats(machine_.id, removal); }
 
 void Agent::on(const Persist& persist) {
   world_.invariants.persisting(machine_, persist);

@@ -338,8 +338,12 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
   if (record.first_commit < old.first_commit) {
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
   }
+  const auto seating = world_.store.seating(record.seats);
+  if (seating.name() != record.seats) {
+    throw Violation{"I2", text("node ", by, " writes a life record whose seats are not all in the store")};
+  }
   if (!was_decided && record.decision.verdict != Verdict::undecided) check_decision(by, old, record);
-  check_stand_ins(by, old, record);
+  check_stand_ins(by, old, record, seating);
   // A restored version is committed with its place on record: a root that reads it there goes by it.
   if (was_decided && record.base == record.decision.version && record.base != old.base) {
     committed(world_.machines.at(by), record.base);
@@ -347,24 +351,22 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
 }
 
 // One for a member each, and never a member: what a lost node comes back with is not to be mixed with it.
-void Invariants::check_stand_ins(NodeId by, const LifeRecord& old, const LifeRecord& record) {
+void Invariants::check_stand_ins(NodeId by, const LifeRecord& old, const LifeRecord& record,
+                                 const protocol::Seating& seating) {
   std::set<NodeId> members, lost, standing_in;
-  const auto is_member = [&](const protocol::Member& node) {
-    return std::find(record.members.begin(), record.members.end(), node) != record.members.end();
-  };
-  for (const protocol::Member& member : record.members) members.insert(member.node);
+  for (const protocol::Member& member : seating.members()) members.insert(member.node);
   for (const protocol::StandIn& each : record.stand_ins) {
     if (std::find(old.stand_ins.begin(), old.stand_ins.end(), each) == old.stand_ins.end()) ++tally_.stood_in;
-    if (members.contains(each.lost) && !is_member(each.by) && lost.insert(each.lost).second &&
-        standing_in.insert(each.by.node).second)
+    if (members.contains(each.lost) && !seating.is_member(each.by.node, each.by.arena_id) &&
+        lost.insert(each.lost).second && standing_in.insert(each.by.node).second)
       continue;
     throw Violation{"I4", text("node ", by, " puts node ", each.by.node, " into the place of node ", each.lost)};
   }
 }
 
 // The nodes that the last life named are all there, with the memory that they had.
-bool Invariants::is_witnessed(const LifeRecord& before) const {
-  return std::all_of(before.members.begin(), before.members.end(), [&](const Member& member) {
+bool Invariants::is_witnessed(const std::vector<Member>& members) const {
+  return std::all_of(members.begin(), members.end(), [&](const Member& member) {
     const auto found = world_.machines.find(member.node);
     return found != world_.machines.end() && !found->second.is_lost && found->second.arena.id == member.arena_id &&
            world_.is_calm(found->second, known_after_ms);
@@ -372,13 +374,12 @@ bool Invariants::is_witnessed(const LifeRecord& before) const {
 }
 
 // The nodes that the last life named were all replaced some time ago.
-bool Invariants::is_unwitnessed(const LifeRecord& before) const {
-  return !before.members.empty() &&
-         std::all_of(before.members.begin(), before.members.end(), [&](const Member& member) {
-           const auto found = world_.machines.find(member.node);
-           return found != world_.machines.end() && found->second.arena.id != member.arena_id &&
-                  world_.is_calm(found->second, known_after_ms);
-         });
+bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
+  return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
+    const auto found = world_.machines.find(member.node);
+    return found != world_.machines.end() && found->second.arena.id != member.arena_id &&
+           world_.is_calm(found->second, known_after_ms);
+  });
 }
 
 // The newest commit that a node knows of which must have been asked.
@@ -399,6 +400,8 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   const bool gives_state = decision.verdict == Verdict::restore;
   const bool flagged = decision.behind || decision.status_unknown;
   const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
+  const auto before_it = world_.store.seating(before.seats);
+  const auto& members_before = before_it.members();
 
   const bool is_stored = world_.storage.has_step(version);
   // What was committed was whole, whoever has dropped it since.
@@ -428,13 +431,13 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
     throw Violation{
         "I3", text(what, " although a node has it on record that ", describe(newest_on_record()), " was committed")};
   }
-  if (gives_state && !flagged && is_unwitnessed(before)) {
+  if (gives_state && !flagged && is_unwitnessed(members_before)) {
     throw Violation{"I3", text(what, " although no node of the last life is left to tell what it committed")};
   }
   if (decision.behind && history_.newest_committed_ever() <= version) {
     throw Violation{"I3", what + ", but nothing newer was ever committed"};
   }
-  if (root_knows && decision.status_unknown && is_witnessed(before)) {
+  if (root_knows && decision.status_unknown && is_witnessed(members_before)) {
     throw Violation{"I3", what + ", but every node that could know of a newer commit answers"};
   }
   if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {
@@ -442,8 +445,11 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   }
   if (decision.verdict == Verdict::mismatch) throw Violation{"I3", what + ", but the world never changed its size"};
 
-  history_.decided(now.incarnation, decision);
-  for (const Member& member : now.members) history_.hosted(now.incarnation, member.node);
+  const auto seating = world_.store.seating(now.seats);
+  Decision with_cuts = decision;
+  with_cuts.cuts = seating.cuts();
+  history_.decided(now.incarnation, with_cuts);
+  for (const Member& member : seating.members()) history_.hosted(now.incarnation, member.node);
   tally_.decided_fresh += decision.verdict == Verdict::fresh;
   tally_.decided_restore += gives_state;
   tally_.decided_lost += decision.verdict == Verdict::lost;

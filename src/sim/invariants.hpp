@@ -8,6 +8,7 @@
 #include <string>
 
 #include "protocol/node.hpp"
+#include "protocol/seating.hpp"
 #include "sim/history.hpp"
 #include "sim/memory.hpp"
 #include "sim/timeline.hpp"
@@ -104,11 +105,12 @@ class Invariants {
   void committed(const Machine& machine, Version version);
   void directed(const Machine& root, const protocol::Directive& directive);
   void check_passed_on(const Machine& machine, const protocol::Report& report);
-  void check_stand_ins(NodeId by, const protocol::LifeRecord& old, const protocol::LifeRecord& record);
+  void check_stand_ins(NodeId by, const protocol::LifeRecord& old, const protocol::LifeRecord& record,
+                       const protocol::Seating& seating);
   void check_is_not_counted(const Machine& machine, const protocol::Node& node, const protocol::Report& report) const;
   void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
-  bool is_witnessed(const protocol::LifeRecord& before) const;
-  bool is_unwitnessed(const protocol::LifeRecord& before) const;
+  bool is_witnessed(const std::vector<protocol::Member>& members) const;
+  bool is_unwitnessed(const std::vector<protocol::Member>& members) const;
   Version newest_on_record() const;
 
   World& world_;

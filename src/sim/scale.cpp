@@ -10,9 +10,12 @@
 #include <utility>
 #include <variant>
 
+#include "coord/store.hpp"
 #include "protocol/node.hpp"
+#include "protocol/seating.hpp"
 #include "sim/message_contents.hpp"
 #include "sim/message_size.hpp"
+#include "sim/record_size.hpp"
 #include "sim/trace.hpp"
 
 namespace ckpt::sim {
@@ -422,16 +425,37 @@ class ScaleWorld {
     later(hop_ms, from, Event(root_));
   }
   void on(NodeId from, const SwapLife& swap) {
-    if (swap.expected_revision == life_.revision) {
+    store_seats(swap);
+    if (is_storable(swap.record) && swap.expected_revision == life_.revision) {
       if (swap.record.incarnation < life_.record.incarnation) violation("the job's life goes backwards");
       if (decides(swap.record)) {
         decided_revision_ = life_.revision + 1;
         if (swap.record.decision.version < newest_commit_) violation("a commit is passed over by the decision");
       }
       life_ = {life_.revision + 1, swap.record};
-      result_.record_bytes = std::max(result_.record_bytes, record_bytes(life_.record));
     }
     later(hop_ms, from, Event(life_));
+  }
+  void store_seats(const SwapLife& swap) {
+    for (std::size_t begin = 0; begin < swap.seats.size(); begin += seats_per_record) {
+      const auto first = swap.seats.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto count = std::min(seats_per_record, swap.seats.size() - begin);
+      if (!is_storable(SeatsRecord{{first, first + static_cast<std::ptrdiff_t>(count)}})) return;
+    }
+    if (!swap.seats.empty()) seats_[swap.record.seats] = swap.seats;
+  }
+  // As the real stores have it.
+  template <class Record>
+  bool is_storable(const Record& record) {
+    const std::uint64_t bytes = RecordSize::of(record);
+    result_.record_bytes = std::max(result_.record_bytes, bytes);
+    if (bytes <= coord::value_bytes_max) return true;
+    violation(text("a record of ", bytes, " bytes is more than the store takes"));
+    return false;
+  }
+  void on(NodeId from, const ReadSeats& read) { later(hop_ms, from, Event(SeatsRead{read.name, seats_[read.name]})); }
+  void on(NodeId, const RemoveSeats& removal) {
+    std::erase_if(seats_, [&](const auto& entry) { return entry.first.life < removal.before_life; });
   }
   void on(NodeId node, const Grant& grant) {
     machines_[node].granted = grant.slots;
@@ -502,14 +526,6 @@ class ScaleWorld {
     later(hop_ms, node, Event(SlotReleased{drop.slot}));
   }
 
-  static std::uint64_t record_bytes(const LifeRecord& record) {
-    std::uint64_t bytes = 200 + record.members.size() * 12;
-    for (const Seat& seat : record.seats) {
-      bytes += 20 + seat.domain.size() + seat.main_shard.size() + seat.private_shard.size();
-    }
-    return bytes;
-  }
-
   const std::function<void(const std::string&)>& progress_;
   const Shards shards_;
   ScaleResult result_;
@@ -520,6 +536,7 @@ class ScaleWorld {
   std::string doing_;
   RootRead root_;
   LifeRead life_;
+  std::map<SeatsName, std::vector<Seat>> seats_;
   std::uint64_t decided_revision_ = 0;
   std::map<Version, std::vector<std::uint8_t>> copies_;  // of every shard
   std::map<Version, std::uint64_t> whole_;               // shards with as many as there shall be

@@ -44,7 +44,7 @@ struct ScaleResult {
   double place_ms = 0;   // placing the shards of the life that begins, and ordering what its ranks lack
   double commit_cpu_ms = 0;
   double memory_mb = 0;            // heap
-  std::uint64_t record_bytes = 0;  // of the life's record in the store
+  std::uint64_t record_bytes = 0;  // of the longest record in the store
   std::vector<std::string> violations;
 };
 

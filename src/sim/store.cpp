@@ -10,12 +10,12 @@ Store::Store(Timeline& timeline, Random random, Watchers watchers)
 
 void Store::read_root(NodeId by, Answer answer) {
   ask(
-      by, false, [] {}, [this] { return protocol::Event{root_}; }, std::move(answer));
+      by, false, [] {}, [this, answer = std::move(answer)] { answer(root_); });
 }
 
 void Store::read_life(NodeId by, Answer answer) {
   ask(
-      by, false, [] {}, [this] { return protocol::Event{life_}; }, std::move(answer));
+      by, false, [] {}, [this, answer = std::move(answer)] { answer(life_); });
 }
 
 void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
@@ -24,8 +24,7 @@ void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
     root_ = {root_.revision + 1, swap.record};
     watchers_.root_written(by, root_);
   };
-  ask(
-      by, true, apply, [this] { return protocol::Event{root_}; }, std::move(answer));
+  ask(by, true, apply, [this, answer = std::move(answer)] { answer(root_); });
 }
 
 void Store::swap(NodeId by, const protocol::SwapLife& swap, Answer answer) {
@@ -35,12 +34,43 @@ void Store::swap(NodeId by, const protocol::SwapLife& swap, Answer answer) {
     life_ = {life_.revision + 1, swap.record};
     watchers_.life_written(by, before, life_);
   };
-  ask(
-      by, true, apply, [this] { return protocol::Event{life_}; }, std::move(answer));
+  ask(by, true, apply, [this, answer = std::move(answer)] { answer(life_); });
 }
 
-void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<protocol::Event()> read,
-                Answer answer) {
+void Store::write_seats(NodeId by, const protocol::SeatsName& name, std::size_t number,
+                        std::vector<protocol::Seat> seats, std::function<void()> done) {
+  const auto apply = [this, name, number, seats = std::move(seats)] { seats_[name].emplace(number, seats); };
+  ask(by, false, apply, std::move(done));
+}
+
+void Store::read_seats(NodeId by, const protocol::SeatsName& name, Answer answer) {
+  ask(
+      by, false, [] {},
+      [this, name, answer = std::move(answer)] {
+        answer(protocol::SeatsRead{name, seats_of(name)});
+      });
+}
+
+void Store::remove_seats(NodeId by, const protocol::RemoveSeats& removal) {
+  const auto apply = [this, removal] {
+    std::erase_if(seats_, [&](const auto& entry) { return entry.first.life < removal.before_life; });
+  };
+  ask(by, false, apply, [] {});
+}
+
+std::vector<protocol::Seat> Store::seats_of(const protocol::SeatsName& name) const {
+  std::vector<protocol::Seat> seats;
+  const auto found = seats_.find(name);
+  if (found == seats_.end()) return seats;
+  for (const auto& [number, some] : found->second) seats.insert(seats.end(), some.begin(), some.end());
+  return seats;
+}
+
+protocol::Seating Store::seating(const protocol::SeatsName& name) const {
+  return name.life == 0 ? protocol::Seating() : protocol::Seating(name.life, seats_of(name));
+}
+
+void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer) {
   const TimeMs wait = outage_left(by);
   TimeMs apply_after = random_.between(1, 10);
   TimeMs answer_after = apply_after + random_.between(1, 10);
@@ -60,8 +90,8 @@ void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::funct
   timeline_.after(connection.applied_at - now, [this, apply = std::move(apply), era = era_] {
     if (era == era_) apply();
   });
-  timeline_.after(connection.answered_at - now, [this, read = std::move(read), answer = std::move(answer), era = era_] {
-    if (era == era_) answer(read());
+  timeline_.after(connection.answered_at - now, [this, answer = std::move(answer), era = era_] {
+    if (era == era_) answer();
   });
 }
 
@@ -83,6 +113,7 @@ void Store::clear() {
   ++era_;
   root_ = {};
   life_ = {};
+  seats_.clear();
 }
 
 }  // namespace ckpt::sim

@@ -1,12 +1,15 @@
 // The coordination store: two records, each with a revision that grows by one with every write, changed by
-// compare-and-swap. What is asked during an outage is answered after it, whether it was carried out before or after.
-// Answers to one node keep their order. Not thread-safe.
+// compare-and-swap, and the seats of lives, in records of which few are enough here to make several. What is asked
+// during an outage is answered after it, whether it was carried out before or after. Answers to one node keep their
+// order. Not thread-safe.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <vector>
 
 #include "protocol/events.hpp"
+#include "protocol/seating.hpp"
 #include "sim/random.hpp"
 #include "sim/timeline.hpp"
 
@@ -28,19 +31,27 @@ class Store {
   void read_root(NodeId by, Answer answer);
   void read_life(NodeId by, Answer answer);
   void swap(NodeId by, const protocol::SwapRoot& swap, Answer answer);
+  // Of a life whose seats are written. Writing them comes before, a record at a time, and ends in a call of `done`.
   void swap(NodeId by, const protocol::SwapLife& swap, Answer answer);
+  static constexpr std::size_t seats_per_record = 3;
+  void write_seats(NodeId by, const protocol::SeatsName& name, std::size_t number, std::vector<protocol::Seat> seats,
+                   std::function<void()> done);
+  void read_seats(NodeId by, const protocol::SeatsName& name, Answer answer);
+  void remove_seats(NodeId by, const protocol::RemoveSeats& removal);
 
   const protocol::RootRead& root() const { return root_; }
   const protocol::LifeRead& life() const { return life_; }
+  protocol::Seating seating(const protocol::SeatsName& name) const;
 
   void outage(TimeMs duration_ms);
   bool is_out() const { return timeline_.now() < out_until_; }
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
   void lose_answers(int swaps);                   // the next so many swaps succeed or fail unheard for a while
-  void clear();                                   // both records are removed, and all requests forgotten
+  void clear();                                   // all records are removed, and all requests forgotten
 
  private:
-  void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<protocol::Event()> read, Answer answer);
+  void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer);
+  std::vector<protocol::Seat> seats_of(const protocol::SeatsName& name) const;
   TimeMs outage_left(NodeId by) const;
 
   Timeline& timeline_;
@@ -48,6 +59,7 @@ class Store {
   Watchers watchers_;
   protocol::RootRead root_;
   protocol::LifeRead life_;
+  std::map<protocol::SeatsName, std::map<std::size_t, std::vector<protocol::Seat>>> seats_;  // by number
   // A node's requests go through one connection: carried out and answered in order.
   struct Connection {
     TimeMs applied_at = 0;

@@ -25,11 +25,11 @@ std::string describe(const RootRecord& record) {
               " beat ", record.beat);
 }
 
+std::string describe(const SeatsName& name) { return text(name.count, " seats of life ", name.life); }
+
 std::string describe(const LifeRecord& record) {
-  std::string members;
-  for (const Member& member : record.members) members += text(" ", member.node);
-  return text("epoch ", record.epoch, " life ", record.incarnation, " ", sim::describe(record.decision), " members",
-              members, " of life ", record.members_life, " base ", sim::describe(record.base), " first commit ",
+  return text("epoch ", record.epoch, " life ", record.incarnation, " ", sim::describe(record.decision), " ",
+              describe(record.seats), " base ", sim::describe(record.base), " first commit ",
               sim::describe(record.first_commit));
 }
 
@@ -117,6 +117,11 @@ std::string describe(const Event& event) {
           [](const Tick&) -> std::string { return "tick"; },
           [](const RootRead& e) { return text("root record r", e.revision, " ", describe(e.record)); },
           [](const LifeRead& e) { return text("life record r", e.revision, " ", describe(e.record)); },
+          [](const SeatsRead& e) {
+            std::string nodes;
+            for (const protocol::Seat& seat : e.seats) nodes += text(" ", seat.node);
+            return text(describe(e.name), ", on nodes", nodes);
+          },
           [](const MessageArrived& e) { return text("from ", e.from, ": ", describe(e.message)); },
           [](const TrainerHello& e) {
             return text("hello of rank ", e.rank, " instance ", e.instance % 10000, " life ", e.incarnation);
@@ -149,6 +154,8 @@ std::string describe(const Effect& effect) {
           [](const Send& e) { return text("send to ", e.to, ": ", describe(e.message)); },
           [](const SwapRoot& e) { return text("swap root r", e.expected_revision, " ", describe(e.record)); },
           [](const SwapLife& e) { return text("swap life r", e.expected_revision, " ", describe(e.record)); },
+          [](const ReadSeats& e) { return "read " + describe(e.name); },
+          [](const RemoveSeats& e) { return text("remove seats of lives before ", e.before_life); },
           [](const Persist& e) {
             return text("persist commit ", describe(e.highest_commit), " seen ", describe(e.newest_seen), " epoch ",
                         e.epoch);

@@ -241,6 +241,8 @@ class SilentStore : public coord::Store {
     return inner().put_if(key, value, expected);
   }
   std::vector<coord::Entry> list(const std::string& prefix) override { return inner().list(prefix); }
+  std::vector<std::string> keys(const std::string& prefix) override { return inner().keys(prefix); }
+  void remove(const std::string& key) override { inner().remove(key); }
 
  private:
   coord::Store& inner() {

@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "coord/store.hpp"
+
 namespace ckpt::agent {
 namespace {
 
@@ -16,14 +18,19 @@ protocol::LifeRecord some_life() {
   life.decision.version = {2, Version::iteration_max};
   life.decision.status_unknown = true;
   life.decision.text = "nodes \"a\" and b\n are gone";
-  life.members = {{0, 11}, {1, UINT64_MAX}};
-  life.members_life = 4;
   life.first_commit = {1, 0};
-  for (protocol::Rank rank = 0; rank < 8; ++rank)
-    life.seats.push_back({rank, rank / 4, "rack 1/\"b\"", "model", "rank" + std::to_string(rank) + ".private"});
+  life.seats = {3, 8, UINT64_MAX};
   life.strategy = placement::Strategy::sharded_copy;
   life.protection = {2, 8, 2};
   return life;
+}
+
+protocol::SeatsRecord some_seats() {
+  protocol::SeatsRecord record;
+  for (protocol::Rank rank = 0; rank < 8; ++rank)
+    record.seats.push_back({rank, rank / 4, UINT64_MAX - rank, "rack 1/\"b\"", "model",
+                            "rank" + std::to_string(rank) + ".private", rank + 1});
+  return record;
 }
 
 TEST(RecordCodec, RecordsComeBackAsTheyWere) {
@@ -32,6 +39,8 @@ TEST(RecordCodec, RecordsComeBackAsTheyWere) {
   const protocol::RootRecord root{7, 3, 1234};
   EXPECT_EQ(root_record(to_text(root)), root);
   EXPECT_EQ(root_record(to_text(protocol::RootRecord{})), protocol::RootRecord{});
+  EXPECT_EQ(seats_record(to_text(some_seats())), some_seats());
+  EXPECT_EQ(seats_record(to_text(protocol::SeatsRecord{})), protocol::SeatsRecord{});
 }
 
 TEST(RecordCodec, TextsThatAreNotUtf8CanBeWritten) {
@@ -47,12 +56,48 @@ TEST(RecordCodec, WhatIsNoRecordIsRefused) {
         "{\"epoch\": \"1\", \"node\": 2, \"beat\": 3}", "[[[[[[[["})
     EXPECT_EQ(root_record(text), std::nullopt) << text;
   EXPECT_EQ(life_record("{}"), std::nullopt);
+  for (const char* text : {"", "{}", "[]", "{\"seats\": {}}", "{\"seats\": [{}]}", "{\"seats\": [1]}"})
+    EXPECT_EQ(seats_record(text), std::nullopt) << text;
 }
 
 TEST(RecordCodec, EveryPrefixOfARecordIsRefused) {
   const std::string text = to_text(some_life());
   for (std::size_t length = 0; length < text.size(); ++length)
     EXPECT_EQ(life_record(text.substr(0, length)), std::nullopt) << length;
+  const std::string seats = to_text(some_seats());
+  for (std::size_t length = 0; length < seats.size(); ++length)
+    EXPECT_EQ(seats_record(seats.substr(0, length)), std::nullopt) << length;
+}
+
+TEST(RecordCodec, SeatsNamePlainShardsAndPartsThatThereMayBe) {
+  const auto with = [](const std::function<void(protocol::Seat&)>& change) {
+    auto record = some_seats();
+    change(record.seats[3]);
+    return seats_record(to_text(record)).has_value();
+  };
+  EXPECT_TRUE(with([](auto&) {}));
+  EXPECT_FALSE(with([](auto& seat) { seat.main_shard = "../model"; }));
+  EXPECT_FALSE(with([](auto& seat) { seat.private_shard = ""; }));
+  EXPECT_FALSE(with([](auto& seat) { seat.restored_parts = 0; }));
+  EXPECT_FALSE(with([](auto& seat) { seat.restored_parts = protocol::parts_max + 1; }));
+}
+
+TEST(RecordCodec, AsManySeatsAsARecordHasFitIntoItWithTheLongestNames) {
+  const protocol::Seat longest{UINT32_MAX,           UINT32_MAX - 1,       UINT64_MAX,         std::string(256, 'd'),
+                               std::string(64, 'm'), std::string(64, 'p'), protocol::parts_max};
+  const protocol::SeatsRecord record{std::vector(protocol::seats_per_record, longest)};
+  EXPECT_LE(to_text(record).size(), coord::value_bytes_max);
+}
+
+TEST(RecordCodec, KeysOfSeatsTellTheirLifeAndNoOtherKeysDo) {
+  const std::string key = seats_key({7, 100'000, UINT64_MAX}, 97);
+  EXPECT_TRUE(coord::is_key(key)) << key;
+  EXPECT_GE(key, coord::untold_from);
+  EXPECT_EQ(life_of_seats(key), 7u);
+  EXPECT_NE(key, seats_key({7, 100'000, UINT64_MAX}, 98));
+  EXPECT_NE(key, seats_key({7, 100'000, UINT64_MAX - 1}, 97));
+  for (const char* other : {"life", "seats/", "seats/7", "seats/a.b.c", "seats/.1.2", "nodes/7.1.2"})
+    EXPECT_EQ(life_of_seats(other), std::nullopt) << other;
 }
 
 TEST(RecordCodec, UnknownVerdictsAndImpossibleVersionsAreRefused) {
@@ -77,9 +122,8 @@ TEST(RecordCodec, ALifeThatBeganHasASeatForEveryRankAndAPlacementThatThereIs) {
   };
   EXPECT_TRUE(with([](auto&) {}));
   EXPECT_TRUE(with([](auto& life) { life.strategy.reset(); }));
-  EXPECT_FALSE(with([](auto& life) { life.seats.pop_back(); }));
-  EXPECT_FALSE(with([](auto& life) { life.seats[3].rank = 4; }));
-  EXPECT_FALSE(with([](auto& life) { life.seats[3].main_shard = "../model"; }));
+  EXPECT_FALSE(with([](auto& life) { life.seats.count = 7; }));
+  EXPECT_FALSE(with([](auto& life) { life.seats.life = 2; }));
   EXPECT_TRUE(with([](auto& life) { life.protection = placement::Protection::of_parity(4, 1); }));
   EXPECT_FALSE(with([](auto& life) { life.protection.copies = 0; }));
   EXPECT_FALSE(with([](auto& life) { life.protection.rows = 9; }));

@@ -5,6 +5,7 @@
 
 #include "../coord/memory_store.hpp"
 #include "agent/record_codec.hpp"
+#include "protocol/seating.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -20,6 +21,7 @@ class FlakyStore : public test::MemoryStore {
   std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                       std::uint64_t expected) override {
     if (read_only) throw Failure(CKPT_ERR_SYSTEM, "the store is read-only");
+    if (before_put) before_put(key);
     return MemoryStore::put_if(key, value, expected);
   }
   std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)> on_change) override {
@@ -28,6 +30,7 @@ class FlakyStore : public test::MemoryStore {
       if (!silent) on_change(entry);
     });
   }
+  std::function<void(const std::string& key)> before_put;  // set before anything is put
   std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false};
 };
 
@@ -37,6 +40,7 @@ class StorePollerTest : public ::testing::Test {
     poller_.emplace(store_, lease_ms,
                     StorePoller::Handlers{[this](const protocol::RootRead& read) { roots_.put(read); },
                                           [this](const protocol::LifeRead& read) { lives_.put(read); },
+                                          [this](const protocol::SeatsRead& read) { seats_.put(read); },
                                           [this](const auto& nodes) { nodes_.put(nodes); }},
                     silent_log());
   }
@@ -47,8 +51,26 @@ class StorePollerTest : public ::testing::Test {
   }
 
   FlakyStore store_;
+  std::atomic<bool> flag_{false};
   testing::Mailbox<protocol::RootRead> roots_;
   testing::Mailbox<protocol::LifeRead> lives_;
+  // The life's record, with seats that take three records.
+  static protocol::SwapLife life_with_seats(std::uint64_t incarnation, std::uint64_t expected_revision) {
+    std::vector<protocol::Seat> seats(2 * protocol::seats_per_record + 1);
+    for (std::size_t i = 0; i < seats.size(); ++i) {
+      const auto rank = static_cast<protocol::Rank>(i);
+      seats[i] = {rank, rank, 1, "", "model", "rank" + std::to_string(rank) + ".private"};
+    }
+    protocol::LifeRecord life;
+    life.incarnation = incarnation;
+    life.seats = protocol::name_of(incarnation, seats);
+    return {expected_revision, life, seats};
+  }
+  void wait_for_life(const protocol::LifeRecord& life) {
+    for (protocol::LifeRead read; read.record != life;) read = lives_.take();
+  }
+
+  testing::Mailbox<protocol::SeatsRead> seats_;
   testing::Mailbox<std::vector<coord::NodeEntry>> nodes_;
   std::optional<StorePoller> poller_;
 };
@@ -75,6 +97,79 @@ TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
     read = lives_.take();
     EXPECT_TRUE(read.revision == 0 || read.record == life);
   }
+}
+
+TEST_F(StorePollerTest, SeatsAreWrittenBeforeTheRecordThatNamesThemAndComeBack) {
+  store_.before_put = [this](const std::string& key) {
+    if (key == "life" && store_.keys("seats/").size() != 3) flag_ = true;
+  };
+  start();
+  const auto swap = life_with_seats(1, 0);
+  poller_->swap(swap);
+  wait_for_life(swap.record);
+  EXPECT_FALSE(flag_) << "the life came first";
+  poller_->read(protocol::ReadSeats{swap.record.seats});
+  const auto read = seats_.take();
+  EXPECT_EQ(read.name, swap.record.seats);
+  EXPECT_EQ(read.seats, swap.seats);
+}
+
+TEST_F(StorePollerTest, ARecordWhoseSeatsCannotAllBeWrittenIsNotWritten) {
+  flag_ = true;
+  store_.before_put = [this](const std::string& key) {
+    if (flag_ && key.ends_with(".1")) throw Failure(CKPT_ERR_SYSTEM, "the store is full");
+  };
+  start();
+  const auto swap = life_with_seats(1, 0);
+  poller_->swap(swap);
+  ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
+  flag_ = false;
+  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  next_root_that([](const auto& read) { return read.revision == 1; });
+  EXPECT_EQ(store_.get("life"), std::nullopt);
+  poller_->swap(swap);  // with those that are there already
+  wait_for_life(swap.record);
+  EXPECT_EQ(store_.keys("seats/").size(), 3u);
+}
+
+TEST_F(StorePollerTest, TheRootRenewsItsRecordWhileSeatsAreWritten) {
+  store_.before_put = [this](const std::string& key) {
+    if (key.ends_with(".0")) poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+    if (key.ends_with(".1")) flag_ = store_.get("root").has_value();
+  };
+  start();
+  const auto swap = life_with_seats(1, 0);
+  poller_->swap(swap);
+  wait_for_life(swap.record);
+  EXPECT_TRUE(flag_);
+}
+
+TEST_F(StorePollerTest, SeatsOfEarlierLivesAreRemovedAndNoOthers) {
+  start();
+  const auto first = life_with_seats(1, 0), second = life_with_seats(2, 1);
+  poller_->swap(first);
+  wait_for_life(first.record);
+  poller_->swap(second);
+  wait_for_life(second.record);
+  ASSERT_EQ(store_.keys("seats/").size(), 6u);
+  poller_->remove(protocol::RemoveSeats{2});
+  ASSERT_TRUE(testing::eventually([&] { return store_.keys("seats/").size() == 3; }));
+  poller_->read(protocol::ReadSeats{second.record.seats});
+  EXPECT_EQ(seats_.take().seats, second.seats);
+}
+
+TEST_F(StorePollerTest, SeatsThatVanishedAreTroubleUnlessALaterLifeHasBegun) {
+  start();
+  const auto first = life_with_seats(1, 0), second = life_with_seats(2, 1);
+  poller_->swap(first);
+  wait_for_life(first.record);
+  poller_->read(protocol::ReadSeats{second.record.seats});  // as somebody may who knows an older record
+  poller_->read(protocol::ReadSeats{first.record.seats});
+  EXPECT_EQ(seats_.take().name, first.record.seats);
+  EXPECT_EQ(poller_->trouble(), "");
+  store_.remove(seats_key(first.record.seats, 1));
+  poller_->read(protocol::ReadSeats{first.record.seats});
+  ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
 }
 
 TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {

@@ -29,7 +29,9 @@ class MemoryStore : public coord::Store {
     if ((found == entries_.end() ? 0 : found->second.revision) != expected) return std::nullopt;
     const coord::Entry entry{key, value, expected + 1};
     entries_.insert_or_assign(key, entry);
-    for (const Watching* watch : watches_) watch->on_change(entry);
+    if (key < coord::untold_from) {
+      for (const Watching* watch : watches_) watch->on_change(entry);
+    }
     return expected + 1;
   }
   std::vector<coord::Entry> list(const std::string& prefix) override {
@@ -38,6 +40,16 @@ class MemoryStore : public coord::Store {
     for (const auto& [key, entry] : entries_)
       if (key.starts_with(prefix)) found.push_back(entry);
     return found;
+  }
+  std::vector<std::string> keys(const std::string& prefix) override {
+    std::vector<std::string> found;
+    for (const coord::Entry& entry : list(prefix)) found.push_back(entry.key);
+    return found;
+  }
+  void remove(const std::string& key) override {
+    const std::lock_guard lock(mutex_);
+    check(key);
+    entries_.erase(key);
   }
   // Tells on the thread that writes.
   std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)> on_change) override {

@@ -55,6 +55,8 @@ class Memory : public Backend {
       return store.put_if(key, value, expected);
     }
     std::vector<Entry> list(const std::string& prefix) override { return store.list(prefix); }
+    std::vector<std::string> keys(const std::string& prefix) override { return store.keys(prefix); }
+    void remove(const std::string& key) override { store.remove(key); }
     std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override {
       return store.watch(std::move(on_change));
     }
@@ -131,6 +133,24 @@ TEST_P(StoreConformance, ListIsByPrefixAndInOrder) {
   EXPECT_EQ(store_->list("").size(), 4u);
 }
 
+TEST_P(StoreConformance, KeysAreThoseOfTheListWithoutTheirValues) {
+  for (const char* key : {"seats/2", "seats/1", "seatsX", "root"}) ASSERT_TRUE(store_->put_if(key, key, 0));
+  EXPECT_EQ(store_->keys("seats/"), (std::vector<std::string>{"seats/1", "seats/2"}));
+  EXPECT_EQ(store_->keys("").size(), 4u);
+  EXPECT_TRUE(store_->keys("nodes/").empty());
+}
+
+TEST_P(StoreConformance, WhatWasRemovedIsNotThereAndCanBeMadeAgain) {
+  for (const char* key : {"seats/1", "seats/2"}) ASSERT_TRUE(store_->put_if(key, key, 0));
+  store_->remove("seats/1");
+  store_->remove("seats/1");
+  store_->remove("seats/3");
+  EXPECT_EQ(store_->get("seats/1"), std::nullopt);
+  EXPECT_EQ(store_->keys(""), std::vector<std::string>{"seats/2"});
+  EXPECT_TRUE(store_->put_if("seats/1", "again", 0));
+  EXPECT_EQ(backend_->open()->get("seats/1")->value, "again");
+}
+
 TEST_P(StoreConformance, ValuesAreBytes) {
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
@@ -155,6 +175,7 @@ TEST_P(StoreConformance, KeysThatCouldLeaveTheStoreAreRefused) {
   for (const char* key : {"", "/", "../x", "a/../b", "a//b", "/etc/x", "a/", ".hidden", "a b", "a\n"}) {
     EXPECT_THROW(store_->put_if(key, "value", 0), Failure) << key;
     EXPECT_THROW(store_->get(key), Failure) << key;
+    EXPECT_THROW(store_->remove(key), Failure) << key;
   }
 }
 
@@ -188,6 +209,18 @@ TEST_P(StoreConformance, WhoeverCanWatchIsToldTheLastOfEveryonesChanges) {
   EXPECT_TRUE(told.becomes("nodes/a", "50"));
   ASSERT_TRUE(store_->put_if("before", "new", store_->get("before")->revision));
   EXPECT_TRUE(told.becomes("before", "new"));
+}
+
+TEST_P(StoreConformance, AWatchTellsNothingOfWhatIsLong) {
+  test::Told told;
+  ASSERT_TRUE(store_->put_if("seats/1", "long", 0));
+  const auto watch = store_->watch(told.listener());
+  if (watch == nullptr) return;
+  ASSERT_TRUE(store_->put_if("seats/2", "long", 0));
+  store_->remove("seats/1");
+  ASSERT_TRUE(store_->put_if("root", "last", 0));
+  ASSERT_TRUE(told.becomes("root", "last"));
+  EXPECT_EQ(told.count(), 1u);
 }
 
 TEST_P(StoreConformance, AWatchThatIsGoneTellsNothing) {

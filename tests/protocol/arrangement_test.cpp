@@ -20,7 +20,7 @@ std::string all_one(Rank) { return "model"; }
 std::vector<Seat> seats(Rank ranks, std::string (*shard)(Rank), Rank ranks_per_node = 1) {
   std::vector<Seat> list;
   for (Rank rank = 0; rank < ranks; ++rank)
-    list.push_back({rank, rank / ranks_per_node, "", shard(rank), private_shard(rank)});
+    list.push_back({rank, rank / ranks_per_node, 0, "", shard(rank), private_shard(rank)});
   return list;
 }
 

@@ -13,6 +13,7 @@
 
 #include "protocol/node.hpp"
 #include "protocol/parity.hpp"
+#include "protocol/seating.hpp"
 
 namespace ckpt::protocol {
 
@@ -85,6 +86,7 @@ class Cluster {
     failed.clear();
     root_ = {};
     life_ = {};
+    seats.clear();
     root_revision_ = life_revision_ = 0;
     for (NodeId node = 0; node < nodes; ++node) boot(node);
     advance(100);
@@ -190,7 +192,11 @@ class Cluster {
   std::map<Rank, Version> commits;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
-  bool swapping = true;  // false: changes of the life record stay under way
+  std::map<SeatsName, std::vector<Seat>> seats;  // in the store
+  bool reading_seats = true;                     // false: they are not told
+  int seats_asked = 0;
+  Seating seating() const { return Seating(life_.seats.life, seats.at(life_.seats)); }
+  bool swapping = true;  // false: changes of the life record stay under way, their seats being written
   std::vector<std::pair<NodeId, SwapLife>> held_swaps;
   void release_swaps() {
     swapping = true;
@@ -282,7 +288,16 @@ class Cluster {
       if (node != from) feed(node, RootRead{root_revision_, root_});
     }
   }
+  void carry_out(NodeId from, ReadSeats& read) {
+    ++seats_asked;
+    if (reading_seats)
+      feed(from, SeatsRead{read.name, seats.contains(read.name) ? seats.at(read.name) : std::vector<Seat>()});
+  }
+  void carry_out(NodeId, RemoveSeats& removal) {
+    std::erase_if(seats, [&](const auto& entry) { return entry.first.life < removal.before_life; });
+  }
   void carry_out(NodeId from, SwapLife& swap) {
+    if (!swap.seats.empty()) seats[swap.record.seats] = swap.seats;
     if (!swapping) {
       held_swaps.push_back({from, swap});
       return;

@@ -8,7 +8,7 @@
 namespace ckpt::protocol {
 namespace {
 
-Seat seat(NodeId node, const std::string& domain = "") { return {node, node, domain, "main", "private"}; }
+Seat seat(NodeId node, const std::string& domain = "") { return {node, node, 100 + node, domain, "main", "private"}; }
 Standby standby(NodeId node, const std::string& domain = "") { return {{node, 100 + node}, domain}; }
 
 TEST(ChoosingStandIns, GivesEveryLostNodeOneAsLongAsThereAreSome) {
@@ -58,9 +58,10 @@ std::vector<std::string> names(const LifePlaces::Tasks& tasks, bool Role::*does)
 
 TEST(LifePlaces, AreTheStandInsWhileItIsThereAndTheMembersAgainAfterwards) {
   LifeRecord life;
-  for (Rank rank = 0; rank < 4; ++rank) life.seats.push_back({rank, rank, "", main_shard(rank), private_shard(rank)});
+  std::vector<Seat> seats;
+  for (Rank rank = 0; rank < 4; ++rank) seats.push_back({rank, rank, 100, "", main_shard(rank), private_shard(rank)});
   life.protection = placement::Protection::of_copies(2);
-  LifePlaces places(life);
+  LifePlaces places(life, Seating(1, seats));
   const auto held = names(places.own_of(2), &Role::holds), captured = names(places.own_of(2), &Role::captures);
   ASSERT_EQ(held.size(), 4u);
   places.stand_in({{2, {9, 109}}});

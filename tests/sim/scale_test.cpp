@@ -59,6 +59,14 @@ TEST(Scale, TheRootsWordsOnSharedShardsGrowAsReportsOfThemDo) {
   EXPECT_LE(many.restart_bytes_root / (64. * 64 * 64), few.restart_bytes_root / (16. * 16 * 16));
 }
 
+// What is in proportion to the nodes is in as many records as it takes.
+TEST(Scale, NoRecordOfTheStoreGrowsWithTheNodes) {
+  const ScaleResult few = run(1100);
+  const ScaleResult many = run(2200);
+  EXPECT_GT(few.record_bytes, 0u);
+  EXPECT_LE(static_cast<double>(many.record_bytes), 1.1 * static_cast<double>(few.record_bytes));  // longer numbers
+}
+
 // Two copies of every shard: the piece goes to the partner, and the news of it to the root and back.
 TEST(Scale, ACommitTakesSixHops) { EXPECT_EQ(run(16).hops, 6); }
 

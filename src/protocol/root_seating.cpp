@@ -1,0 +1,47 @@
+// What the root knows of who sits where: it wrote that itself, or reads it from the store.
+#include <algorithm>
+#include <utility>
+
+#include "protocol/root.hpp"
+
+namespace ckpt::protocol {
+
+void Root::on(const SeatsRead& read) {
+  if (life_ && read.name == life_->seats && is_named(read.name, read.seats)) seat({read.name.life, read.seats});
+}
+
+// Asks again after a while: what it asked for may have been removed for a life that it has yet to hear of.
+bool Root::settle_seating(TimeMs now, Effects& effects) {
+  if (seating_.name() == life_->seats) return true;
+  if (drafted_.name() == life_->seats) {
+    seat(std::exchange(drafted_, {}));
+    effects.push_back(RemoveSeats{life_->seats.life});
+    return true;
+  }
+  if (!seats_asked_at_ || now - *seats_asked_at_ >= config_.lease_ms) {
+    seats_asked_at_ = now;
+    effects.push_back(ReadSeats{life_->seats});
+  }
+  return false;
+}
+
+void Root::seat(Seating seating) {
+  note_released(seating.members());
+  seating_ = std::move(seating);
+  seats_asked_at_.reset();
+}
+
+// The ranks as they sit now, by rank. `cuts` of the version that they restore, by shard.
+std::vector<Seat> Root::seats_now(const std::vector<Cut>& cuts) const {
+  std::vector<Seat> seats;
+  seats.reserve(bindings_.size());
+  for (const auto& [rank, binding] : bindings_) {
+    const Report& report = peers_.at(binding.node).report;
+    const Cut* cut = find_cut(cuts, binding.rank.main_shard);
+    seats.push_back({rank, binding.node, report.arena_id, report.domain, binding.rank.main_shard,
+                     binding.rank.private_shard, cut == nullptr ? 1 : cut->of});
+  }
+  return seats;
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,60 @@
+// How long a record of the store is, as agents write it: JSON, without the escapes that names do not need. Pure.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "agent/fields.hpp"
+
+namespace ckpt::sim {
+
+class RecordSize {
+ public:
+  template <class Record>
+  static std::uint64_t of(const Record& record) {
+    RecordSize size;
+    agent::visit_fields(size, record);
+    return size.bytes_;
+  }
+
+  // For visit_fields.
+  template <class T>
+  void field(const char* name, const T& value) {
+    bytes_ += std::string_view(name).size() + 4;  // its quotes, colon and comma
+    add(value);
+  }
+  void shard(const char* name, const std::string& shard) { field(name, shard); }
+
+ private:
+  template <class T>
+  void add(const T& value) {
+    if constexpr (std::integral<T>) {
+      bytes_ += std::to_string(value).size();
+    } else if constexpr (std::is_enum_v<T>) {
+      bytes_ += 12;
+    } else {
+      bytes_ += 2;
+      agent::visit_fields(*this, value);
+    }
+  }
+  void add(const std::string& text) { bytes_ += text.size() + 2; }
+  void add(const Version& version) {
+    field("incarnation", version.incarnation());
+    field("iteration", version.iteration());
+  }
+  void add(const std::optional<placement::Strategy>&) { bytes_ += 16; }
+  void add(const placement::Protection&) { bytes_ += 32; }
+  template <class T>
+  void add(const std::vector<T>& list) {
+    for (const T& item : list) add(item);
+    bytes_ += list.size() + 2;
+  }
+
+  std::uint64_t bytes_ = 2;
+};
+
+}  // namespace ckpt::sim
