@@ -13,7 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int retry_interval_ms = 200;
+constexpr int first_pause_ms = 200;
+constexpr int longest_pause_ms = 2000;
 
 }  // namespace
 
@@ -32,19 +33,22 @@ EtcdWatch::~EtcdWatch() {
 }
 
 void EtcdWatch::run() {
-  while (!stop_) {
+  for (int pause_ms = first_pause_ms; !stop_; pause_ms = std::min(2 * pause_ms, longest_pause_ms)) {
+    heard_ = false;
     try {
       if (next_revision_ == 0) tell_all();
       follow();
     } catch (const std::exception&) {
       // Whoever watches reads now and then, too, and is told then what is wrong.
     }
-    if (!stop_) stream_.pause(retry_interval_ms);
+    if (heard_) pause_ms = first_pause_ms;
+    if (!stop_) stream_.pause(pause_ms);
   }
 }
 
 void EtcdWatch::tell_all() {
   const EtcdStore::Content content = EtcdStore(client_, prefix_).told_content();
+  heard_ = true;
   std::set<std::string> gone = there_;
   for (const Entry& entry : content.entries) {
     gone.erase(entry.key);
@@ -80,6 +84,7 @@ void EtcdWatch::take(const json& message) {
     next_revision_ = 0;
     throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back: it was restored from an older state");
   }
+  heard_ = true;
   for (const json& event : field(message, "events")) {
     Entry entry = entry_of(field(event, "kv"), prefix_);
     next_revision_ = std::max(next_revision_, entry.revision + 1);

@@ -2,7 +2,8 @@
 //
 // Owns a thread, on which it tells. When the stream ends, the next one begins where it stopped, at another member if
 // need be, so that no last change of a key is missed. Where etcd cannot go on from there, since it has forgotten what
-// came between or was restored from an older state, everything is told anew, and what has gone as removed.
+// came between or was restored from an older state, everything is told anew, and what has gone as removed. While nobody
+// answers it tries less and less often.
 #pragma once
 
 #include <atomic>
@@ -37,6 +38,7 @@ class EtcdWatch : public Watch {
   HttpStream stream_;
   std::uint64_t next_revision_ = 0;  // of what was not told yet; 0: everything is to be told
   std::set<std::string> there_;      // keys, as far as was told
+  bool heard_ = false;               // anything since the last pause
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -3,11 +3,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 
 #include "base/clock.hpp"
+#include "base/unique_fd.hpp"
 #include "coord/open_store.hpp"
 #include "etcd_server.hpp"
 #include "support.hpp"
@@ -117,6 +121,27 @@ TEST(EtcdStore, AWatchTellsWhatAServerHasAfterItWasRestoredFromAnOlderState) {
   EXPECT_TRUE(told.is_removed("other"));
   put(*store, "key", "newer");
   EXPECT_TRUE(told.becomes("key", "newer"));
+}
+
+TEST(EtcdStore, AWatchThatNobodyAnswersTriesLessAndLessOften) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(listener.get(), 16), 0);
+  ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const auto store = open_store({"etcd://127.0.0.1:" + std::to_string(ntohs(address.sin_port))}, "job");
+  const auto watch = store->watch([](const Entry&) {});
+  std::vector<Clock::time_point> tries;
+  while (tries.size() < 5) {
+    pollfd waiting{listener.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&waiting, 1, 30'000), 1);
+    const UniqueFd connection(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    tries.push_back(Clock::now());
+  }
+  EXPECT_GE(tries.back() - tries.front(), std::chrono::milliseconds(200 + 400 + 800 + 1600));
 }
 
 TEST(EtcdStore, AWatchMovesOnWithTheCalls) {
