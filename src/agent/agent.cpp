@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <mutex>
 
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
@@ -68,8 +69,12 @@ struct Agent::Parts {
   explicit Parts(AgentSetup agent_setup);
   ~Parts();
 
-  void ask_to_stop(const std::string& why) {
+  void ask_to_stop(EndReason reason, const std::string& why) {
     setup.log->info("the agent ends: {}", why);
+    if (reason == EndReason::replaced) {
+      const std::lock_guard lock(mutex);
+      replaced = why;
+    }
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = ::write(stop.get(), &one, sizeof(one));
   }
@@ -78,6 +83,8 @@ struct Agent::Parts {
 
   AgentSetup setup;
   const Options& options = setup.options;
+  std::mutex mutex;
+  std::string replaced;  // with the mutex
   UniqueFd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   arena::NodeArena arena;
   const std::uint64_t agent_id = start_id();
@@ -101,7 +108,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
       node_id(coord::node_id(*setup.store, options.node)),
       scheduler(options, arena.directory(), trace),
       driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
-              [this](const std::string& why) { ask_to_stop(why); }, setup.sources},
+              [this](EndReason reason, const std::string& why) { ask_to_stop(reason, why); }, setup.sources},
              node_id, agent_id) {
   const std::string token = find_token(options, *setup.store);
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());
@@ -150,5 +157,9 @@ void Agent::Parts::join_job() {
 Agent::Agent(AgentSetup setup) : parts_(std::make_unique<Parts>(std::move(setup))) {}
 Agent::~Agent() = default;
 int Agent::stop_fd() const { return parts_->stop.get(); }
+std::string Agent::replaced() const {
+  const std::lock_guard lock(parts_->mutex);
+  return parts_->replaced;
+}
 
 }  // namespace ckpt::agent

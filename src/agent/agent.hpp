@@ -36,6 +36,8 @@ class Agent {
 
   // Readable once the agent should be destroyed: somebody asked it to stop, or another agent serves the node.
   int stop_fd() const;
+  // By then: that another agent serves the node, in a sentence; "" where it was asked to stop.
+  std::string replaced() const;
 
  private:
   struct Parts;

@@ -372,9 +372,10 @@ void Driver::take_nodes(const std::vector<coord::NodeEntry>& nodes) {
   for (const coord::NodeEntry& node : nodes) {
     if (node.id == id_) {
       if (node.agent_id == agent_id_) continue;
-      return parts_.stop_agent("node " + node.name + " is now served by another agent (process " +
-                               std::to_string(node.pid) +
-                               "), so this one ends; give each machine a node name of its own");
+      return parts_.stop_agent(EndReason::replaced,
+                               "node " + node.name + " is now served by another agent (process " +
+                                   std::to_string(node.pid) +
+                                   "), so this one ends; give each machine a node name of its own");
     }
     if (nodes_.contains(node.id) && nodes_.at(node.id) == node) continue;
     nodes_[node.id] = node;
@@ -427,7 +428,7 @@ void Driver::stop(Respond respond) {
       chronicle_.note(failure.what());  // trainers will start another agent
     }
     respond({});
-    parts_.stop_agent("it was asked to");
+    parts_.stop_agent(EndReason::asked, "it was asked to");
   });
 }
 

@@ -34,6 +34,9 @@ namespace ckpt::agent {
 
 class StorePoller;
 
+// Why the agent is to end: somebody asked it to, or another one serves its node now.
+enum class EndReason { asked, replaced };
+
 class Driver : public TrainerRequests {
  public:
   // All outlive the driver.
@@ -47,8 +50,8 @@ class Driver : public TrainerRequests {
     Scheduler& scheduler;
     Trace& trace;
     Log log;
-    std::function<void(const std::string& why)> stop_agent;  // any thread
-    std::vector<persist::SourceFactory> sources = {};        // besides storage
+    std::function<void(EndReason, const std::string& why)> stop_agent;  // any thread
+    std::vector<persist::SourceFactory> sources = {};                   // besides storage
   };
   Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id);
   ~Driver() override;

@@ -114,7 +114,10 @@ int serve(const Options& options, Herald herald) {
     while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
     }
     log->info("ending");
-    return 0;
+    const std::string replaced = agent.replaced();
+    if (replaced.empty()) return 0;
+    herald.failed(agent_exists_status, replaced);
+    return agent_exists_status;
   } catch (const std::exception& failure) {
     // What another agent holds has its log, too: this one has no business in it.
     const auto* refused = dynamic_cast<const Failure*>(&failure);

@@ -80,7 +80,8 @@ std::string segments_table(const json& segments) {
 std::string agent_text(const json& agent) {
   std::string text = "node " + text_of(agent.at("node")) + " of job " + text_of(agent.at("job")) + ": agent " +
                      agent.at("pid").dump() + ", led by node " + text_of(agent.at("root")) + ", epoch " +
-                     agent.at("epoch").dump() + (agent.at("standby") == true ? ", stands by" : "") + "\n";
+                     agent.at("epoch").dump() +
+                     (agent.at("standby") == true && agent.at("ranks").empty() ? ", stands by" : "") + "\n";
   text += "  " + decision_text(agent) + "  " + committed_text(agent);
   if (!agent.at("alarm").get<std::string>().empty()) text += "  ALARM: " + text_of(agent.at("alarm")) + "\n";
   if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())

@@ -255,6 +255,7 @@ TEST(Agent, AnAgentWhoseNodeIsServedElsewhereEnds) {
     if (key == "arena_dir") value = cluster.path() + "/other";
   Agent second(standard_setup(parse_options(Reader::agent, elsewhere, nullptr), silent_log()));
   EXPECT_TRUE(cluster.asked_to_stop("a"));
+  EXPECT_THAT(cluster.agent("a").replaced(), HasSubstr("served by another agent"));
 }
 
 TEST(Agent, AnotherJobsSocketSaysSo) {
@@ -426,6 +427,7 @@ TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
   cluster.start("a");
   EXPECT_EQ(cluster.ask("a", {{"type", "stop"}}).at("status"), CKPT_OK);
   EXPECT_TRUE(cluster.asked_to_stop("a"));
+  EXPECT_EQ(cluster.agent("a").replaced(), "");
   cluster.stop("a");
   EXPECT_TRUE(std::filesystem::exists(cluster.node_dir("a") + "/node"));
 }

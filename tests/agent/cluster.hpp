@@ -54,6 +54,7 @@ class Cluster {
     agents_[node] = std::make_unique<Agent>(std::move(setup));
   }
   void stop(const std::string& node) { agents_.erase(node); }
+  const Agent& agent(const std::string& node) const { return *agents_.at(node); }
   bool asked_to_stop(const std::string& node) {
     pollfd entry{agents_.at(node)->stop_fd(), POLLIN, 0};
     return ::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) > 0;

@@ -143,6 +143,18 @@ TEST_F(ProcessTest, TheNodesAgentEndsCleanlyWhenTold) {
   EXPECT_FALSE(std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"));
 }
 
+TEST_F(ProcessTest, AnAgentWhoseNodeIsServedElsewhereEndsWithAStatusAndASentenceThatSayIt) {
+  auto words = testing::agent_words(cluster_, "a");
+  auto first = testing::spawn(words);
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
+  for (std::string& word : words)
+    if (word.starts_with("arena_dir=")) word = "arena_dir=" + cluster_.path() + "/other";
+  auto second = testing::spawn(words);
+  const int status = first.process.wait();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == agent_exists_status) << status;
+  EXPECT_THAT(testing::read_all(first.errors), HasSubstr("now served by another agent"));
+}
+
 TEST_F(ProcessTest, DetachReturnsOnceTrainersCanConnect) {
   auto words = testing::agent_words(cluster_, "a");
   words.push_back("--detach");

@@ -23,11 +23,14 @@ def start_standby(cluster, name: str = "spare") -> None:
     subprocess.run([build_file_of("ckptd"), "--detach", "--standby", *keys], check=True, timeout=DEADLINE_S)
 
 
-def status(cluster, node: str) -> dict:
-    command = [BUILD / "bin" / "ckptctl", "status", "--json", "--job", cluster.job, "--node", node]
+def status_text(cluster, node: str, *options: str) -> str:
+    command = [BUILD / "bin" / "ckptctl", "status", *options, "--job", cluster.job, "--node", node]
     command += ["--arena-dir", cluster.arena]
-    asked = subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
-    return json.loads(asked.stdout)["agents"][0]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE_S).stdout
+
+
+def status(cluster, node: str) -> dict:
+    return json.loads(status_text(cluster, node, "--json"))["agents"][0]
 
 
 def await_status(cluster, node: str, is_so) -> dict:
@@ -71,6 +74,7 @@ def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locall
     leader = await_status(cluster, "n0", lambda agent: agent["root"] in NODES)["root"]
     lost = leader if leads else next(node for node in NODES if node != leader)
     rank, other = NODES.index(lost), next(node for node in NODES if node != lost)
+    assert "stands by" in status_text(cluster, "spare")
     job.lose(rank)
     agent = await_status(cluster, other, replaced(lost))
     assert agent["highest_commit"]["iteration"] == 1
@@ -88,6 +92,7 @@ def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locall
     assert [start.iteration for start in starts] == [1] * RANKS
     assert [start.main_tier for start in starts] == [Tier.LOCAL] * RANKS
     assert states == [content(f"rank{rank}", 1) for rank in range(RANKS)]
+    assert "stands by" not in status_text(cluster, "spare")
 
     def commit(engine) -> None:
         ticket = engine.snapshot(2)
