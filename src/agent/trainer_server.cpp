@@ -43,7 +43,7 @@ std::string text(const json& request, const char* key) {
 }
 
 std::string shard_name(const json& request, const char* key) {
-  const std::string name = text(request, key);
+  std::string name = text(request, key);
   if (!is_plain_name(name) || protocol::is_reserved(name))
     refuse("\"" + name +
            "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ - that do not begin with parity.");
@@ -311,9 +311,11 @@ Respond TrainerServer::respond_to(Connection& connection) {
 }
 
 void TrainerServer::deliver() {
-  for (auto& [id, reply] : outbox_->take())
-    for (Connection& connection : connections_)
-      if (connection.id == id) answer(connection, std::move(reply));
+  for (auto& [id, reply] : outbox_->take()) {
+    const auto asker = std::find_if(connections_.begin(), connections_.end(),
+                                    [id = id](const Connection& connection) { return connection.id == id; });
+    if (asker != connections_.end()) answer(*asker, std::move(reply));  // else it is gone
+  }
 }
 
 void TrainerServer::answer(Connection& connection, Reply reply) {

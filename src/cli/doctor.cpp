@@ -63,9 +63,9 @@ Finding agent_finding(const std::string& subject, const std::string& bytes, cons
   const std::string text = "agent " + status.at("pid").dump() + " answers, " + bytes;
   if (const std::string trouble = status.value("coordination_trouble", ""); !trouble.empty())
     return {Health::bad, subject, text + "; no restore is decided: " + trouble};
-  if (const nlohmann::json storage = status.value("storage", nlohmann::json(nullptr));
-      !storage.is_null() && storage.at("trouble") != "")
-    return {Health::bad, subject, text + "; storage fails: " + storage.at("trouble").get<std::string>()};
+  const nlohmann::json storage = status.value("storage", nlohmann::json(nullptr));
+  if (const std::string trouble = storage.is_null() ? "" : storage.value("trouble", ""); !trouble.empty())
+    return {Health::bad, subject, text + "; storage fails: " + trouble};
   if (const std::string alarm = status.at("alarm"); !alarm.empty()) return {Health::bad, subject, text + "; " + alarm};
   const bool has_copies = status.at("copies_now") >= status.at("copies");
   const bool has_parity = status.at("parity_now") >= status.at("parity");

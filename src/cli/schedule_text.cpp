@@ -86,7 +86,7 @@ std::string plan_text(const json& plan) {
 }
 
 std::string state_text(const json& schedule) {
-  const std::string state = words(schedule, "state");
+  std::string state = words(schedule, "state");
   if (state == "idle spans") return "chunks leave in idle spans";
   if (state == "at once") return "chunks leave at once";
   if (state != "learning") return state;
