@@ -1,0 +1,55 @@
+// In which order the members of a group send their pieces to each other: GEMINI's chunks (SOSP'23, section 5.2) where
+// every member both sends and receives. What each member issues follows from the pieces' lengths alone, so that sends
+// and receives meet without a word between the members. Pure.
+//
+// Exchanges go in steps. In step k each member sends the k-th chunk of its piece to every other member and receives the
+// k-th chunks of theirs, all at once: no member waits for one that waits for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ckpt::schedule {
+
+struct ExchangeRequest {
+  std::vector<std::uint64_t> lengths_bytes;   // of each member's piece
+  std::uint64_t reserved_bytes = 128u << 20;  // R: of each member, for what it sends and what it receives
+  std::uint32_t buffers = 4;                  // p: steps that may be under way
+  std::uint64_t grain_bytes = 64u << 10;      // chunks are cut at multiples of it
+};
+
+struct ExchangeTransfer {
+  bool is_send = false;
+  std::uint32_t peer = 0;
+  std::uint64_t first_byte = 0;  // of the sender's piece
+  std::uint64_t size_bytes = 0;
+  bool operator==(const ExchangeTransfer&) const = default;
+};
+
+class ExchangePlan {
+ public:
+  // Throws std::invalid_argument, in one sentence that names the value, unless there are members, buffers and grains,
+  // and the reserved memory has room for a grain in each place of every buffer.
+  explicit ExchangePlan(const ExchangeRequest& request);
+
+  std::uint32_t members() const { return static_cast<std::uint32_t>(lengths_bytes_.size()); }
+  // The same for all members.
+  std::uint64_t steps() const { return steps_; }
+  std::uint32_t buffers() const { return buffers_; }
+  // The size of all chunks but the last one of a piece.
+  std::uint64_t chunk_bytes() const { return chunk_bytes_; }
+  // Chunks that a member has in a step: its own, and those it receives.
+  std::uint32_t places() const { return members() == 1 ? 2 : members(); }
+  // What a member issues in a step. One that is alone sends to itself: that shows what the way can do.
+  std::vector<ExchangeTransfer> step(std::uint32_t member, std::uint64_t number) const;
+
+ private:
+  void add(std::vector<ExchangeTransfer>& transfers, bool is_send, std::uint32_t peer, std::uint32_t sender,
+           std::uint64_t number) const;
+
+  std::vector<std::uint64_t> lengths_bytes_;
+  std::uint32_t buffers_;
+  std::uint64_t chunk_bytes_ = 0, steps_ = 0;
+};
+
+}  // namespace ckpt::schedule
