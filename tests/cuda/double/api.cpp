@@ -17,6 +17,7 @@
 
 #include "control.h"
 #include "kernels.hpp"
+#include "launch.hpp"
 #include "memory.hpp"
 #include "streams.hpp"
 
@@ -580,3 +581,17 @@ EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queu
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
 EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }
+
+// ---- What other stand-ins can do ----
+
+CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
+  Stream* const found = driver().streams.find(stream);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  driver().streams.enqueue(*found, {CKPT_DOUBLE_KERNEL, std::move(kernel), nullptr});
+  return now_or_dead();
+}
+std::byte* cuda_double::bytes_at(const void* address, std::size_t size_bytes) {
+  if (!driver().memory.allocated(reinterpret_cast<CUdeviceptr>(address), size_bytes)) return nullptr;
+  return static_cast<std::byte*>(driver().memory.bytes_at(const_cast<void*>(address)));
+}
+bool cuda_double::dead() { return driver().streams.death() != 0; }

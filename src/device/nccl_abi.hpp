@@ -1,0 +1,66 @@
+// The part of NCCL's C interface that is used here, as its header has declared it since version 2.18: numbers and
+// layouts are NCCL's ABI, to which later versions only append. NCCL's own header would bring that of the CUDA runtime,
+// and ask for NCCL where this is built.
+#pragma once
+
+#include <cuda.h>
+
+#include <climits>
+#include <cstddef>
+
+namespace ckpt::device::nccl {
+
+inline constexpr int version_min = 21800;  // major * 10000 + minor * 100 + patch
+
+struct Communicator;  // opaque
+
+// Whoever has it may become a rank of the communicator.
+struct UniqueId {
+  char internal[128];
+};
+
+enum Result : int {
+  success = 0,
+  unhandled_cuda_error = 1,
+  system_error = 2,
+  internal_error = 3,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6,
+  in_progress = 7,
+};
+
+enum DataType : int { uint8 = 1 };
+
+inline constexpr int undefined = INT_MIN;
+
+// NCCL copies `size` bytes of it and takes its own defaults for what `version` did not have.
+struct Config {
+  std::size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = version_min;
+  int blocking = undefined;
+  int cga_cluster_size = undefined;
+  int min_ctas = undefined;
+  int max_ctas = undefined;
+  const char* net_name = nullptr;
+  int split_share = undefined;
+  int unused = undefined;  // a field of later versions lies here
+};
+static_assert(sizeof(Config) == 48 && offsetof(Config, blocking) == 16 && offsetof(Config, max_ctas) == 28 &&
+              offsetof(Config, net_name) == 32 && offsetof(Config, split_share) == 40);
+
+using GetVersion = Result(int* version);
+using GetErrorString = const char*(Result result);
+using GetUniqueId = Result(UniqueId* id);
+using CommInitRankConfig = Result(Communicator** communicator, int ranks, UniqueId id, int rank, Config* config);
+using CommGetAsyncError = Result(Communicator* communicator, Result* error);
+using CommAbort = Result(Communicator* communicator);
+using GroupStart = Result();
+using GroupEnd = Result();
+using Send = Result(const void* data, std::size_t count, DataType type, int peer, Communicator* communicator,
+                    CUstream stream);
+using Recv = Result(void* data, std::size_t count, DataType type, int peer, Communicator* communicator,
+                    CUstream stream);
+
+}  // namespace ckpt::device::nccl

@@ -1,0 +1,56 @@
+// A communicator of our own, beside those of training: between the ranks that hold each other's copies.
+//
+// Non-blocking: nothing here waits for another rank but abort(), which has a deadline. It takes one block of the GPU's
+// (maxCTAs), for the network is slower than that. One thread uses it, the one that issues all that goes from this GPU
+// to others, with the GPU's context current.
+//
+// There is one way to end it, abort(), for one that hangs as for one that is idle: to finalize it needs the others.
+// NCCL's abort may hang itself; so a thread calls it that is left alone where it does.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "base/clock.hpp"
+#include "device/nccl_library.hpp"
+
+namespace ckpt::device {
+
+class NcclComm {
+ public:
+  struct Transfer {
+    enum class Kind { send, receive } kind;
+    int peer;
+    CUdeviceptr data;  // in this GPU's memory, and there until what was enqueued is done
+    std::size_t size_bytes;
+  };
+
+  // One of the ranks makes it, and tells the others. Throws Failure.
+  static nccl::UniqueId new_id();
+
+  // Begins to meet the other ranks. Throws Failure.
+  NcclComm(const nccl::UniqueId& id, int ranks, int rank);
+  // Aborts, and does not wait for that.
+  ~NcclComm();
+  NcclComm(const NcclComm&) = delete;
+  NcclComm& operator=(const NcclComm&) = delete;
+
+  // Whether what was begun last has been taken up: the ranks have met, or the transfers are on their stream (and not
+  // that they are done: an event recorded there from now on tells that). Throws Failure where anything went wrong,
+  // also with transfers of before; after that there is only abort().
+  bool ready() const;
+  // All at once, on `stream`: done when all are. ready() was true since the last call. Of two ranks each sends to the
+  // other in the order in which that one receives, in the same groups. Throws Failure.
+  void exchange(std::span<const Transfer> transfers, CUstream stream);
+
+  // Gives up what is under way, on this rank; what is enqueued ends by itself soon. False where NCCL did not come back
+  // in time: the GPU may go on reading and writing, for good.
+  bool abort(Deadline deadline);
+
+ private:
+  class Ending;
+  nccl::Communicator* comm_ = nullptr;  // null: abort() was called
+  std::shared_ptr<Ending> ending_;
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,18 @@
+// What the stand-in for libcuda.so.1 does for stand-ins of libraries that put work of their own onto streams.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace cuda_double {
+
+// Enqueues a kernel. It may take long, and returns soon once dead(); where that is so before it begins it never runs.
+__attribute__((visibility("default"))) CUresult launch(CUstream stream, std::function<void()> kernel);
+// Where the bytes are that a kernel sees at this address of device memory; null unless all of them are allocated.
+__attribute__((visibility("default"))) std::byte* bytes_at(const void* address, std::size_t size_bytes);
+// Whether the context has died.
+__attribute__((visibility("default"))) bool dead();
+
+}  // namespace cuda_double

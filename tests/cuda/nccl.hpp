@@ -1,0 +1,70 @@
+// What tests with NCCL share: the library that they are linked with is the stand-in (nccl_double/), or, where
+// LD_LIBRARY_PATH names its folder, NCCL itself.
+#pragma once
+
+#include "device/nccl_abi.hpp"
+#include "gpu.hpp"
+#include "nccl_double/control.h"
+
+namespace ckpt::testing_support {
+
+namespace nccl = device::nccl;
+
+extern "C" {
+nccl::GetVersion ncclGetVersion;
+nccl::GetErrorString ncclGetErrorString;
+nccl::GetUniqueId ncclGetUniqueId;
+nccl::CommInitRankConfig ncclCommInitRankConfig;
+nccl::CommGetAsyncError ncclCommGetAsyncError;
+nccl::CommAbort ncclCommAbort;
+nccl::GroupStart ncclGroupStart;
+nccl::GroupEnd ncclGroupEnd;
+nccl::Send ncclSend;
+nccl::Recv ncclRecv;
+}
+
+// The stand-in's buttons; those of NCCL itself are null.
+struct NcclButtons {
+#define CKPT_BUTTON(name)                                                                     \
+  decltype(&ckpt_nccl_double_##name) name = Buttons::find<decltype(ckpt_nccl_double_##name)>( \
+      "ckpt_nccl_"                                                                            \
+      "double_" #name)
+  CKPT_BUTTON(reset);
+  CKPT_BUTTON(hang);
+  CKPT_BUTTON(slow);
+  CKPT_BUTTON(hold_launches);
+  CKPT_BUTTON(hold_aborts);
+  CKPT_BUTTON(fail);
+  CKPT_BUTTON(die);
+  CKPT_BUTTON(version);
+  CKPT_BUTTON(communicators);
+  CKPT_BUTTON(groups);
+  CKPT_BUTTON(sent_bytes);
+  CKPT_BUTTON(mismatches);
+  CKPT_BUTTON(max_ctas);
+#undef CKPT_BUTTON
+};
+inline const NcclButtons& nccl_buttons() {
+  static const NcclButtons instance;
+  return instance;
+}
+
+class NcclTest : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    reset_nccl();
+    int version = 0;
+    ASSERT_EQ(ncclGetVersion(&version), nccl::success);  // which also makes the linker keep it
+  }
+  void TearDown() override {
+    reset_nccl();
+    GpuTest::TearDown();
+  }
+  static bool has_nccl_buttons() { return nccl_buttons().reset != nullptr; }
+  static void reset_nccl() {
+    if (has_nccl_buttons()) nccl_buttons().reset();
+  }
+};
+
+}  // namespace ckpt::testing_support

@@ -1,0 +1,82 @@
+// One rank of a communicator of the stand-in. Ranks meet, and groups get onto their stream, on a thread of its own,
+// as in NCCL when it does not block; what is on a stream runs on the stream's thread until it is done, or aborted, or
+// the GPU's context has died. An error does not end it, as with NCCL.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/nccl_abi.hpp"
+#include "link.hpp"
+
+namespace nccl_double {
+
+namespace nccl = ckpt::device::nccl;
+
+struct Operation {
+  bool is_send = false;
+  int peer = 0;
+  std::byte* data = nullptr;
+  std::size_t size_bytes = 0;
+};
+using Operations = std::vector<Operation>;
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  // Ranks that give the same name meet.
+  Communicator(std::string name, int ranks, int rank);
+  ~Communicator();
+  void begin();
+
+  int ranks() const { return ranks_; }
+  int rank() const { return rank_; }
+  nccl::Result state() const;
+  // One group at a time: after it the state is in_progress until it is on the stream.
+  void launch(Operations operations, CUstream stream);
+  // Returns when nothing of it runs any more.
+  void abort();
+  // For the others this rank is gone. Not before they have met, nor beside abort().
+  void die();
+
+ private:
+  void work();
+  void enqueue(std::function<void()> job);
+  void meet();
+  int connect_to(int peer) const;
+  void accept_others(int listener);
+  void run(const Operations& operations);
+  void post(const Operations& operations);
+  bool advance();
+  bool pause() const;
+  void wait_a_little() const;
+  bool stopped() const;
+  bool failed() const;
+  void fail(nccl::Result result);
+
+  const std::string name_;
+  const int ranks_, rank_;
+  std::atomic<bool> aborted_{false}, pending_{true};
+  std::atomic<nccl::Result> error_{nccl::success};
+
+  std::mutex running_;  // held by what runs on a stream
+  std::map<int, std::unique_ptr<Link>> links_;
+  Operations own_sends_, own_receives_;
+
+  std::mutex mutex_;  // for the jobs
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::thread thread_;
+};
+
+// All that were not aborted.
+std::vector<std::shared_ptr<Communicator>> communicators();
+
+}  // namespace nccl_double

@@ -1,0 +1,43 @@
+/* What tests can do to the stand-in for libnccl.so.2, beside calling it: make rare days happen on command, to ranks of
+ * this process. Exported by the stand-in alone; a test finds these with dlsym() and skips what needs them where NCCL
+ * itself is loaded. `rank` is that within its communicator, -1 all of them; what is set holds for communicators that
+ * are there and for those that will be. */
+#ifndef CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
+#define CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* As at start: nothing hangs, waits or fails. */
+void ckpt_nccl_double_reset(void);
+/* What the rank has on its stream gets no further, or goes on. */
+void ckpt_nccl_double_hang(int rank, int on);
+/* How long the rank waits before each byte range that it sends or receives begins. */
+void ckpt_nccl_double_slow(int rank, uint64_t pause_us);
+/* Groups stay in progress and do not get onto their stream, or do. */
+void ckpt_nccl_double_hold_launches(int on);
+/* ncclCommAbort() does not come back, or does. */
+void ckpt_nccl_double_hold_aborts(int on);
+/* The rank's communicators have an asynchronous error (an ncclResult_t), and get no further. */
+void ckpt_nccl_double_fail(int rank, int result);
+/* The rank's communicators are gone for the others, as if its process had died. */
+void ckpt_nccl_double_die(int rank);
+/* What ncclGetVersion() says; 0: the truth. */
+void ckpt_nccl_double_version(int version);
+/* Communicators that were not ended; groups that were put onto a stream; bytes that they send; receives that met a send
+ * of another size, since the start. */
+uint64_t ckpt_nccl_double_communicators(void);
+uint64_t ckpt_nccl_double_groups(void);
+uint64_t ckpt_nccl_double_sent_bytes(void);
+uint64_t ckpt_nccl_double_mismatches(void);
+/* maxCTAs of the communicator made last. */
+int ckpt_nccl_double_max_ctas(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
