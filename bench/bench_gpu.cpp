@@ -2,6 +2,9 @@
 // of the link. Both sides take turns in one process, into the same memory; medians are compared. The state is one large
 // tensor, and GPT-2's tensor list with as many layers as fill the size.
 //
+// The device path, as far as one GPU can show it: through a communicator of one rank that sends to itself, into host
+// memory, with several sub-buffers against one, and for several sizes of them.
+//
 //   bench_gpu [MEBIBYTES [ROUNDS]]
 //
 // Says so, and measures nothing, where there is no GPU.
@@ -19,6 +22,9 @@
 #include "base/error.hpp"
 #include "bench/gpt2.hpp"
 #include "device/cuda_device.hpp"
+#include "device/cuda_exchange.hpp"
+#include "device/cuda_kernels.hpp"
+#include "device/cuda_table.hpp"
 
 namespace {
 
@@ -163,6 +169,74 @@ std::vector<std::size_t> gpt2_sizes(std::size_t total_bytes) {
   return sizes;
 }
 
+// A rank that sends packed tensors to itself, through these sub-buffers.
+class Loop {
+ public:
+  Loop(const Tensors& tensors, Slot& slot, std::uint32_t buffers, std::uint64_t chunk_bytes)
+      : length_bytes_(tensors.plan().length_bytes()),
+        plan_({{length_bytes_}, 2 * buffers * chunk_bytes, buffers, kernels::leaf_size_bytes}),
+        pinned_(slot.range().data, slot.range().size_bytes, CU_MEMHOSTREGISTER_PORTABLE),
+        to_(slot.data()),
+        exchange_(std::make_unique<NcclComm>(NcclComm::new_id(), 1, 0), 0,
+                  {.reserved_bytes = 2 * buffers * chunk_bytes}) {
+    const Plan* const plans[] = {&tensors.plan()};
+    table_.assign(plans, CudaTable::Images::copied);
+    table_.upload(stream_);
+    const Event uploaded;
+    uploaded.record(stream_);
+    const Deadline deadline = Deadline::in_ms(60'000);
+    while (!uploaded.reached() || !exchange_.met()) require(!deadline.passed(), "NCCL does not begin");
+  }
+  void run() {
+    const auto fill = [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {
+      kernels_.pack(table_.job(0, first_byte, size_bytes, to), stream);
+    };
+    exchange_.begin(plan_, fill, {to_});
+    exchange_.allow(plan_.steps());
+    while (!exchange_.over()) exchange_.advance();
+  }
+  double rate(int rounds) {
+    std::vector<double> times_s;
+    run();
+    for (int round = 0; round < rounds; ++round) times_s.push_back(seconds([this] { run(); }));
+    return 1e-9 * static_cast<double>(length_bytes_) / median(times_s);
+  }
+
+ private:
+  const std::uint64_t length_bytes_;
+  const schedule::ExchangePlan plan_;
+  const Registration pinned_;
+  std::byte* const to_;
+  const BackgroundStream stream_;
+  const CudaKernels kernels_;
+  CudaTable table_;
+  CudaExchange exchange_;
+};
+
+void measure_exchange(std::size_t total_bytes, int rounds) {
+  try {
+    nccl_library();
+  } catch (const Failure& failure) {
+    std::printf("the device path is not measured: %s\n", failure.what());
+    return;
+  }
+  constexpr std::uint64_t mebibyte = 1 << 20;
+  const Context context(0);
+  const ContextScope scope(context);
+  const Tensors tensors({total_bytes / 4});  // many steps all the same
+  Slot slot(tensors.plan());
+  for (const std::uint64_t chunk_bytes : {4 * mebibyte, 32 * mebibyte})
+    for (const std::uint32_t buffers : {1u, 2u, 4u})
+      std::printf("exchange: %u sub-buffers of %llu MiB: %.2f GB/s\n", buffers,
+                  static_cast<unsigned long long>(chunk_bytes / mebibyte),
+                  Loop(tensors, slot, buffers, chunk_bytes).rate(rounds));
+  Slot other(tensors.plan());
+  Loop pipelined(tensors, slot, 4, 16 * mebibyte), unpipelined(tensors, other, 1, 16 * mebibyte);
+  compare(
+      "gpu_exchange_pipelined", tensors.plan().length_bytes(), rounds, [&] { pipelined.run(); },
+      [&] { unpipelined.run(); });
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -178,6 +252,7 @@ int main(int count, char** arguments) {
   try {
     measure("big", {total_bytes}, rounds);
     measure("gpt2", gpt2_sizes(total_bytes), rounds);
+    measure_exchange(total_bytes, rounds);
   } catch (const Failure& failure) {
     require(false, failure.what());
   }

@@ -1,10 +1,10 @@
-"""What a GPU has to show, one after the other: capture and restore against the peak of the link, parity and digest
-kernels against copies within the device, a hundred kill -9 in the middle of captures, and a training step of PyTorch
-with a snapshot in every iteration, with little and with much staging, where the copy fits into the iteration and where
-not.
+"""What a GPU has to show, one after the other: capture and restore against the peak of the link, the way from GPU to
+GPU through a communicator of one rank, parity and digest kernels against copies within the device, a hundred kill -9 in
+the middle of captures, and a training step of PyTorch with a snapshot in every iteration, with little and with much
+staging, where the copy fits into the iteration and where not.
 
-Says so, and measures nothing, where there is no GPU. --stand-in takes the tests' stand-in for a driver instead: that
-shows that all of this runs, and nothing else.
+Says so, and measures nothing, where there is no GPU. --stand-in takes the tests' stand-ins for a driver and for NCCL
+instead: that shows that all of this runs, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from gpu_driver import driver_folder, gpu_name
+from gpu_driver import driver_folder, gpu_name, nccl_folder
 
 MIB = 1 << 20
 
@@ -113,16 +113,16 @@ def main() -> None:
     build = arguments.build.resolve()
     environment = dict(os.environ)
     if arguments.stand_in:
-        folder = str(build / "tests" / "cuda_double")
+        folders = [str(build / "tests" / "cuda_double")]
         arguments.mib, arguments.kills = min(arguments.mib, 200), min(arguments.kills, 3)
     else:
         name, why_not = gpu_name()
         if why_not:
             print(f"no GPU here, nothing is measured: {why_not}")
             return
-        folder = driver_folder()
+        folders = [driver_folder(), nccl_folder()]
         print(f"GPU: {name}")
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("LD_LIBRARY_PATH")]))
+    environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")]))
     rounds = ["1"] if arguments.stand_in else []
     subprocess.run([build / "bench" / "bench_gpu", str(arguments.mib), *rounds], env=environment, check=True)
     if not arguments.stand_in:

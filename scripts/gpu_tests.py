@@ -1,6 +1,6 @@
 """Runs the tests of what has to do with a GPU against this machine's real driver: what is taken for granted about one,
-the device, its timeline and the engine in front of it, and, where there are pytest and PyTorch, real trainers and
-agents. Tests that need a driver to fail on command are left out.
+the device, its timeline and the engine in front of it; where there is NCCL, the way from GPU to GPU; and, where there
+are pytest and PyTorch, real trainers and agents. Tests that need a driver to fail on command are left out.
 
 The last line is "N passed, N failed". Without a GPU it says so and ends with status 3: nothing was tested.
 """
@@ -16,10 +16,11 @@ import tempfile
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-from gpu_driver import driver_folder, gpu_name
+from gpu_driver import driver_folder, gpu_name, nccl_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ["cuda_conformance_test", "cuda_device_test", "cuda_timeline_test", "cuda_engine_test"]
+NCCL_PROGRAMS = ["nccl_conformance_test", "cuda_exchange_test", "cuda_path_test"]
 DEADLINE_S = 600
 NO_GPU = 3
 
@@ -56,7 +57,10 @@ def main() -> int:
         return NO_GPU
     print(f"GPU: {name}")
     build = arguments.build.resolve()
-    libraries = [driver_folder(), os.environ.get("LD_LIBRARY_PATH", "")]
+    nccl = nccl_folder()
+    if not nccl:
+        print("tests of the way from GPU to GPU are left out, as there is no NCCL here")
+    libraries = [driver_folder(), nccl, os.environ.get("LD_LIBRARY_PATH", "")]
     environment = os.environ | {
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
         "PYTHONPATH": str(ROOT / "python"),
@@ -65,7 +69,7 @@ def main() -> int:
     }
     with tempfile.TemporaryDirectory(prefix="ckptengine-test-") as folder:
         reports = []
-        for program in PROGRAMS:
+        for program in PROGRAMS + (NCCL_PROGRAMS if nccl else []):
             reports.append(Path(folder) / f"{program}.xml")
             run([build / "tests" / program, "--gtest_brief=1", f"--gtest_output=xml:{reports[-1]}"], environment)
         missing = [module for module in ("pytest", "torch") if importlib.util.find_spec(module) is None]

@@ -1,0 +1,104 @@
+// The way of pieces from GPU to GPU: each member of a group sends its own and takes those of the others, through
+// sub-buffers in device memory and from there to host memory (GEMINI, SOSP'23, section 5.2):
+//
+//   fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
+//   cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
+//   copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
+//
+// Nothing is enqueued before it can begin at once, no step before the one before it has crossed: what waits on a stream
+// may stand in front of training's own work (CUDA_DEVICE_MAX_CONNECTIONS), and training's collective that waits there,
+// while the other member's chunk waits behind that one's collective, would never end. For the same reason a step that
+// was allowed is issued whatever happens, and is to be allowed only once all members have said that they do.
+//
+// Used by one thread, the one that issues, with the context current. advance() and what it calls wait for nobody, but
+// where a queue of the driver is full.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "device/cuda_handles.hpp"
+#include "device/nccl_comm.hpp"
+#include "schedule/exchange.hpp"
+
+namespace ckpt::device {
+
+class CudaExchange {
+ public:
+  struct Settings {
+    std::uint64_t reserved_bytes = 128u << 20;  // of device memory; what plans are made with
+    std::int64_t step_timeout_ms = 10'000;      // without progress of a step that was allowed
+  };
+  // Takes the communicator, in which this one is rank `member`. Throws Failure.
+  CudaExchange(std::unique_ptr<NcclComm> comm, std::uint32_t member, const Settings& settings);
+  // What was begun and is not over is given up; where NCCL does not let go of it within ten seconds it stays for good.
+  ~CudaExchange();
+  CudaExchange(const CudaExchange&) = delete;
+  CudaExchange& operator=(const CudaExchange&) = delete;
+
+  // Whether all members are there. Throws Failure.
+  bool met() const { return comm().ready(); }
+
+  // Enqueues on `stream` what puts `size_bytes` of the own piece from `first_byte` on to `to`. Begins at once.
+  using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
+  // A new exchange; the one before is over(), and met() was true. `to` has for each member where its piece goes, in
+  // pinned memory that stays until it is over, and null where it goes nowhere. No step is allowed yet.
+  void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
+  // Steps below this number are issued.
+  void allow(std::uint64_t steps);
+  // Goes on as far as that is possible now. Throws Failure where anything went wrong, or a step that was allowed gets
+  // no further: after that there is only abandon().
+  void advance();
+  // Steps whose chunks are in host memory.
+  std::uint64_t landed() const { return landed_; }
+  bool over() const { return landed_ == steps(); }
+
+  // Gives up what is under way, and the communicator. True once nothing reads the own piece or writes to `to` any more;
+  // false where that was not so before the deadline.
+  bool abandon(Deadline deadline);
+
+ private:
+  struct Stage {
+    CUdeviceptr data;  // its places
+    Event filled, crossed, landed;
+  };
+  // What the GPU works with: it outlives the exchange where the GPU does not let go of it.
+  struct Resources {
+    std::unique_ptr<NcclComm> comm;
+    BackgroundStream fill_stream, cross_stream, copy_stream;
+    DeviceMemory memory;
+    std::vector<Stage> stages;
+  };
+
+  NcclComm& comm() const { return *resources_->comm; }
+  std::uint64_t steps() const { return plan_ ? plan_->steps() : 0; }
+  Stage& stage(std::uint64_t step) const { return resources_->stages[step % resources_->stages.size()]; }
+  CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) const;
+  void make_stages();
+  void fill();
+  void issue();
+  void cross();
+  void copy_out();
+  void land();
+  std::uint64_t progress() const { return filled_ + issued_ + crossed_ + landed_; }
+  bool becomes_still(std::initializer_list<CUstream> streams, Deadline deadline) const;
+
+  const std::uint32_t member_;
+  const Settings settings_;
+  std::unique_ptr<Resources> resources_;
+  std::optional<schedule::ExchangePlan> plan_;
+  Fill fill_;
+  std::vector<std::byte*> to_;
+  // Steps that are past each point; filled_ >= issued_ >= crossed_ >= landed_, and allowed_ >= issued_.
+  std::uint64_t allowed_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, landed_ = 0;
+  bool on_stream_ = false;                  // the step that was issued last
+  bool may_free_ = true;                    // what the GPU works with
+  Deadline deadline_ = Deadline::in_ms(0);  // of the next progress
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,315 @@
+// Pieces from GPU to GPU: they arrive as they were, in bounded memory, and whatever goes wrong is told and leaves
+// nothing behind that writes.
+#include "device/cuda_exchange.hpp"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <memory>
+
+#include "base/error.hpp"
+#include "nccl.hpp"
+#include "packed_tensors.hpp"
+
+namespace ckpt::device {
+namespace {
+
+using namespace testing_support;
+using ::testing::HasSubstr;
+
+constexpr std::uint32_t buffers = 4;
+constexpr std::uint64_t reserved_bytes = buffers * 2 * leaf_bytes;  // of two members: a leaf to a chunk
+
+Deadline late() { return Deadline::in_ms(50'000); }
+
+// One member of a group. All of a test are driven by one thread, in turns.
+class Member {
+ public:
+  Member(const nccl::UniqueId& id, std::uint32_t count, std::uint32_t number, std::vector<std::vector<std::byte>> state,
+         const CudaExchange::Settings& settings)
+      : piece_(state),
+        exchange_(std::make_unique<CudaExchange>(
+            std::make_unique<NcclComm>(id, static_cast<int>(count), static_cast<int>(number)), number, settings)) {}
+
+  const std::vector<std::byte>& bytes() const { return piece_.bytes(); }
+  CudaExchange& exchange() const { return *exchange_; }
+  // To places for pieces of these lengths, which have other bytes in them before.
+  void begin(const schedule::ExchangePlan& plan, const std::vector<std::uint64_t>& lengths_bytes) {
+    slots_.clear();
+    std::vector<std::byte*> to;
+    for (const std::uint64_t length_bytes : lengths_bytes) {
+      slots_.push_back(std::make_unique<PinnedMemory>(length_bytes + 1));
+      std::memset(slots_.back()->as<std::byte>(), 0x5A, length_bytes + 1);
+      to.push_back(slots_.back()->as<std::byte>());
+    }
+    exchange_->begin(plan, piece_.fill(), std::move(to));
+  }
+  std::byte* slot(std::size_t peer) const { return slots_[peer]->as<std::byte>(); }
+  bool has(const Member& other, std::size_t peer) const {
+    const std::byte* const at = slot(peer);
+    return std::equal(other.bytes().begin(), other.bytes().end(), at) && at[other.bytes().size()] == std::byte{0x5A};
+  }
+  void leave() { exchange_.reset(); }
+
+ private:
+  PackedTensors piece_;
+  std::vector<std::unique_ptr<PinnedMemory>> slots_;
+  std::unique_ptr<CudaExchange> exchange_;
+};
+
+class CudaExchangeTest : public NcclTest {
+ protected:
+  void TearDown() override {
+    reset_nccl();
+    if (has_buttons()) buttons().reset();
+    members_.clear();
+    NcclTest::TearDown();
+  }
+  // A member for each number of leaves, met and begun.
+  void join(const std::vector<std::size_t>& leaves, std::uint32_t plan_buffers = buffers) {
+    if (leaves.size() > 1 && !has_nccl_buttons()) GTEST_SKIP() << "needs as many GPUs as members";
+    settings_.reserved_bytes = plan_buffers * std::max<std::size_t>(leaves.size(), 2) * leaf_bytes;
+    const nccl::UniqueId id = NcclComm::new_id();
+    const auto count = static_cast<std::uint32_t>(leaves.size());
+    for (std::uint32_t i = 0; i < count; ++i)
+      members_.push_back(std::make_unique<Member>(id, count, i, tensors(10 * i, leaves[i]), settings_));
+    for (const auto& member : members_) ASSERT_TRUE(eventually([&] { return member->exchange().met(); }));
+    begin(plan_buffers);
+  }
+  void begin(std::uint32_t plan_buffers = buffers) {
+    std::vector<std::uint64_t> lengths_bytes;
+    for (const auto& member : members_) lengths_bytes.push_back(member->bytes().size());
+    plan_.emplace(schedule::ExchangeRequest{lengths_bytes, settings_.reserved_bytes, plan_buffers, leaf_bytes});
+    for (const auto& member : members_) member->begin(*plan_, lengths_bytes);
+  }
+  CudaExchange& exchange(std::size_t member) const { return members_[member]->exchange(); }
+  void allow(std::uint64_t steps) {
+    for (const auto& member : members_) member->exchange().allow(steps);
+  }
+  void advance() {
+    for (const auto& member : members_) member->exchange().advance();
+  }
+  template <class Condition>
+  bool advance_until(Condition condition) {
+    return eventually([&] {
+      advance();
+      return condition();
+    });
+  }
+  bool all_over() const {
+    return std::all_of(members_.begin(), members_.end(), [](const auto& member) { return member->exchange().over(); });
+  }
+  bool all_have_all() const {
+    for (std::size_t i = 0; i < members_.size(); ++i)
+      for (std::size_t peer = 0; peer < members_.size(); ++peer)
+        if ((peer != i || members_.size() == 1) && !members_[i]->has(*members_[peer], peer)) return false;
+    return true;
+  }
+  // What advance() throws, sooner or later.
+  std::string failure_of(std::size_t member) const {
+    std::string words;
+    EXPECT_TRUE(eventually([&] {
+      try {
+        exchange(member).advance();
+        return false;
+      } catch (const Failure& failure) {
+        words = failure.what();
+        return true;
+      }
+    }));
+    return words;
+  }
+  // As many turns as a step that may go on would need, and many more.
+  void advance_for_a_while() {
+    for (int turn = 0; turn < 300; ++turn) {
+      advance();
+      std::this_thread::yield();
+    }
+  }
+
+  CudaExchange::Settings settings_{reserved_bytes, 50'000};
+  std::optional<schedule::ExchangePlan> plan_;
+  std::vector<std::unique_ptr<Member>> members_;
+};
+
+TEST_F(CudaExchangeTest, OneThatIsAloneGetsItsOwnPiece) {
+  join({9});
+  allow(UINT64_MAX);
+  EXPECT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+}
+
+TEST_F(CudaExchangeTest, OneExchangeFollowsAnother) {
+  join({5});
+  for (int round = 0; round < 3; ++round) {
+    if (round != 0) begin();
+    allow(UINT64_MAX);
+    ASSERT_TRUE(advance_until([&] { return all_over(); }));
+    EXPECT_TRUE(all_have_all());
+  }
+}
+
+TEST_F(CudaExchangeTest, PiecesOfTwoArriveWithTheOther) {
+  join({17, 4});
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+  if (has_nccl_buttons()) {
+    EXPECT_EQ(nccl_buttons().mismatches(), 0u);
+  }
+}
+
+TEST_F(CudaExchangeTest, PiecesOfThreeArriveWithAllOthers) {
+  join({1, 6, 3});
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+}
+
+TEST_F(CudaExchangeTest, OneBufferIsEnough) {
+  join({7, 7}, 1);
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+}
+
+TEST_F(CudaExchangeTest, AStepIsIssuedOnlyWhenItIsAllowed) {
+  join({9, 9});
+  const auto sent_before = nccl_buttons().sent_bytes();
+  advance_for_a_while();
+  EXPECT_EQ(nccl_buttons().sent_bytes(), sent_before);
+  allow(2);
+  ASSERT_TRUE(advance_until([&] { return exchange(0).landed() == 2 && exchange(1).landed() == 2; }));
+  advance_for_a_while();
+  EXPECT_EQ(nccl_buttons().sent_bytes(), sent_before + 4 * leaf_bytes);
+  EXPECT_EQ(exchange(0).landed(), 2u);
+  allow(1);  // what was allowed stays so
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+}
+
+// The chunk that waits for the other member would else stand in front of training's work.
+TEST_F(CudaExchangeTest, NoStepIsOnTheStreamBeforeTheOneBeforeItHasCrossed) {
+  join({9, 9});
+  const auto groups_before = nccl_buttons().groups();
+  exchange(0).allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return nccl_buttons().groups() != groups_before; }));
+  advance_for_a_while();
+  EXPECT_EQ(nccl_buttons().groups(), groups_before + 1);
+  exchange(1).allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+}
+
+TEST_F(CudaExchangeTest, StepsCrossWhileOthersAreCopiedOutAsLongAsThereAreBuffers) {
+  join({9, 9});
+  const auto sent_before = nccl_buttons().sent_bytes();
+  const auto crossed_steps = [&] { return (nccl_buttons().sent_bytes() - sent_before) / (2 * leaf_bytes); };
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return crossed_steps() == buffers; }));
+  advance_for_a_while();
+  EXPECT_EQ(crossed_steps(), buffers);
+  EXPECT_EQ(exchange(0).landed(), 0u);
+  buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+}
+
+TEST_F(CudaExchangeTest, ASlowMemberIsWaitedFor) {
+  join({3, 3});
+  nccl_buttons().slow(1, 5'000);
+  allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return all_over(); }));
+  EXPECT_TRUE(all_have_all());
+}
+
+TEST_F(CudaExchangeTest, AHangIsToldAndWhatIsAbandonedWritesNothingMore) {
+  settings_.step_timeout_ms = 50;
+  join({9, 9});
+  nccl_buttons().hang(1, 1);
+  allow(UINT64_MAX);
+  EXPECT_THAT(failure_of(0), HasSubstr("got no further for 50 ms"));
+  EXPECT_THAT(failure_of(1), HasSubstr("got no further for 50 ms"));
+  EXPECT_TRUE(exchange(0).abandon(late()));
+  EXPECT_TRUE(exchange(1).abandon(late()));
+  nccl_buttons().hang(1, 0);
+  const std::vector<std::byte> untouched(leaf_bytes, std::byte{0x5A});
+  EXPECT_TRUE(std::equal(untouched.begin(), untouched.end(), members_[0]->slot(1)));
+  exchange(0).advance();  // there is nothing to do
+}
+
+TEST_F(CudaExchangeTest, AMemberThatNeverBeginsIsNotWaitedForForEver) {
+  settings_.step_timeout_ms = 50;
+  join({9, 9});
+  exchange(0).allow(1);
+  EXPECT_THAT(failure_of(0), HasSubstr("got no further"));
+  EXPECT_TRUE(exchange(0).abandon(late()));
+}
+
+TEST_F(CudaExchangeTest, AMemberThatDiesIsTold) {
+  join({9, 9});
+  exchange(0).allow(UINT64_MAX);
+  for (int turn = 0; turn < 10; ++turn) exchange(0).advance();
+  nccl_buttons().die(1);
+  EXPECT_THAT(failure_of(0), HasSubstr("remote process exited"));
+  EXPECT_TRUE(exchange(0).abandon(late()));
+}
+
+TEST_F(CudaExchangeTest, AnAsynchronousErrorIsTold) {
+  join({9, 9});
+  allow(UINT64_MAX);
+  nccl_buttons().fail(0, nccl::internal_error);
+  EXPECT_THAT(failure_of(0), HasSubstr("NCCL"));
+  EXPECT_TRUE(exchange(0).abandon(late()));
+}
+
+TEST_F(CudaExchangeTest, AGpuThatPacksNothingIsToldAsSlow) {
+  settings_.step_timeout_ms = 50;
+  join({9});
+  if (!has_buttons()) GTEST_SKIP();
+  buttons().hold(CKPT_DOUBLE_KERNEL, 1);
+  allow(UINT64_MAX);
+  EXPECT_THAT(failure_of(0), HasSubstr("got no further"));
+  buttons().hold(CKPT_DOUBLE_KERNEL, 0);
+  EXPECT_TRUE(exchange(0).abandon(late()));
+}
+
+TEST_F(CudaExchangeTest, ADeadContextIsToldAndNothingIsFreed) {
+  join({9});
+  if (!has_buttons()) GTEST_SKIP();
+  allow(UINT64_MAX);
+  buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);
+  failure_of(0);
+  EXPECT_FALSE(exchange(0).abandon(late()));
+  const auto allocations = buttons().allocations();
+  members_[0]->leave();
+  EXPECT_EQ(buttons().allocations(), allocations);
+  keep_for_good(std::move(members_));
+}
+
+TEST_F(CudaExchangeTest, WhereNcclDoesNotLetGoMemoryStaysForGood) {
+  settings_.step_timeout_ms = 50;
+  join({9, 9});
+  const auto allocations = buttons().allocations();
+  nccl_buttons().hang(-1, 1);
+  nccl_buttons().hold_aborts(1);
+  allow(UINT64_MAX);
+  failure_of(0);
+  exchange(0).abandon(Deadline::in_ms(1));
+  members_[0]->leave();  // returns
+  EXPECT_EQ(buttons().allocations(), allocations);
+}
+
+TEST_F(CudaExchangeTest, WhatEndsInTheMiddleIsGivenUpAndFreed) {
+  join({9, 9});
+  const auto allocations = buttons().allocations();
+  const auto groups_before = nccl_buttons().groups();
+  exchange(0).allow(UINT64_MAX);
+  ASSERT_TRUE(advance_until([&] { return nccl_buttons().groups() != groups_before; }));
+  members_[0]->leave();
+  EXPECT_EQ(buttons().allocations(), allocations - 1);
+}
+
+}  // namespace
+}  // namespace ckpt::device

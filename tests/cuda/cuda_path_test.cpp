@@ -1,0 +1,242 @@
+// The thread that issues: it carries one exchange after the other, and the first thing that goes wrong ends it.
+#include "device/cuda_path.hpp"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <memory>
+#include <semaphore>
+
+#include "base/error.hpp"
+#include "nccl.hpp"
+#include "packed_tensors.hpp"
+
+namespace ckpt::device {
+namespace {
+
+using namespace testing_support;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr std::uint32_t buffers = 3;
+constexpr std::size_t leaves = 11;
+
+// One member, with its path and what it was told.
+class Walker {
+ public:
+  Walker(const nccl::UniqueId& id, std::uint32_t members, std::uint32_t member, const CudaPath::Settings& settings)
+      : piece_(tensors(10 * member, leaves)), member_(member), members_(members), settings_(settings) {
+    for (std::uint32_t i = 0; i < members; ++i) {
+      slots_.push_back(std::make_unique<PinnedMemory>(piece_.bytes().size()));
+      std::memset(slots_.back()->as<std::byte>(), 0x5A, piece_.bytes().size());
+    }
+    path_ = std::make_unique<CudaPath>(0, CudaPath::Group{id, members, member}, settings,
+                                       [this](const std::string& why, bool is_stuck) {
+                                         const std::lock_guard lock(mutex_);
+                                         why_ = why;
+                                         is_stuck_ = is_stuck;
+                                         ++failures_;
+                                       });
+  }
+  CudaPath& path() const { return *path_; }
+  bool begin() {
+    std::vector<std::byte*> to;
+    for (const auto& slot : slots_) to.push_back(slot->as<std::byte>());
+    const schedule::ExchangePlan plan({std::vector<std::uint64_t>(members_, piece_.bytes().size()),
+                                       settings_.exchange.reserved_bytes, buffers, leaf_bytes});
+    return path_->begin({plan, piece_.fill(), std::move(to), [this] { ++done_; }});
+  }
+  bool has(const Walker& other) const {
+    const std::byte* const at = slots_[other.member_]->as<std::byte>();
+    return std::equal(other.piece_.bytes().begin(), other.piece_.bytes().end(), at);
+  }
+  int done() const { return done_; }
+  int failures() const {
+    const std::lock_guard lock(mutex_);
+    return failures_;
+  }
+  // What was told, sooner or later.
+  std::string why() const {
+    EXPECT_TRUE(eventually([&] { return failures() != 0; }));
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
+  bool is_stuck() const {
+    const std::lock_guard lock(mutex_);
+    return is_stuck_;
+  }
+  void leave() { path_.reset(); }
+
+ private:
+  PackedTensors piece_;
+  const std::uint32_t member_, members_;
+  const CudaPath::Settings settings_;
+  std::vector<std::unique_ptr<PinnedMemory>> slots_;
+  std::atomic<int> done_{0};
+  mutable std::mutex mutex_;
+  std::string why_;
+  bool is_stuck_ = false;
+  int failures_ = 0;
+  std::unique_ptr<CudaPath> path_;
+};
+
+class CudaPathTest : public NcclTest {
+ protected:
+  CudaPathTest() {
+    settings_.exchange = {buffers * 2 * leaf_bytes, 50'000};
+    settings_.meet_timeout_ms = 50'000;
+  }
+  void TearDown() override {
+    reset_nccl();
+    if (has_buttons()) buttons().reset();
+    walkers_.clear();
+    NcclTest::TearDown();
+  }
+  void join(std::uint32_t members) {
+    if (members > 1 && !has_nccl_buttons()) GTEST_SKIP() << "needs as many GPUs as members";
+    const nccl::UniqueId id = NcclComm::new_id();
+    for (std::uint32_t i = 0; i < members; ++i) walkers_.push_back(std::make_unique<Walker>(id, members, i, settings_));
+  }
+  void begin_all() {
+    for (const auto& walker : walkers_) ASSERT_TRUE(walker->begin());
+  }
+  void allow_all(std::uint64_t steps) {
+    for (const auto& walker : walkers_) walker->path().allow(steps);
+  }
+  bool all_done(int times) {
+    return eventually([&] {
+      return std::all_of(walkers_.begin(), walkers_.end(), [&](const auto& one) { return one->done() == times; });
+    });
+  }
+  const Walker& walker(std::size_t i) const { return *walkers_[i]; }
+
+  CudaPath::Settings settings_;
+  std::vector<std::unique_ptr<Walker>> walkers_;
+};
+
+TEST_F(CudaPathTest, CarriesOneExchangeAfterTheOther) {
+  join(1);
+  for (int round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(walkers_[0]->begin());
+    walker(0).path().allow(UINT64_MAX);
+    ASSERT_TRUE(all_done(round));
+    EXPECT_TRUE(walker(0).has(walker(0)));
+  }
+  EXPECT_EQ(walker(0).failures(), 0);
+}
+
+TEST_F(CudaPathTest, CarriesThePiecesOfTwo) {
+  join(2);
+  for (int round = 1; round <= 3; ++round) {
+    begin_all();
+    allow_all(UINT64_MAX);
+    ASSERT_TRUE(all_done(round));
+  }
+  EXPECT_TRUE(walker(0).has(walker(1)));
+  EXPECT_TRUE(walker(1).has(walker(0)));
+  EXPECT_EQ(walker(0).failures() + walker(1).failures(), 0);
+}
+
+TEST_F(CudaPathTest, TakesOneExchangeAtATime) {
+  join(1);
+  ASSERT_TRUE(walkers_[0]->begin());
+  EXPECT_FALSE(walkers_[0]->begin());
+  walker(0).path().allow(UINT64_MAX);
+  ASSERT_TRUE(all_done(1));
+  EXPECT_TRUE(walkers_[0]->begin());
+}
+
+TEST_F(CudaPathTest, StepsMayBeAllowedOneByOne) {
+  join(2);
+  begin_all();
+  for (std::uint64_t steps = 1; steps <= leaves + 3; ++steps) allow_all(steps);
+  ASSERT_TRUE(all_done(1));
+  EXPECT_TRUE(walker(1).has(walker(0)));
+}
+
+TEST_F(CudaPathTest, AHangIsToldOnceAndNothingIsTriedAgain) {
+  settings_.exchange.step_timeout_ms = 50;
+  join(2);
+  begin_all();
+  allow_all(1);
+  nccl_buttons().hang(1, 1);
+  allow_all(UINT64_MAX);
+  for (const auto& one : walkers_) {
+    // The second one may hear first that the other has given up.
+    EXPECT_THAT(one->why(), AnyOf(HasSubstr("got no further"), HasSubstr("remote process exited")));
+    EXPECT_FALSE(one->is_stuck());
+    EXPECT_FALSE(one->path().works());
+    EXPECT_FALSE(one->begin());
+  }
+  nccl_buttons().hang(1, 0);
+  walkers_[0]->leave();
+  walkers_[1]->leave();
+  EXPECT_EQ(walker(0).failures(), 1);
+  EXPECT_EQ(walker(0).done(), 0);
+}
+
+TEST_F(CudaPathTest, AMemberThatDiesIsTold) {
+  join(2);
+  begin_all();
+  allow_all(UINT64_MAX);
+  ASSERT_TRUE(all_done(1));
+  ASSERT_TRUE(walkers_[0]->begin());
+  walker(0).path().allow(UINT64_MAX);
+  nccl_buttons().die(1);
+  EXPECT_THAT(walker(0).why(), HasSubstr("remote process exited"));
+}
+
+TEST_F(CudaPathTest, MembersThatDoNotComeAreWaitedForUntilTheDeadline) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  settings_.meet_timeout_ms = 50;
+  walkers_.push_back(std::make_unique<Walker>(NcclComm::new_id(), 2, 0, settings_));
+  EXPECT_THAT(walker(0).why(), HasSubstr("did not meet"));
+  EXPECT_FALSE(walker(0).path().works());
+}
+
+TEST_F(CudaPathTest, AnErrorInTheMiddleIsTold) {
+  join(2);
+  begin_all();
+  allow_all(2);
+  nccl_buttons().fail(0, nccl::system_error);
+  allow_all(UINT64_MAX);
+  EXPECT_THAT(walker(0).why(), HasSubstr("NCCL"));
+}
+
+TEST_F(CudaPathTest, ADeadContextIsToldAsStuck) {
+  join(1);
+  if (!has_buttons()) GTEST_SKIP();
+  ASSERT_TRUE(walkers_[0]->begin());
+  walker(0).path().allow(UINT64_MAX);
+  ASSERT_TRUE(all_done(1));
+  buttons().hold(CKPT_DOUBLE_KERNEL, 1);
+  ASSERT_TRUE(walkers_[0]->begin());
+  walker(0).path().allow(UINT64_MAX);
+  buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_THAT(walker(0).why(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_TRUE(walker(0).is_stuck());
+  walkers_[0]->leave();
+  keep_for_good(std::move(walkers_));
+}
+
+TEST_F(CudaPathTest, EndsInTheMiddleOfAnExchangeAndTellsNothing) {
+  join(2);
+  begin_all();
+  const auto groups_before = nccl_buttons().groups();
+  walker(0).path().allow(UINT64_MAX);
+  ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() != groups_before; }));
+  for (const auto& one : walkers_) one->leave();
+  EXPECT_EQ(walker(0).failures() + walker(1).failures(), 0);
+  EXPECT_EQ(walker(0).done() + walker(1).done(), 0);
+}
+
+TEST_F(CudaPathTest, EndsBeforeItsMembersHaveMet) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  walkers_.push_back(std::make_unique<Walker>(NcclComm::new_id(), 2, 0, settings_));
+  walkers_[0]->begin();
+  walkers_[0]->leave();
+  EXPECT_EQ(walker(0).failures(), 0);
+}
+
+}  // namespace
+}  // namespace ckpt::device

@@ -1,0 +1,60 @@
+// State in device memory, as training has it, and what packs it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/cuda_exchange.hpp"
+#include "device/cuda_kernels.hpp"
+#include "device/cuda_table.hpp"
+#include "gpu.hpp"
+#include "kernels/digest.hpp"
+
+namespace ckpt::testing_support {
+
+inline constexpr std::uint64_t leaf_bytes = kernels::leaf_size_bytes;
+
+// A piece in device memory, as several tensors, and what packs it.
+class PackedTensors {
+ public:
+  explicit PackedTensors(const std::vector<std::vector<std::byte>>& tensors) {
+    std::vector<device::Plan::Region> regions;
+    for (const auto& bytes : tensors) {
+      memory_.push_back(std::make_unique<GpuBytes>(bytes));
+      regions.push_back({static_cast<std::byte*>(memory_.back()->data()), bytes.size(), CKPT_DEVICE});
+      bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    }
+    plan_ = std::make_unique<device::Plan>(regions);
+    const device::Plan* const plans[] = {plan_.get()};
+    table_.assign(plans, device::CudaTable::Images::copied);
+    table_.upload(nullptr);
+    EXPECT_CUDA(cuStreamSynchronize(nullptr));
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+  device::CudaExchange::Fill fill() const {
+    return [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {
+      kernels_.pack(table_.job(0, first_byte, size_bytes, to), stream);
+    };
+  }
+
+ private:
+  std::vector<std::unique_ptr<GpuBytes>> memory_;
+  std::vector<std::byte> bytes_;
+  std::unique_ptr<device::Plan> plan_;
+  device::CudaTable table_;
+  device::CudaKernels kernels_;
+};
+
+// As a training state is: large and small, whole leaves and odd ends.
+inline std::vector<std::vector<std::byte>> tensors(std::uint64_t seed, std::size_t leaves) {
+  return {bytes_of(leaves * leaf_bytes + 12, seed), bytes_of(3, seed + 1), bytes_of(2 * leaf_bytes - 5, seed + 2)};
+}
+
+// What a context that died has is given back by nobody.
+template <class Lost>
+void keep_for_good(Lost lost) {
+  static auto* const all = new std::vector<Lost>;
+  all->push_back(std::move(lost));
+}
+
+}  // namespace ckpt::testing_support
