@@ -18,7 +18,7 @@ using placement::Strategy;
 
 struct Nodes {
   std::vector<NodeId> ids;  // in the order of their lowest rank: one that is replaced moves no other
-  std::map<NodeId, std::string> domains;
+  std::unordered_map<NodeId, std::string> domains;
 };
 
 Nodes nodes_of(const std::vector<Seat>& seats) {
@@ -30,7 +30,8 @@ Nodes nodes_of(const std::vector<Seat>& seats) {
 }
 
 // The tree of these nodes' domains, as placement/ reads it; none unless some node names its own.
-std::optional<Domains> domains_of(const std::vector<NodeId>& ids, const std::map<NodeId, std::string>& named) {
+std::optional<Domains> domains_of(const std::vector<NodeId>& ids,
+                                  const std::unordered_map<NodeId, std::string>& named) {
   if (std::all_of(ids.begin(), ids.end(), [&](NodeId id) { return named.at(id).empty(); })) return std::nullopt;
   std::map<std::string, std::string> parents;
   std::string text;
@@ -52,7 +53,7 @@ std::optional<Domains> domains_of(const std::vector<NodeId>& ids, const std::map
 }
 
 placement::Placement place(Strategy strategy, const std::vector<NodeId>& ids, std::uint32_t copies,
-                           const std::map<NodeId, std::string>& named) {
+                           const std::unordered_map<NodeId, std::string>& named) {
   const auto domains = domains_of(ids, named);
   return placement::place({.strategy = strategy,
                            .nodes = static_cast<std::uint32_t>(ids.size()),
@@ -61,10 +62,10 @@ placement::Placement place(Strategy strategy, const std::vector<NodeId>& ids, st
 }
 
 // For every node, those that hold what it captures: itself first.
-std::map<NodeId, std::vector<NodeId>> partners_of(const Nodes& nodes, Strategy strategy, std::uint32_t copies,
-                                                  std::string& notice) {
+std::unordered_map<NodeId, std::vector<NodeId>> partners_of(const Nodes& nodes, Strategy strategy, std::uint32_t copies,
+                                                            std::string& notice) {
   const auto placed = place(strategy, nodes.ids, copies, nodes.domains);
-  std::map<NodeId, std::vector<NodeId>> partners;
+  std::unordered_map<NodeId, std::vector<NodeId>> partners(nodes.ids.size());
   for (std::uint32_t i = 0; i < nodes.ids.size(); ++i) {
     for (const std::uint32_t holder : placed.holders(i)) partners[nodes.ids[i]].push_back(nodes.ids[holder]);
   }

@@ -11,7 +11,7 @@ namespace ckpt::protocol {
 namespace {
 
 std::unordered_map<NodeId, LifePlaces::Tasks> by_node(const Places& places) {
-  std::unordered_map<NodeId, LifePlaces::Tasks> of_node;
+  std::unordered_map<NodeId, LifePlaces::Tasks> of_node(places.size());
   for (const auto& entry : places) {
     const auto note = [&](const std::vector<NodeId>& nodes, bool Role::*does) {
       for (const NodeId node : nodes) {

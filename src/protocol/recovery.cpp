@@ -1,6 +1,7 @@
 #include "protocol/recovery.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "protocol/parity.hpp"
 
@@ -69,14 +70,16 @@ std::set<std::string> unusable(const Inventory& inventory, Version version, cons
   return shards;
 }
 
+// By shard.
 std::vector<Cut> cuts_of(const Pieces& pieces, const RecoveryQuestion& question) {
   const Cuts there = cuts_in(pieces);
   std::vector<Cut> cuts;
-  for (const auto& [shard, parts] : there) {
-    if (!question.shards.contains(shard)) continue;
+  for (const std::string_view shard : question.shards) {
+    if (!there.contains(shard)) continue;
     const std::uint32_t of = usable_cut(pieces, there, shard, question.world_size);
-    if (of > 1) cuts.push_back({shard, of});
+    if (of > 1) cuts.push_back({std::string(shard), of});
   }
+  std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.shard < b.shard; });
   return cuts;
 }
 

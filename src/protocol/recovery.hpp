@@ -6,21 +6,13 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "protocol/messages.hpp"
+#include "protocol/pieces.hpp"
 
 namespace ckpt::protocol {
 
-// version -> shard -> the nodes that have it, with what they say of it.
-struct Holder {
-  NodeId node = 0;
-  const PieceInfo* piece = nullptr;
-};
-using Holders = std::vector<Holder>;                           // by node
-using Pieces = std::unordered_map<std::string_view, Holders>;  // of one version
 using Inventory = std::map<Version, Pieces>;
 
 // So many of them are told to whoever needs the piece: the others are not worth the words.
@@ -35,8 +27,8 @@ Inventory take_inventory(const std::vector<const Report*>& reports);
 bool agree(const Holders& holders);
 
 struct RecoveryQuestion {
-  std::vector<const Report*> reports;           // of the nodes that are present
-  std::unordered_set<std::string_view> shards;  // that the new life needs; borrowed
+  std::vector<const Report*> reports;    // of the nodes that are present
+  std::vector<std::string_view> shards;  // that the new life needs, each once; borrowed
   std::uint32_t world_size = 0;
   std::vector<NodeId> missing;        // members of the last life that are not present
   std::vector<Member> members;        // of the last life

@@ -60,6 +60,7 @@ class Root {
   // A rank's trainer in this life, and where it is.
   struct Binding {
     NodeId node = 0;
+    const Peer* peer = nullptr;  // that node; it stays in peers_
     RankReport rank;
   };
 
@@ -78,13 +79,13 @@ class Root {
 
   // Admission: which trainers make up this life.
   void settle_admissions(TimeMs now, Effects& effects);
-  void admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effects& effects);
+  void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
   void refresh_bindings();
   void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
   bool complete_life() const;
   bool has_begun() const;
   bool serves_older_life(const RankReport& rank) const;
-  bool is_misplaced(NodeId node, const RankReport& rank) const;
+  bool is_misplaced(const Peer& peer, const RankReport& rank) const;
   std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
   void settle_decision(TimeMs now, Effects& effects);

@@ -43,7 +43,7 @@ bool Root::never_complete(Version version) const {
 void Root::settle_commits(TimeMs now, Effects& effects) {
   if (!has_begun() || !complete_life() || !life_->stand_ins.empty()) return;
   for (const auto& [rank, binding] : bindings_) {
-    const Peer& peer = peers_.at(binding.node);
+    const Peer& peer = *binding.peer;
     if (!is_present(peer, now)) return;
     const Version known = peer.report.highest_commit;
     if (known.incarnation() == life_->incarnation) committed_ = std::max(committed_, known);

@@ -1,5 +1,6 @@
 // Who makes up a life of the job, and from what it goes on.
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "protocol/lists.hpp"
@@ -18,17 +19,17 @@ void Root::settle_admissions(TimeMs now, Effects& effects) {
     for (const RankReport& rank : peer.report.ranks) {
       if (rank.incarnation != life_->incarnation || rank.incarnation == 0 || superseded_.contains(rank.instance))
         continue;
-      if (is_misplaced(node, rank)) {
+      if (is_misplaced(peer, rank)) {
         open_incarnation(rank, now, effects);
       } else {
-        if (!bindings_.contains(rank.rank)) bindings_.emplace(rank.rank, Binding{node, rank});
+        if (!bindings_.contains(rank.rank)) bindings_.emplace(rank.rank, Binding{node, &peer, rank});
       }
     }
   }
   for (const auto& [node, peer] : peers_) {
     if (!is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
-      if (rank.incarnation == 0 && !superseded_.contains(rank.instance)) admit_newcomer(node, rank, now, effects);
+      if (rank.incarnation == 0 && !superseded_.contains(rank.instance)) admit_newcomer(peer, rank, now, effects);
     }
   }
   if (life_->decision.verdict != Verdict::undecided) return;
@@ -37,7 +38,7 @@ void Root::settle_admissions(TimeMs now, Effects& effects) {
     for (const RankReport& rank : peer.report.ranks) {
       const bool carried = rank.incarnation != 0 && rank.incarnation < life_->incarnation && rank.waiting;
       if (carried && rank.world_size == life_->world_size && !superseded_.contains(rank.instance)) {
-        bindings_.try_emplace(rank.rank, Binding{node, rank});
+        bindings_.try_emplace(rank.rank, Binding{node, &peer, rank});
       }
     }
   }
@@ -47,27 +48,27 @@ void Root::refresh_bindings() {
   const bool undecided = life_->decision.verdict == Verdict::undecided;
   for (auto it = bindings_.begin(); it != bindings_.end();) {
     Binding& binding = it->second;
-    const Report& report = peers_.at(binding.node).report;
+    const Report& report = binding.peer->report;
     const auto entry = std::find_if(report.ranks.begin(), report.ranks.end(), [&](const RankReport& rank) {
       return rank.rank == it->first && rank.instance == binding.rank.instance;
     });
     if (entry != report.ranks.end()) binding.rank = *entry;
     const bool gone = report.epoch == epoch_ && (entry == report.ranks.end() || serves_older_life(*entry));
     // Before the decision a trainer that is gone makes room for the next one; after it the life keeps its shape.
-    const bool leaves = undecided ? gone : is_misplaced(binding.node, binding.rank);
+    const bool leaves = undecided ? gone : is_misplaced(*binding.peer, binding.rank);
     it = leaves ? bindings_.erase(it) : std::next(it);
   }
 }
 
 // A decision may be written late, when a rank has moved since: its node is then none of the life's. It needs a life of
 // its own.
-bool Root::is_misplaced(NodeId node, const RankReport& rank) const {
+bool Root::is_misplaced(const Peer& peer, const RankReport& rank) const {
   if (!has_begun()) return false;
   if (rank.rank >= seating_.seats().size()) return true;
   const Seat& seat = seating_.seats()[rank.rank];
   const bool is_seated =
-      seat.node == node && seat.main_shard == rank.main_shard && seat.private_shard == rank.private_shard;
-  return !is_seated || !seating_.is_member(node, peers_.at(node).report.arena_id);
+      seat.node == peer.report.node && seat.main_shard == rank.main_shard && seat.private_shard == rank.private_shard;
+  return !is_seated || !seating_.is_member(peer.report.node, peer.report.arena_id);
 }
 
 // It was given an older life's version before it could be carried over into this one.
@@ -75,7 +76,7 @@ bool Root::serves_older_life(const RankReport& rank) const {
   return rank.incarnation != 0 && rank.incarnation < life_->incarnation && !rank.waiting;
 }
 
-void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effects& effects) {
+void Root::admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects) {
   const auto bound = bindings_.find(rank.rank);
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
   const bool second_hello = bound != bindings_.end();
@@ -86,7 +87,7 @@ void Root::admit_newcomer(NodeId node, const RankReport& rank, TimeMs now, Effec
     open_incarnation(rank, now, effects);
     return;
   }
-  if (rank.world_size == life_->world_size) bindings_.emplace(rank.rank, Binding{node, rank});
+  if (rank.world_size == life_->world_size) bindings_.emplace(rank.rank, Binding{peer.report.node, &peer, rank});
 }
 
 void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects) {
@@ -192,10 +193,12 @@ RecoveryQuestion Root::question(bool with_storage) const {
     question.unusable = storing_.heard().unusable;
   }
   question.damaged = storing_.unusable();
+  std::unordered_set<std::string_view> named(2 * bindings_.size());
   question.shards.reserve(2 * bindings_.size());
   for (const auto& [rank, binding] : bindings_) {
-    question.shards.insert(binding.rank.main_shard);
-    question.shards.insert(binding.rank.private_shard);
+    for (const std::string* shard : {&binding.rank.main_shard, &binding.rank.private_shard}) {
+      if (named.insert(*shard).second) question.shards.push_back(*shard);
+    }
   }
   return question;
 }

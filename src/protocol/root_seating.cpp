@@ -36,7 +36,7 @@ std::vector<Seat> Root::seats_now(const std::vector<Cut>& cuts) const {
   std::vector<Seat> seats;
   seats.reserve(bindings_.size());
   for (const auto& [rank, binding] : bindings_) {
-    const Report& report = peers_.at(binding.node).report;
+    const Report& report = binding.peer->report;
     const Cut* cut = find_cut(cuts, binding.rank.main_shard);
     seats.push_back({rank, binding.node, report.arena_id, report.domain, binding.rank.main_shard,
                      binding.rank.private_shard, cut == nullptr ? 1 : cut->of});

@@ -22,7 +22,7 @@ class Recovery : public ::testing::Test {
       question.members.push_back({node, arena_of(node)});
       for (const auto& shard : {main_shard(node), private_shard(node)}) names.push_back(shard);
     }
-    question.shards.insert(names.begin(), names.end());
+    question.shards.assign(names.begin(), names.end());
     question.members_life = life;
     question.world_size = 3;
   }
