@@ -48,7 +48,7 @@ NcclLibrary load_nccl() {
   CKPT_NCCL_FUNCTIONS(CKPT_NCCL_FIND)
 #undef CKPT_NCCL_FIND
   check_version(library);
-  opened.release();  // stays
+  static_cast<void>(opened.release());  // stays
   return library;
 }
 

@@ -10,6 +10,7 @@ namespace ckpt::testing_support {
 
 namespace nccl = device::nccl;
 
+// NOLINTBEGIN(readability-identifier-naming): names of NCCL
 extern "C" {
 nccl::GetVersion ncclGetVersion;
 nccl::GetErrorString ncclGetErrorString;
@@ -22,6 +23,7 @@ nccl::GroupEnd ncclGroupEnd;
 nccl::Send ncclSend;
 nccl::Recv ncclRecv;
 }
+// NOLINTEND(readability-identifier-naming)
 
 // The stand-in's buttons; those of NCCL itself are null.
 struct NcclButtons {
