@@ -89,7 +89,7 @@ void Agent::on(const RestoreFailed& failed) {
   const auto found = sessions_.find(failed.rank);
   if (found == sessions_.end() || !found->second.waits_for_restore) return;
   found->second.waits_for_restore = false;
-  world_.invariants.restore_refused(failed);
+  world_.invariants.restore_refused(machine_, failed);
   world_.tell(found->second.instance, [failed](Trainer& trainer) { trainer.restore_failed(failed); });
 }
 

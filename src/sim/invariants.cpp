@@ -253,12 +253,13 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
   check(ready.private_.slot, world_.settings.private_shard(ready.rank));
 }
 
-void Invariants::restore_refused(const RestoreFailed& failed) {
+void Invariants::restore_refused(const Machine& machine, const RestoreFailed& failed) {
   const Decision* decision = history_.decision(history_.incarnation());
-  // Whoever is cut off itself finds nothing that the others have.
+  // Whoever is cut off itself finds nothing that the others have, be it the root or one that is none any more.
   const auto root = world_.machines.find(world_.store.root().record.node);
   const bool root_knows = root != world_.machines.end() && world_.is_calm(root->second, known_after_ms);
-  const bool is_to_restore = root_knows && decision != nullptr && decision->verdict == Verdict::restore;
+  const bool is_to_restore = root_knows && world_.is_calm(machine, known_after_ms) && decision != nullptr &&
+                             decision->verdict == Verdict::restore;
   if (failed.error == RestoreError::lost && is_to_restore && is_there(decision->version, known_after_ms)) {
     throw Violation{"I2", text("restore of rank ", failed.rank, " ends as lost (", failed.text, ") although all of ",
                                describe(decision->version), " is there")};

@@ -66,7 +66,7 @@ class Invariants {
   void persisting(const Machine& machine, const protocol::Persist& persist);
   void commit_told(const Machine& machine, Rank rank, Version version);
   void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
-  void restore_refused(const protocol::RestoreFailed& failed);
+  void restore_refused(const Machine& machine, const protocol::RestoreFailed& failed);
   void restore_hangs(const Trainer& trainer);
   void restored(const Trainer& trainer, const protocol::RestoreReady& ready);
   void storing(const Machine& root, const protocol::CommitStep& step);

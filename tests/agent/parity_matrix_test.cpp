@@ -381,6 +381,7 @@ TEST_P(Survivors, ParityThatIsWholeAndWrongIsThrownAwayByItsNode) {
   falsify_parity(0, last);
   cluster_.stop(node(0));
   start_agent(0);  // finds it whole
+  ASSERT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 2; })) << "and is counted with it";
   cluster_.destroy(node(2));
   start_agent(2);
   start_trainers();

@@ -93,7 +93,6 @@ class CudaPathTest : public NcclTest {
     NcclTest::TearDown();
   }
   void join(std::uint32_t members) {
-    if (members > 1 && !has_nccl_buttons()) GTEST_SKIP() << "needs as many GPUs as members";
     const nccl::UniqueId id = NcclComm::new_id();
     for (std::uint32_t i = 0; i < members; ++i) walkers_.push_back(std::make_unique<Walker>(id, members, i, settings_));
   }
@@ -114,6 +113,15 @@ class CudaPathTest : public NcclTest {
   std::vector<std::unique_ptr<Walker>> walkers_;
 };
 
+// Where NCCL is a real one they would need as many GPUs as members.
+class CudaPathOfTwoTest : public CudaPathTest {
+ protected:
+  void SetUp() override {
+    CudaPathTest::SetUp();
+    if (!IsSkipped() && !has_nccl_buttons()) GTEST_SKIP() << "needs as many GPUs as members";
+  }
+};
+
 TEST_F(CudaPathTest, CarriesOneExchangeAfterTheOther) {
   join(1);
   for (int round = 1; round <= 3; ++round) {
@@ -125,7 +133,7 @@ TEST_F(CudaPathTest, CarriesOneExchangeAfterTheOther) {
   EXPECT_EQ(walker(0).failures(), 0);
 }
 
-TEST_F(CudaPathTest, CarriesThePiecesOfTwo) {
+TEST_F(CudaPathOfTwoTest, CarriesThePiecesOfTwo) {
   join(2);
   for (int round = 1; round <= 3; ++round) {
     begin_all();
@@ -146,7 +154,7 @@ TEST_F(CudaPathTest, TakesOneExchangeAtATime) {
   EXPECT_TRUE(walkers_[0]->begin());
 }
 
-TEST_F(CudaPathTest, StepsMayBeAllowedOneByOne) {
+TEST_F(CudaPathOfTwoTest, StepsMayBeAllowedOneByOne) {
   join(2);
   begin_all();
   for (std::uint64_t steps = 1; steps <= leaves + 3; ++steps) allow_all(steps);
@@ -154,7 +162,7 @@ TEST_F(CudaPathTest, StepsMayBeAllowedOneByOne) {
   EXPECT_TRUE(walker(1).has(walker(0)));
 }
 
-TEST_F(CudaPathTest, AHangIsToldOnceAndNothingIsTriedAgain) {
+TEST_F(CudaPathOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
   settings_.exchange.step_timeout_ms = 50;
   join(2);
   begin_all();
@@ -175,7 +183,7 @@ TEST_F(CudaPathTest, AHangIsToldOnceAndNothingIsTriedAgain) {
   EXPECT_EQ(walker(0).done(), 0);
 }
 
-TEST_F(CudaPathTest, AMemberThatDiesIsTold) {
+TEST_F(CudaPathOfTwoTest, AMemberThatDiesIsTold) {
   join(2);
   begin_all();
   allow_all(UINT64_MAX);
@@ -194,13 +202,13 @@ TEST_F(CudaPathTest, MembersThatDoNotComeAreWaitedForUntilTheDeadline) {
   EXPECT_FALSE(walker(0).path().works());
 }
 
-TEST_F(CudaPathTest, AnErrorInTheMiddleIsTold) {
+TEST_F(CudaPathOfTwoTest, AnErrorInTheMiddleIsTold) {
   join(2);
   begin_all();
   allow_all(2);
   nccl_buttons().fail(0, nccl::system_error);
   allow_all(UINT64_MAX);
-  EXPECT_THAT(walker(0).why(), HasSubstr("NCCL"));
+  EXPECT_THAT(walker(0).why(), AnyOf(HasSubstr("NCCL"), HasSubstr("nccl")));  // told, or by the next call
 }
 
 TEST_F(CudaPathTest, ADeadContextIsToldAsStuck) {
@@ -219,7 +227,7 @@ TEST_F(CudaPathTest, ADeadContextIsToldAsStuck) {
   keep_for_good(std::move(walkers_));
 }
 
-TEST_F(CudaPathTest, EndsInTheMiddleOfAnExchangeAndTellsNothing) {
+TEST_F(CudaPathOfTwoTest, EndsInTheMiddleOfAnExchangeAndTellsNothing) {
   join(2);
   begin_all();
   const auto groups_before = nccl_buttons().groups();

@@ -155,7 +155,7 @@ TEST_F(NcclCommTest, WhatHangsEndsWhenAborted) {
   nccl_buttons().hang(1, 1);
   exchange(0);
   exchange(1);
-  ASSERT_TRUE(becomes_ready(*comms_[0]));
+  for (const auto& comm : comms_) ASSERT_TRUE(becomes_ready(*comm));
   EXPECT_FALSE(is_idle(0));
   EXPECT_TRUE(comms_[0]->abort(late()));
   EXPECT_TRUE(becomes_idle(0));

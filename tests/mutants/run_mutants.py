@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--commands", type=Path, required=True, help="compile_commands.json of the build")
     parser.add_argument("--link", type=Path, nargs="+", required=True, help="objects and libraries, in link order")
     parser.add_argument("--work", type=Path, required=True, help="folder for the mutants")
-    parser.add_argument("--seeds", type=int, default=500, help="how many seeds each mutant gets")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds each mutant gets")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     arguments = parser.parse_args()

@@ -178,6 +178,8 @@ void Communicator::abort() {
 }
 
 void Communicator::die() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) return;
   for (const auto& [peer, link] : links_) link->die();
 }
 
