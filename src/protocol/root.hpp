@@ -82,6 +82,9 @@ class Root {
   void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
   void refresh_bindings();
   void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
+  void open_life(std::uint32_t world_size, TimeMs now, Effects& effects);
+  std::uint64_t newest_written() const;
+  std::uint64_t newest_served() const;
   bool complete_life() const;
   bool has_begun() const;
   bool serves_older_life(const RankReport& rank) const;

@@ -95,12 +95,35 @@ void Root::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& eff
   if (bound != bindings_.end() && bound->second.rank.instance != newcomer.instance) {
     superseded_.insert(bound->second.rank.instance);
   }
+  open_life(newcomer.world_size, now, effects);
+}
+
+void Root::open_life(std::uint32_t world_size, TimeMs now, Effects& effects) {
   if (!may_swap_life(now)) return;
   LifeRecord next = *life_;
-  next.incarnation = std::max(life_->incarnation, storing_.newest_incarnation()) + 1;
-  next.world_size = newcomer.world_size;
+  next.incarnation = std::max({life_->incarnation, newest_written(), newest_served()}) + 1;
+  next.world_size = world_size;
   next.decision = {};
   swap_life(std::move(next), now, effects);
+}
+
+// The newest life of which anything is known to have been captured. The store says so, unless its records were lost or
+// are older ones again: then a life might get a number for the second time, or one below what is to be restored.
+std::uint64_t Root::newest_written() const {
+  Version newest;
+  for (const auto& [node, peer] : peers_) {
+    newest = std::max({newest, peer.report.highest_commit, peer.report.newest_seen});
+    for (const PieceInfo& piece : peer.report.pieces) newest = std::max(newest, piece.version);
+  }
+  return std::max(newest.incarnation(), storing_.newest_incarnation());
+}
+
+// The newest life that any rank was told of.
+std::uint64_t Root::newest_served() const {
+  std::uint64_t newest = 0;
+  for (const auto& [node, peer] : peers_)
+    for (const RankReport& rank : peer.report.ranks) newest = std::max(newest, rank.incarnation);
+  return newest;
 }
 
 bool Root::has_begun() const {
@@ -143,6 +166,10 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
     ++roll_call_;
   }
   if (!all_answered(now) || !may_swap_life(now)) return;
+  if (newest_written() >= life_->incarnation) {  // said by who was heard of since it was opened
+    open_life(life_->world_size, now, effects);
+    return;
+  }
 
   // What storage has may be newer than what is left in memory, and it is not to be taken for empty when it is silent;
   // but what there is to go on from does not wait for it for ever.

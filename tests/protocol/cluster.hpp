@@ -92,6 +92,17 @@ class Cluster {
     advance(100);
   }
 
+  // The coordination store is empty again, and all agents start again.
+  void lose_records() {
+    root_ = {};
+    life_ = {};
+    seats.clear();
+    root_revision_ = life_revision_ = 0;
+    restart_agents();
+    ready.clear();
+    commits.clear();
+  }
+
   void hello(NodeId node, Rank rank, std::uint64_t incarnation = 0) {
     instances_[rank] = ++ids_;
     homes_[rank] = node;

@@ -183,6 +183,58 @@ TEST(Job, ACommitSurvivesTheRoot) {
   EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 9));
 }
 
+// Lives are counted in the store. Without its records the next one would come before what there is to restore.
+TEST(Job, GoesOnFromMemoryWhereTheStoresRecordsAreLost) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(5);
+  ASSERT_EQ(cluster.commits.at(0), Version(2, 5));
+  cluster.lose_records();
+  cluster.start_life(own_node);
+  cluster.advance(12000);
+  ASSERT_EQ(cluster.ready.size(), 2u);
+  EXPECT_EQ(cluster.ready.at(0).decision.version, Version(2, 5));
+  EXPECT_EQ(cluster.incarnation(), 3u);
+  cluster.begin_training();
+  cluster.snapshot_all(6);
+  EXPECT_EQ(cluster.commits.at(0), Version(3, 6));
+}
+
+TEST(Job, ALifeDoesNotGetTheNumberOfOneThatATrainerStillServes) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.lose_records();
+  cluster.hello(1, 1, 1);
+  cluster.hello(0, 0);
+  EXPECT_EQ(cluster.incarnation(), 2u);
+}
+
+TEST(Job, ALifeThatWasOpenedBeforeOlderOnesWereHeardOfGivesWayToALaterOne) {
+  Cluster cluster(3, 3);
+  cluster.start_life(own_node);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.snapshot_all(5);
+  cluster.cut = {{0, 1}, {1, 0}, {0, 2}, {2, 0}};
+  cluster.boot(0);  // a new machine, which leads when the records are gone, and has not heard of anybody
+  cluster.lose_records();
+  cluster.hello(0, 0);
+  ASSERT_EQ(cluster.incarnation(), 1u);
+  cluster.cut.clear();
+  cluster.hello(1, 1);
+  cluster.hello(2, 2);
+  for (Rank rank = 0; rank < 3; ++rank) cluster.ask_restore(rank);
+  cluster.advance(12000);
+  ASSERT_EQ(cluster.ready.size(), 3u);
+  EXPECT_EQ(cluster.ready.at(0).decision.version, Version(2, 5));
+  EXPECT_EQ(cluster.incarnation(), 3u);
+  cluster.begin_training();
+  cluster.snapshot_all(6);
+  EXPECT_EQ(cluster.commits.at(0), Version(3, 6));
+}
+
 TEST(Job, ARootThatReachesOnlyTheStoreIsReplaced) {
   Cluster cluster(4, 4);
   cluster.start_life(own_node);
