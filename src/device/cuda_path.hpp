@@ -2,8 +2,8 @@
 // carries exchanges, one after the other, within one group of members and for one life of the job. The first thing that
 // goes wrong ends it: what is under way is given up, that is told once, and nothing is tried again.
 //
-// Thread-safe; no call waits for the GPU or for other members, but the destructor: ten seconds for what is under way, and
-// for as long as the driver takes to free memory.
+// Thread-safe; no call waits for the GPU or for other members, but the destructor: ten seconds for what is under way,
+// and for as long as the driver takes to free memory.
 #pragma once
 
 #include <condition_variable>
