@@ -420,7 +420,7 @@ void Combining::combine(const std::shared_ptr<Chunk>& chunk) {
   const std::size_t count = kernels::leaf_count(wanted_bytes);
   const bool is_good = expected_.empty() || std::equal(made.begin(), made.begin() + static_cast<std::ptrdiff_t>(count),
                                                        expected_.begin() + static_cast<std::ptrdiff_t>(first_leaf));
-  if (!is_good) return parity_is_wrong(*chunk);
+  if (!is_good) return made_nothing_true(*chunk);
   std::copy_n(made.begin(), count, leaves_.begin() + static_cast<std::ptrdiff_t>(first_leaf));
 }
 
@@ -473,14 +473,20 @@ void Combining::damaged(const std::string& shard, NodeId node) {
   protocol::add_once(outcome_.unusable, Source{node, shard});
 }
 
-// Shards are vouched for by the digests in the recipe, and the parity that was read with them by nothing but its own.
-void Combining::parity_is_wrong(const Chunk& chunk) {
+// Shards are vouched for by the digests in the recipe, and the parity that was read with them by nothing but its own:
+// one parity piece alone is convicted by that, several are not, for all but one of them may be true.
+void Combining::made_nothing_true(const Chunk& chunk) {
+  std::vector<Source> parity;
+  for (const Chunk::Part& part : chunk.parts) {
+    if (part.shard.starts_with(protocol::parity_prefix)) parity.push_back({part.node, part.shard});
+  }
   {
     const std::lock_guard lock(mutex_);
-    for (const Chunk::Part& part : chunk.parts) {
-      if (!part.shard.starts_with(protocol::parity_prefix)) continue;
-      protocol::add_once(outcome_.wrong, Source{part.node, part.shard});
-      protocol::add_once(outcome_.unusable, Source{part.node, part.shard});
+    if (parity.size() == 1) {
+      protocol::add_once(outcome_.wrong, parity.front());
+      protocol::add_once(outcome_.unusable, parity.front());
+    } else {
+      outcome_.suspects = std::move(parity);
     }
   }
   fail(FetchResult::corrupt);

@@ -40,6 +40,7 @@ class Combining : public std::enable_shared_from_this<Combining> {
     std::optional<arena::Manifest> manifest;
     std::vector<Source> damaged;   // their bytes were not what their digests say
     std::vector<Source> wrong;     // parity whose bytes are, and of which nothing true can be made all the same
+    std::vector<Source> suspects;  // of these, read together, one at least is wrong like that
     std::vector<Source> unusable;  // these, and what could not be fetched: to be made without, where that is possible
     std::uint64_t received_bytes = 0;  // of sources, from other nodes
   };
@@ -99,7 +100,7 @@ class Combining : public std::enable_shared_from_this<Combining> {
   void fail(protocol::FetchResult result);
   void unusable(const std::string& shard, protocol::NodeId node);
   void damaged(const std::string& shard, protocol::NodeId node);
-  void parity_is_wrong(const Chunk& chunk);
+  void made_nothing_true(const Chunk& chunk);
   void finish_if_over();
   void seal(Outcome& outcome);
 

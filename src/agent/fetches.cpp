@@ -117,7 +117,33 @@ void Fetches::combined(std::uint64_t id, Combining::Outcome outcome) {
   };
   const bool has_failed = outcome.result != FetchResult::complete && !fetch.cancelled;
   if (has_failed && std::erase_if(fetch.order.making.sources, was_unusable) != 0) return combine(id);
+  if (has_failed && suspect_another(fetch, outcome.suspects)) return combine(id);
+  if (outcome.result == FetchResult::complete && is_convicted(fetch))
+    callbacks_.damaged(*fetch.suspected, fetch.order.piece.version, true);
   end(id, outcome.result, std::move(outcome.manifest));
+}
+
+// Where one of several parity pieces is wrong, the rest may still make what is true: each of them is left out once, all
+// others that were suspected with it are read again. False: none is left to try, and none was convicted.
+bool Fetches::suspect_another(Fetch& fetch, const std::vector<Combining::Source>& suspects) {
+  if (!fetch.making_of_all) {
+    if (suspects.empty()) return false;
+    fetch.making_of_all = fetch.order.making;
+    fetch.suspects = suspects;
+  }
+  if (fetch.suspects.empty()) return false;
+  fetch.suspected = fetch.suspects.back();
+  fetch.suspects.pop_back();
+  fetch.order.making = *fetch.making_of_all;
+  fetch.left_out = std::erase_if(fetch.order.making.sources,
+                                 [&](const auto& source) { return source.shard == fetch.suspected->shard; });
+  return true;
+}
+
+// Without it and nothing else what was made is true: of the others all that were suspected were read then, as a decoder
+// takes the first that are there.
+bool Fetches::is_convicted(const Fetch& fetch) {
+  return fetch.suspected && fetch.order.making.sources.size() + fetch.left_out == fetch.making_of_all->sources.size();
 }
 
 void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest,

@@ -57,8 +57,13 @@ class Fetches {
     bool urgent = false;
     std::shared_ptr<FetchSink> sink;       // of a transfer from a peer
     std::shared_ptr<Combining> combining;  // of what is made out of other pieces
-    std::stop_source stop;                 // of a read from storage
-    bool writes = false;                   // into its slot
+    // Once one of several parity pieces is known to be wrong:
+    std::optional<protocol::Making> making_of_all;  // with all of them
+    std::vector<Combining::Source> suspects;        // to be done without, each in its turn
+    std::optional<Combining::Source> suspected;     // that is done without now
+    std::size_t left_out = 0;                       // sources of it
+    std::stop_source stop;                          // of a read from storage
+    bool writes = false;                            // into its slot
     bool cancelled = false;
   };
 
@@ -66,6 +71,8 @@ class Fetches {
                 const std::optional<Failure>& failure);
   void combine(std::uint64_t fetch);
   void combined(std::uint64_t fetch, Combining::Outcome outcome);
+  static bool suspect_another(Fetch& fetch, const std::vector<Combining::Source>& suspects);
+  static bool is_convicted(const Fetch& fetch);
   void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest,
            const std::string& trouble = {});
 

@@ -216,6 +216,28 @@ TEST(Combining, ParityThatIsWrongFromTheBeginningMakesNothing) {
   }
 }
 
+// Any of them may be the one: only a single one is convicted by what comes of it.
+TEST(Combining, OfSeveralThatMakeNothingTrueNoneIsConvicted) {
+  ParityGroup group({5 * leaf, 5 * leaf, 5 * leaf, 5 * leaf}, 2);
+  group.encode();
+  auto wrong = group.made(parity_of(1));
+  for (std::size_t byte = 0; byte < wrong.data.size(); byte += leaf) wrong.data[byte] ^= std::byte{1};
+  kernels::digest_leaves(wrong.data.data(), wrong.data.size(), wrong.manifest.leaves.data());
+  wrong.manifest.root_digest = kernels::root_digest(wrong.manifest.leaves, wrong.data.size());
+  write_piece(group.segment(parity_of(1))->writable_slot(0), wrong);
+  group.put(parity_of(1));
+  group.lose(shard_of(0));
+  group.lose(shard_of(3));
+  group.lose(parity_of(3));
+  const auto outcome = group.make(shard_of(0));
+  EXPECT_EQ(outcome.result, FetchResult::corrupt);
+  EXPECT_TRUE(outcome.wrong.empty());
+  EXPECT_EQ(outcome.suspects.size(), 2u);
+  const auto is_wrong_one = [&](const auto& source) { return source.shard == group.info(parity_of(1)).shard; };
+  EXPECT_TRUE(std::any_of(outcome.suspects.begin(), outcome.suspects.end(), is_wrong_one));
+  expect_nothing_made(group, shard_of(0));
+}
+
 // A shard and a parity of the same names and version, as another life of the job may have left them: not what the
 // recipe says.
 TEST(Combining, PiecesOfTheSameNameThatAreOthersAreNotUsed) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <future>
 #include <mutex>
 
 #include "cluster.hpp"
@@ -108,13 +109,14 @@ struct Group {
   const char* protection;
   std::vector<std::uint32_t> victims;  // as many as may be lost
   const char* name;
+  std::uint32_t ranks = 4;
 };
 
 using Case = std::tuple<Group, Harm, What, When>;
 
 class ParityMatrix : public ::testing::TestWithParam<Case> {
  protected:
-  static constexpr std::uint32_t ranks = 4;
+  const std::uint32_t ranks = std::get<Group>(GetParam()).ranks;
 
   void SetUp() override {
     for (std::uint32_t rank = 0; rank < ranks; ++rank) start_agent(rank);
@@ -333,7 +335,8 @@ class Survivors : public ParityMatrix {
       auto manifest = slot.read();
       if (!manifest->shard.starts_with(protocol::parity_prefix)) return;
       slot.begin();
-      slot.data()[5] ^= std::byte{1};
+      for (std::uint64_t at = 0; at < manifest->length_bytes; at += kernels::leaf_size_bytes)
+        slot.data()[at] ^= std::byte{1};
       kernels::digest_leaves(slot.data(), manifest->length_bytes, manifest->leaves.data());
       manifest->root_digest = kernels::root_digest(manifest->leaves, manifest->length_bytes);
       slot.seal(*manifest);
@@ -390,8 +393,60 @@ TEST_P(Survivors, ParityThatIsWholeAndWrongIsThrownAwayByItsNode) {
   EXPECT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 2; })) << "made anew, and true";
 }
 
+// Two parity pieces are decoded with then, and nothing true can come of it: the true one is not thrown away for that.
+TEST_P(Survivors, WrongParityWhileAnotherNodeIsOutOfReachCostsNothingOnceItIsBack) {
+  EXPECT_EQ(restore(), -1);
+  const std::int64_t last = commit();
+  trainers_.clear();
+  for (const std::uint32_t silent : {1u, 3u}) {
+    falsify_parity(0, last);
+    cluster_.stop(node(0));
+    start_agent(0);
+    ASSERT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 2; }));
+    cluster_.destroy(node(2));
+    std::atomic<int> silent_id = cluster_.status(node(silent)).at("node_id").get<int>();
+    start_agent(2, [&](std::unique_ptr<net::Transport> inner) {
+      return std::make_unique<DeafTransport>(std::move(inner), gate_, silent_id);
+    });
+    start_trainers();
+    auto restored = std::async(std::launch::async, [this] { return restore(); });
+    EXPECT_TRUE(eventually([&] { return cluster_.status(node(2)).at("counters").at("failed_fetches") >= 2; }));
+    silent_id = -1;
+    EXPECT_EQ(restored.get(), last) << silent;
+    EXPECT_EQ(trainers_[2]->restored().main_tier, CKPT_TIER_DECODED);
+    EXPECT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 2; })) << "made anew, and true";
+    trainers_.clear();
+    cluster_.stop(node(2));
+    start_agent(2);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Two, Survivors,
                          ::testing::Combine(::testing::Values(Group{"rs(4,2)", {}, "Two"}),
+                                            ::testing::Values(Harm::erase), ::testing::Values(What::nodes),
+                                            ::testing::Values(When::after)),
+                         name_of);
+
+// Enough is left beside the wrong one, for two lost shards: it is found by doing without each.
+class Majority : public Survivors {};
+
+TEST_P(Majority, OfSeveralParityPiecesTheWrongOneIsFoundAndTheOthersAreDecodedWith) {
+  EXPECT_EQ(restore(), -1);
+  const std::int64_t last = commit();
+  trainers_.clear();
+  falsify_parity(0, last);
+  cluster_.stop(node(0));
+  start_agent(0);
+  ASSERT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 3; }));
+  for (const std::uint32_t lost : {2u, 3u}) cluster_.destroy(node(lost));
+  for (const std::uint32_t lost : {2u, 3u}) start_agent(lost);
+  start_trainers();
+  EXPECT_EQ(restore(), last);
+  EXPECT_TRUE(eventually([&] { return cluster_.status(node(0)).at("parity_now") == 3; })) << "made anew, and true";
+}
+
+INSTANTIATE_TEST_SUITE_P(Three, Majority,
+                         ::testing::Combine(::testing::Values(Group{"rs(5,3)", {}, "Three", 5}),
                                             ::testing::Values(Harm::erase), ::testing::Values(What::nodes),
                                             ::testing::Values(When::after)),
                          name_of);
