@@ -177,15 +177,14 @@ class Loop {
         plan_({{length_bytes_}, 2 * buffers * chunk_bytes, buffers, kernels::leaf_size_bytes}),
         pinned_(slot.range().data, slot.range().size_bytes, CU_MEMHOSTREGISTER_PORTABLE),
         to_(slot.data()),
-        exchange_(std::make_unique<NcclComm>(NcclComm::new_id(), 1, 0), 0,
-                  {.reserved_bytes = 2 * buffers * chunk_bytes}) {
+        exchange_(std::make_unique<NcclComm>(NcclComm::new_id(), 1, 0), {.reserved_bytes = 2 * buffers * chunk_bytes}) {
     const Plan* const plans[] = {&tensors.plan()};
     table_.assign(plans, CudaTable::Images::copied);
     table_.upload(stream_);
     const Event uploaded;
     uploaded.record(stream_);
     const Deadline deadline = Deadline::in_ms(60'000);
-    while (!uploaded.reached() || !exchange_.met()) require(!deadline.passed(), "NCCL does not begin");
+    while (!uploaded.reached() || !exchange_.meet()) require(!deadline.passed(), "NCCL does not begin");
   }
   void run() {
     const auto fill = [this](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream) {

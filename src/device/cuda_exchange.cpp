@@ -24,15 +24,40 @@ void keep(std::unique_ptr<Kept> kept) {
 
 }  // namespace
 
-CudaExchange::CudaExchange(std::unique_ptr<NcclComm> comm, std::uint32_t member, const Settings& settings)
-    : member_(member), settings_(settings), resources_(std::make_unique<Resources>()) {
+CudaExchange::CudaExchange(std::unique_ptr<NcclComm> comm, const Settings& settings)
+    : member_(static_cast<std::uint32_t>(comm->rank())),
+      settings_(settings),
+      resources_(std::make_unique<Resources>()) {
+  const std::uint64_t greeting_bytes = 1 + static_cast<std::uint64_t>(comm->ranks());
   resources_->comm = std::move(comm);
-  resources_->memory = DeviceMemory(settings.reserved_bytes);
+  resources_->memory = DeviceMemory(std::max(settings.reserved_bytes, greeting_bytes));
 }
 
 CudaExchange::~CudaExchange() {
   if (landed_ != issued_) abandon(Deadline::in_ms(abandon_timeout_ms));
   if (!may_free_) keep(std::move(resources_));
+}
+
+bool CudaExchange::meet() {
+  if (met_) return true;
+  if (!has_greeted_) {
+    if (comm().ready()) greet();
+    return false;
+  }
+  return met_ = has_crossed(resources_->greeted);
+}
+
+// One that is alone greets itself.
+void CudaExchange::greet() {
+  using Kind = NcclComm::Transfer::Kind;
+  const CUdeviceptr bytes = resources_->memory.pointer();
+  std::vector<NcclComm::Transfer> greetings;
+  for (int peer = 0; peer < comm().ranks(); ++peer)
+    if (peer != comm().rank() || comm().ranks() == 1)
+      for (const Kind kind : {Kind::send, Kind::receive})
+        greetings.push_back({kind, peer, kind == Kind::send ? bytes : bytes + 1 + static_cast<CUdeviceptr>(peer), 1});
+  issue(greetings);
+  has_greeted_ = true;
 }
 
 // The own chunk has the first one.
@@ -77,25 +102,31 @@ void CudaExchange::fill() {
   }
 }
 
-void CudaExchange::issue() {
+void CudaExchange::issue(std::span<const NcclComm::Transfer> group) {
+  comm().exchange(group, resources_->cross_stream);
+  on_stream_ = false;
+}
+
+void CudaExchange::issue_step() {
   const bool may_begin = issued_ == crossed_ && issued_ < std::min(filled_, allowed_);
   if (!may_begin || !stage(issued_).filled.reached() || !comm().ready()) return;
   std::vector<NcclComm::Transfer> transfers;
   for (const auto& transfer : plan_->step(member_, issued_))
     transfers.push_back({transfer.is_send ? NcclComm::Transfer::Kind::send : NcclComm::Transfer::Kind::receive,
                          static_cast<int>(transfer.peer), place(issued_, transfer), transfer.size_bytes});
-  comm().exchange(transfers, resources_->cross_stream);
-  on_stream_ = false;
+  issue(transfers);
   ++issued_;
 }
 
-// Asks for errors as long as a step is under way.
+// Whether the group that was issued last is done, which `end` comes behind. Asks for errors as long as it is not.
+bool CudaExchange::has_crossed(const Event& end) {
+  if (!comm().ready()) return false;
+  if (!std::exchange(on_stream_, true)) end.record(resources_->cross_stream);
+  return end.reached();
+}
+
 void CudaExchange::cross() {
-  if (issued_ == crossed_ || !comm().ready()) return;
-  const Event& crossed = stage(crossed_).crossed;
-  if (!on_stream_) crossed.record(resources_->cross_stream);
-  on_stream_ = true;
-  if (!crossed.reached()) return;
+  if (issued_ == crossed_ || !has_crossed(stage(crossed_).crossed)) return;
   copy_out();
   ++crossed_;
 }
@@ -118,7 +149,7 @@ void CudaExchange::advance() {
   land();
   cross();
   fill();
-  issue();
+  issue_step();
   if (progress() != before)
     deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
   else if (landed_ < allowed_ && deadline_.passed())

@@ -19,6 +19,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/clock.hpp"
@@ -34,19 +35,21 @@ class CudaExchange {
     std::uint64_t reserved_bytes = 128u << 20;  // of device memory; what plans are made with
     std::int64_t step_timeout_ms = 10'000;      // without progress of a step that was allowed
   };
-  // Takes the communicator, in which this one is rank `member`. Throws Failure.
-  CudaExchange(std::unique_ptr<NcclComm> comm, std::uint32_t member, const Settings& settings);
+  // Takes the communicator, of which the members are the ranks. Throws Failure.
+  CudaExchange(std::unique_ptr<NcclComm> comm, const Settings& settings);
   // What was begun and is not over is given up; where NCCL does not let go of it within ten seconds it stays for good.
   ~CudaExchange();
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
-  // Whether all members are there. Throws Failure.
-  bool met() const { return comm().ready(); }
+  // Goes on with meeting the others as far as that is possible now; true once all are there, and connected. NCCL
+  // connects two members with the first group that they have in common, which allocates memory and waits for both: a
+  // byte to and from everybody has that done here, and not by a step. Throws Failure.
+  bool meet();
 
   // Enqueues on `stream` what puts `size_bytes` of the own piece from `first_byte` on to `to`. Begins at once.
   using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
-  // A new exchange; the one before is over(), and met() was true. `to` has for each member where its piece goes, in
+  // A new exchange; the one before is over(), and meet() was true. `to` has for each member where its piece goes, in
   // pinned memory that stays until it is over, and null where it goes nowhere. No step is allowed yet.
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
   // Steps below this number are issued.
@@ -71,6 +74,7 @@ class CudaExchange {
   struct Resources {
     std::unique_ptr<NcclComm> comm;
     BackgroundStream fill_stream, cross_stream, copy_stream;
+    Event greeted;
     DeviceMemory memory;
     std::vector<Stage> stages;
   };
@@ -79,10 +83,13 @@ class CudaExchange {
   std::uint64_t steps() const { return plan_ ? plan_->steps() : 0; }
   Stage& stage(std::uint64_t step) const { return resources_->stages[step % resources_->stages.size()]; }
   CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) const;
+  void greet();
   void make_stages();
   void fill();
-  void issue();
+  void issue(std::span<const NcclComm::Transfer> group);
+  void issue_step();
   void cross();
+  bool has_crossed(const Event& end);
   void copy_out();
   void land();
   std::uint64_t progress() const { return filled_ + issued_ + crossed_ + landed_; }
@@ -96,7 +103,8 @@ class CudaExchange {
   std::vector<std::byte*> to_;
   // Steps that are past each point; filled_ >= issued_ >= crossed_ >= landed_, and allowed_ >= issued_.
   std::uint64_t allowed_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, landed_ = 0;
-  bool on_stream_ = false;                  // the step that was issued last
+  bool has_greeted_ = false, met_ = false;
+  bool on_stream_ = false;                  // the group that was issued last
   bool may_free_ = true;                    // what the GPU works with
   Deadline deadline_ = Deadline::in_ms(0);  // of the next progress
 };

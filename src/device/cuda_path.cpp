@@ -80,9 +80,9 @@ void CudaPath::end(std::string why) {
 
 void CudaPath::meet() {
   auto comm = std::make_unique<NcclComm>(group_.id, static_cast<int>(group_.members), static_cast<int>(group_.member));
-  exchange_ = std::make_unique<CudaExchange>(std::move(comm), group_.member, settings_.exchange);
+  exchange_ = std::make_unique<CudaExchange>(std::move(comm), settings_.exchange);
   const Deadline deadline = Deadline::in_ms(settings_.meet_timeout_ms);
-  while (!exchange_->met() && !stopped()) {
+  while (!exchange_->meet() && !stopped()) {
     if (deadline.passed())
       throw Failure(CKPT_ERR_TIMEOUT, "the ranks that hold each other's copies did not meet over NCCL within " +
                                           std::to_string(settings_.meet_timeout_ms) + " ms");

@@ -56,7 +56,8 @@ nccl::UniqueId NcclComm::new_id() {
   return id;
 }
 
-NcclComm::NcclComm(const nccl::UniqueId& id, int ranks, int rank) : ending_(std::make_shared<Ending>()) {
+NcclComm::NcclComm(const nccl::UniqueId& id, int ranks, int rank)
+    : ranks_(ranks), rank_(rank), ending_(std::make_shared<Ending>()) {
   nccl::Config config = unobtrusive();
   CKPT_NCCL(CommInitRankConfig, &comm_, ranks, id, rank, &config);
 }

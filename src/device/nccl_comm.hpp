@@ -35,6 +35,9 @@ class NcclComm {
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
 
+  int ranks() const { return ranks_; }
+  int rank() const { return rank_; }
+
   // Whether what was begun last has been taken up: the ranks have met, or the transfers are on their stream (and not
   // that they are done: an event recorded there from now on tells that). Throws Failure where anything went wrong,
   // also with transfers of before; after that there is only abort().
@@ -49,6 +52,7 @@ class NcclComm {
 
  private:
   class Ending;
+  const int ranks_, rank_;
   nccl::Communicator* comm_ = nullptr;  // null: abort() was called
   std::shared_ptr<Ending> ending_;
 };

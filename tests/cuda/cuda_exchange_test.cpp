@@ -29,7 +29,7 @@ class Member {
          const CudaExchange::Settings& settings)
       : piece_(state),
         exchange_(std::make_unique<CudaExchange>(
-            std::make_unique<NcclComm>(id, static_cast<int>(count), static_cast<int>(number)), number, settings)) {}
+            std::make_unique<NcclComm>(id, static_cast<int>(count), static_cast<int>(number)), settings)) {}
 
   const std::vector<std::byte>& bytes() const { return piece_.bytes(); }
   CudaExchange& exchange() const { return *exchange_; }
@@ -67,13 +67,22 @@ class CudaExchangeTest : public NcclTest {
   }
   // A member for each number of leaves, met and begun.
   void join(const std::vector<std::size_t>& leaves, std::uint32_t plan_buffers = buffers) {
+    come(leaves, plan_buffers);
+    ASSERT_TRUE(eventually([&] { return meet() == members_.size(); }));
+    begin(plan_buffers);
+  }
+  // Only there.
+  void come(const std::vector<std::size_t>& leaves, std::uint32_t plan_buffers = buffers) {
     settings_.reserved_bytes = plan_buffers * std::max<std::size_t>(leaves.size(), 2) * leaf_bytes;
     const nccl::UniqueId id = NcclComm::new_id();
     const auto count = static_cast<std::uint32_t>(leaves.size());
     for (std::uint32_t i = 0; i < count; ++i)
       members_.push_back(std::make_unique<Member>(id, count, i, tensors(10 * i, leaves[i]), settings_));
-    for (const auto& member : members_) ASSERT_TRUE(eventually([&] { return member->exchange().met(); }));
-    begin(plan_buffers);
+  }
+  // How many have met all others.
+  std::size_t meet() const {
+    return static_cast<std::size_t>(
+        std::count_if(members_.begin(), members_.end(), [](const auto& member) { return member->exchange().meet(); }));
   }
   void begin(std::uint32_t plan_buffers = buffers) {
     std::vector<std::uint64_t> lengths_bytes;
@@ -155,6 +164,24 @@ TEST_F(CudaExchangeTest, OneExchangeFollowsAnother) {
     ASSERT_TRUE(advance_until([&] { return all_over(); }));
     EXPECT_TRUE(all_have_all());
   }
+}
+
+// NCCL connects two members with their first group: no step may be that one.
+TEST_F(CudaExchangeOfSeveralTest, MembersHaveMetOnceEachHasExchangedSomethingWithAllOthers) {
+  come({3, 3, 3});
+  const auto groups_before = nccl_buttons().groups(), sent_before = nccl_buttons().sent_bytes();
+  for (int turn = 0; turn < 300; ++turn) {  // as many as it would need, and more; the third one takes no part
+    EXPECT_FALSE(exchange(0).meet());
+    EXPECT_FALSE(exchange(1).meet());
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(nccl_buttons().groups(), groups_before);
+  ASSERT_TRUE(eventually([&] { return meet() == 3; }));
+  EXPECT_EQ(nccl_buttons().groups(), groups_before + 3);
+  EXPECT_EQ(nccl_buttons().sent_bytes(), sent_before + 6);
+  begin();
+  exchange(0).allow(1);  // and gets onto its stream though the others issue nothing
+  ASSERT_TRUE(advance_until([&] { return nccl_buttons().groups() == groups_before + 4; }));
 }
 
 TEST_F(CudaExchangeOfSeveralTest, PiecesOfTwoArriveWithTheOther) {

@@ -44,12 +44,18 @@ class Walker {
     for (const auto& slot : slots_) to.push_back(slot->as<std::byte>());
     const schedule::ExchangePlan plan({std::vector<std::uint64_t>(members_, piece_.bytes().size()),
                                        settings_.exchange.reserved_bytes, buffers, leaf_bytes});
-    return path_->begin({plan, piece_.fill(), std::move(to), [this] { ++done_; }});
+    const auto fill = [this, pack = piece_.fill()](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr at,
+                                                   CUstream stream) {
+      pack(first_byte, size_bytes, at, stream);
+      ++filled_;
+    };
+    return path_->begin({plan, fill, std::move(to), [this] { ++done_; }});
   }
   bool has(const Walker& other) const {
     const std::byte* const at = slots_[other.member_]->as<std::byte>();
     return std::equal(other.piece_.bytes().begin(), other.piece_.bytes().end(), at);
   }
+  int filled() const { return filled_; }
   int done() const { return done_; }
   int failures() const {
     const std::lock_guard lock(mutex_);
@@ -72,7 +78,7 @@ class Walker {
   const std::uint32_t member_, members_;
   const CudaPath::Settings settings_;
   std::vector<std::unique_ptr<PinnedMemory>> slots_;
-  std::atomic<int> done_{0};
+  std::atomic<int> filled_{0}, done_{0};
   mutable std::mutex mutex_;
   std::string why_;
   bool is_stuck_ = false;
@@ -106,6 +112,14 @@ class CudaPathTest : public NcclTest {
     return eventually([&] {
       return std::all_of(walkers_.begin(), walkers_.end(), [&](const auto& one) { return one->done() == times; });
     });
+  }
+  // All have met and wait to be allowed a step: sub-buffers are filled only then.
+  void join_and_begin(std::uint32_t members) {
+    join(members);
+    begin_all();
+    ASSERT_TRUE(eventually([&] {
+      return std::all_of(walkers_.begin(), walkers_.end(), [](const auto& one) { return one->filled() != 0; });
+    }));
   }
   const Walker& walker(std::size_t i) const { return *walkers_[i]; }
 
@@ -164,9 +178,7 @@ TEST_F(CudaPathOfTwoTest, StepsMayBeAllowedOneByOne) {
 
 TEST_F(CudaPathOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
   settings_.exchange.step_timeout_ms = 50;
-  join(2);
-  begin_all();
-  allow_all(1);
+  join_and_begin(2);
   nccl_buttons().hang(1, 1);
   allow_all(UINT64_MAX);
   for (const auto& one : walkers_) {
@@ -184,11 +196,7 @@ TEST_F(CudaPathOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
 }
 
 TEST_F(CudaPathOfTwoTest, AMemberThatDiesIsTold) {
-  join(2);
-  begin_all();
-  allow_all(UINT64_MAX);
-  ASSERT_TRUE(all_done(1));
-  ASSERT_TRUE(walkers_[0]->begin());
+  join_and_begin(2);
   walker(0).path().allow(UINT64_MAX);
   nccl_buttons().die(1);
   EXPECT_THAT(walker(0).why(), HasSubstr("remote process exited"));
@@ -202,9 +210,17 @@ TEST_F(CudaPathTest, MembersThatDoNotComeAreWaitedForUntilTheDeadline) {
   EXPECT_FALSE(walker(0).path().works());
 }
 
+TEST_F(CudaPathTest, AMemberThatIsThereAndNeverConnectsIsWaitedForUntilTheDeadline) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  settings_.meet_timeout_ms = 50;
+  const nccl::UniqueId id = NcclComm::new_id();
+  const NcclComm other(id, 2, 1);
+  walkers_.push_back(std::make_unique<Walker>(id, 2, 0, settings_));
+  EXPECT_THAT(walker(0).why(), HasSubstr("did not meet"));
+}
+
 TEST_F(CudaPathOfTwoTest, AnErrorInTheMiddleIsTold) {
-  join(2);
-  begin_all();
+  join_and_begin(2);
   allow_all(2);
   nccl_buttons().fail(0, nccl::system_error);
   allow_all(UINT64_MAX);
@@ -228,8 +244,7 @@ TEST_F(CudaPathTest, ADeadContextIsToldAsStuck) {
 }
 
 TEST_F(CudaPathOfTwoTest, EndsInTheMiddleOfAnExchangeAndTellsNothing) {
-  join(2);
-  begin_all();
+  join_and_begin(2);
   const auto groups_before = nccl_buttons().groups();
   walker(0).path().allow(UINT64_MAX);
   ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() != groups_before; }));

@@ -70,6 +70,12 @@ class NcclCommTest : public NcclTest {
       received_[rank] = std::make_unique<GpuBytes>(size_bytes);
     }
     for (const auto& comm : comms_) ASSERT_TRUE(becomes_ready(*comm));
+    exchange(0);  // connects them
+    exchange(1);
+    for (int rank = 0; rank < 2; ++rank) {
+      ASSERT_TRUE(becomes_ready(*comms_[rank]));
+      ASSERT_TRUE(becomes_idle(rank));
+    }
   }
   // The rank's half of an exchange of all.
   void exchange(int rank) {
@@ -143,7 +149,6 @@ TEST_F(NcclCommTest, IsNotReadyBeforeItsTransfersAreOnTheStream) {
   exchange(0);
   EXPECT_FALSE(comms_[0]->ready());
   EXPECT_TRUE(is_idle(0));
-  EXPECT_THROW(exchange(0), Failure);
   nccl_buttons().hold_launches(0);
   exchange(1);
   EXPECT_TRUE(becomes_ready(*comms_[0]));
@@ -182,15 +187,13 @@ TEST_F(NcclCommTest, AnAsynchronousErrorIsTold) {
   EXPECT_TRUE(comms_[1]->ready());
 }
 
-TEST_F(NcclCommTest, TransfersThatAreRefusedLeaveTheThreadInNoGroup) {
+TEST_F(NcclCommTest, TransfersThatAreRefusedLeaveTheThreadInNoGroupAndTheCommunicatorOfNoUse) {
   make_pair();
   const NcclComm::Transfer nowhere[] = {{Kind::send, 7, memory_[0]->pointer(), 1}};
   EXPECT_THROW(comms_[0]->exchange(nowhere, *streams_[0]), Failure);
   EXPECT_EQ(ncclGroupEnd(), nccl::invalid_usage);  // there is none to end
-  exchange(0);
-  exchange(1);
-  EXPECT_TRUE(becomes_ready(*comms_[0]));
-  EXPECT_TRUE(becomes_idle(0));
+  EXPECT_THROW(comms_[0]->ready(), Failure);
+  EXPECT_THROW(exchange(0), Failure);
 }
 
 TEST_F(NcclCommTest, AnAbortThatHangsIsLeftAlone) {

@@ -89,6 +89,16 @@ class NcclPair : public NcclTest {
     stream_0_.emplace();
     stream_1_.emplace();
   }
+  // What the first group of two does, which waits for the other's.
+  void connect() {
+    const GpuBytes byte_0(1), byte_1(1);
+    EXPECT_EQ(zero_->send(byte_0, 1, *stream_0_), nccl::in_progress);
+    EXPECT_EQ(one_->receive(byte_1, 0, *stream_1_), nccl::in_progress);
+    ASSERT_TRUE(zero_->becomes(nccl::success));
+    ASSERT_TRUE(one_->becomes(nccl::success));
+    ASSERT_TRUE(becomes_idle(*stream_0_));
+    ASSERT_TRUE(becomes_idle(*stream_1_));
+  }
   void TearDown() override {
     reset_nccl();  // what hangs may end
     zero_.reset();
@@ -201,9 +211,22 @@ TEST_F(NcclConformance, ARankWhoseOthersDoNotComeStaysInProgressAndCanBeAborted)
   EXPECT_EQ(rank.state(), nccl::in_progress);
   const GpuBytes bytes(1);
   const GpuStream stream;
-  EXPECT_EQ(rank.send(bytes, 0, stream), nccl::invalid_argument);
-  EXPECT_EQ(rank.state(), nccl::in_progress);
+  EXPECT_TRUE(is_idle(stream));
   rank.abort();
+}
+
+TEST_F(NcclConformance, ACallThatIsRefusedSpoilsTheCommunicatorForGood) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const GpuBytes from(1), to(1);
+  const GpuStream stream;
+  Rank early(new_id(), 2, 1);
+  EXPECT_EQ(early.send(from, 0, stream), nccl::invalid_argument);  // it is in progress
+  EXPECT_EQ(early.state(), nccl::invalid_argument);
+  const Rank rank(new_id(), 1, 0);
+  ASSERT_TRUE(rank.becomes(nccl::success));
+  EXPECT_EQ(rank.send(from, 7, stream), nccl::invalid_argument);  // there is no such rank
+  EXPECT_EQ(rank.state(), nccl::invalid_argument);
+  EXPECT_EQ(rank.receive(to, 0, stream), nccl::invalid_argument);
 }
 
 // NCCL may have put a group onto its stream before anybody can look.
@@ -222,7 +245,6 @@ TEST_F(NcclConformance, AGroupIsOnItsStreamOnlyOnceItIsNoLongerInProgress) {
   in_group(both);
   EXPECT_EQ(rank.state(), nccl::in_progress);
   EXPECT_TRUE(is_idle(stream));
-  EXPECT_EQ(rank.send(from, 0, stream), nccl::invalid_argument);
   nccl_buttons().hold_launches(0);
   ASSERT_TRUE(rank.becomes(nccl::success));
   ASSERT_TRUE(becomes_idle(stream));
@@ -249,7 +271,30 @@ TEST_F(NcclPair, BytesCrossBothWaysInOneGroup) {
   EXPECT_EQ(to_1.read(), first);
 }
 
+TEST_F(NcclPair, AFirstGroupStaysInProgressUntilTheOtherIssuesItsOwn) {
+  const GpuBytes from(8), to(8);
+  zero_->send(from, 1, *stream_0_);
+  for (int turn = 0; turn < 300; ++turn) {
+    EXPECT_EQ(zero_->state(), nccl::in_progress);
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(is_idle(*stream_0_));
+  one_->receive(to, 0, *stream_1_);
+  ASSERT_TRUE(zero_->becomes(nccl::success));
+  ASSERT_TRUE(one_->becomes(nccl::success));
+  EXPECT_TRUE(becomes_idle(*stream_0_));
+  EXPECT_TRUE(becomes_idle(*stream_1_));
+}
+
+TEST_F(NcclPair, AFirstGroupThatWaitsForTheOtherCanBeAborted) {
+  const GpuBytes from(8);
+  zero_->send(from, 1, *stream_0_);
+  zero_->abort();
+  EXPECT_TRUE(becomes_idle(*stream_0_));
+}
+
 TEST_F(NcclPair, NothingIsSentUntilTheOtherReceives) {
+  connect();
   const GpuBytes from(8), to(8);
   zero_->send(from, 1, *stream_0_);
   ASSERT_TRUE(zero_->becomes(nccl::success));
@@ -261,6 +306,7 @@ TEST_F(NcclPair, NothingIsSentUntilTheOtherReceives) {
 }
 
 TEST_F(NcclPair, TwoThatSendFirstWaitForEachOtherUntilTheyAreAborted) {
+  connect();
   const GpuBytes bytes(8), other(8);
   zero_->send(bytes, 1, *stream_0_);
   one_->send(bytes, 0, *stream_1_);
@@ -279,6 +325,7 @@ TEST_F(NcclPair, TwoThatSendFirstWaitForEachOtherUntilTheyAreAborted) {
 }
 
 TEST_F(NcclPair, WhatHangsHoldsUpNoOtherStreamAndEndsWhenAborted) {
+  connect();
   nccl_buttons().hang(0, 1);
   const GpuBytes from(8), to(8), elsewhere(8);
   zero_->send(from, 1, *stream_0_);
@@ -298,6 +345,7 @@ TEST_F(NcclPair, WhatHangsHoldsUpNoOtherStreamAndEndsWhenAborted) {
 }
 
 TEST_F(NcclPair, WhoeverWaitsForARankThatDiedHearsOfItAndIsFreedByAborting) {
+  connect();
   const GpuBytes to(8);
   one_->receive(to, 0, *stream_1_);
   ASSERT_TRUE(one_->becomes(nccl::success));
@@ -342,6 +390,7 @@ TEST_F(NcclPair, SizesThatDoNotMeetNeverEnd) {
 }
 
 TEST_F(NcclPair, AContextThatDiesEndsWhatRuns) {
+  connect();
   const GpuBytes to(8);
   one_->receive(to, 0, *stream_1_);
   ASSERT_TRUE(one_->becomes(nccl::success));

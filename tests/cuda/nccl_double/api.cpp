@@ -43,9 +43,14 @@ bool own_fit(const Operations& operations, int rank) {
   return sent == received;
 }
 
+nccl::Result refuse(const Group& refused, nccl::Result result) {
+  for (const auto& [comm, operations] : refused.operations) comm->rank->refuse(result);
+  return result;
+}
+
 nccl::Result launch(Group ended) {
   for (const auto& [comm, operations] : ended.operations)
-    if (!own_fit(operations, comm->rank->rank())) return nccl::invalid_usage;
+    if (!own_fit(operations, comm->rank->rank())) return refuse(ended, nccl::invalid_usage);
   for (const auto& [comm, stream] : ended.streams) comm->rank->launch(std::move(ended.operations[comm]), stream);
   return ended.streams.empty() ? nccl::success : nccl::in_progress;
 }
@@ -62,8 +67,10 @@ nccl::Result check(const nccl::Communicator* comm, const void* data, std::size_t
 
 nccl::Result add(const void* data, std::size_t size_bytes, nccl::DataType type, bool is_send, int peer,
                  nccl::Communicator* comm, CUstream stream) {
-  if (const nccl::Result result = check(comm, data, size_bytes, type, peer); result != nccl::success)
+  if (const nccl::Result result = check(comm, data, size_bytes, type, peer); result != nccl::success) {
+    if (comm != nullptr) comm->rank->refuse(result);
     return group.error = result;
+  }
   auto& operations = group.operations[comm];
   if (operations.empty()) group.streams.emplace_back(comm, stream);
   operations.push_back({is_send, peer, cuda_double::bytes_at(data, size_bytes), size_bytes});
@@ -138,7 +145,7 @@ EXPORT nccl::Result ncclGroupEnd() {
   if (--group.depth != 0) return nccl::success;
   Group ended = std::move(group);
   group = {};
-  return ended.error == nccl::success ? launch(std::move(ended)) : ended.error;
+  return ended.error == nccl::success ? launch(std::move(ended)) : refuse(ended, ended.error);
 }
 
 EXPORT nccl::Result ncclSend(const void* data, std::size_t count, nccl::DataType type, int peer,

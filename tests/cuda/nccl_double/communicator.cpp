@@ -6,10 +6,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <set>
 
 #include "../double/launch.hpp"
 #include "faults.hpp"
@@ -73,7 +73,8 @@ void Communicator::begin() {
 
 nccl::Result Communicator::state() const {
   if (const int failure = faults().failure[rank_]; failure != 0) return static_cast<nccl::Result>(failure);
-  if (const nccl::Result error = error_; error != nccl::success) return error;
+  for (const nccl::Result error : {error_.load(), refusal_.load()})
+    if (error != nccl::success) return error;
   return pending_ ? nccl::in_progress : nccl::success;
 }
 
@@ -82,10 +83,12 @@ void Communicator::fail(nccl::Result result) {
   error_.compare_exchange_strong(none, result);
 }
 
-bool Communicator::failed() const {
-  const nccl::Result now = state();
-  return now != nccl::success && now != nccl::in_progress;
+void Communicator::refuse(nccl::Result result) {
+  nccl::Result none = nccl::success;
+  refusal_.compare_exchange_strong(none, result);
 }
+
+bool Communicator::failed() const { return faults().failure[rank_] != 0 || error_ != nccl::success; }
 
 bool Communicator::stopped() const { return aborted_ || cuda_double::dead(); }
 
@@ -153,10 +156,30 @@ void Communicator::meet() {
   ::close(listener);
 }
 
+bool Communicator::connected(const std::set<Link*>& links) {
+  const std::lock_guard lock(wires_);
+  for (Link* const link : links)
+    if (link->progress() == Link::State::broken) fail(nccl::remote_error);
+  return std::all_of(links.begin(), links.end(), [](const Link* link) { return link->connected(); });
+}
+
+void Communicator::connect(const Operations& operations) {
+  std::set<Link*> unknown;
+  {
+    const std::lock_guard lock(wires_);
+    for (const Operation& operation : operations)
+      if (operation.peer != rank_) unknown.insert(links_.at(operation.peer).get());
+    std::erase_if(unknown, [](const Link* link) { return link->connected(); });
+    for (Link* const link : unknown) link->connect();
+  }
+  while (!connected(unknown) && !failed() && !stopped()) wait_a_little();
+}
+
 void Communicator::launch(Operations operations, CUstream stream) {
   enqueue([this, operations = std::move(operations), stream] {
     while (faults().launches_held && !stopped()) wait_a_little();
-    if (stopped()) return;
+    connect(operations);
+    if (stopped() || failed()) return;
     ++counters().groups;
     // What is on the stream keeps this communicator.
     const auto kernel = [self = shared_from_this(), operations] { self->run(operations); };

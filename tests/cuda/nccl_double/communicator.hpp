@@ -3,6 +3,8 @@
 // the GPU's context has died. An error does not end it, as with NCCL.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -10,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,7 +42,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
   nccl::Result state() const;
-  // One group at a time: after it the state is in_progress until it is on the stream.
+  // A call that is refused spoils it for good, though what is on a stream goes on.
+  void refuse(nccl::Result result);
+  // One group at a time: after it the state is in_progress until it is on the stream. Of a pair that has exchanged
+  // nothing yet the first group stays in progress until the other issues its own: only then are they connected.
   void launch(Operations operations, CUstream stream);
   // Returns when nothing of it runs any more.
   void abort();
@@ -52,9 +58,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void meet();
   int connect_to(int peer) const;
   void accept_others(int listener);
+  void connect(const Operations& operations);
+  bool connected(const std::set<Link*>& links);
   void run(const Operations& operations);
   void post(const Operations& operations);
   bool advance();
+  std::vector<pollfd> wires();
   bool pause() const;
   void wait_a_little() const;
   bool stopped() const;
@@ -64,10 +73,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::string name_;
   const int ranks_, rank_;
   std::atomic<bool> aborted_{false}, pending_{true};
-  std::atomic<nccl::Result> error_{nccl::success};
+  std::atomic<nccl::Result> error_{nccl::success}, refusal_{nccl::success};
 
   std::mutex running_;  // held by what runs on a stream
   std::map<int, std::unique_ptr<Link>> links_;
+  std::mutex wires_;  // held by who uses a link
   Operations own_sends_, own_receives_;
 
   std::mutex mutex_;  // for the jobs

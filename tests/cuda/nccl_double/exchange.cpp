@@ -28,6 +28,7 @@ bool Communicator::pause() const {
 void Communicator::post(const Operations& operations) {
   for (const Operation& operation : operations) {
     if (!pause()) return;
+    const std::lock_guard lock(wires_);
     if (operation.peer == rank_)
       (operation.is_send ? own_sends_ : own_receives_).push_back(operation);
     else if (operation.is_send)
@@ -45,6 +46,7 @@ bool Communicator::advance() {
   own_sends_.clear();
   own_receives_.clear();
   bool is_done = true;
+  const std::lock_guard lock(wires_);
   for (const auto& [peer, link] : links_) {
     const Link::State state = link->progress();
     is_done = is_done && state == Link::State::done;
@@ -55,20 +57,25 @@ bool Communicator::advance() {
   return is_done;
 }
 
+std::vector<pollfd> Communicator::wires() {
+  const std::lock_guard lock(wires_);
+  std::vector<pollfd> all;
+  for (const auto& [peer, link] : links_)
+    all.push_back({link->socket(), static_cast<short>(POLLIN | (link->wants_to_write() ? POLLOUT : 0)), 0});
+  return all;
+}
+
 void Communicator::run(const Operations& operations) {
   const std::lock_guard lock(running_);
   if (stopped()) return;
   post(operations);
-  std::vector<pollfd> waiting;
   while (!stopped()) {
     if (faults().hangs[rank_] || failed()) {
       wait_a_little();
       continue;
     }
     if (advance()) return;
-    waiting.clear();
-    for (const auto& [peer, link] : links_)
-      waiting.push_back({link->socket(), static_cast<short>(POLLIN | (link->wants_to_write() ? POLLOUT : 0)), 0});
+    std::vector<pollfd> waiting = wires();
     ::poll(waiting.data(), waiting.size(), pause_ms);
   }
 }

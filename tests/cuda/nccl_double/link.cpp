@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace nccl_double {
 namespace {
@@ -31,6 +32,10 @@ void Link::put(Kind kind, const std::byte* data, std::size_t size_bytes) {
   const Head head{kind, size_bytes};
   const auto* const bytes = reinterpret_cast<const std::byte*>(&head);
   outgoing_.push_back({{bytes, bytes + sizeof(head)}, data, data == nullptr ? 0 : size_bytes});
+}
+
+void Link::connect() {
+  if (!std::exchange(is_connecting_, true)) put(Kind::connects, nullptr, 0);
 }
 
 void Link::receive(std::byte* data, std::size_t size_bytes) {
@@ -71,11 +76,10 @@ Link::State Link::write() {
 }
 
 Link::State Link::understand(const Head& head) {
-  if (head.kind == Kind::receives) {
-    awaited_.push_back(head.size_bytes);
-    head_done_ = 0;
-    return State::busy;
-  }
+  if (head.kind != Kind::data) head_done_ = 0;
+  if (head.kind == Kind::connects) is_awaited_ = true;
+  if (head.kind == Kind::receives) awaited_.push_back(head.size_bytes);
+  if (head.kind != Kind::data) return State::busy;
   const bool expected = !receives_.empty() && receives_.front().size_bytes == head.size_bytes;
   return expected ? State::busy : State::mismatch;
 }

@@ -18,6 +18,10 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
+  // Says that this rank has a first group with the other, and whether both have said so.
+  void connect();
+  bool connected() const { return is_connecting_ && is_awaited_; }
+
   // In this order they are done. The bytes stay until then.
   void send(const std::byte* data, std::size_t size_bytes) { sends_.push_back({data, size_bytes}); }
   void receive(std::byte* data, std::size_t size_bytes);
@@ -31,7 +35,7 @@ class Link {
   void die();
 
  private:
-  enum class Kind : std::uint64_t { receives = 1, data = 2 };
+  enum class Kind : std::uint64_t { receives = 1, data = 2, connects = 3 };
   struct Head {
     Kind kind;
     std::uint64_t size_bytes;
@@ -63,6 +67,7 @@ class Link {
   std::deque<Outgoing> outgoing_;
   Head head_{};  // being read
   std::size_t head_done_ = 0, data_done_ = 0;
+  bool is_connecting_ = false, is_awaited_ = false;
 };
 
 }  // namespace nccl_double
