@@ -84,6 +84,7 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
 }
 
 void Node::Parts::receive(const LifeRead& read) {
+  election.on_higher_epoch(read.record.epoch);  // the root's own record may have been lost alone
   if (!life || read.revision >= life->revision) life = read;
   if (root) root->on(read);
 }

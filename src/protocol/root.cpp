@@ -110,6 +110,7 @@ std::optional<TimeMs> Root::settle_wanted_at() const {
 
 void Root::settle(TimeMs now, Effects& effects) {
   if (!life_) return;
+  if (led_since_) listen(now);
   is_settled_ = now - settled_at_ >= settle_gap_ms();
   if (!is_settled_) return;
   settled_at_ = now;

@@ -99,6 +99,7 @@ class Root {
   void settle_placement(Effects& effects);
   std::set<std::string> lacking_in_memory() const;
   bool is_followed(TimeMs now) const;
+  void listen(TimeMs now);
   bool knows_who_is_lost(TimeMs now);
   std::set<NodeId> lost_members(TimeMs now) const;
   void note_released(const std::vector<Member>& next);
@@ -169,7 +170,7 @@ class Root {
   std::map<NodeId, NodeId> told_lost_;  // members, with the stand-in that was told of
   std::vector<NodeId> released_;        // former members that are to be told
   TimeMs listened_at_ = elected_at_;
-  TimeMs listening_since_ = elected_at_;  // without a pause of its own
+  TimeMs listening_since_ = elected_at_;  // to nodes that are told something, without a pause of its own
   TimeMs followed_at_ = elected_at_;
   std::string alarm_;
   Storing storing_;

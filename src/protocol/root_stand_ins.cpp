@@ -7,12 +7,15 @@
 
 namespace ckpt::protocol {
 
+void Root::listen(TimeMs now) {
+  if (now - listened_at_ > config_.node_timeout_ms / 2) listening_since_ = now;
+  listened_at_ = now;
+}
+
 // Whether nobody but the lost ones themselves can be at fault for their silence. A root that was just elected, or was
 // stopped itself, has yet to hear who is there. One that no other node follows may be the one that is cut off: then it
 // is replaced before long.
 bool Root::knows_who_is_lost(TimeMs now) {
-  if (now - listened_at_ > config_.node_timeout_ms / 2) listening_since_ = now;
-  listened_at_ = now;
   if (is_followed(now)) followed_at_ = now;
   return now - listening_since_ > config_.node_timeout_ms &&
          (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);

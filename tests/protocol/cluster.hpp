@@ -63,7 +63,7 @@ class Cluster {
     config.standby = standbys.contains(node);
     config.storage = config.storage_writes = storage.has_value() && !without_storage.contains(node);
     config.storage_every = storage_every;
-    if (relay_from) config.relay_from = *relay_from;
+    configure(config);
     if (storage) config.local_slots = 4;
     nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
     feed(node, RootRead{root_revision_, root_});
@@ -109,6 +109,12 @@ class Cluster {
     feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank)});
     drain();
   }
+  // Of the coordination store, the record of who is root alone.
+  void lose_root_record() {
+    root_ = {};
+    root_revision_ = 0;
+  }
+
   void exit_trainer(Rank rank) {
     feed(homes_.at(rank), TrainerExited{rank, instances_.at(rank)});
     drain();
@@ -275,7 +281,7 @@ class Cluster {
   std::function<void(const Directive&)> on_directive = [](const Directive&) {};  // that is sent
   // Of a message that is sent; a test may feed others in its place.
   std::function<bool(NodeId from, const Send&)> arrives = [](NodeId, const Send&) { return true; };
-  std::optional<std::uint32_t> relay_from;  // of nodes that boot from now on
+  std::function<void(Config&)> configure = [](Config&) {};  // of nodes that boot from now on
 
  private:
   void drain() {

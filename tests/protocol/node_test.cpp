@@ -235,6 +235,22 @@ TEST(Job, ALifeThatWasOpenedBeforeOlderOnesWereHeardOfGivesWayToALaterOne) {
   EXPECT_EQ(cluster.commits.at(0), Version(3, 6));
 }
 
+// No node remembers an epoch, and the first one of the new root's is below that of the life's record.
+TEST(Job, IsLedAgainWhereTheRootsRecordIsLostWithAllMemory) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.change_root();
+  cluster.advance(5000);
+  ASSERT_GT(cluster.life().epoch, 1u);
+  cluster.lose_root_record();
+  for (const NodeId node : {0u, 1u}) cluster.lose(node);
+  for (const NodeId node : {0u, 1u}) cluster.boot(node);
+  cluster.ready.clear();
+  cluster.start_life(own_node);
+  cluster.advance(15'000);
+  EXPECT_EQ(cluster.ready.size(), 2u);
+}
+
 TEST(Job, ARootThatReachesOnlyTheStoreIsReplaced) {
   Cluster cluster(4, 4);
   cluster.start_life(own_node);

@@ -230,7 +230,7 @@ class RelayedJob : public testing::Test {
   static constexpr Rank ranks = 9;
 
   RelayedJob() {
-    cluster.relay_from = 4;
+    cluster.configure = [](Config& config) { config.relay_from = 4; };
     for (NodeId node = 0; node < ranks; ++node) cluster.boot(node);
     cluster.advance(1500);
     cluster.start_life(own_node);

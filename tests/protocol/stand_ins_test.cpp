@@ -290,6 +290,30 @@ TEST_F(StandIns, AreNotCalledForByARootThatWasStoppedItself) {
   for (const MemberChanged& told : cluster.changes) EXPECT_NE(told.change, Change::lost) << told.node;
 }
 
+// It draws its conclusions a second apart then; that is no pause in which it did not listen.
+TEST_F(StandIns, AreCalledForByARootThatHearsOfVeryManyPieces) {
+  cluster.configure = [](Config& config) {
+    config.node_timeout_ms = 1500;
+    config.pieces_per_ms = 1;
+  };
+  cluster.standbys.insert(4);
+  for (NodeId node = 0; node < 5; ++node) cluster.boot(node);
+  cluster.advance(5000);
+  cluster.start_life(own_node);
+  cluster.advance(1000);
+  cluster.begin_training();
+  cluster.advance(1000);
+  ASSERT_FALSE(cluster.granted().empty());
+  Report report;
+  report.node = 9;
+  report.agent_id = report.sequence = 1;
+  for (int i = 0; i < 2000; ++i) report.pieces.push_back(piece_of("other" + std::to_string(i), Version(1, 1), 4));
+  cluster.feed(*cluster.root(), MessageArrived{9, report});
+  cluster.lose(*cluster.root() == 2 ? 3 : 2);
+  cluster.advance(10'000);
+  EXPECT_EQ(cluster.life().stand_ins.size(), 1u);
+}
+
 TEST_F(StandIns, AreCalledForWhenARootIsTheLastOneLeft) {
   start(0);
   for (NodeId node = 0; node < 4; ++node) {
