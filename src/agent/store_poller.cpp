@@ -8,6 +8,7 @@
 #include "agent/record_codec.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
+#include "protocol/seating.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -16,21 +17,32 @@ using std::chrono::milliseconds;
 
 constexpr StorePoller::Intervals without_watch{milliseconds(150), milliseconds(300)};
 constexpr StorePoller::Intervals of_a_watch_that_tells{milliseconds(2000), milliseconds(30'000)};
+constexpr std::size_t listed_per_ms = 100;  // records, to all agents together
 
 // All agents find their watches silent at the same time, when the root has died. So that they do not all read at once,
-// and all nodes' records at that, each is slower or faster than the others by up to a quarter.
-StorePoller::Intervals of_a_silent_watch(std::int64_t lease_ms) {
+// each is slower or faster than the others by up to a quarter.
+double random_pace() {
   std::random_device random;
-  const std::int64_t share = std::uniform_int_distribution(75, 125)(random);
-  return {milliseconds(lease_ms * share / 400), milliseconds(lease_ms * share / 50)};
+  return std::uniform_real_distribution(0.75, 1.25)(random);
+}
+
+StorePoller::Intervals of_a_silent_watch(std::int64_t lease_ms) {
+  return {milliseconds(lease_ms / 4), milliseconds(lease_ms * 2)};
+}
+
+milliseconds scaled(milliseconds interval, double by) {
+  return milliseconds(static_cast<std::int64_t>(static_cast<double>(interval.count()) * by));
+}
+
+[[noreturn]] void throw_unusable(const std::string& key, const std::string& why) {
+  throw Failure(CKPT_ERR_CORRUPT, "the coordination record \"" + key + "\" " + why +
+                                      "; stop the job's agents (ckptctl stop), remove its records with ckptctl gc "
+                                      "--records, and start it again: what is in memory stays");
 }
 
 template <class Record>
-Record parsed(const std::optional<Record>& record, const char* key) {
-  if (!record)
-    throw Failure(CKPT_ERR_CORRUPT, std::string("the coordination record \"") + key +
-                                        "\" cannot be understood; stop the job's agents and remove its records with "
-                                        "ckptctl gc");
+Record parsed(const std::optional<Record>& record, const std::string& key) {
+  if (!record) throw_unusable(key, "cannot be understood");
   return *record;
 }
 
@@ -41,6 +53,7 @@ StorePoller::StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers ha
       handlers_(std::move(handlers)),
       log_(std::move(log)),
       trust_(lease_ms / 2),
+      pace_(random_pace()),
       silent_(of_a_silent_watch(lease_ms)),
       watch_(store.watch([this](const coord::Entry& entry) { heard(entry); })),
       thread_(start_thread("ckptd-store", [this] { run(); })) {}
@@ -89,7 +102,7 @@ const StorePoller::Intervals& StorePoller::intervals() const {
 // With the lock.
 StorePoller::Clock::time_point StorePoller::next_poll() const {
   if (!polled_at_) return {};
-  const auto due = *polled_at_ + intervals().records;
+  const auto due = *polled_at_ + scaled(intervals().records, pace_);
   return is_told() ? std::min(due, *heard_at_ + trust_) : due;
 }
 
@@ -138,11 +151,11 @@ void StorePoller::begin(const Work& work) {
     });
   if (work.life) {
     const auto swap = std::make_shared<const protocol::SwapLife>(*work.life);
-    step_ = Step{writing, [this, swap] { write_life(swap, 0); }};
+    step_ = Step{seating, [this, swap] { write_life(swap, 0); }};
   }
   if (work.seats) {
     const auto read = std::make_shared<protocol::SeatsRead>(protocol::SeatsRead{work.seats->name, {}});
-    step_ = Step{reading, [this, read] { read_seats(read, 0); }};
+    step_ = Step{seating, [this, read] { read_seats(read, 0); }};
   }
   if (work.removal)
     step_ = Step{writing, [this, before = work.removal->before_life] {
@@ -152,7 +165,7 @@ void StorePoller::begin(const Work& work) {
                  }};
 }
 
-// Where it fails, those after it are not taken.
+// Where it fails, those after it are not taken; all is well only after the last one.
 void StorePoller::take_step() {
   if (const auto step = std::exchange(step_, std::nullopt)) attempt(step->access, step->take);
 }
@@ -168,23 +181,24 @@ void StorePoller::write_life(const std::shared_ptr<const protocol::SwapLife>& sw
   }
   const std::span some = std::span(seats).subspan(begin, std::min(protocol::seats_per_record, seats.size() - begin));
   store_.put_if(seats_key(swap->record.seats, number), to_text(protocol::SeatsRecord{{some.begin(), some.end()}}), 0);
-  step_ = Step{writing, [this, swap, number] { write_life(swap, number + 1); }};
+  step_ = Step{seating, [this, swap, number] { write_life(swap, number + 1); }};
 }
 
 void StorePoller::read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number) {
-  if (read->seats.size() >= read->name.count) return handlers_.seats(*read);
+  if (read->seats.size() >= read->name.count) {
+    if (!protocol::is_named(read->name, read->seats)) throw_unusable(seats_key(read->name, 0), "is not what it was");
+    return handlers_.seats(*read);
+  }
   const std::string key = seats_key(read->name, number);
   const auto entry = store_.get(key);
   if (!entry) {
     read_life();  // of a later life by now, it may be: then they were removed
     if (life_.record.seats != read->name) return;
-    throw Failure(CKPT_ERR_CORRUPT,
-                  "the coordination record \"" + key +
-                      "\" has vanished; stop the job's agents and remove its records with ckptctl gc");
+    throw_unusable(key, "has vanished");
   }
-  const auto more = parsed(seats_record(entry->value), key.c_str()).seats;
+  const auto more = parsed(seats_record(entry->value), key).seats;
   read->seats.insert(read->seats.end(), more.begin(), more.end());
-  step_ = Step{reading, [this, read, number] { read_seats(read, number + 1); }};
+  step_ = Step{seating, [this, read, number] { read_seats(read, number + 1); }};
 }
 
 void StorePoller::remove_seats(std::vector<std::string> keys) {
@@ -197,11 +211,14 @@ void StorePoller::remove_seats(std::vector<std::string> keys) {
 void StorePoller::attempt(Access access, const std::function<void()>& body) {
   try {
     body();
-    note(access, "");
+    if (access != seating || !step_) note(access, "");
   } catch (const std::exception& failure) {
     note(access, failure.what());
   }
 }
+
+constexpr const char* can_be[] = {"the coordination store can be read", "the coordination store can be written",
+                                  "the seats of the job's life can be read and written"};
 
 void StorePoller::note(Access access, const std::string& trouble) {
   std::string before;
@@ -210,13 +227,14 @@ void StorePoller::note(Access access, const std::string& trouble) {
     before = std::exchange(troubles_[access], trouble);
   }
   if (before.empty() && !trouble.empty()) log_->error("{}; will try again and again", trouble);
-  if (!before.empty() && trouble.empty())
-    log_->info("the coordination store can be {} again", access == reading ? "read" : "written");
+  if (!before.empty() && trouble.empty()) log_->info("{} again", can_be[access]);
 }
 
 std::string StorePoller::trouble() const {
   const std::lock_guard lock(mutex_);
-  return troubles_[reading].empty() ? troubles_[writing] : troubles_[reading];
+  for (const std::string& trouble : troubles_)
+    if (!trouble.empty()) return trouble;
+  return "";
 }
 
 // What the store told by itself. Of a record that was removed, reading tells whether it is there again. That nothing is
@@ -237,13 +255,22 @@ void StorePoller::take(const std::map<std::string, coord::Entry>& told) {
 void StorePoller::poll() {
   read_root();
   read_life();
-  const auto interval = [&] {
-    const std::lock_guard lock(mutex_);
-    return intervals().nodes;
-  }();
-  if (nodes_polled_at_ && Clock::now() - *nodes_polled_at_ < interval) return;
-  handlers_.nodes(coord::registered_nodes(store_));
-  nodes_polled_at_ = Clock::now();
+  if (!nodes_are_due()) return;
+  nodes_polled_at_ = Clock::now();  // where it fails, too: then all try it
+  const auto nodes = coord::registered_nodes(store_);
+  nodes_listed_ = nodes.size();
+  handlers_.nodes(nodes);
+}
+
+// Each of N agents lists all N nodes. So that the store can answer, that is done the more rarely the more there are,
+// and not at the very moment at which all watches fall silent.
+bool StorePoller::nodes_are_due() {
+  if (!nodes_polled_at_) return true;
+  const std::lock_guard lock(mutex_);
+  const milliseconds share(nodes_listed_ * nodes_listed_ / listed_per_ms);
+  const bool fell_silent = heard_at_ && !is_told();
+  const auto since = fell_silent ? std::max(*nodes_polled_at_, *heard_at_ + trust_) : *nodes_polled_at_;
+  return Clock::now() - since >= scaled(std::max(intervals().nodes, share), pace_);
 }
 
 void StorePoller::read_root() { take_root(store_.get("root")); }
@@ -256,7 +283,10 @@ void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
 }
 
 void StorePoller::take_life(const std::optional<coord::Entry>& entry) {
-  if (entry && entry->value != life_.text) life_ = {entry->value, parsed(life_record(entry->value), "life")};
+  if (entry && entry->value != life_.text) {
+    life_ = {entry->value, parsed(life_record(entry->value), "life")};
+    note(seating, "");  // it may have others now
+  }
   handlers_.life(entry ? protocol::LifeRead{entry->revision, life_.record} : protocol::LifeRead{});
   if (!entry && life_seen_)
     throw Failure(CKPT_ERR_CORRUPT,

@@ -55,8 +55,9 @@ class StorePoller {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum Access { reading, writing };  // each with its own trouble; swapping is writing
-  struct Work {                      // what there is to do at once
+  // Each with its own trouble. Swapping is writing, but of a life with its seats.
+  enum Access { reading, writing, seating };
+  struct Work {  // what there is to do at once
     std::optional<protocol::SwapRoot> root;
     std::optional<protocol::SwapLife> life;
     std::optional<protocol::ReadSeats> seats;
@@ -93,6 +94,7 @@ class StorePoller {
   Clock::time_point next_poll() const;
   void take(const std::map<std::string, coord::Entry>& told);
   void poll();
+  bool nodes_are_due();
   void read_root();
   void read_life();
   void take_root(const std::optional<coord::Entry>& entry);
@@ -102,18 +104,20 @@ class StorePoller {
   const Handlers handlers_;
   const Log log_;
   const std::chrono::milliseconds trust_;  // how long a watch is trusted after it told something
+  const double pace_;                      // all intervals are so many times as long for this agent
   const Intervals silent_;                 // of a watch that is not trusted
   Known<protocol::RootRecord> root_;
   Known<protocol::LifeRecord> life_;
   bool life_seen_ = false;
   std::optional<Step> step_;                                      // the next one of what takes several
   std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // of the thread alone
+  std::size_t nodes_listed_ = 0;                                  // likewise, the last time
 
   mutable std::mutex mutex_;  // for all below
   std::condition_variable wake_;
   Work work_;
   std::optional<Clock::time_point> heard_at_;
-  std::array<std::string, 2> troubles_;  // by Access
+  std::array<std::string, 3> troubles_;  // by Access
   bool stop_ = false;
   const std::unique_ptr<coord::Watch> watch_;
   std::thread thread_;

@@ -47,8 +47,13 @@ Result make_token(const std::string& path);
 // Ends the agents on this machine; arenas stay. Waits until each has let go of its arena, with a deadline.
 Result stop(const Scope& scope);
 
-// Removes arenas and coordination records of a job, or with `all` of every job, whose agents are gone.
-Result gc(const Scope& scope, bool all);
+struct GcOptions {
+  bool all = false;           // every job that has no agent any more
+  bool records_only = false;  // the memory stays, and the job goes on from it
+};
+
+// Removes arenas and coordination records of a job whose agents are gone.
+Result gc(const Scope& scope, const GcOptions& options);
 
 // Looks for what will hurt: little shared memory, stale arenas, agents that do not answer, tight limits, and, where
 // a storage is named, what there is to say of it.

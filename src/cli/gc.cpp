@@ -100,15 +100,17 @@ UniqueFd lock_of(const Arena& arena) {
   return lock;
 }
 
-// The bytes that were freed.
-std::uint64_t remove_job(const Scope& scope, const Job& job) {
-  std::uint64_t bytes = 0;
-  std::vector<UniqueFd> locks;
-  for (const Arena& arena : job.arenas) locks.push_back(lock_of(arena));
+// While nobody can attach to its arenas.
+void remove_records(const Scope& scope, const Job& job) {
   if (!coord::remove_records(scope.coordination, job.name, job.records))
     throw Failure(CKPT_ERR_CLAIMED, "the records of job " + job.name +
                                         " have just changed: agents of it are running on other nodes; end them first "
                                         "(ckptctl stop, there)");
+}
+
+// The bytes that were freed.
+std::uint64_t remove_arenas(const Scope& scope, const Job& job) {
+  std::uint64_t bytes = 0;
   try {
     for (const Arena& arena : job.arenas) {
       const std::uint64_t arena_bytes = directory_bytes(arena.directory);
@@ -125,24 +127,29 @@ std::uint64_t remove_job(const Scope& scope, const Job& job) {
 
 }  // namespace
 
-Result gc(const Scope& scope, bool all) {
-  if (scope.job.empty() && !all) throw Failure(CKPT_ERR_INVALID, "name the job (--job) or say --all");
+Result gc(const Scope& scope, const GcOptions& options) {
+  if (scope.job.empty() && !options.all) throw Failure(CKPT_ERR_INVALID, "name the job (--job) or say --all");
   Result result;
   result.json = {{"removed", nlohmann::json::array()}, {"kept", nlohmann::json::array()}};
   for (const Job& job : look_at_jobs({scope.arena_dir, scope.coordination, scope.job, ""})) {
     if (!job.why.empty()) {
       result.text += "job " + job.name + " is kept: " + job.why + "\n";
       result.json["kept"].push_back({{"job", job.name}, {"why", job.why}});
-      result.good = all && result.good;
+      result.good = options.all && result.good;
       continue;
     }
-    const std::uint64_t bytes = remove_job(scope, job);
-    result.text +=
-        "removed job " + job.name + ": " + std::to_string(job.arenas.size()) + " arenas, " + human_bytes(bytes) + "\n";
-    result.json["removed"].push_back({{"job", job.name}, {"arenas", job.arenas.size()}, {"bytes", bytes}});
+    std::vector<UniqueFd> locks;
+    for (const Arena& arena : job.arenas) locks.push_back(lock_of(arena));
+    remove_records(scope, job);
+    const std::size_t arenas = options.records_only ? 0 : job.arenas.size();
+    const std::uint64_t bytes = options.records_only ? 0 : remove_arenas(scope, job);
+    result.text += options.records_only ? "removed the records of job " + job.name + "; its memory stays\n"
+                                        : "removed job " + job.name + ": " + std::to_string(arenas) + " arenas, " +
+                                              human_bytes(bytes) + "\n";
+    result.json["removed"].push_back({{"job", job.name}, {"arenas", arenas}, {"bytes", bytes}});
   }
   if (result.text.empty()) {
-    if (!all) throw Failure(CKPT_ERR_INVALID, nothing_found(scope, "arena or record"));
+    if (!options.all) throw Failure(CKPT_ERR_INVALID, nothing_found(scope, "arena or record"));
     result.text = "there is nothing to remove\n";
   }
   return result;

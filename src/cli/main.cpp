@@ -20,7 +20,7 @@ using namespace ckpt;
 
 struct CommandLine {
   bool json = false;
-  bool all = false;
+  cli::GcOptions gc;
   std::string job, node, arena_dir, coordination, storage;
   std::vector<std::string> words;  // key=value, as ckptd and trainers take them
 
@@ -134,7 +134,8 @@ int main(int argc, char** argv) {
   cli::TraceOptions trace_options;
   const CLI::App* trace = add_trace_command(app, line, trace_options);
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
-  gc->add_flag("--all", line.all, "Of every job that has no agent any more");
+  gc->add_flag("--all", line.gc.all, "Of every job that has no agent any more");
+  gc->add_flag("--records", line.gc.records_only, "The coordination records only: the job goes on from its memory");
   add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits, storage")
       ->add_option("--storage", line.storage, "Look at this, too: an absolute path, or nfs://server/export/path");
   const cli::StorageCommands storage(app, line.json);
@@ -164,7 +165,7 @@ int main(int argc, char** argv) {
     if (status->parsed()) return print(cli::status(scope), line.json);
     if (trace->parsed()) return print(cli::trace(scope, trace_options), line.json);
     if (stop->parsed()) return print(cli::stop(scope), line.json);
-    if (gc->parsed()) return print(cli::gc(scope, line.all), line.json);
+    if (gc->parsed()) return print(cli::gc(scope, line.gc), line.json);
     return print(cli::doctor(scope, cli::storage_scope(options_of(line))), line.json);
   } catch (const std::exception& failure) {
     if (line.json) std::cout << nlohmann::json{{"error", failure.what()}}.dump(2) << '\n';

@@ -84,8 +84,9 @@ std::optional<Entry> read_record(const std::string& key, const std::string& path
     if (!file && errno == ESTALE && attempt == 0) continue;
     if (!file) throw_errno(CKPT_ERR_SYSTEM, "cannot open the coordination record " + path);
     if (auto entry = decode(key, read_all(file.get(), path))) return entry;
-    throw Failure(CKPT_ERR_CORRUPT, "the coordination record " + path +
-                                        " is damaged; stop the job's agents and remove its records with ckptctl gc");
+    throw Failure(CKPT_ERR_CORRUPT,
+                  "the coordination record " + path +
+                      " is damaged; stop the job's agents and remove its records with ckptctl gc --records");
   }
 }
 

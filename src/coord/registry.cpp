@@ -81,7 +81,7 @@ std::uint32_t node_id(Store& store, const std::string& name) {
     } catch (const json::exception&) {
       throw Failure(CKPT_ERR_CORRUPT,
                     "the coordination record \"ids\" cannot be understood; stop the job's agents and "
-                    "remove its records with ckptctl gc");
+                    "remove its records with ckptctl gc --records");
     }
   }
   throw_never_won("ids");

@@ -11,6 +11,8 @@
 namespace ckpt::agent {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 class FlakyStore : public test::MemoryStore {
  public:
   std::optional<coord::Entry> get(const std::string& key) override {
@@ -30,8 +32,14 @@ class FlakyStore : public test::MemoryStore {
       if (!silent) on_change(entry);
     });
   }
+  std::vector<coord::Entry> list(const std::string& prefix) override {
+    ++lists;
+    if (cannot_list) throw Failure(CKPT_ERR_SYSTEM, "the store cannot be listed");
+    return MemoryStore::list(prefix);
+  }
   std::function<void(const std::string& key)> before_put;  // set before anything is put
-  std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false};
+  std::atomic<int> lists{0};
+  std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false}, cannot_list{false};
 };
 
 class StorePollerTest : public ::testing::Test {
@@ -172,6 +180,28 @@ TEST_F(StorePollerTest, SeatsThatVanishedAreTroubleUnlessALaterLifeHasBegun) {
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
 }
 
+TEST_F(StorePollerTest, TroubleWithSeatsIsToldUntilThereAreOthers) {
+  start();
+  auto first = life_with_seats(1, 0);
+  first.seats[7].arena_id ^= 1;  // not those that the name is of
+  poller_->swap(first);
+  wait_for_life(first.record);
+  poller_->read(protocol::ReadSeats{first.record.seats});
+  ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
+  while (!roots_.empty()) roots_.take();
+  for (int poll = 0; poll < 3; ++poll) {
+    roots_.take();
+    EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("ckptctl gc --records"));
+  }
+  EXPECT_TRUE(seats_.empty());
+  const auto second = life_with_seats(2, 1);
+  poller_->swap(second);
+  wait_for_life(second.record);
+  poller_->read(protocol::ReadSeats{second.record.seats});
+  EXPECT_EQ(seats_.take().seats, second.seats);
+  EXPECT_EQ(poller_->trouble(), "");
+}
+
 TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {
   start();
   roots_.take();
@@ -250,6 +280,36 @@ TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
   EXPECT_EQ(told, std::vector{first});
   coord::register_node(store_, second);
   EXPECT_EQ(nodes_.take(), std::vector{second}) << "and those that did not change are not told again";
+}
+
+// All agents would list all nodes at once, when a root dies.
+TEST_F(StorePollerTest, WhenTheStoreFallsSilentTheNodesAreNotListedAtOnce) {
+  using std::chrono::milliseconds;
+  store_.tells = true;
+  start(400);  // a watch that is silent for 200 ms is not trusted, and the nodes are listed at least 600 ms later
+  nodes_.take();
+  int lists = 0;
+  auto last = Clock::now();
+  std::uint64_t beat = 0;
+  for (auto since = last, begin = last; Clock::now() - since < milliseconds(1200); ++beat) {
+    ASSERT_LT(Clock::now() - begin, testing::patience);
+    const auto before = std::exchange(last, Clock::now());
+    lists = store_.lists;
+    ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, beat}), beat));
+    if (Clock::now() - before > milliseconds(150)) since = Clock::now();  // it may have been taken for silent
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  ASSERT_TRUE(testing::eventually([&] { return store_.lists > lists; }));
+  EXPECT_GE(Clock::now() - last, milliseconds(600));
+}
+
+TEST_F(StorePollerTest, WhereTheNodesCannotBeListedThatIsNotTriedAgainAtOnce) {
+  using std::chrono::milliseconds;
+  store_.tells = store_.cannot_list = true;
+  const auto begin = Clock::now();
+  start(400);
+  for (int poll = 0; poll < 8; ++poll) roots_.take();
+  EXPECT_LE(store_.lists, 1 + (Clock::now() - begin) / milliseconds(600));
 }
 
 TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {

@@ -115,19 +115,19 @@ TEST_F(CommandsTest, AWrongCommandLineIsNamedAndFailsWithStatusOne) {
 
 TEST_F(CommandsTest, GcRemovesADeadJobAndNothingElse) {
   start("a");
-  const Result kept = gc(scope("test"), false);
+  const Result kept = gc(scope("test"), {});
   EXPECT_FALSE(kept.good);
   EXPECT_THAT(kept.text, HasSubstr("ckptctl stop"));
   EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
 
   agents_.clear();
   std::filesystem::create_directories(scope().coordination.at + "/unrelated");
-  const Result removed = gc(scope("test"), false);
+  const Result removed = gc(scope("test"), {});
   EXPECT_TRUE(removed.good) << removed.text;
   EXPECT_FALSE(std::filesystem::exists(scope().arena_dir + "/test"));
   EXPECT_FALSE(std::filesystem::exists(scope().coordination.at + "/test"));
   EXPECT_TRUE(std::filesystem::exists(scope().coordination.at + "/unrelated"));
-  EXPECT_THAT(failure_of([&] { return gc(scope("test"), false); }), HasSubstr("no arena or record of job test"));
+  EXPECT_THAT(failure_of([&] { return gc(scope("test"), {}); }), HasSubstr("no arena or record of job test"));
 }
 
 TEST_F(CommandsTest, GcKeepsAJobWhoseTrainerLives) {
@@ -135,7 +135,7 @@ TEST_F(CommandsTest, GcKeepsAJobWhoseTrainerLives) {
   TrainerProcess trainer(cluster_, "a", 0);
   ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
   agents_.clear();
-  const Result result = gc(scope("test"), false);
+  const Result result = gc(scope("test"), {});
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("a trainer of rank 0"));
 }
@@ -147,7 +147,7 @@ TEST_F(CommandsTest, GcKeepsAJobThatLivesOnOtherNodes) {
   std::filesystem::create_directories(elsewhere.arena_dir);
   // The only agent becomes root in a moment, and renews its record from then on.
   ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_root") == true; }));
-  const Result result = gc(elsewhere, false);
+  const Result result = gc(elsewhere, {});
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("its agent on node a"));
 }
@@ -158,7 +158,7 @@ TEST_F(CommandsTest, GcKeepsAJobOfOtherNodesThatWriteNothing) {
   agents_[0].wait_until_stopped();
   Scope elsewhere = scope("test");
   elsewhere.arena_dir += "-of-another-machine";
-  const Result result = gc(elsewhere, false);
+  const Result result = gc(elsewhere, {});
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("its agent on node a answers at"));
   EXPECT_TRUE(std::filesystem::exists(scope().coordination.at + "/test/nodes/a"));
@@ -168,12 +168,12 @@ TEST_F(CommandsTest, GcOfEverythingSkipsWhatLives) {
   start("a");
   std::filesystem::create_directories(scope().arena_dir + "/dead/x");
   std::ofstream(scope().arena_dir + "/dead/x/node") << std::string("CKPTNE1\0of another version", 26);
-  const Result result = gc(scope(), true);
+  const Result result = gc(scope(), {.all = true});
   EXPECT_TRUE(result.good);
   EXPECT_EQ(result.json.at("removed").size(), 1u);
   EXPECT_EQ(result.json.at("kept").size(), 1u);
   EXPECT_FALSE(std::filesystem::exists(scope().arena_dir + "/dead"));
-  EXPECT_THAT(failure_of([&] { return gc(scope(), false); }), HasSubstr("--all"));
+  EXPECT_THAT(failure_of([&] { return gc(scope(), {}); }), HasSubstr("--all"));
 }
 
 // One level too high, a live job's arena looks like a job, and everybody else's directories like its nodes.
@@ -189,7 +189,7 @@ TEST_F(CommandsTest, GcLeavesAloneWhatIsNoArena) {
   std::ofstream(linked + "/node") << std::string("CKPTNE1\0of another version", 26);
   Scope too_high = scope();
   too_high.arena_dir = above;
-  for (const Scope& each : {too_high, scope()}) gc(each, true);
+  for (const Scope& each : {too_high, scope()}) gc(each, {.all = true});
   EXPECT_TRUE(std::filesystem::exists(cluster_.node_dir("a") + "/node"));
   EXPECT_TRUE(std::filesystem::exists(precious + "/file"));
   EXPECT_TRUE(std::filesystem::exists(linked + "/file"));

@@ -112,3 +112,25 @@ def test_a_coordination_directory_that_goes_in_mid_run_is_named_and_nothing_is_l
     if replaced:
         cluster.coordination.unlink()
     assert_stored(cluster, 3)
+
+
+def test_records_that_cannot_be_used_are_removed_and_the_job_goes_on_from_memory(cluster):
+    begin(cluster).close()
+    stop(cluster)
+    seats = [file for file in cluster.coordination.rglob("*") if file.is_file() and "seats" in str(file)]
+    assert seats
+    for file in seats:
+        file.unlink()
+    with cluster.engine(copies=1, restore_timeout_ms=1000) as engine:
+        engine.register("state", bytearray(8))
+        status, _ = refused(engine.restore)
+        assert status is Status.TIMEOUT
+        words = [build_file(BUILD, "ckptctl"), "status", f"job={cluster.job}", f"arena_dir={cluster.arena}"]
+        told = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60).stdout
+        assert "ckptctl gc --records" in told, told
+    stop(cluster)
+    words = [build_file(BUILD, "ckptctl"), "gc", "--records", f"job={cluster.job}", f"arena_dir={cluster.arena}",
+             f"coordination={cluster.coordination}"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True, timeout=60)
+    assert "its memory stays" in done.stdout
+    assert_stored(cluster, 0)
