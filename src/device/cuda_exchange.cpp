@@ -1,59 +1,34 @@
 #include "device/cuda_exchange.hpp"
 
 #include <algorithm>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
 
 namespace ckpt::device {
-namespace {
-
-constexpr std::int64_t abandon_timeout_ms = 10'000;
-constexpr auto still_pause = std::chrono::microseconds(100);
-
-// What NCCL has not let go of: freeing it would wait for that.
-template <class Kept>
-void keep(std::unique_ptr<Kept> kept) {
-  static std::mutex mutex;
-  static auto* const all = new std::vector<std::unique_ptr<Kept>>;
-  const std::lock_guard lock(mutex);
-  all->push_back(std::move(kept));
-}
-
-}  // namespace
 
 CudaExchange::CudaExchange(std::unique_ptr<NcclComm> comm, const Settings& settings)
     : member_(static_cast<std::uint32_t>(comm->rank())),
       settings_(settings),
-      resources_(std::make_unique<Resources>()) {
-  const std::uint64_t greeting_bytes = 1 + static_cast<std::uint64_t>(comm->ranks());
-  resources_->comm = std::move(comm);
-  resources_->memory = DeviceMemory(std::max(settings.reserved_bytes, greeting_bytes));
-}
-
-CudaExchange::~CudaExchange() {
-  if (landed_ != issued_) abandon(Deadline::in_ms(abandon_timeout_ms));
-  if (!may_free_) keep(std::move(resources_));
-}
+      memory_(std::max(settings.reserved_bytes, 1 + static_cast<std::uint64_t>(comm->ranks()))),
+      comm_(std::move(comm)) {}
 
 bool CudaExchange::meet() {
   if (met_) return true;
   if (!has_greeted_) {
-    if (comm().ready()) greet();
+    if (comm_->ready()) greet();
     return false;
   }
-  return met_ = has_crossed(resources_->greeted);
+  return met_ = has_crossed(greeted_);
 }
 
 // One that is alone greets itself.
 void CudaExchange::greet() {
   using Kind = NcclComm::Transfer::Kind;
-  const CUdeviceptr bytes = resources_->memory.pointer();
+  const CUdeviceptr bytes = memory_.pointer();
   std::vector<NcclComm::Transfer> greetings;
-  for (int peer = 0; peer < comm().ranks(); ++peer)
-    if (peer != comm().rank() || comm().ranks() == 1)
+  for (int peer = 0; peer < comm_->ranks(); ++peer)
+    if (peer != comm_->rank() || comm_->ranks() == 1)
       for (const Kind kind : {Kind::send, Kind::receive})
         greetings.push_back({kind, peer, kind == Kind::send ? bytes : bytes + 1 + static_cast<CUdeviceptr>(peer), 1});
   issue(greetings);
@@ -61,22 +36,21 @@ void CudaExchange::greet() {
 }
 
 // The own chunk has the first one.
-CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) const {
+CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) {
   const std::uint32_t of_peer = std::max(transfer.peer + (transfer.peer < member_ ? 1 : 0), 1u);
   return stage(step).data + (transfer.is_send ? 0 : of_peer * plan_->chunk_bytes());
 }
 
 void CudaExchange::make_stages() {
-  auto& stages = resources_->stages;
-  stages.clear();
+  stages_.clear();
   const std::uint64_t stage_bytes = plan_->chunk_bytes() * plan_->places();
   for (std::uint64_t i = 0; i < plan_->buffers(); ++i)
-    stages.push_back({resources_->memory.pointer() + i * stage_bytes, Event(), Event(), Event()});
+    stages_.push_back({memory_.pointer() + i * stage_bytes, Event(), Event(), Event()});
 }
 
 void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to) {
   const std::uint64_t needed_bytes = plan.chunk_bytes() * plan.places() * plan.buffers();
-  if (needed_bytes > resources_->memory.size_bytes())
+  if (needed_bytes > memory_.size_bytes())
     throw Failure(CKPT_ERR_INTERNAL, "a plan was made for more device memory than there is");
   plan_ = std::move(plan);
   fill_ = std::move(fill);
@@ -95,21 +69,21 @@ void CudaExchange::fill() {
   for (; filled_ < steps() && filled_ < landed_ + plan_->buffers(); ++filled_) {
     for (const auto& transfer : plan_->step(member_, filled_)) {
       if (!transfer.is_send) continue;
-      fill_(transfer.first_byte, transfer.size_bytes, place(filled_, transfer), resources_->fill_stream);
+      fill_(transfer.first_byte, transfer.size_bytes, place(filled_, transfer), fill_stream_);
       break;  // the same chunk for all
     }
-    stage(filled_).filled.record(resources_->fill_stream);
+    stage(filled_).filled.record(fill_stream_);
   }
 }
 
 void CudaExchange::issue(std::span<const NcclComm::Transfer> group) {
-  comm().exchange(group, resources_->cross_stream);
+  comm_->exchange(group, cross_stream_);
   on_stream_ = false;
 }
 
 void CudaExchange::issue_step() {
   const bool may_begin = issued_ == crossed_ && issued_ < std::min(filled_, allowed_);
-  if (!may_begin || !stage(issued_).filled.reached() || !comm().ready()) return;
+  if (!may_begin || !stage(issued_).filled.reached() || !comm_->ready()) return;
   std::vector<NcclComm::Transfer> transfers;
   for (const auto& transfer : plan_->step(member_, issued_))
     transfers.push_back({transfer.is_send ? NcclComm::Transfer::Kind::send : NcclComm::Transfer::Kind::receive,
@@ -120,8 +94,8 @@ void CudaExchange::issue_step() {
 
 // Whether the group that was issued last is done, which `end` comes behind. Asks for errors as long as it is not.
 bool CudaExchange::has_crossed(const Event& end) {
-  if (!comm().ready()) return false;
-  if (!std::exchange(on_stream_, true)) end.record(resources_->cross_stream);
+  if (!comm_->ready()) return false;
+  if (!std::exchange(on_stream_, true)) end.record(cross_stream_);
   return end.reached();
 }
 
@@ -135,8 +109,8 @@ void CudaExchange::copy_out() {
   for (const auto& transfer : plan_->step(member_, crossed_))
     if (!transfer.is_send && to_[transfer.peer] != nullptr)
       CKPT_CUDA(cuMemcpyDtoHAsync_v2, to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer),
-                transfer.size_bytes, resources_->copy_stream);
-  stage(crossed_).landed.record(resources_->copy_stream);
+                transfer.size_bytes, copy_stream_);
+  stage(crossed_).landed.record(copy_stream_);
 }
 
 void CudaExchange::land() {
@@ -157,28 +131,11 @@ void CudaExchange::advance() {
                                         std::to_string(settings_.step_timeout_ms) + " ms");
 }
 
-// A context that has died may have written until then: nobody knows.
-bool CudaExchange::becomes_still(std::initializer_list<CUstream> streams, Deadline deadline) const {
-  try {
-    std::vector<Event> ends;
-    for (const CUstream stream : streams) ends.emplace_back().record(stream);
-    while (!std::all_of(ends.begin(), ends.end(), [](const Event& end) { return end.reached(); })) {
-      if (deadline.passed()) return false;
-      std::this_thread::sleep_for(still_pause);
-    }
-    return true;
-  } catch (const Failure&) {
-    return false;
-  }
-}
-
-// NCCL writes into sub-buffers alone.
-bool CudaExchange::abandon(Deadline deadline) {
+// NCCL reads and writes sub-buffers alone.
+CudaStillness CudaExchange::give_up() {
   plan_.reset();
   allowed_ = filled_ = issued_ = crossed_ = landed_ = 0;
-  const bool is_still = becomes_still({resources_->fill_stream, resources_->copy_stream}, deadline);
-  may_free_ = comm().abort(deadline) && becomes_still({resources_->cross_stream}, deadline) && is_still;
-  return is_still;
+  return CudaStillness({fill_stream_, copy_stream_});
 }
 
 }  // namespace ckpt::device

@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +23,7 @@
 
 #include "base/clock.hpp"
 #include "device/cuda_handles.hpp"
+#include "device/cuda_stillness.hpp"
 #include "device/nccl_comm.hpp"
 #include "schedule/exchange.hpp"
 
@@ -37,8 +37,9 @@ class CudaExchange {
   };
   // Takes the communicator, of which the members are the ranks. Throws Failure.
   CudaExchange(std::unique_ptr<NcclComm> comm, const Settings& settings);
-  // What was begun and is not over is given up; where NCCL does not let go of it within ten seconds it stays for good.
-  ~CudaExchange();
+  // What was begun and is not over is given up. May never return: it waits until NCCL and the driver let go of all that
+  // the GPU works with.
+  ~CudaExchange() = default;
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
@@ -55,34 +56,24 @@ class CudaExchange {
   // Steps below this number are issued.
   void allow(std::uint64_t steps);
   // Goes on as far as that is possible now. Throws Failure where anything went wrong, or a step that was allowed gets
-  // no further: after that there is only abandon().
+  // no further: after that there is only give_up().
   void advance();
   // Steps whose chunks are in host memory.
   std::uint64_t landed() const { return landed_; }
   bool over() const { return landed_ == steps(); }
 
-  // Gives up what is under way, and the communicator. True once nothing reads the own piece or writes to `to` any more;
-  // false where that was not so before the deadline.
-  bool abandon(Deadline deadline);
+  // Gives up what is under way; after that there is only the end, of which NCCL is the first part. Once the streams are
+  // still nothing reads the own piece or writes to `to` any more.
+  CudaStillness give_up();
 
  private:
   struct Stage {
     CUdeviceptr data;  // its places
     Event filled, crossed, landed;
   };
-  // What the GPU works with: it outlives the exchange where the GPU does not let go of it.
-  struct Resources {
-    std::unique_ptr<NcclComm> comm;
-    BackgroundStream fill_stream, cross_stream, copy_stream;
-    Event greeted;
-    DeviceMemory memory;
-    std::vector<Stage> stages;
-  };
-
-  NcclComm& comm() const { return *resources_->comm; }
+  Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
   std::uint64_t steps() const { return plan_ ? plan_->steps() : 0; }
-  Stage& stage(std::uint64_t step) const { return resources_->stages[step % resources_->stages.size()]; }
-  CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) const;
+  CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer);
   void greet();
   void make_stages();
   void fill();
@@ -93,11 +84,9 @@ class CudaExchange {
   void copy_out();
   void land();
   std::uint64_t progress() const { return filled_ + issued_ + crossed_ + landed_; }
-  bool becomes_still(std::initializer_list<CUstream> streams, Deadline deadline) const;
 
   const std::uint32_t member_;
   const Settings settings_;
-  std::unique_ptr<Resources> resources_;
   std::optional<schedule::ExchangePlan> plan_;
   Fill fill_;
   std::vector<std::byte*> to_;
@@ -105,8 +94,14 @@ class CudaExchange {
   std::uint64_t allowed_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, landed_ = 0;
   bool has_greeted_ = false, met_ = false;
   bool on_stream_ = false;                  // the group that was issued last
-  bool may_free_ = true;                    // what the GPU works with
   Deadline deadline_ = Deadline::in_ms(0);  // of the next progress
+
+  // What the GPU works with. Goes in the opposite order: freeing anything waits for what NCCL has on the GPU.
+  DeviceMemory memory_;
+  BackgroundStream fill_stream_, cross_stream_, copy_stream_;
+  Event greeted_;
+  std::vector<Stage> stages_;
+  std::unique_ptr<NcclComm> comm_;
 };
 
 }  // namespace ckpt::device

@@ -2,8 +2,8 @@
 // carries exchanges, one after the other, within one group of members and for one life of the job. The first thing that
 // goes wrong ends it: what is under way is given up, that is told once, and nothing is tried again.
 //
-// Thread-safe; no call waits for the GPU or for other members, but the destructor: ten seconds for what is under way,
-// and for as long as the driver takes to free memory.
+// Thread-safe; no call waits for the GPU or for other members, but the destructor: until `end_timeout_ms`. What NCCL
+// and the driver do not let go of by then is left to the thread, which frees it as soon as it can.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +12,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
+#include "base/leavable_thread.hpp"
 #include "device/cuda_exchange.hpp"
 
 namespace ckpt::device {
@@ -28,9 +28,13 @@ class CudaPath {
   struct Settings {
     CudaExchange::Settings exchange;
     std::int64_t meet_timeout_ms = 60'000;  // until all members are there
+    std::int64_t end_timeout_ms = 10'000;   // until nothing is left of it, once it fails or is to end
   };
-  // On the path's thread, once at most; it does not throw. Nothing reads or writes what was given to begin() any more,
-  // unless `is_stuck`: then that memory must stay for good.
+  // On a thread of the path's or in its destructor, once at most. Nothing reads or writes what was given to begin() any
+  // more, unless `is_stuck`: then that memory must stay for good.
+  //
+  // What is called, this and `done`, neither throws nor blocks, and does not end the path. What it owns, and `fill`,
+  // may go later than the path, on the path's thread.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
   // Throws Failure where there is no thread or no such GPU; all else is told.
@@ -40,8 +44,8 @@ class CudaPath {
   CudaPath& operator=(const CudaPath&) = delete;
 
   // As CudaExchange::begin(); `fill` is called on the path's thread. `done` is called there when all has landed, unless
-  // the path fails; it does not throw, and the next exchange may begin in it. False, and nothing is called, where the
-  // path has failed or the exchange before is not over.
+  // the path fails; the next exchange may begin in it. False, and nothing is called, where the path has failed or the
+  // exchange before is not over.
   using Done = std::function<void()>;
   struct Exchange {
     schedule::ExchangePlan plan;
@@ -56,29 +60,9 @@ class CudaPath {
   bool works() const;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
-  void run();
-  void carry_all();
-  void meet();
-  void carry(Exchange exchange);
-  void end(std::string why);
-  bool stopped() const;
-  bool goes_on() const;
-
-  const Context context_;
-  const Group group_;
-  const Settings settings_;
-  const Failed failed_;
-  std::unique_ptr<CudaExchange> exchange_;  // the thread's
-
-  mutable std::mutex mutex_;  // for all below
-  std::condition_variable changed_;
-  std::optional<Exchange> next_;
-  bool busy_ = false;  // from begin() until `done`
-  bool works_ = true, stop_ = false;
-  std::uint64_t allowed_ = 0;
-  std::thread thread_;
+  class Carrier;
+  std::shared_ptr<Carrier> carrier_;
+  std::unique_ptr<LeavableThread> thread_;
 };
 
 }  // namespace ckpt::device

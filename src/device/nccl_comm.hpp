@@ -1,17 +1,18 @@
 // A communicator of our own, beside those of training: between the ranks that hold each other's copies.
 //
-// Non-blocking: nothing here waits for another rank but abort(), which has a deadline. It takes one block of the GPU's
-// (maxCTAs), for the network is slower than that. One thread uses it, the one that issues all that goes from this GPU
-// to others, with the GPU's context current.
+// Non-blocking: nothing here waits for another rank or for the GPU but the end. It takes one block of the GPU's
+// (maxCTAs), for the network is slower than that.
 //
-// There is one way to end it, abort(), for one that hangs as for one that is idle: to finalize it needs the others.
-// NCCL's abort may hang itself; so a thread calls it that is left alone where it does.
+// One thread uses it and ends it, the one that issues all that goes from this GPU to others, with the GPU's context
+// current: up to 2.26 NCCL keeps what a group is at in the memory of the thread that issued it, so that this thread
+// must not have ended before the communicator has.
+//
+// There is one way to end it, NCCL's abort, for one that hangs as for one that is idle: to finalize it needs the
+// others. It frees memory, which waits for whatever is on the GPU. So the thread must be one that can be left alone.
 #pragma once
 
-#include <memory>
 #include <span>
 
-#include "base/clock.hpp"
 #include "device/nccl_library.hpp"
 
 namespace ckpt::device {
@@ -30,7 +31,7 @@ class NcclComm {
 
   // Begins to meet the other ranks. Throws Failure.
   NcclComm(const nccl::UniqueId& id, int ranks, int rank);
-  // Aborts, and does not wait for that.
+  // Gives up what is under way, on this rank. May never return; where it does, nothing reads or writes for it any more.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -40,21 +41,15 @@ class NcclComm {
 
   // Whether what was begun last has been taken up: the ranks have met, or the transfers are on their stream (and not
   // that they are done: an event recorded there from now on tells that). Throws Failure where anything went wrong,
-  // also with transfers of before; after that there is only abort().
+  // also with transfers of before; after that there is only the end.
   bool ready() const;
   // All at once, on `stream`: done when all are. ready() was true since the last call. Of two ranks each sends to the
   // other in the order in which that one receives, in the same groups. Throws Failure.
   void exchange(std::span<const Transfer> transfers, CUstream stream);
 
-  // Gives up what is under way, on this rank; what is enqueued ends by itself soon. False where NCCL did not come back
-  // in time: the GPU may go on reading and writing, for good.
-  bool abort(Deadline deadline);
-
  private:
-  class Ending;
   const int ranks_, rank_;
-  nccl::Communicator* comm_ = nullptr;  // null: abort() was called
-  std::shared_ptr<Ending> ending_;
+  nccl::Communicator* comm_ = nullptr;
 };
 
 }  // namespace ckpt::device

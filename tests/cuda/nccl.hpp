@@ -35,11 +35,15 @@ struct NcclButtons {
   CKPT_BUTTON(hang);
   CKPT_BUTTON(slow);
   CKPT_BUTTON(hold_launches);
+  CKPT_BUTTON(hold_inits);
   CKPT_BUTTON(hold_aborts);
+  CKPT_BUTTON(slow_aborts);
   CKPT_BUTTON(fail);
   CKPT_BUTTON(die);
   CKPT_BUTTON(version);
   CKPT_BUTTON(communicators);
+  CKPT_BUTTON(aborts);
+  CKPT_BUTTON(orphans);
   CKPT_BUTTON(groups);
   CKPT_BUTTON(sent_bytes);
   CKPT_BUTTON(mismatches);

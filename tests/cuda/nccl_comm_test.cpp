@@ -19,9 +19,6 @@ using namespace testing_support;
 using ::testing::HasSubstr;
 using Kind = NcclComm::Transfer::Kind;
 
-// Far beyond anything here: only a test that fails waits for it.
-Deadline late() { return Deadline::in_ms(50'000); }
-
 bool becomes_ready(const NcclComm& comm) {
   return eventually([&] { return comm.ready(); });
 }
@@ -50,12 +47,9 @@ class NcclCommTest : public NcclTest {
   }
   void TearDown() override {
     reset_nccl();
-    for (auto& comm : comms_)
-      if (comm) {
-        EXPECT_TRUE(comm->abort(late()));
-      }
+    comms_ = {};
     if (has_nccl_buttons()) {
-      EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == communicators_before_; }));
+      EXPECT_EQ(nccl_buttons().communicators(), communicators_before_);
     }
     streams_ = {};
     memory_ = {};
@@ -139,8 +133,8 @@ TEST_F(NcclCommTest, IsNotReadyUntilTheOthersAreThere) {
 
 TEST_F(NcclCommTest, CanBeEndedBeforeTheOthersAreThere) {
   comms_[0] = std::make_unique<NcclComm>(NcclComm::new_id(), 2, 0);
-  EXPECT_TRUE(comms_[0]->abort(late()));
-  EXPECT_TRUE(comms_[0]->abort(late()));  // and again
+  comms_[0].reset();
+  EXPECT_EQ(nccl_buttons().communicators(), communicators_before_);
 }
 
 TEST_F(NcclCommTest, IsNotReadyBeforeItsTransfersAreOnTheStream) {
@@ -162,10 +156,10 @@ TEST_F(NcclCommTest, WhatHangsEndsWhenAborted) {
   exchange(1);
   for (const auto& comm : comms_) ASSERT_TRUE(becomes_ready(*comm));
   EXPECT_FALSE(is_idle(0));
-  EXPECT_TRUE(comms_[0]->abort(late()));
+  comms_[0].reset();
   EXPECT_TRUE(becomes_idle(0));
   EXPECT_FALSE(is_idle(1));
-  EXPECT_TRUE(comms_[1]->abort(late()));
+  comms_[1].reset();
   EXPECT_TRUE(becomes_idle(1));
 }
 
@@ -176,7 +170,7 @@ TEST_F(NcclCommTest, ARankThatDiedIsTold) {
   nccl_buttons().die(1);
   EXPECT_THAT(failure_of(*comms_[0]), HasSubstr("remote process exited"));
   EXPECT_THROW(exchange(0), Failure);
-  EXPECT_TRUE(comms_[0]->abort(late()));
+  comms_[0].reset();
   EXPECT_TRUE(becomes_idle(0));
 }
 
@@ -196,19 +190,12 @@ TEST_F(NcclCommTest, TransfersThatAreRefusedLeaveTheThreadInNoGroupAndTheCommuni
   EXPECT_THROW(exchange(0), Failure);
 }
 
-TEST_F(NcclCommTest, AnAbortThatHangsIsLeftAlone) {
-  make_pair();
-  nccl_buttons().hold_aborts(1);
-  EXPECT_FALSE(comms_[0]->abort(Deadline::in_ms(1)));
-  EXPECT_FALSE(comms_[0]->abort(Deadline::in_ms(1)));
-  comms_[0].reset();  // waits for nothing either
-  EXPECT_EQ(nccl_buttons().communicators(), communicators_before_ + 2);
-}
-
 TEST_F(NcclCommTest, NoneIsLeftBehind) {
   make_pair();
-  for (auto& comm : comms_) comm.reset();
-  EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == communicators_before_; }));
+  const auto orphans_before = nccl_buttons().orphans();
+  comms_ = {};
+  EXPECT_EQ(nccl_buttons().communicators(), communicators_before_);
+  EXPECT_EQ(nccl_buttons().orphans(), orphans_before);
 }
 
 }  // namespace

@@ -399,6 +399,18 @@ TEST_F(NcclPair, AContextThatDiesEndsWhatRuns) {
   one_->abort();
 }
 
+// NCCL may keep in the memory of the thread that issued what the group is at.
+TEST_F(NcclPair, AnAbortThatComesBackWhenTheThreadThatIssuedIsGoneIsCounted) {
+  const auto before = nccl_buttons().orphans();
+  connect();
+  zero_->abort();
+  EXPECT_EQ(nccl_buttons().orphans(), before);
+  const GpuBytes to(8);
+  std::thread([&] { one_->receive(to, 0, *stream_1_); }).join();
+  one_->abort();
+  EXPECT_EQ(nccl_buttons().orphans(), before + 1);
+}
+
 // Rank 1 of a communicator in another process: sends 16 bytes, then waits for what never comes.
 void be_the_other(const char* name) {
   nccl::UniqueId id{};

@@ -368,7 +368,7 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream handle) {
 
 EXPORT CUresult cuEventQuery(CUevent event) {
   return on_event(event, [](CUevent_st& known) {
-    if (driver().captured != nullptr && !relaxed) ++driver().disturbed;
+    cuda_double::use();
     return driver().streams.reached(known) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   });
 }
@@ -589,6 +589,9 @@ CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   driver().streams.enqueue(*found, {CKPT_DOUBLE_KERNEL, std::move(kernel), nullptr});
   return now_or_dead();
+}
+void cuda_double::use() {
+  if (driver().captured != nullptr && !relaxed) ++driver().disturbed;
 }
 std::byte* cuda_double::bytes_at(const void* address, std::size_t size_bytes) {
   if (!driver().memory.allocated(reinterpret_cast<CUdeviceptr>(address), size_bytes)) return nullptr;

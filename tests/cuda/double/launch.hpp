@@ -12,6 +12,8 @@ namespace cuda_double {
 __attribute__((visibility("default"))) CUresult launch(CUstream stream, std::function<void()> kernel);
 // Where the bytes are that a kernel sees at this address of device memory; null unless all of them are allocated.
 __attribute__((visibility("default"))) std::byte* bytes_at(const void* address, std::size_t size_bytes);
+// What a library does that captures of graphs do not allow, unless the thread has said to leave them alone.
+__attribute__((visibility("default"))) void use();
 // Whether the context has died.
 __attribute__((visibility("default"))) bool dead();
 

@@ -118,6 +118,7 @@ EXPORT nccl::Result ncclCommInitRankConfig(nccl::Communicator** comm, int ranks,
   if (config->blocking != 0) return nccl::invalid_usage;  // the stand-in knows no others
   if (ranks < 1 || ranks > nccl_double::ranks_max || rank < 0 || rank >= ranks) return nccl::invalid_argument;
   counters().max_ctas = config->max_ctas;
+  while (faults().inits_held) std::this_thread::yield();
   *comm = new nccl::Communicator{std::make_shared<nccl_double::Communicator>(id.internal, ranks, rank)};
   (*comm)->rank->begin();
   return nccl::in_progress;
@@ -130,6 +131,7 @@ EXPORT nccl::Result ncclCommGetAsyncError(nccl::Communicator* comm, nccl::Result
 }
 
 EXPORT nccl::Result ncclCommAbort(nccl::Communicator* comm) {
+  cuda_double::use();
   comm->rank->abort();
   delete comm;
   return nccl::success;
@@ -170,13 +172,16 @@ EXPORT void ckpt_nccl_double_reset(void) {
   faults().hangs.set(-1, false);
   faults().pause_us.set(-1, 0);
   faults().failure.set(-1, 0);
-  faults().launches_held = faults().aborts_held = false;
+  faults().launches_held = faults().inits_held = faults().aborts_held = false;
+  faults().abort_pause_us = 0;
   faults().version = 0;
 }
 EXPORT void ckpt_nccl_double_hang(int rank, int on) { faults().hangs.set(rank, on != 0); }
 EXPORT void ckpt_nccl_double_slow(int rank, std::uint64_t pause_us) { faults().pause_us.set(rank, pause_us); }
 EXPORT void ckpt_nccl_double_hold_launches(int on) { faults().launches_held = on != 0; }
+EXPORT void ckpt_nccl_double_hold_inits(int on) { faults().inits_held = on != 0; }
 EXPORT void ckpt_nccl_double_hold_aborts(int on) { faults().aborts_held = on != 0; }
+EXPORT void ckpt_nccl_double_slow_aborts(std::uint64_t pause_us) { faults().abort_pause_us = pause_us; }
 EXPORT void ckpt_nccl_double_fail(int rank, int result) { faults().failure.set(rank, result); }
 EXPORT void ckpt_nccl_double_die(int rank) {
   for (const auto& one : communicators())
@@ -184,6 +189,8 @@ EXPORT void ckpt_nccl_double_die(int rank) {
 }
 EXPORT void ckpt_nccl_double_version(int version) { faults().version = version; }
 EXPORT std::uint64_t ckpt_nccl_double_communicators(void) { return counters().communicators; }
+EXPORT std::uint64_t ckpt_nccl_double_aborts(void) { return counters().aborts; }
+EXPORT std::uint64_t ckpt_nccl_double_orphans(void) { return counters().orphans; }
 EXPORT std::uint64_t ckpt_nccl_double_groups(void) { return counters().groups; }
 EXPORT std::uint64_t ckpt_nccl_double_sent_bytes(void) { return counters().sent_bytes; }
 EXPORT std::uint64_t ckpt_nccl_double_mismatches(void) { return counters().mismatches; }

@@ -45,6 +45,13 @@ Registry& registry() {
   return *instance;
 }
 
+// Whether the thread that it belongs to still is.
+struct Life {
+  ~Life() { *lives = false; }
+  std::shared_ptr<std::atomic<bool>> lives = std::make_shared<std::atomic<bool>>(true);
+};
+thread_local const Life life;
+
 }  // namespace
 
 std::vector<std::shared_ptr<Communicator>> communicators() {
@@ -66,7 +73,13 @@ Communicator::~Communicator() {
   registry().all.erase(this);
 }
 
+void Communicator::issued_here() {
+  const std::lock_guard lock(mutex_);
+  issuer_lives_ = life.lives;
+}
+
 void Communicator::begin() {
+  issued_here();
   thread_ = std::thread([this] { work(); });
   enqueue([this] { meet(); });
 }
@@ -176,6 +189,7 @@ void Communicator::connect(const Operations& operations) {
 }
 
 void Communicator::launch(Operations operations, CUstream stream) {
+  issued_here();
   enqueue([this, operations = std::move(operations), stream] {
     while (faults().launches_held && !stopped()) wait_a_little();
     connect(operations);
@@ -188,13 +202,16 @@ void Communicator::launch(Operations operations, CUstream stream) {
 }
 
 void Communicator::abort() {
+  ++counters().aborts;
   {
     const std::lock_guard lock(mutex_);
     aborted_ = true;
     changed_.notify_all();
   }
-  while (faults().aborts_held) wait_a_little();
+  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(faults().abort_pause_us);
+  while (faults().aborts_held || std::chrono::steady_clock::now() < until) wait_a_little();
   thread_.join();
+  if (!*issuer_lives_) ++counters().orphans;
   const std::lock_guard lock(running_);
   links_.clear();
   --counters().communicators;

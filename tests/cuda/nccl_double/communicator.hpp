@@ -47,7 +47,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // One group at a time: after it the state is in_progress until it is on the stream. Of a pair that has exchanged
   // nothing yet the first group stays in progress until the other issues its own: only then are they connected.
   void launch(Operations operations, CUstream stream);
-  // Returns when nothing of it runs any more.
+  // Returns when nothing of it runs any more. Needs the memory of the thread that issued last.
   void abort();
   // For the others this rank is gone. Not before they have met, nor beside abort().
   void die();
@@ -70,6 +70,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool failed() const;
   void fail(nccl::Result result);
 
+  void issued_here();
+
   const std::string name_;
   const int ranks_, rank_;
   std::atomic<bool> aborted_{false}, pending_{true};
@@ -80,7 +82,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::mutex wires_;  // held by who uses a link
   Operations own_sends_, own_receives_;
 
-  std::mutex mutex_;  // for the jobs
+  std::mutex mutex_;  // for all below
+  std::shared_ptr<const std::atomic<bool>> issuer_lives_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   std::thread thread_;

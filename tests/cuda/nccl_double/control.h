@@ -19,17 +19,23 @@ void ckpt_nccl_double_hang(int rank, int on);
 void ckpt_nccl_double_slow(int rank, uint64_t pause_us);
 /* Groups stay in progress and do not get onto their stream, or do. */
 void ckpt_nccl_double_hold_launches(int on);
-/* ncclCommAbort() does not come back, or does. */
+/* ncclCommInitRankConfig() and ncclCommAbort() do not come back, or do. */
+void ckpt_nccl_double_hold_inits(int on);
 void ckpt_nccl_double_hold_aborts(int on);
+/* How long ncclCommAbort() takes at least. */
+void ckpt_nccl_double_slow_aborts(uint64_t pause_us);
 /* The rank's communicators have an asynchronous error (an ncclResult_t), and get no further. */
 void ckpt_nccl_double_fail(int rank, int result);
 /* The rank's communicators are gone for the others, as if its process had died. */
 void ckpt_nccl_double_die(int rank);
 /* What ncclGetVersion() says; 0: the truth. */
 void ckpt_nccl_double_version(int version);
-/* Communicators that were not ended; groups that were put onto a stream; bytes that they send; receives that met a send
- * of another size, since the start. */
+/* Communicators that were not ended; calls of ncclCommAbort(), and those that came back when the thread that had issued
+ * the communicator's last group was gone: up to 2.26 NCCL looks into that thread's memory. Groups that were put onto a
+ * stream; bytes that they send; receives that met a send of another size. All since the start. */
 uint64_t ckpt_nccl_double_communicators(void);
+uint64_t ckpt_nccl_double_aborts(void);
+uint64_t ckpt_nccl_double_orphans(void);
 uint64_t ckpt_nccl_double_groups(void);
 uint64_t ckpt_nccl_double_sent_bytes(void);
 uint64_t ckpt_nccl_double_mismatches(void);

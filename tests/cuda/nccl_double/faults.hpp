@@ -26,7 +26,8 @@ struct Faults {
   PerRank<bool> hangs;
   PerRank<std::uint64_t> pause_us;
   PerRank<int> failure;
-  std::atomic<bool> launches_held{false}, aborts_held{false};
+  std::atomic<bool> launches_held{false}, inits_held{false}, aborts_held{false};
+  std::atomic<std::uint64_t> abort_pause_us{0};
   std::atomic<int> version{0};
 };
 inline Faults& faults() {
@@ -35,7 +36,7 @@ inline Faults& faults() {
 }
 
 struct Counters {
-  std::atomic<std::uint64_t> communicators{0}, groups{0}, sent_bytes{0}, mismatches{0};
+  std::atomic<std::uint64_t> communicators{0}, aborts{0}, orphans{0}, groups{0}, sent_bytes{0}, mismatches{0};
   std::atomic<int> max_ctas{0};
 };
 inline Counters& counters() {

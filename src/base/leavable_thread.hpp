@@ -1,0 +1,64 @@
+// A thread whose calls into somebody else's library may never return: its end is waited for until a deadline, and no
+// longer.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/thread.hpp"
+
+namespace ckpt {
+
+class LeavableThread {
+ public:
+  // `body` does not throw, and owns all that it uses: the thread may outlive this. Throws std::system_error.
+  template <class Body>
+  LeavableThread(const char* name, Body body) : end_(std::make_shared<End>()) {
+    thread_ = start_thread(name, [own = std::optional<Body>(std::move(body)), end = end_]() mutable {
+      (*own)();
+      own.reset();  // what it owns is gone, too, once it has ended
+      end->tell();
+    });
+  }
+  // Leaves it alone.
+  ~LeavableThread() {
+    if (thread_.joinable()) thread_.detach();
+  }
+  LeavableThread(const LeavableThread&) = delete;
+  LeavableThread& operator=(const LeavableThread&) = delete;
+
+  // Whether it has ended by then.
+  bool join(Deadline deadline) {
+    if (thread_.joinable() && end_->wait(deadline)) thread_.join();
+    return !thread_.joinable();
+  }
+
+ private:
+  class End {
+   public:
+    void tell() {
+      const std::lock_guard lock(mutex_);
+      is_told_ = true;
+      changed_.notify_all();
+    }
+    bool wait(Deadline deadline) {
+      std::unique_lock lock(mutex_);
+      return changed_.wait_until(lock, deadline.at(), [this] { return is_told_; });
+    }
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool is_told_ = false;
+  };
+
+  std::shared_ptr<End> end_;
+  std::thread thread_;
+};
+
+}  // namespace ckpt

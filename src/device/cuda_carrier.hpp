@@ -1,0 +1,62 @@
+// What the path and its thread share: the thread carries exchanges in run(), everybody else asks for them. It outlives
+// the path where the thread cannot end.
+//
+// The end goes in this order: NCCL's abort begins; what was given to begin() becomes still, which a thread that does
+// nothing but watch tells; all is freed. Each of them may hang, and none is waited for beyond one deadline.
+#pragma once
+
+#include "device/cuda_path.hpp"
+
+namespace ckpt::device {
+
+class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
+ public:
+  Carrier(const Group& group, const Settings& settings, Failed failed);
+
+  // On the thread that issues. May never return.
+  void run(const std::shared_ptr<const Context>& context);
+
+  // As the path's.
+  bool begin(Exchange exchange);
+  void allow(std::uint64_t steps);
+  bool works() const;
+
+  // Asks the thread to end, and says until when to wait for that.
+  Deadline stop();
+  // Tells how it ended, as far as that is known now; nothing that was given is called any more. Once.
+  void tell();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void carry_all();
+  void meet();
+  void carry(Exchange exchange);
+  void end(const std::shared_ptr<const Context>& context, std::string why);
+  std::unique_ptr<LeavableThread> watch(const std::shared_ptr<const Context>& context, Deadline deadline);
+  void let_go();
+  bool stopped() const;
+  bool goes_on() const;
+  Deadline end_deadline();
+
+  const Group group_;
+  const Settings settings_;
+  const Failed failed_;
+  std::unique_ptr<CudaExchange> exchange_;  // the thread's
+  Done done_;                               // likewise
+
+  std::mutex calls_mutex_;  // held while something that was given is called; taken before mutex_
+  bool told_ = false;
+
+  mutable std::mutex mutex_;  // for all below
+  std::condition_variable changed_;
+  std::optional<Exchange> next_;
+  bool busy_ = false;   // from begin() until `done`
+  bool holds_ = false;  // what was given to begin() may be read and written
+  bool works_ = true, stop_ = false;
+  std::uint64_t allowed_ = 0;
+  std::string why_;
+  std::optional<Deadline> end_deadline_;
+};
+
+}  // namespace ckpt::device
