@@ -20,14 +20,16 @@ bool CudaPath::Carrier::begin(Exchange exchange) {
   const Lock lock(mutex_);
   if (!works_ || busy_) return false;
   busy_ = true;
+  number_ = exchange.number;
   allowed_ = 0;
   next_ = std::move(exchange);
   changed_.notify_all();
   return true;
 }
 
-void CudaPath::Carrier::allow(std::uint64_t steps) {
+void CudaPath::Carrier::allow(std::uint64_t number, std::uint64_t steps) {
   const Lock lock(mutex_);
+  if (number != number_) return;
   allowed_ = steps;
   changed_.notify_all();
 }
@@ -60,7 +62,7 @@ void CudaPath::Carrier::run(const std::shared_ptr<const Context>& context) {
   std::string why;
   try {
     carry_all();
-  } catch (const Failure& failure) {
+  } catch (const std::exception& failure) {  // of `fill`, too
     why = failure.what();
   }
   end(context, std::move(why));

@@ -18,7 +18,7 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
 
   // As the path's.
   bool begin(Exchange exchange);
-  void allow(std::uint64_t steps);
+  void allow(std::uint64_t number, std::uint64_t steps);
   bool works() const;
 
   // Asks the thread to end, and says until when to wait for that.
@@ -54,7 +54,7 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   bool busy_ = false;   // from begin() until `done`
   bool holds_ = false;  // what was given to begin() may be read and written
   bool works_ = true, stop_ = false;
-  std::uint64_t allowed_ = 0;
+  std::uint64_t number_ = 0, allowed_ = 0;  // of the exchange that was begun last
   std::string why_;
   std::optional<Deadline> end_deadline_;
 };

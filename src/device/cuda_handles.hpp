@@ -88,7 +88,9 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// A stream of ours: it knows nothing of the default streams and steps back for everybody else's work.
+// A stream of ours: it knows nothing of the default streams. Its kernels, NCCL's among them, have the lowest priority,
+// which is that of ordinary streams: those of streams with a higher one are begun before them, but none that runs is
+// interrupted, and copies to and from the host have no priority.
 class BackgroundStream {
  public:
   BackgroundStream() {

@@ -5,11 +5,14 @@
 
 #include "base/error.hpp"
 #include "device/cuda_carrier.hpp"
+#include "device/nccl_environment.hpp"
 
 namespace ckpt::device {
 
-CudaPath::CudaPath(int ordinal, const Group& group, const Settings& settings, Failed failed)
+CudaPath::CudaPath(int ordinal, const Group& group, const Settings& settings, const char* const* environment,
+                   Failed failed)
     : carrier_(std::make_shared<Carrier>(group, settings, std::move(failed))) {
+  refuse_nccl_overrides(environment);
   const auto context = std::make_shared<const Context>(ordinal);
   try {
     thread_ = std::make_unique<LeavableThread>("ckpt-path", [carrier = carrier_, context]() { carrier->run(context); });
@@ -23,7 +26,7 @@ CudaPath::~CudaPath() {
 }
 
 bool CudaPath::begin(Exchange exchange) { return carrier_->begin(std::move(exchange)); }
-void CudaPath::allow(std::uint64_t steps) { carrier_->allow(steps); }
+void CudaPath::allow(std::uint64_t number, std::uint64_t steps) { carrier_->allow(number, steps); }
 bool CudaPath::works() const { return carrier_->works(); }
 
 }  // namespace ckpt::device

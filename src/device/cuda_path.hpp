@@ -37,8 +37,9 @@ class CudaPath {
   // may go later than the path, on the path's thread.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
-  // Throws Failure where there is no thread or no such GPU; all else is told.
-  CudaPath(int ordinal, const Group& group, const Settings& settings, Failed failed);
+  // Throws Failure where there is no thread or no such GPU, or where `environment`, as in environ(7) or null, overrides
+  // what a communicator of ours asks for; all else is told.
+  CudaPath(int ordinal, const Group& group, const Settings& settings, const char* const* environment, Failed failed);
   ~CudaPath();
   CudaPath(const CudaPath&) = delete;
   CudaPath& operator=(const CudaPath&) = delete;
@@ -48,14 +49,16 @@ class CudaPath {
   // exchange before is not over.
   using Done = std::function<void()>;
   struct Exchange {
+    std::uint64_t number;  // the same for all members, and never again
     schedule::ExchangePlan plan;
     CudaExchange::Fill fill;
     std::vector<std::byte*> to;
     Done done;
   };
   bool begin(Exchange exchange);
-  // Steps of the exchange that was begun last.
-  void allow(std::uint64_t steps);
+  // Steps below this one of the exchange of this number. Where that is not the one that was begun last, nothing: what
+  // members have said of another holds for that one alone.
+  void allow(std::uint64_t number, std::uint64_t steps);
   // Whether it carries anything, or will once the members have met.
   bool works() const;
 

@@ -11,10 +11,6 @@ namespace {
 
 constexpr const char* nccl_file_name = "libnccl.so.2";
 
-[[noreturn]] void refuse_nccl(const std::string& why) {
-  throw Failure(CKPT_ERR_INVALID, "checkpoints cannot go from GPU to GPU: " + why);
-}
-
 std::string version_text(int version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100);
 }
@@ -53,6 +49,10 @@ NcclLibrary load_nccl() {
 }
 
 }  // namespace
+
+void refuse_nccl(const std::string& why) {
+  throw Failure(CKPT_ERR_INVALID, "checkpoints cannot go from GPU to GPU: " + why);
+}
 
 const NcclLibrary& nccl_library() {
   static const NcclLibrary library = load_nccl();

@@ -33,6 +33,9 @@ struct NcclLibrary {
 // at the next call.
 const NcclLibrary& nccl_library();
 
+// Throws Failure (CKPT_ERR_INVALID): the device path is not possible here.
+[[noreturn]] void refuse_nccl(const std::string& why);
+
 // A call that failed: "ncclSend: remote process exited or there was a network error".
 std::string nccl_text(const char* call, nccl::Result result);
 // Throws Failure (CKPT_ERR_SYSTEM) with that text; that something is in progress is no error.

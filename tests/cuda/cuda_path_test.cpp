@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 
 #include <array>
+#include <cstring>
+#include <functional>
 #include <memory>
-#include <semaphore>
+#include <stdexcept>
 
 #include "base/error.hpp"
 #include "nccl.hpp"
@@ -32,7 +34,7 @@ class Walker {
     }
     auto owned = std::make_shared<int>();
     owned_ = owned;
-    path_ = std::make_unique<CudaPath>(0, CudaPath::Group{id, members, member}, settings,
+    path_ = std::make_unique<CudaPath>(0, CudaPath::Group{id, members, member}, settings, nullptr,
                                        [this, owned = std::move(owned)](const std::string& why, bool is_stuck) {
                                          const std::lock_guard lock(mutex_);
                                          why_ = why;
@@ -41,17 +43,26 @@ class Walker {
                                        });
   }
   CudaPath& path() const { return *path_; }
+  // Of the exchange that was begun last.
+  void allow(std::uint64_t steps) const { path_->allow(number_, steps); }
+  std::uint64_t number() const { return number_; }
   bool begin() {
+    return begin([](std::uint64_t) {});
+  }
+  bool begin(const std::function<void(std::uint64_t first_byte)>& beside) {
     std::vector<std::byte*> to;
     for (const auto& slot : slots_) to.push_back(slot->as<std::byte>());
     const schedule::ExchangePlan plan({std::vector<std::uint64_t>(members_, piece_.bytes().size()),
                                        settings_.exchange.reserved_bytes, buffers, leaf_bytes});
-    const auto fill = [this, pack = piece_.fill()](std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr at,
-                                                   CUstream stream) {
+    const auto fill = [this, beside, pack = piece_.fill()](std::uint64_t first_byte, std::uint64_t size_bytes,
+                                                           CUdeviceptr at, CUstream stream) {
+      beside(first_byte);
       pack(first_byte, size_bytes, at, stream);
       ++filled_;
     };
-    return path_->begin({plan, fill, std::move(to), [this] { ++done_; }});
+    const bool has_begun = path_->begin({number_ + 1, plan, fill, std::move(to), [this] { ++done_; }});
+    if (has_begun) ++number_;
+    return has_begun;
   }
   bool has(const Walker& other) const {
     const std::byte* const at = slots_[other.member_]->as<std::byte>();
@@ -82,6 +93,7 @@ class Walker {
   const std::uint32_t member_, members_;
   const CudaPath::Settings settings_;
   std::vector<std::unique_ptr<PinnedMemory>> slots_;
+  std::uint64_t number_ = 0;
   std::atomic<int> filled_{0}, done_{0};
   mutable std::mutex mutex_;
   std::string why_;
@@ -117,7 +129,7 @@ class CudaPathTest : public NcclTest {
     for (const auto& walker : walkers_) ASSERT_TRUE(walker->begin());
   }
   void allow_all(std::uint64_t steps) {
-    for (const auto& walker : walkers_) walker->path().allow(steps);
+    for (const auto& walker : walkers_) walker->allow(steps);
   }
   bool all_done(int times) {
     return eventually([&] {
@@ -137,10 +149,10 @@ class CudaPathTest : public NcclTest {
     join_and_begin(1);
     const auto sent_before = nccl_buttons().sent_bytes();
     buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
-    walker(0).path().allow(2);
+    walker(0).allow(2);
     ASSERT_TRUE(eventually([&] { return nccl_buttons().sent_bytes() == sent_before + 2 * leaf_bytes; }));
     nccl_buttons().hang(0, 1);
-    walker(0).path().allow(3);
+    walker(0).allow(3);
     nccl_buttons().fail(0, nccl::system_error);
   }
   const Walker& walker(std::size_t i) const { return *walkers_[i]; }
@@ -162,7 +174,7 @@ TEST_F(CudaPathTest, CarriesOneExchangeAfterTheOther) {
   join(1);
   for (int round = 1; round <= 3; ++round) {
     ASSERT_TRUE(walkers_[0]->begin());
-    walker(0).path().allow(UINT64_MAX);
+    walker(0).allow(UINT64_MAX);
     ASSERT_TRUE(all_done(round));
     EXPECT_TRUE(walker(0).has(walker(0)));
   }
@@ -185,7 +197,7 @@ TEST_F(CudaPathTest, TakesOneExchangeAtATime) {
   join(1);
   ASSERT_TRUE(walkers_[0]->begin());
   EXPECT_FALSE(walkers_[0]->begin());
-  walker(0).path().allow(UINT64_MAX);
+  walker(0).allow(UINT64_MAX);
   ASSERT_TRUE(all_done(1));
   EXPECT_TRUE(walkers_[0]->begin());
 }
@@ -196,6 +208,52 @@ TEST_F(CudaPathOfTwoTest, StepsMayBeAllowedOneByOne) {
   for (std::uint64_t steps = 1; steps <= leaves + 3; ++steps) allow_all(steps);
   ASSERT_TRUE(all_done(1));
   EXPECT_TRUE(walker(1).has(walker(0)));
+}
+
+TEST_F(CudaPathTest, WhatIsSaidLateOfAnExchangeReleasesNoneAfterIt) {
+  join(1);
+  join(1);  // another path, which shows how far this one would have come
+  begin_all();
+  allow_all(UINT64_MAX);
+  ASSERT_TRUE(all_done(1));
+  const std::uint64_t first = walker(0).number();
+  const int filled = walker(0).filled() + static_cast<int>(buffers);
+  begin_all();
+  ASSERT_TRUE(eventually([&] { return walker(0).filled() == filled; }));
+  walker(0).path().allow(first, UINT64_MAX);
+  walker(1).allow(UINT64_MAX);
+  ASSERT_TRUE(eventually([&] { return walker(1).done() == 2; }));
+  EXPECT_EQ(walker(0).filled(), filled);
+  walker(0).allow(UINT64_MAX);
+  EXPECT_TRUE(all_done(2));
+}
+
+TEST_F(CudaPathTest, WhateverIsThrownIsTold) {
+  join(1);
+  ASSERT_TRUE(walkers_[0]->begin([](std::uint64_t) { throw std::runtime_error("out of luck"); }));
+  EXPECT_EQ(walker(0).why(), "out of luck");
+  EXPECT_FALSE(walker(0).path().works());
+}
+
+TEST_F(CudaPathTest, AnEnvironmentThatOverridesWhatItAsksNcclForIsRefused) {
+  const nccl::UniqueId id = NcclComm::new_id();
+  const auto refusal_of = [&](const char* line) -> std::string {
+    const char* const environment[] = {"HOME=/", "NCCL_DEBUG=WARN", line, nullptr};
+    try {
+      CudaPath(0, {id, 1, 0}, settings_, environment, [](const std::string&, bool) {});
+    } catch (const Failure& failure) {
+      return failure.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal_of("NCCL_MAX_CTAS=4"),
+            "checkpoints cannot go from GPU to GPU: the environment variable NCCL_MAX_CTAS decides how many blocks of "
+            "the GPU a communicator takes, for ckptengine's communicator too; unset it");
+  for (const char* const line : {"NCCL_MIN_CTAS=2", "NCCL_MIN_NRINGS=2", "NCCL_MIN_NCHANNELS=2",
+                                 "NCCL_MIN_P2P_NCHANNELS=2", "NCCL_COMM_BLOCKING=1", "NCCL_COMM_ID=host:1"})
+    EXPECT_THAT(refusal_of(line), HasSubstr(std::string(line, std::strchr(line, '='))));
+  for (const char* const line : {"NCCL_MAX_CTAS=", "NCCL_COMM_ID", "NCCL_MAX_CTAS_OF_OTHERS=1", ""})
+    EXPECT_EQ(refusal_of(line), "");
 }
 
 TEST_F(CudaPathOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
@@ -219,7 +277,7 @@ TEST_F(CudaPathOfTwoTest, AHangIsToldOnceAndNothingIsTriedAgain) {
 
 TEST_F(CudaPathOfTwoTest, AMemberThatDiesIsTold) {
   join_and_begin(2);
-  walker(0).path().allow(UINT64_MAX);
+  walker(0).allow(UINT64_MAX);
   nccl_buttons().die(1);
   EXPECT_THAT(walker(0).why(), HasSubstr("remote process exited"));
 }
@@ -253,11 +311,11 @@ TEST_F(CudaPathTest, ADeadContextIsToldAsStuck) {
   join(1);
   if (!has_buttons()) GTEST_SKIP();
   ASSERT_TRUE(walkers_[0]->begin());
-  walker(0).path().allow(UINT64_MAX);
+  walker(0).allow(UINT64_MAX);
   ASSERT_TRUE(all_done(1));
   buttons().hold(CKPT_DOUBLE_KERNEL, 1);
   ASSERT_TRUE(walkers_[0]->begin());
-  walker(0).path().allow(UINT64_MAX);
+  walker(0).allow(UINT64_MAX);
   buttons().kill_context(CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_THAT(walker(0).why(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   EXPECT_TRUE(walker(0).is_stuck());
@@ -268,7 +326,7 @@ TEST_F(CudaPathTest, ADeadContextIsToldAsStuck) {
 TEST_F(CudaPathOfTwoTest, EndsInTheMiddleOfAnExchangeAndTellsNothing) {
   join_and_begin(2);
   const auto groups_before = nccl_buttons().groups();
-  walker(0).path().allow(UINT64_MAX);
+  walker(0).allow(UINT64_MAX);
   ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() != groups_before; }));
   for (const auto& one : walkers_) one->leave();
   EXPECT_EQ(walker(0).failures() + walker(1).failures(), 0);
@@ -352,7 +410,7 @@ TEST_F(CudaPathTest, ACopyThatDoesNotEndIsToldWhenThePathIsToEnd) {
   if (!has_nccl_buttons()) GTEST_SKIP();
   const auto sent_before = nccl_buttons().sent_bytes();
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
-  walker(0).path().allow(UINT64_MAX);
+  walker(0).allow(UINT64_MAX);
   ASSERT_TRUE(eventually([&] { return nccl_buttons().sent_bytes() == sent_before + buffers * leaf_bytes; }));
   walkers_[0]->leave();
   EXPECT_EQ(walker(0).failures(), 1);

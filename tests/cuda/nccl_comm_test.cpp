@@ -96,7 +96,7 @@ TEST(NcclLibraryDeathTest, OneThatIsTooOldIsRefusedInOneSentence) {
   if (nccl_buttons().version == nullptr) GTEST_SKIP();
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto refused = [] {
-    nccl_buttons().version(21702);
+    nccl_buttons().version(21905);
     try {
       nccl_library();
     } catch (const Failure& failure) {
@@ -104,7 +104,7 @@ TEST(NcclLibraryDeathTest, OneThatIsTooOldIsRefusedInOneSentence) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(refused(), testing::ExitedWithCode(0), "cannot go from GPU to GPU: NCCL 2.17 is too old; install 2.18");
+  EXPECT_EXIT(refused(), testing::ExitedWithCode(0), "cannot go from GPU to GPU: NCCL 2.19 is too old; install 2.20");
 }
 
 TEST_F(NcclCommTest, CarriesBytesBothWays) {
