@@ -10,13 +10,14 @@
 #include "base/secret_file.hpp"
 #include "coord/directory_store.hpp"
 #include "coord/etcd_store.hpp"
+#include "coord/registry.hpp"
 
 namespace ckpt::coord {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* first_record = "ids";  // of every job
+constexpr std::string_view first_record = taken_prefix;  // of every job
 
 bool is_port(std::string_view text) {
   int port = 0;
@@ -124,8 +125,9 @@ std::vector<std::string> jobs_with_records(const StoreLocation& location) {
   if (location.is_etcd()) {
     const EtcdPlace place = etcd_place(location);
     for (const std::string& key : EtcdStore(place.client, place.prefix).keys(""))
-      if (const auto slash = key.find('/'); slash != key.npos && key.substr(slash + 1) == first_record)
+      if (const auto slash = key.find('/'); slash != key.npos && key.substr(slash + 1).starts_with(first_record))
         jobs.push_back(key.substr(0, slash));
+    jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
     return jobs;
   }
   std::error_code error;

@@ -2,11 +2,12 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::coord {
 namespace {
@@ -59,32 +60,29 @@ std::string to_text(const NodeEntry& node) {
       .dump();
 }
 
-std::uint32_t next_free(const json& ids) {
-  std::set<std::uint32_t> taken;
-  for (const auto& id : ids) taken.insert(id.get<std::uint32_t>());
-  std::uint32_t next = 0;
-  while (taken.contains(next)) ++next;
-  return next;
+// The numbers that a name tries, one after the other: always the same, two out of one, two, four and so on, so that few
+// nodes have small numbers and many find a free one soon.
+std::uint32_t candidate(const std::string& name, int attempt) {
+  constexpr int tries = 2, doublings_max = 24;
+  const std::string text = name + "/" + std::to_string(attempt);
+  const std::uint64_t hash = kernels::leaf_digest(text.data(), text.size());
+  return static_cast<std::uint32_t>(hash % (1u << std::min(attempt / tries, doublings_max)));
 }
 
 }  // namespace
 
+// A hash table in the store, in which nothing is ever removed: a name is found where it was put, or put where it was
+// not found, and each number is the business of those who try it alone, however many nodes start at once.
 std::uint32_t node_id(Store& store, const std::string& name) {
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
-    const auto entry = store.get("ids");
-    try {
-      json ids = entry ? json::parse(entry->value) : json::object();
-      if (ids.contains(name)) return ids.at(name).get<std::uint32_t>();
-      const std::uint32_t id = next_free(ids);
-      ids[name] = id;
-      if (store.put_if("ids", ids.dump(), entry ? entry->revision : 0)) return id;
-    } catch (const json::exception&) {
-      throw Failure(CKPT_ERR_CORRUPT,
-                    "the coordination record \"ids\" cannot be understood; stop the job's agents and "
-                    "remove its records with ckptctl gc --records");
-    }
+    const std::uint32_t id = candidate(name, attempt);
+    const std::string key = std::string(taken_prefix) + std::to_string(id);
+    auto entry = store.get(key);
+    if (!entry && store.put_if(key, name, 0)) return id;
+    if (!entry) entry = store.get(key);  // somebody was first: another agent, or this one's call that was not answered
+    if (entry && entry->value == name) return id;
   }
-  throw_never_won("ids");
+  throw Failure(CKPT_ERR_SYSTEM, "there is no number left for the node " + name + " among the coordination records");
 }
 
 std::optional<NodeEntry> node_entry(const Entry& entry) {

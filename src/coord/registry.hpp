@@ -1,17 +1,21 @@
 // Who takes part in a job: node numbers, the agents' addresses, the job's secret.
 //
-// Store keys: "ids" (node name -> number, for ever), "nodes/<name>" (the agent that serves the node now), "token".
-// Free functions over a Store; they throw Failure where it does, or when compare-and-swap never wins.
+// Store keys: "taken/<number>" (the name of the node that has it, for ever), "nodes/<name>" (the agent that serves the
+// node now), "token". Free functions over a Store; they throw Failure where it does, or when compare-and-swap never
+// wins.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coord/store.hpp"
 
 namespace ckpt::coord {
+
+inline constexpr std::string_view taken_prefix = "taken/";
 
 struct NodeEntry {
   std::string name;
@@ -23,7 +27,7 @@ struct NodeEntry {
   bool operator==(const NodeEntry&) const = default;
 };
 
-// The number of the node `name`: the next free one at first, the same one ever after.
+// The number of the node `name`: one that is free at first, the same one ever after. Small where there are few nodes.
 std::uint32_t node_id(Store& store, const std::string& name);
 
 // Puts this node's entry, whoever's was there before.

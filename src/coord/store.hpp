@@ -60,7 +60,7 @@ class Store {
 
 inline constexpr std::size_t value_bytes_max = 1u << 20;
 
-// What is long and for few to read is kept under keys from here on.
+// What is long or many, and for few to read, is kept under keys from here on.
 inline constexpr std::string_view untold_from = "seats/";
 
 // Parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".

@@ -91,8 +91,12 @@ std::optional<TimeMs> Relay::settle_wanted_at() const {
 
 Groups::Groups(std::size_t nodes, const std::vector<const Report*>& present, NodeId root) : root_(root) {
   while (std::size_t{size_} * size_ < nodes) size_ *= 2;
-  for (const Report* report : present) {
-    if (report->node != root) relays_.try_emplace(report->node / size_, report->node);
+  for (;; size_ *= 2) {
+    relays_.clear();
+    for (const Report* report : present) {
+      if (report->node != root) relays_.try_emplace(report->node / size_, report->node);
+    }
+    if (relays_.size() * relays_.size() <= 2 * nodes) return;
   }
 }
 

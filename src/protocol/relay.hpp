@@ -50,7 +50,8 @@ class Relay {
   TimeMs pass_on_at_ = 0;  // while there is something in it
 };
 
-// Which node is relay of which, as the root sees it. `present`: by node.
+// Which node is relay of which, as the root sees it. Numbers may have gaps: then groups are longer, not more.
+// `present`: by node.
 class Groups {
  public:
   Groups() = default;

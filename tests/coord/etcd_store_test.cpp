@@ -164,7 +164,7 @@ TEST(EtcdStore, AJobsRecordsAreRemovedAtOnceAndNoOthers) {
   const auto elsewhere = open_store(server.location() + "/else/where", "job");
   test::Told told;
   const auto watch = store->watch(told.listener());
-  for (Store* const each : {store.get(), other.get(), elsewhere.get()}) put(*each, "ids", "{}");
+  for (Store* const each : {store.get(), other.get(), elsewhere.get()}) put(*each, "taken/0", "a");
   const auto revision = put(*store, "nodes/a", "x");
   ASSERT_TRUE(told.becomes("nodes/a", "x"));
   EXPECT_EQ(jobs_with_records(place), (std::vector<std::string>{"job", "job2"}));
@@ -176,7 +176,7 @@ TEST(EtcdStore, AJobsRecordsAreRemovedAtOnceAndNoOthers) {
   EXPECT_TRUE(told.is_removed("nodes/a"));
   EXPECT_TRUE(store->list("").empty());
   EXPECT_EQ(jobs_with_records(place), (std::vector<std::string>{"job2"}));
-  EXPECT_TRUE(elsewhere->get("ids"));
+  EXPECT_TRUE(elsewhere->get("taken/0"));
   EXPECT_EQ(store->put_if("nodes/a", "y", revision), std::nullopt);
   EXPECT_GT(store->put_if("nodes/a", "y", 0), revision) << "no revision comes twice";
 }

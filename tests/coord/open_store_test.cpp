@@ -92,7 +92,7 @@ TEST(OpenStore, APasswordThatNoJsonCanHoldIsRefused) {
 
 TEST(OpenStore, ADirectoryIsTheSameToAll) {
   const test::TemporaryDirectory directory;
-  ASSERT_TRUE(open_store(directory.path(), "job")->put_if("ids", "{}", 0));
+  ASSERT_TRUE(open_store(directory.path(), "job")->put_if("taken/0", "a", 0));
   ASSERT_TRUE(open_store(directory.path(), "other")->put_if("nodes/a", "", 0));
   EXPECT_THAT(jobs_with_records(directory.path()), ElementsAre("job"));
   const JobRecords seen = look_at_records(directory.path(), "job");

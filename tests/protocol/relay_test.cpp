@@ -49,6 +49,21 @@ TEST(Groups, AreAsManyAsTheyAreLong) {
   }
 }
 
+// As names get their numbers: two thirds of them are close together, and the others far apart.
+TEST(Groups, AreFewWhereNumbersHaveGaps) {
+  for (const NodeId nodes : {4u, 100u, 1000u, 10'000u}) {
+    std::vector<NodeId> all(nodes);
+    for (NodeId node = 0; node < nodes; ++node) all[node] = 3 * node < 2 * nodes ? node : 20 * node;
+    const auto present = reports_of(all);
+    const Groups groups = groups_of(nodes, present, all[0]);
+    std::map<NodeId, int> members;
+    for (const NodeId node : all) ++members[groups.relay_of(node)];
+    members.erase(no_node);  // the root
+    EXPECT_LE(members.size() * members.size(), 2 * nodes) << nodes;
+    for (const auto& [relay, count] : members) EXPECT_LE(count, static_cast<int>(nodes + 1) * 2 / 3) << nodes;
+  }
+}
+
 // ---- The mailbag ----
 
 constexpr NodeId root = 0;
