@@ -4,6 +4,7 @@
 //   node              NodeHeader: who this arena belongs to; flock'ed by the one agent that uses it
 //   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration; then CommWords:
 //                     when the trainer communicates
+//   rank-<r>.landing  LandingHeader, then what has come to rank r from GPU to GPU (landing.hpp)
 //   <n>.segment       SegmentHeader, then slots: the slots of one shard, written by one writer
 //
 // Rules of the shared words:
@@ -29,6 +30,7 @@ inline constexpr std::uint32_t format_version = 3;
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
+inline constexpr std::uint64_t landing_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::size_t name_bytes_max = 256;
 
@@ -91,6 +93,24 @@ struct CommWords {
 };
 inline constexpr std::size_t control_file_bytes =
     page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;
+
+inline constexpr std::uint32_t landing_places_max = 32;
+
+// At the start of a landing file, one page; the places' bytes follow, each from a page's beginning on, in this order.
+struct LandingHeader {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t places;
+  std::uint64_t capacity_bytes[landing_places_max];
+
+  // Written by the trainer.
+  struct Place {
+    alignas(64) Word64 version;  // of what lands there, 0: nothing
+    Word64 landed_bytes;         // of it, from the first on
+  };
+  Place place[landing_places_max];
+};
+static_assert(sizeof(LandingHeader) <= page_bytes);
 
 enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 

@@ -11,6 +11,10 @@
 namespace ckpt::arena {
 namespace {
 
+static_assert(offsetof(LandingHeader, magic) == 0 && offsetof(LandingHeader, format) == 8 &&
+              offsetof(LandingHeader, places) == 12 && offsetof(LandingHeader, capacity_bytes) == 16 &&
+              offsetof(LandingHeader, place) == 320 && sizeof(LandingHeader::Place) == 64 &&
+              offsetof(LandingHeader::Place, version) == 0 && offsetof(LandingHeader::Place, landed_bytes) == 8);
 static_assert(offsetof(NodeHeader, magic) == 0 && offsetof(NodeHeader, format) == 8 &&
               offsetof(NodeHeader, reserved) == 12 && offsetof(NodeHeader, arena_id) == 16 &&
               offsetof(NodeHeader, job) == 24 && offsetof(NodeHeader, node) == 280 &&

@@ -1,0 +1,98 @@
+#include "arena/landing.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+#include "arena/format.hpp"
+#include "base/error.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+std::uint64_t whole_pages(std::uint64_t size_bytes) { return (size_bytes + page_bytes - 1) / page_bytes * page_bytes; }
+
+LandingHeader& header_of(const Mapping& mapping) { return *reinterpret_cast<LandingHeader*>(mapping.data()); }
+
+[[noreturn]] void refuse_file() { throw Failure(CKPT_ERR_CORRUPT, "a rank's landing file is malformed"); }
+
+}  // namespace
+
+Landing::Landing(UniqueFd fd, Mapping mapping, std::vector<std::uint64_t> capacities_bytes)
+    : fd_(std::move(fd)), mapping_(std::move(mapping)) {
+  std::byte* at = mapping_.data() + page_bytes;
+  for (const std::uint64_t capacity_bytes : capacities_bytes) {
+    places_.emplace_back(at, capacity_bytes);
+    at += whole_pages(capacity_bytes);
+  }
+}
+
+std::uint64_t Landing::file_bytes(std::span<const std::uint64_t> capacities_bytes) {
+  std::uint64_t size_bytes = page_bytes;
+  for (const std::uint64_t capacity_bytes : capacities_bytes) size_bytes += whole_pages(capacity_bytes);
+  return size_bytes;
+}
+
+Landing Landing::create(const std::string& directory, std::uint32_t rank, std::vector<std::uint64_t> capacities_bytes) {
+  if (capacities_bytes.size() > landing_places_max)
+    throw Failure(CKPT_ERR_INVALID, "a path group has " + std::to_string(capacities_bytes.size()) +
+                                        " members; a landing file has at most " + std::to_string(landing_places_max) +
+                                        " places");
+  const std::string path = directory + "/rank-" + std::to_string(rank) + ".landing", draft = path + ".new";
+  ::unlink(draft.c_str());
+  UniqueFd fd(::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft);
+  const std::uint64_t size_bytes = file_bytes(capacities_bytes);
+  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size_bytes)); error != 0) {
+    ::unlink(draft.c_str());
+    errno = error;
+    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for " + draft);
+  }
+  Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, draft);
+  LandingHeader& header = header_of(mapping);
+  header.format = format_version;
+  header.places = static_cast<std::uint32_t>(capacities_bytes.size());
+  std::copy(capacities_bytes.begin(), capacities_bytes.end(), header.capacity_bytes);
+  header.magic = landing_magic;
+  if (::rename(draft.c_str(), path.c_str()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + path);
+  return Landing(std::move(fd), std::move(mapping), std::move(capacities_bytes));
+}
+
+Landing Landing::attach(UniqueFd fd) {
+  struct stat file {};
+  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a landing file");
+  if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(page_bytes)) refuse_file();
+  const auto size_bytes = static_cast<std::uint64_t>(file.st_size);
+  Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, "a rank's landing file");
+  const LandingHeader& header = header_of(mapping);
+  const std::uint32_t places = header.places;
+  if (header.magic != landing_magic || header.format != format_version || places > landing_places_max) refuse_file();
+  std::vector<std::uint64_t> capacities_bytes(header.capacity_bytes, header.capacity_bytes + places);
+  for (const std::uint64_t capacity_bytes : capacities_bytes) {
+    if (capacity_bytes > size_bytes) refuse_file();  // before they are summed
+  }
+  if (file_bytes(capacities_bytes) != size_bytes) refuse_file();
+  return Landing(std::move(fd), std::move(mapping), std::move(capacities_bytes));
+}
+
+void Landing::begin(std::size_t place, Version version) {
+  auto& words = header_of(mapping_).place[place];
+  words.version.store(0, std::memory_order_release);
+  words.landed_bytes.store(0, std::memory_order_release);
+  words.version.store(version.word(), std::memory_order_release);
+}
+
+void Landing::landed(std::size_t place, std::uint64_t size_bytes) {
+  header_of(mapping_).place[place].landed_bytes.store(size_bytes, std::memory_order_release);
+}
+
+std::uint64_t Landing::landed(std::size_t place, Version version) const {
+  const auto& words = header_of(mapping_).place[place];
+  if (words.version.load(std::memory_order_acquire) != version.word()) return 0;
+  return std::min<std::uint64_t>(words.landed_bytes.load(std::memory_order_acquire), places_[place].size());
+}
+
+}  // namespace ckpt::arena

@@ -1,0 +1,53 @@
+// Where pieces of other nodes arrive from GPU to GPU before an agent takes them: a file of the arena for each rank,
+// with a place for each member of its path group. The trainer writes it, the agent makes and reads it. Nothing here is
+// a checkpoint, nothing is believed: what the agent takes it copies, and verifies where it copied it to. So no order of
+// stores and no death of the trainer can do harm.
+//
+// Owns the mapping. Each side uses its own functions, from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mapping.hpp"
+#include "base/unique_fd.hpp"
+#include "protocol/version.hpp"
+
+namespace ckpt::arena {
+
+class Landing {
+ public:
+  // Agent: a fresh file for a new life of the rank, all of its pages reserved, with a place for each capacity; 0:
+  // nothing comes from that member. It replaces an earlier one, whose mappings stay. Throws Failure (CKPT_ERR_NO_SPACE
+  // where there is no room).
+  static Landing create(const std::string& directory, std::uint32_t rank, std::vector<std::uint64_t> capacities_bytes);
+  // Trainer: the file behind a descriptor that the agent sent. Throws Failure (CKPT_ERR_CORRUPT).
+  static Landing attach(UniqueFd fd);
+
+  // The file's, with that many places.
+  static std::uint64_t file_bytes(std::span<const std::uint64_t> capacities_bytes);
+
+  int fd() const { return fd_.get(); }
+  std::size_t places() const { return places_.size(); }
+  std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }
+
+  // Trainer: what arrives at the place from now on is of that version, none of it yet; then how much has.
+  void begin(std::size_t place, Version version);
+  void landed(std::size_t place, std::uint64_t size_bytes);
+
+  // Agent: how many of the version's first bytes are said to have landed; never more than the place has.
+  std::uint64_t landed(std::size_t place, Version version) const;
+
+ private:
+  Landing(UniqueFd fd, Mapping mapping, std::vector<std::uint64_t> capacities_bytes);
+
+  UniqueFd fd_;
+  Mapping mapping_;
+  // Not read from the file again, where the other side might change them.
+  std::vector<std::span<std::byte>> places_;
+};
+
+}  // namespace ckpt::arena

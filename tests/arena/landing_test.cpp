@@ -1,0 +1,95 @@
+#include "arena/landing.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "arena/format.hpp"
+#include "base/error.hpp"
+#include "temp_arena.hpp"
+
+namespace ckpt::arena {
+namespace {
+
+UniqueFd duplicate(const Landing& landing) { return UniqueFd(::fcntl(landing.fd(), F_DUPFD_CLOEXEC, 0)); }
+
+class LandingTest : public testing::Test {
+ protected:
+  testing_support::TempDirectory directory_;
+  Landing agents_ = Landing::create(directory_.path(), 3, {100'000, 0, 5000});
+};
+
+TEST_F(LandingTest, TheTrainerWritesWhatTheAgentReads) {
+  Landing trainers = Landing::attach(duplicate(agents_));
+  ASSERT_EQ(trainers.places(), 3u);
+  const Version version(2, 9);
+  for (const std::size_t place : {0u, 2u}) {
+    ASSERT_EQ(trainers.bytes(place).size(), agents_.bytes(place).size());
+    trainers.begin(place, version);
+    std::fill(trainers.bytes(place).begin(), trainers.bytes(place).end(), static_cast<std::byte>(place + 1));
+    trainers.landed(place, 4000);
+    EXPECT_EQ(agents_.landed(place, version), 4000u);
+  }
+  EXPECT_EQ(agents_.bytes(0).back(), std::byte{1});
+  EXPECT_EQ(agents_.bytes(2).front(), std::byte{3});
+  EXPECT_TRUE(agents_.bytes(1).empty());
+}
+
+TEST_F(LandingTest, OfAVersionThatIsNotThereNothingHasLanded) {
+  EXPECT_EQ(agents_.landed(0, Version(1, 1)), 0u);
+  agents_.begin(0, Version(1, 1));
+  agents_.landed(0, 77);
+  EXPECT_EQ(agents_.landed(0, Version(1, 2)), 0u);
+  agents_.begin(0, Version(1, 2));
+  EXPECT_EQ(agents_.landed(0, Version(1, 2)), 0u);
+}
+
+TEST_F(LandingTest, MoreThanThereIsRoomForIsNotBelieved) {
+  Landing trainers = Landing::attach(duplicate(agents_));
+  trainers.begin(2, Version(1, 1));
+  trainers.landed(2, UINT64_MAX);
+  EXPECT_EQ(agents_.landed(2, Version(1, 1)), 5000u);
+}
+
+TEST_F(LandingTest, ANewOneLeavesTheOldOnesMappings) {
+  Landing trainers = Landing::attach(duplicate(agents_));
+  const Landing next = Landing::create(directory_.path(), 3, {10});
+  trainers.begin(0, Version(1, 1));
+  trainers.landed(0, 10);
+  EXPECT_EQ(next.landed(0, Version(1, 1)), 0u);
+}
+
+TEST_F(LandingTest, AMalformedFileIsRefused) {
+  const auto is_refused = [&](std::size_t at, std::uint64_t value) {
+    std::uint64_t before = 0;
+    EXPECT_EQ(::pread(agents_.fd(), &before, sizeof(before), static_cast<off_t>(at)), 8);
+    EXPECT_EQ(::pwrite(agents_.fd(), &value, sizeof(value), static_cast<off_t>(at)), 8);
+    bool refused = false;
+    try {
+      Landing::attach(duplicate(agents_));
+    } catch (const Failure& failure) {
+      refused = failure.status() == CKPT_ERR_CORRUPT;
+    }
+    EXPECT_EQ(::pwrite(agents_.fd(), &before, sizeof(before), static_cast<off_t>(at)), 8);
+    return refused;
+  };
+  const std::size_t capacities = offsetof(LandingHeader, capacity_bytes);
+  EXPECT_TRUE(is_refused(0, 1));
+  EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), format_version));                              // no place
+  EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), (std::uint64_t{33} << 32) | format_version));  // too many
+  EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), (std::uint64_t{3} << 32) | 99));
+  for (const std::uint64_t capacity_bytes : {std::uint64_t{1}, std::uint64_t{1} << 40, UINT64_MAX, UINT64_MAX - 8191})
+    EXPECT_TRUE(is_refused(capacities, capacity_bytes)) << capacity_bytes;
+  EXPECT_FALSE(is_refused(0, landing_magic));
+  ASSERT_EQ(::ftruncate(agents_.fd(), 100), 0);
+  EXPECT_THROW(Landing::attach(duplicate(agents_)), Failure);
+}
+
+TEST_F(LandingTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
+  EXPECT_THROW(Landing::create(directory_.path(), 4, {std::uint64_t{1} << 50}), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 4, std::vector<std::uint64_t>(33, 1)), Failure);
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "rank-4.landing.new"));
+}
+
+}  // namespace
+}  // namespace ckpt::arena
