@@ -114,7 +114,8 @@ json Driver::ranks_json(const protocol::NodeStatus& status) const {
                      {"private_shard", rank.private_shard},
                      {"restoring", rank.waiting},
                      {"attempted", rank.attempted},
-                     {"capturing", rank.capturing}});
+                     {"capturing", rank.capturing},
+                     {"shortage", trainer != desk_.trainers().end() ? trainer->second.shortage : ""}});
   }
   return ranks;
 }

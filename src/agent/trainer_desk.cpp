@@ -134,6 +134,7 @@ const SlotRef* TrainerDesk::served_slot(Rank rank, const std::string& shard) con
 
 void TrainerDesk::reserve(Asker asker, const ReserveRequest& request, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
+  trainers_.at(asker.rank).shortage = request.shortage;
   std::vector<std::pair<SegmentKey, SlotNeed>> needs;
   std::vector<std::string> shards;
   std::uint64_t rank_bytes = 0;

@@ -62,6 +62,7 @@ class TrainerDesk {
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
+    std::string shortage = {};  // as it said itself
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
 

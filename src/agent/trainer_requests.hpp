@@ -37,6 +37,7 @@ struct SlotRequest {
 };
 struct ReserveRequest {
   std::vector<SlotRequest> slots;
+  std::string shortage;  // of memory on the trainer's device, for people; empty: none
 };
 
 struct CorruptRequest {

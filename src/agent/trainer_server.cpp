@@ -53,6 +53,7 @@ std::string shard_name(const json& request, const char* key) {
 // The segments' names are the asker's own parts and private shard, or nothing of it will ever be granted.
 ReserveRequest reserve_request(const json& request) {
   constexpr std::uint64_t most = std::uint64_t{1} << 50;
+  constexpr std::size_t shortage_max_bytes = 1000;
   const auto slots = request.find("slots");
   if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > protocol::captures_max)
     refuse("the request's field \"slots\" is missing or no list of 1 to " + std::to_string(protocol::captures_max));
@@ -60,6 +61,8 @@ ReserveRequest reserve_request(const json& request) {
   for (const json& slot : *slots)
     wanted.slots.push_back(
         {shard_name(slot, "shard"), number(slot, "bytes", most), number(slot, "layout_bytes", most)});
+  if (request.contains("shortage")) wanted.shortage = text(request, "shortage");
+  if (wanted.shortage.size() > shortage_max_bytes) refuse("the request's field \"shortage\" is too long");
   return wanted;
 }
 

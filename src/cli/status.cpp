@@ -63,7 +63,11 @@ std::string ranks_table(const json& ranks) {
     rows.push_back({rank.at("rank").dump(), rank.at("pid").dump(), rank.at("incarnation").dump(),
                     iteration_text(rank.at("attempted")), iteration_text(rank.at("capturing")), rank.at("main_shard"),
                     rank.at("restoring").get<bool>() ? "restoring" : "running"});
-  return table(rows, "    ");
+  std::string text = table(rows, "    ");
+  for (const json& rank : ranks)
+    if (const std::string shortage = rank.value("shortage", ""); !shortage.empty())
+      text += "    rank " + rank.at("rank").dump() + ": " + text_of(shortage) + "\n";
+  return text;
 }
 
 std::string segments_table(const json& segments) {

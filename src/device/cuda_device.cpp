@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
 constexpr auto poll_pause = std::chrono::microseconds(100);
-constexpr std::int64_t drain_timeout_ms = 10'000;  // of a few sub-buffers
 constexpr std::int64_t load_timeout_ms = 600'000;  // far beyond any copy to a GPU
 
 void pin(std::vector<Registration>& pinned, const Range& range) {
@@ -83,8 +82,8 @@ int CudaDevice::ordinal_of(const void* data) {
   return ordinal;
 }
 
-CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes)
-    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), context_(ordinal) {
+CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms)
+    : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), drain_timeout_ms_(drain_timeout_ms), context_(ordinal) {
   const ContextScope scope(context_);
   conveyor_ = std::make_unique<CudaConveyor>(staging_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
@@ -206,8 +205,8 @@ void CudaDevice::drain() {
   try {
     conveyor_->abandon();
     conveyor_->end({});
-    if (wait_for_arrival(Deadline::in_ms(drain_timeout_ms))) return;
-    failure_ = "the GPU did not end a copy within 10 s; is it hung?";
+    if (wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) return;
+    failure_ = "the GPU did not end a copy within " + std::to_string(drain_timeout_ms_) + " ms; is it hung?";
   } catch (const Failure& failure) {
     failure_ = std::string("the GPU does not answer any more: ") + failure.what();
   }

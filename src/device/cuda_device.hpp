@@ -23,8 +23,11 @@ class CudaDevice : public Device {
   // The number of the GPU in whose memory `data` is. Throws Failure (CKPT_ERR_INVALID) for other memory.
   static int ordinal_of(const void* data);
 
-  // Uses up to `staging_bytes` of the GPU's memory, and a little for what is captured at once. Throws Failure.
-  CudaDevice(int ordinal, std::uint64_t staging_bytes);
+  static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // of a few sub-buffers
+
+  // Uses up to `staging_bytes` of the GPU's memory, and a little for what is captured at once. A copy that was given up
+  // and has not ended `drain_timeout_ms` later breaks the device. Throws Failure.
+  CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
@@ -58,6 +61,7 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   const std::uint64_t wanted_staging_bytes_;
+  const std::int64_t drain_timeout_ms_;
   const Context context_;
   std::vector<Registration> pinned_;
   std::unique_ptr<CudaConveyor> conveyor_;

@@ -39,11 +39,13 @@ Deadline reserve_deadline(const SlotSizes& sizes) {
   return Deadline::in_ms(static_cast<std::int64_t>(least_ms + slots_max * bytes / bytes_per_ms));
 }
 
-std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const SlotSizes& sizes) {
-  auto wanted = nlohmann::json::array();
+std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation& wanted) {
+  const auto& [sizes, shortage] = wanted;
+  auto slots_wanted = nlohmann::json::array();
   for (const SlotSize& size : sizes)
-    wanted.push_back({{"shard", size.shard}, {"bytes", size.bytes}, {"layout_bytes", size.layout_bytes}});
-  Frame answer = connection.ask({{"type", "reserve"}, {"slots", std::move(wanted)}}, reserve_deadline(sizes));
+    slots_wanted.push_back({{"shard", size.shard}, {"bytes", size.bytes}, {"layout_bytes", size.layout_bytes}});
+  Frame answer = connection.ask({{"type", "reserve"}, {"slots", std::move(slots_wanted)}, {"shortage", shortage}},
+                                reserve_deadline(sizes));
   check_answer(answer.body);
   if (answer.fds.size() != sizes.size())
     throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve lacks segments; please report this");
@@ -122,16 +124,16 @@ Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadli
   }
 }
 
-void AgentLink::reserve(const SlotSizes& sizes) {
+void AgentLink::reserve(const Reservation& wanted) {
   const std::lock_guard lock(mutex_);
   if (!connection_) throw Failure(CKPT_ERR_NO_AGENT, why_disconnected_);
   try {
-    session_.slots = reserve_on(*connection_, sizes);
+    session_.slots = reserve_on(*connection_, wanted);
   } catch (const Failure& failure) {
     if (!connection_->usable()) lost(failure);
     throw;
   }
-  reserved_ = sizes;
+  reserved_ = wanted;
   session_number_.fetch_add(1, std::memory_order_release);
 }
 
@@ -182,10 +184,10 @@ bool AgentLink::watch_words(const Session& session) {
 }
 
 bool AgentLink::reconnect() {
-  std::optional<SlotSizes> sizes;
+  std::optional<Reservation> wanted;
   {
     const std::lock_guard lock(mutex_);
-    sizes = reserved_;
+    wanted = reserved_;
   }
   try {
     if (arena::was_stopped(options_.node_dir()))
@@ -193,7 +195,7 @@ bool AgentLink::reconnect() {
                     "the agent of node " + options_.node +
                         " was stopped on purpose (ckptctl stop); start ckptd on it to go on taking snapshots");
     auto connection = AgentConnection::open(options_, instance_, incarnation_.load(std::memory_order_acquire));
-    auto slots = sizes ? reserve_on(connection, *sizes) : nullptr;
+    auto slots = wanted ? reserve_on(connection, *wanted) : nullptr;
     install(std::move(connection), std::move(slots));
     return true;
   } catch (const std::exception& failure) {

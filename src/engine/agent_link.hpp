@@ -31,6 +31,11 @@ struct SlotSize {
 };
 using SlotSizes = std::vector<SlotSize>;
 
+struct Reservation {
+  SlotSizes sizes;
+  std::string shortage;  // of memory on the device, in a sentence for people; empty: none
+};
+
 class AgentLink {
  public:
   // Called on the watcher's thread after the agent changed a word of the control page, or may have. Does not throw.
@@ -56,7 +61,7 @@ class AgentLink {
 
   // Has the slots made and maps them; session() has them then. Throws Failure. Done again by itself for every new
   // agent.
-  void reserve(const SlotSizes& sizes);
+  void reserve(const Reservation& wanted);
 
   // Tells the agent that this engine is closed and writes nothing any more; not in doubt afterwards, unlike a death.
   void leave(Deadline deadline);
@@ -86,7 +91,7 @@ class AgentLink {
   std::condition_variable changed_;
   std::optional<AgentConnection> connection_;
   Session session_;
-  std::optional<SlotSizes> reserved_;
+  std::optional<Reservation> reserved_;
   std::string why_disconnected_;
 
   std::thread watcher_;

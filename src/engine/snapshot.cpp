@@ -49,7 +49,7 @@ void Engine::check_order(std::int64_t iteration) const {
 void Engine::reserve_slots(const RankState& state) {
   if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
   try {
-    link_.reserve(slot_sizes(state, options_));
+    link_.reserve({slot_sizes(state, options_), device_->shortage()});
     reserve_failure_.reset();
   } catch (const Failure& failure) {
     reserve_failure_ = failure;

@@ -87,13 +87,14 @@ TEST_F(TrainerServerTest, ATrainerIsIntroducedAndServed) {
   EXPECT_EQ(introduced.private_shard, "rank3.private");
   const json main = {{"shard", "rank3"}, {"bytes", 1u << 30}, {"layout_bytes", 100}};
   const json private_ = {{"shard", "rank3.private"}, {"bytes", 0}, {"layout_bytes", 2}};
-  const auto answer = ask(socket, {{"type", "reserve"}, {"slots", {main, private_}}});
+  const auto answer = ask(socket, {{"type", "reserve"}, {"slots", {main, private_}}, {"shortage", "of memory"}});
   EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_SPACE);
   EXPECT_EQ(answer.at("message"), "too little");
   const auto request = requests_.reserves.take();
   ASSERT_EQ(request.slots.size(), 2u);
   EXPECT_EQ(request.slots[0].shard, "rank3");
   EXPECT_EQ(request.slots[0].bytes, 1u << 30);
+  EXPECT_EQ(request.shortage, "of memory");
 }
 
 TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
@@ -191,7 +192,7 @@ TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
   std::mt19937_64 random(4);
   const std::vector<json> requests = {
       hello(),
-      {{"type", "reserve"}, {"slots", {{{"shard", "rank3"}, {"bytes", 1}, {"layout_bytes", 1}}}}},
+      {{"type", "reserve"}, {"slots", {{{"shard", "rank3"}, {"bytes", 1}, {"layout_bytes", 1}}}}, {"shortage", "x"}},
       {{"type", "corrupt"}, {"shard", "rank3"}, {"version", 1}, {"leaf", 0}},
       {{"type", "restored"}}};
   const std::vector<json> values = {nullptr,        -1,  UINT64_MAX, 1.5, "", std::string(1000, 'x'), json::array(),
@@ -202,7 +203,7 @@ TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
       auto at = request.begin();
       std::advance(at, static_cast<std::ptrdiff_t>(random() % request.size()));
       *at = values[random() % values.size()];
-      if (request.value("type", json()) == "status") continue;
+      if (request.value("type", json()) == json("status")) continue;
       EXPECT_TRUE(ask(socket, request).contains("status"));
     }
   }

@@ -58,6 +58,34 @@ class CommandsTest : public ::testing::Test {
   std::vector<Process> agents_;
 };
 
+TEST_F(CommandsTest, StatusShowsWhatARankLacks) {
+  start("a");
+  FrameSocket trainer = FrameSocket::connect(cluster_.node_dir("a") + "/agent.sock");
+  const auto ask = [&](const nlohmann::json& request) {
+    trainer.send(request, {}, Deadline::in_ms(30'000));
+    return trainer.receive(Deadline::in_ms(30'000)).body.at("status");
+  };
+  ASSERT_EQ(ask({{"type", "hello"},
+                 {"protocol", 1},
+                 {"job", "test"},
+                 {"rank", 0},
+                 {"world_size", 1},
+                 {"shard", "rank0"},
+                 {"private_shard", "rank0.private"},
+                 {"instance", 7},
+                 {"pid", 1},
+                 {"incarnation", 0},
+                 {"options", nlohmann::json::object()}}),
+            CKPT_OK);
+  EXPECT_THAT(status(scope("test")).text, Not(HasSubstr("memory is short")));
+  const nlohmann::json slots = {{{"shard", "rank0"}, {"bytes", 1}, {"layout_bytes", 2}},
+                                {{"shard", "rank0.private"}, {"bytes", 0}, {"layout_bytes", 2}}};
+  ASSERT_EQ(ask({{"type", "reserve"}, {"slots", slots}, {"shortage", "memory is short"}}), CKPT_OK);
+  const Result result = status(scope("test"));
+  EXPECT_EQ(result.json.at("agents")[0].at("ranks")[0].at("shortage"), "memory is short");
+  EXPECT_THAT(result.text, HasSubstr("    rank 0: memory is short\n"));
+}
+
 TEST_F(CommandsTest, StatusShowsEveryAgentAndWhatItHolds) {
   start("a");
   start("b");

@@ -112,8 +112,9 @@ class CudaDeviceTest : public GpuTest {
     GpuTest::TearDown();
   }
 
-  std::unique_ptr<CudaDevice> device(std::uint64_t staging_bytes = small_staging) const {
-    auto made = std::make_unique<CudaDevice>(0, staging_bytes);
+  std::unique_ptr<CudaDevice> device(std::uint64_t staging_bytes = small_staging,
+                                     std::int64_t drain_timeout_ms = CudaDevice::default_drain_timeout_ms) const {
+    auto made = std::make_unique<CudaDevice>(0, staging_bytes, drain_timeout_ms);
     made->attach({slot_->range(), private_slot_->range()});
     return made;
   }
@@ -378,7 +379,7 @@ TEST_F(CudaDeviceTest, AnErrorThatKillsTheContextAfterReleaseEndsTheCapture) {
 
 TEST_F(CudaDeviceTest, AGpuThatNeverEndsACopyIsGivenUp) {
   if (!has_buttons()) GTEST_SKIP();
-  const auto device = this->device();
+  const auto device = this->device(small_staging, 20);
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   start(*device, nullptr);
   ASSERT_TRUE(device->release({}, Deadline::in_ms(10), [this](bool whole) { outcome_ = whole ? 1 : -1; }));

@@ -200,6 +200,7 @@ TEST_F(CudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
   ASSERT_EQ(before_update(*made).status, CKPT_OK);
   ASSERT_TRUE(captured(*made, 0));
   EXPECT_EQ(stored("weights", Version(1, 0)), std::vector(main_bytes, std::byte{3}));
+  EXPECT_THAT(agent_->last_reserve().at("shortage"), HasSubstr("had too little memory free for"));
 }
 
 TEST_F(CudaEngineTest, EnoughMemoryIsNoNews) {

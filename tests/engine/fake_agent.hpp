@@ -43,6 +43,10 @@ class FakeAgent {
     const std::lock_guard lock(mutex_);
     return last_hello_;
   }
+  Json last_reserve() {
+    const std::lock_guard lock(mutex_);
+    return last_reserve_;
+  }
   // Answers every request of this type so from now on.
   void answer_with(const std::string& type, Json answer) {
     const std::lock_guard lock(mutex_);
@@ -123,6 +127,7 @@ class FakeAgent {
       }
       fds = {control_->fd()};
     } else if (type == "reserve") {
+      last_reserve_ = request;
       for (const Json& slot : request.at("slots"))
         reserve(slot.at("shard"), slot.at("bytes"), slot.at("layout_bytes"), fds);
       if (control_->grant().sequence == control_->used_grant()) grant();
@@ -209,7 +214,7 @@ class FakeAgent {
   std::atomic<int> hellos_{0};
   std::uint64_t incarnation_ = 0;
   protocol::Share share_;
-  Json last_hello_;
+  Json last_hello_, last_reserve_;
   std::map<std::string, Json> answers_;
   std::vector<Json> corrupt_reports_;
   std::thread thread_;
