@@ -1,0 +1,236 @@
+#include "schedule/agreement.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace ckpt::schedule {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::Optional;
+
+// Members whose GPUs do as NCCL does: a step ends on one when all have issued it.
+class World {
+ public:
+  World(std::uint64_t seed, std::uint32_t members) : random_(seed) {
+    for (std::uint32_t member = 0; member < members; ++member)
+      members_.push_back({Agreement(members, member), 0, 0, 0});
+  }
+
+  void run(int actions) {
+    for (int i = 0; i < actions; ++i) act(static_cast<std::uint32_t>(below(members_.size())));
+  }
+  void offer_to_all(std::uint64_t version) {
+    for (Member& member : members_) member.agreement.offer(version, 1);
+  }
+  // Until nobody has anything to do or to say that the others have not heard.
+  void settle() {
+    for (int calm = 0; calm < 3; ++calm) {
+      for (std::uint32_t from = 0; from < members_.size(); ++from) {
+        for (std::uint32_t to = 0; to < members_.size(); ++to)
+          members_[to].agreement.hear(from, members_[from].agreement.own());
+      }
+      for (std::uint32_t member = 0; member < members_.size(); ++member) {
+        while (issue(member)) calm = 0;
+        while (end(member)) calm = 0;
+      }
+    }
+  }
+  std::vector<std::uint64_t> versions() const {
+    std::vector<std::uint64_t> versions;
+    for (const Member& member : members_) versions.push_back(member.agreement.own().version);
+    return versions;
+  }
+  // By version, of each member.
+  const std::map<std::uint64_t, std::vector<std::uint64_t>>& issued() const { return issued_; }
+
+ private:
+  struct Member {
+    Agreement agreement;
+    std::uint64_t version, ended;  // as of the last look
+    std::uint64_t offered;
+  };
+  struct Message {
+    std::uint32_t from, to;
+    Agreement::State state;
+  };
+  static constexpr std::uint64_t steps = 5;
+
+  std::uint64_t below(std::uint64_t limit) { return random_() % limit; }
+  void act(std::uint32_t number) {
+    Member& member = members_[number];
+    switch (below(7)) {
+      case 0:
+        if (below(4) == 0) member.agreement.offer(member.offered += 1 + below(2), 1);
+        break;
+      case 1:
+        member.agreement.promise(below(steps + 2));
+        break;
+      case 2: {
+        const auto to = static_cast<std::uint32_t>(below(members_.size()));
+        if (to != number) messages_.push_back({number, to, member.agreement.own()});
+        break;
+      }
+      case 3:
+      case 4:
+        deliver();
+        break;
+      case 5:
+        issue(number);
+        break;
+      default:
+        end(number);
+    }
+  }
+  // Any of them, lost or repeated now and then.
+  void deliver() {
+    if (messages_.empty()) return;
+    const auto at = messages_.begin() + static_cast<std::ptrdiff_t>(below(messages_.size()));
+    if (below(4) != 0) members_[at->to].agreement.hear(at->from, at->state);
+    if (below(4) != 0) messages_.erase(at);
+  }
+  void look(Member& member) const {
+    if (member.version == member.agreement.own().version) return;
+    member.version = member.agreement.own().version;
+    member.ended = 0;
+  }
+  bool issue(std::uint32_t number) {
+    Member& member = members_[number];
+    look(member);
+    if (member.version == 0) return false;
+    auto& counts = issued_[member.version];
+    counts.resize(members_.size());
+    if (counts[number] >= std::min(member.agreement.allowed(), steps)) return false;
+    ++counts[number];
+    return true;
+  }
+  bool end(std::uint32_t number) {
+    Member& member = members_[number];
+    look(member);
+    const auto found = issued_.find(member.version);
+    if (found == issued_.end()) return false;
+    if (*std::min_element(found->second.begin(), found->second.end()) <= member.ended) return false;
+    member.agreement.ended(++member.ended, steps);
+    return true;
+  }
+
+  std::mt19937_64 random_;
+  std::vector<Member> members_;
+  std::vector<Message> messages_;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> issued_;
+};
+
+TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
+  std::uint64_t exchanged = 0;
+  for (std::uint64_t seed = 0; seed < 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    World world(seed, 2 + static_cast<std::uint32_t>(seed % 3));
+    world.run(600);
+    world.settle();
+    for (const auto& [version, counts] : world.issued()) {
+      ASSERT_THAT(counts, Each(counts.front())) << "version " << version;
+      exchanged += counts.front();
+    }
+    world.offer_to_all(1'000'000);
+    world.settle();
+    ASSERT_THAT(world.versions(), Each(1'000'000u));
+  }
+  EXPECT_GT(exchanged, 3000u);
+}
+
+TEST(Agreement, NothingIsExchangedBeforeAllHaveTheVersion) {
+  Agreement one(3, 0);
+  one.offer(7, 100);
+  one.promise(4);
+  one.hear(1, {7, 50, 4, false});
+  one.hear(2, {6, 50, 4, false});
+  EXPECT_EQ(one.lengths_bytes(), std::nullopt);
+  EXPECT_EQ(one.allowed(), 0u);
+  one.hear(2, {7, 20, 2, false});
+  EXPECT_THAT(one.lengths_bytes(), Optional(ElementsAre(100, 50, 20)));
+  EXPECT_EQ(one.allowed(), 2u);
+}
+
+TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
+  Agreement one(2, 0);
+  one.offer(7, 100);
+  one.promise(2);
+  one.offer(8, 100);
+  EXPECT_EQ(one.own().version, 7u);
+  one.hear(1, {7, 50, 3, false});
+  EXPECT_EQ(one.allowed(), 2u);
+  one.ended(1, 9);
+  EXPECT_EQ(one.own().version, 7u);
+  one.ended(2, 9);
+  EXPECT_EQ(one.own().version, 8u);
+  EXPECT_EQ(one.allowed(), 0u);
+}
+
+// The other one has seen the end of it, and this one has yet to.
+TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
+  Agreement one(2, 0);
+  one.offer(7, 100);
+  one.promise(5);
+  one.hear(1, {7, 50, 3, false});
+  one.offer(8, 100);
+  one.hear(1, {8, 50, 0, false});
+  EXPECT_EQ(one.own().version, 7u);
+  EXPECT_EQ(one.allowed(), 3u);
+  one.ended(3, 9);
+  EXPECT_EQ(one.own().version, 8u);
+}
+
+TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
+  Agreement one(2, 0);
+  one.offer(7, 100);
+  one.promise(2);
+  one.offer(8, 100);
+  one.offer(9, 100);
+  one.hear(1, {9, 50, 0, false});
+  EXPECT_EQ(one.own().version, 9u);
+}
+
+TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
+  Agreement one(2, 0);
+  one.offer(8, 100);
+  one.promise(5);
+  one.hear(1, {8, 50, 3, false});
+  one.hear(1, {8, 50, 1, false});
+  one.hear(1, {7, 60, 9, false});
+  EXPECT_THAT(one.lengths_bytes(), Optional(ElementsAre(100, 50)));
+  EXPECT_EQ(one.allowed(), 3u);
+}
+
+TEST(Agreement, WhoGivesUpEndsItForAll) {
+  Agreement one(2, 0), other(2, 1);
+  one.offer(8, 100);
+  one.promise(5);
+  other.offer(8, 100);
+  other.give_up();
+  other.promise(5);
+  one.hear(1, other.own());
+  EXPECT_TRUE(one.has_given_up());
+  EXPECT_EQ(one.allowed(), 0u);
+  one.hear(1, {8, 100, 5, false});  // overtaken
+  EXPECT_EQ(one.allowed(), 0u);
+  other.ended(0, 0);
+  other.offer(9, 100);
+  EXPECT_TRUE(other.own().has_given_up);
+}
+
+TEST(Agreement, StrangersAndOnesOwnEchoAreIgnored) {
+  Agreement one(2, 0);
+  one.offer(8, 100);
+  one.hear(0, {9, 1, 1, true});
+  one.hear(7, {9, 1, 1, true});
+  EXPECT_EQ(one.own(), (Agreement::State{8, 100, 0, false}));
+  EXPECT_FALSE(one.has_given_up());
+}
+
+}  // namespace
+}  // namespace ckpt::schedule
