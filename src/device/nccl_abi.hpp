@@ -1,6 +1,6 @@
-// The part of NCCL's C interface that is used here, as its header has declared it since version 2.18, and the oldest
-// version whose abort can be relied on: numbers and layouts are NCCL's ABI, to which later versions only append. NCCL's
-// own header would bring that of the CUDA runtime, and ask for NCCL where this is built.
+// The part of NCCL's C interface that is used here, as its header has declared it since version 2.18: numbers and
+// layouts are NCCL's ABI, to which later versions only append. NCCL's own header would bring that of the CUDA runtime,
+// and ask for NCCL where this is built.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,8 @@
 
 namespace ckpt::device::nccl {
 
-inline constexpr int version_min = 22000;  // major * 10000 + minor * 100 + patch
+// major * 10000 + minor * 100 + patch; the abort of older ones is not to be trusted
+inline constexpr int version_min = 22000;
 
 struct Communicator;  // opaque
 
