@@ -1,0 +1,172 @@
+// Members of a group with their paths, for tests.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "device/cuda_path.hpp"
+#include "nccl.hpp"
+#include "packed_tensors.hpp"
+
+namespace ckpt::testing_support {
+
+using device::CudaPath;
+using device::NcclComm;
+using device::PinnedMemory;
+
+inline constexpr std::uint32_t buffers = 3;
+inline constexpr std::size_t leaves = 11;
+
+// One member, with its path and what it was told.
+class Walker {
+ public:
+  Walker(const nccl::UniqueId& id, std::uint32_t members, std::uint32_t member, const CudaPath::Settings& settings)
+      : piece_(tensors(10 * member, leaves)), member_(member), members_(members), settings_(settings) {
+    for (std::uint32_t i = 0; i < members; ++i) {
+      slots_.push_back(std::make_unique<PinnedMemory>(piece_.bytes().size()));
+      std::memset(slots_.back()->as<std::byte>(), 0x5A, piece_.bytes().size());
+    }
+    auto owned = std::make_shared<int>();
+    owned_ = owned;
+    path_ = std::make_unique<CudaPath>(0, CudaPath::Group{id, members, member}, settings, nullptr,
+                                       [this, owned = std::move(owned)](const std::string& why, bool is_stuck) {
+                                         const std::lock_guard lock(mutex_);
+                                         why_ = why;
+                                         is_stuck_ = is_stuck;
+                                         ++failures_;
+                                       });
+  }
+  CudaPath& path() const { return *path_; }
+  // Of the exchange that was begun last.
+  void allow(std::uint64_t steps) const { path_->allow(number_, steps); }
+  std::uint64_t number() const { return number_; }
+  bool begin() {
+    return begin([](std::uint64_t) {});
+  }
+  bool begin(const std::function<void(std::uint64_t first_byte)>& beside) {
+    std::vector<std::byte*> to;
+    for (const auto& slot : slots_) to.push_back(slot->as<std::byte>());
+    const schedule::ExchangePlan plan({std::vector<std::uint64_t>(members_, piece_.bytes().size()),
+                                       settings_.exchange.reserved_bytes, buffers, leaf_bytes});
+    const auto fill = [this, beside, pack = piece_.fill()](std::uint64_t first_byte, std::uint64_t size_bytes,
+                                                           CUdeviceptr at, CUstream stream) {
+      beside(first_byte);
+      pack(first_byte, size_bytes, at, stream);
+      ++filled_;
+    };
+    const bool has_begun = path_->begin({number_ + 1, plan, fill, std::move(to), [this] { ++done_; }});
+    if (has_begun) ++number_;
+    return has_begun;
+  }
+  bool has(const Walker& other) const {
+    const std::byte* const at = slots_[other.member_]->as<std::byte>();
+    return std::equal(other.piece_.bytes().begin(), other.piece_.bytes().end(), at);
+  }
+  int filled() const { return filled_; }
+  int done() const { return done_; }
+  int failures() const {
+    const std::lock_guard lock(mutex_);
+    return failures_;
+  }
+  // What was told, sooner or later.
+  std::string why() const {
+    EXPECT_TRUE(eventually([&] { return failures() != 0; }));
+    const std::lock_guard lock(mutex_);
+    return why_;
+  }
+  bool is_stuck() const {
+    const std::lock_guard lock(mutex_);
+    return is_stuck_;
+  }
+  void leave() { path_.reset(); }
+  // No thread of the path is left: what it was given goes with the last one.
+  bool gone() const { return owned_.expired(); }
+
+ private:
+  PackedTensors piece_;
+  const std::uint32_t member_, members_;
+  const CudaPath::Settings settings_;
+  std::vector<std::unique_ptr<PinnedMemory>> slots_;
+  std::uint64_t number_ = 0;
+  std::atomic<int> filled_{0}, done_{0};
+  mutable std::mutex mutex_;
+  std::string why_;
+  bool is_stuck_ = false;
+  int failures_ = 0;
+  std::weak_ptr<int> owned_;
+  std::unique_ptr<CudaPath> path_;
+};
+
+class CudaPathTest : public NcclTest {
+ protected:
+  CudaPathTest() {
+    settings_.exchange = {buffers * 2 * leaf_bytes, 50'000};
+    settings_.meet_timeout_ms = settings_.end_timeout_ms = 50'000;
+  }
+  void TearDown() override {
+    reset_nccl();
+    if (has_buttons()) buttons().reset();
+    for (const auto& walker : walkers_) walker->leave();
+    EXPECT_TRUE(all_gone());
+    walkers_.clear();
+    NcclTest::TearDown();
+  }
+  bool all_gone() const {
+    return eventually(
+        [&] { return std::all_of(walkers_.begin(), walkers_.end(), [](const auto& one) { return one->gone(); }); });
+  }
+  void join(std::uint32_t members) {
+    const nccl::UniqueId id = NcclComm::new_id();
+    for (std::uint32_t i = 0; i < members; ++i) walkers_.push_back(std::make_unique<Walker>(id, members, i, settings_));
+  }
+  void begin_all() {
+    for (const auto& walker : walkers_) ASSERT_TRUE(walker->begin());
+  }
+  void allow_all(std::uint64_t steps) {
+    for (const auto& walker : walkers_) walker->allow(steps);
+  }
+  bool all_done(int times) {
+    return eventually([&] {
+      return std::all_of(walkers_.begin(), walkers_.end(), [&](const auto& one) { return one->done() == times; });
+    });
+  }
+  // All have met and wait to be allowed a step: sub-buffers are filled only then.
+  void join_and_begin(std::uint32_t members) {
+    join(members);
+    begin_all();
+    ASSERT_TRUE(eventually([&] {
+      return std::all_of(walkers_.begin(), walkers_.end(), [](const auto& one) { return one->filled() != 0; });
+    }));
+  }
+  // The GPU holds a copy, NCCL a step after it, and NCCL says that something is wrong.
+  void fail_with_a_copy_under_way() {
+    join_and_begin(1);
+    const auto sent_before = nccl_buttons().sent_bytes();
+    buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
+    walker(0).allow(2);
+    ASSERT_TRUE(eventually([&] { return nccl_buttons().sent_bytes() == sent_before + 2 * leaf_bytes; }));
+    nccl_buttons().hang(0, 1);
+    walker(0).allow(3);
+    nccl_buttons().fail(0, nccl::system_error);
+  }
+  const Walker& walker(std::size_t i) const { return *walkers_[i]; }
+
+  CudaPath::Settings settings_;
+  std::vector<std::unique_ptr<Walker>> walkers_;
+};
+
+// Where NCCL is a real one they would need as many GPUs as members.
+class CudaPathOfTwoTest : public CudaPathTest {
+ protected:
+  void SetUp() override {
+    CudaPathTest::SetUp();
+    if (!IsSkipped() && !has_nccl_buttons()) GTEST_SKIP() << "needs as many GPUs as members";
+  }
+};
+
+}  // namespace ckpt::testing_support
