@@ -25,7 +25,7 @@ void add(const Outcome& outcome, CampaignResult& result) {
 
 }  // namespace
 
-CampaignResult run_campaign(const Campaign& campaign, const std::function<void(std::uint64_t)>& progress) {
+CampaignResult run_campaign(const Campaign& campaign, const CampaignObserver& observer) {
   CampaignResult result;
   std::mutex mutex;
   std::atomic<std::uint64_t> next{0};
@@ -36,7 +36,8 @@ CampaignResult run_campaign(const Campaign& campaign, const std::function<void(s
       const std::lock_guard lock(mutex);
       add(outcome, result);
       enough = result.violations.size() >= campaign.violations_max;
-      progress(result.seeds);
+      if (outcome.violation) observer.violated(outcome);
+      observer.progress(result.seeds);
     }
   };
   std::vector<std::thread> threads;

@@ -26,8 +26,12 @@ struct CampaignResult {
   TimeMs virtual_ms = 0;
 };
 
-// `progress(done)` is called now and then, from one thread at a time.
-CampaignResult run_campaign(const Campaign& campaign, const std::function<void(std::uint64_t done)>& progress);
+// Both are called from one thread at a time: `violated` as violations come, `progress` after every seed.
+struct CampaignObserver {
+  std::function<void(const Outcome&)> violated;
+  std::function<void(std::uint64_t done)> progress;
+};
+CampaignResult run_campaign(const Campaign& campaign, const CampaignObserver& observer);
 
 // For people: how often each fault struck in each phase ("-": it cannot), and what happened besides.
 std::string fault_table_text(const FaultTable& faults);

@@ -24,6 +24,11 @@ int run_many(const Campaign& campaign) {
   const auto start = std::chrono::steady_clock::now();
   auto shown = start;
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  // At once: a run that is ended early has shown what it found.
+  const auto violated = [&](const Outcome& outcome) {
+    if (on_terminal) std::cerr << "\r\033[K" << std::flush;
+    std::cout << violation_text(outcome) << std::flush;
+  };
   const auto progress = [&](std::uint64_t done) {
     const auto now = std::chrono::steady_clock::now();
     if (now - shown < std::chrono::seconds(on_terminal ? 1 : 30)) return;
@@ -31,14 +36,13 @@ int run_many(const Campaign& campaign) {
     std::cerr << (on_terminal ? "\r" : "") << done << " of " << campaign.seeds << " seeds" << (on_terminal ? "" : "\n")
               << std::flush;
   };
-  const CampaignResult result = run_campaign(campaign, progress);
+  const CampaignResult result = run_campaign(campaign, {violated, progress});
   if (on_terminal && shown != start) std::cerr << "\r\033[K" << std::flush;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
 
   std::cout << fault_table_text(result.faults) << '\n' << tally_text(result);
   std::cout << took.count() << " s, " << took.count() * 1000 * campaign.jobs / static_cast<double>(result.seeds)
             << " ms per seed and thread\n\n";
-  for (const Outcome& outcome : result.violations) std::cout << violation_text(outcome);
   if (result.seeds < campaign.seeds) std::cout << "stopped early: enough violations\n";
   std::cout << "sim: seeds=" << result.seeds << " violations=" << result.violations.size() << '\n';
   return result.violations.empty() ? 0 : 1;
