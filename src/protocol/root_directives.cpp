@@ -108,6 +108,9 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
     directive.fetches.assign(reads->second.begin(), reads->second.begin() + static_cast<std::ptrdiff_t>(count));
   }
   if (base) add_fetches(node, base, now, directive);
+  // Oldest first, so that all nodes have the same versions in their last slots: whoever has not heard every member
+  // knows less of one version than of another, and might order the newer one alone.
+  if (!missing_.empty()) return directive;
   for (const auto& [version, pieces] : inventory_) {
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
     add_fetches(node, version, now, directive);

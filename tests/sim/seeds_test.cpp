@@ -23,5 +23,9 @@ TEST(Seeds, ANewRootHearsAnOldReportOfItsOwnThroughARelay) { EXPECT_EQ(violation
 // something newer that had not all its copies yet, and dropped that commit.
 TEST(Seeds, ACommitThatOnlyStorageKnowsOfIsKeptUntilANewerOneIsWhole) { EXPECT_EQ(violation_of(1887), ""); }
 
+// A new root that had heard only some nodes ordered the parity of one version before that of an older one, of which it
+// had yet to hear a shard. The older one then found no slot, and nothing was committed any more.
+TEST(Seeds, ANewRootOrdersNothingNewerBeforeWhatIsOlder) { EXPECT_EQ(violation_of(21'562), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
