@@ -229,6 +229,7 @@ void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
   v.field("seats", record.seats);
   v.field("strategy", record.strategy);
   v.field("protection", record.protection);
+  v.field("restored", record.restored);
   v.field("base", record.base);
   v.field("first_commit", record.first_commit);
 }

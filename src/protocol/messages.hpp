@@ -244,6 +244,7 @@ struct LifeRecord {
   SeatsName seats;
   std::optional<placement::Strategy> strategy;
   placement::Protection protection;
+  Version restored;      // what it went on from, commit or not
   Version base;          // newest commit that it went on from: the version it restored, once that has all its copies
   Version first_commit;  // newest of each life's first commits: state existed, even when every node is gone
   bool operator==(const LifeRecord&) const = default;

@@ -168,7 +168,12 @@ std::string give_up_text(const RecoveryQuestion& question) {
   return question.asks_storage ? "'ckptctl gc', and 'ckptctl rm' on storage" : "'ckptctl gc'";
 }
 
-std::string cannot_tell_text(const RecoveryQuestion& question) {
+// The last life went on from it, and those who could have told whether it had been committed may be gone.
+bool is_in_doubt(Version restored, Version chosen, Version base) { return restored > std::max(chosen, base); }
+
+std::string cannot_tell_text(const RecoveryQuestion& question, Version chosen) {
+  if (is_in_doubt(question.restored, chosen, question.base))
+    return describe(question.restored) + ", from which the last life went on, is lost and may have been one";
   const auto& trouble = question.storage_trouble;
   return trouble.empty() ? "not every node of the last life is left to tell"
                          : "storage does not tell all that it has (" + trouble + ")";
@@ -221,7 +226,7 @@ std::string explain_stranded(Version version, const std::set<std::string>& shard
 RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory) {
   std::vector<std::map<std::string, Makeable>> decoded;  // what the inventory borrows
   add_decodable(inventory, decoded);
-  Version newest_commit = question.first_commit;
+  Version newest_commit = std::max(question.first_commit, question.base);
   Version newest_seen;
   for (const PieceInfo& piece : question.stored) {
     newest_commit = std::max(newest_commit, piece.version);
@@ -268,13 +273,16 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
   const bool nothing_lost = decision.verdict == Verdict::fresh || (chosen && !decision.behind);
   const bool all_here = question.missing.empty();
   const auto testifying = witnesses(question);
-  const bool nothing_newer = nothing_lost && excludes_newer(testifying, chosen, newest_seen, question.members_life);
+  const bool in_doubt = is_in_doubt(question.restored, chosen, question.base);
+  const bool nothing_newer =
+      nothing_lost && !in_doubt && excludes_newer(testifying, chosen, newest_seen, question.members_life);
   answer.final = nothing_newer || (all_here && nothing_lost);
   const bool none_is_known = chosen && question.members.empty();  // the job's records are gone
-  decision.status_unknown = !nothing_newer && (testifying.size() < question.members.size() || none_is_known);
+  decision.status_unknown =
+      !nothing_newer && (in_doubt || testifying.size() < question.members.size() || none_is_known);
   if (decision.status_unknown && decision.text.empty()) {
     decision.text =
-        "a newer commit cannot be excluded, for " + cannot_tell_text(question) + missing_text(question.missing);
+        "a newer commit cannot be excluded, for " + cannot_tell_text(question, chosen) + missing_text(question.missing);
   }
   return answer;
 }

@@ -35,6 +35,7 @@ struct RecoveryQuestion {
   std::uint64_t members_life = 0;     // the last life
   Version base;                       // newest commit that it went on from
   Version first_commit;               // known from the store
+  Version restored;                   // what it went on from
   bool asks_storage = false;          // there is persistent storage
   std::vector<PieceInfo> stored;      // on it
   std::set<Version> damaged;          // steps there that proved so when they were read

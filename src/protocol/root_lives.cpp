@@ -189,6 +189,7 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   }
   // The ranks as they sit now are the life's, and so is what this root was told of placement.
   drafted_ = Seating(decided.incarnation, seats_now(std::exchange(decided.decision.cuts, {})));
+  decided.restored = answer.decision.version;
   decided.base = answer.base;
   decided.stand_ins.clear();
   decided.seats = drafted_.name();
@@ -211,6 +212,7 @@ RecoveryQuestion Root::question(bool with_storage) const {
   }
   question.members = seating_.members();
   question.members_life = life_->seats.life;
+  question.restored = life_->restored;
   question.base = life_->base;
   question.first_commit = life_->first_commit;
   question.asks_storage = config_.storage;

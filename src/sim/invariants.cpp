@@ -438,7 +438,14 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   if (decision.behind && history_.newest_committed_ever() <= version) {
     throw Violation{"I3", what + ", but nothing newer was ever committed"};
   }
-  if (root_knows && decision.status_unknown && is_witnessed(members_before)) {
+  // Whether what the last life went on from was a commit, those may have known who were gone by then.
+  const Decision* last = history_.decision(before.seats.life);
+  const bool is_below_last = last != nullptr && version < last->version;
+  if (gives_state && is_below_last && !flagged) {
+    throw Violation{"I3", text(what, " without a word about ", describe(last->version), ", from which life ",
+                               before.seats.life, " went on")};
+  }
+  if (root_knows && decision.status_unknown && !is_below_last && is_witnessed(members_before)) {
     throw Violation{"I3", what + ", but every node that could know of a newer commit answers"};
   }
   if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {

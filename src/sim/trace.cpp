@@ -29,8 +29,8 @@ std::string describe(const SeatsName& name) { return text(name.count, " seats of
 
 std::string describe(const LifeRecord& record) {
   return text("epoch ", record.epoch, " life ", record.incarnation, " ", sim::describe(record.decision), " ",
-              describe(record.seats), " base ", sim::describe(record.base), " first commit ",
-              sim::describe(record.first_commit));
+              describe(record.seats), " restored ", sim::describe(record.restored), " base ",
+              sim::describe(record.base), " first commit ", sim::describe(record.first_commit));
 }
 
 std::string describe(const Report& report) {

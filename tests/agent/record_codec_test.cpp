@@ -18,6 +18,8 @@ protocol::LifeRecord some_life() {
   life.decision.version = {2, Version::iteration_max};
   life.decision.status_unknown = true;
   life.decision.text = "nodes \"a\" and b\n are gone";
+  life.restored = {2, 5};
+  life.base = {2, 4};
   life.first_commit = {1, 0};
   life.seats = {3, 8, UINT64_MAX};
   life.strategy = placement::Strategy::sharded_copy;

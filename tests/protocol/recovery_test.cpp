@@ -144,6 +144,34 @@ TEST_F(Recovery, SaysBehindWhenOnlyTheStoreKnowsOfTheCommit) {
   EXPECT_TRUE(ask({0, 1, 2}).decision.behind);
 }
 
+// A life that wrote it down as its base and was lost before it told anybody.
+TEST_F(Recovery, SaysBehindWhenWhatTheLastLifeWentOnFromWasACommit) {
+  store_everywhere(4);
+  question.members_life = life + 1;
+  question.restored = question.base = Version(life, 5);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_TRUE(answer.decision.behind);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+// The nodes that may have heard that it was committed were lost before that life, its own know nothing of it.
+TEST_F(Recovery, WhatTheLastLifeWentOnFromMayHaveBeenACommit) {
+  store_everywhere(4);
+  question.members_life = life + 1;
+  question.base = Version(life, 4);
+  question.restored = Version(life, 5);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_FALSE(answer.decision.behind);
+  EXPECT_TRUE(answer.decision.status_unknown);
+  EXPECT_THAT(answer.decision.text, HasSubstr("iteration 5"));
+  EXPECT_FALSE(ask({0, 1}).final) << "node 2 may have it";
+  store_everywhere(5);
+  EXPECT_EQ(ask({0, 1, 2}).decision.version, Version(life, 5));
+  EXPECT_FALSE(ask({0, 1, 2}).decision.status_unknown);
+}
+
 TEST_F(Recovery, AReplacedNodeIsNoWitness) {
   store_everywhere(4);
   for (NodeId node = 0; node < 3; ++node) reports[node].arena_id += 50;  // answer under the old names, know nothing

@@ -23,6 +23,10 @@ TEST(Seeds, ANewRootHearsAnOldReportOfItsOwnThroughARelay) { EXPECT_EQ(violation
 // something newer that had not all its copies yet, and dropped that commit.
 TEST(Seeds, ACommitThatOnlyStorageKnowsOfIsKeptUntilANewerOneIsWhole) { EXPECT_EQ(violation_of(1887), ""); }
 
+// A root was lost with the only other node that had heard of its last commit; the next life went on from that version
+// without knowing what it was. It was lost in turn, and the life after that restored the commit before without a word.
+TEST(Seeds, WhatALifeWentOnFromMayHaveBeenACommitThatNobodyKnowsOf) { EXPECT_EQ(violation_of(12'857), ""); }
+
 // A new root that had heard only some nodes ordered the parity of one version before that of an older one, of which it
 // had yet to hear a shard. The older one then found no slot, and nothing was committed any more.
 TEST(Seeds, ANewRootOrdersNothingNewerBeforeWhatIsOlder) { EXPECT_EQ(violation_of(21'562), ""); }
