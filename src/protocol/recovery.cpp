@@ -13,6 +13,11 @@ std::string describe(Version version) {
   return "iteration " + std::to_string(version.iteration()) + " of life " + std::to_string(version.incarnation());
 }
 
+std::string describe_source(NodeId node) {
+  if (node == storage_node) return "storage";
+  return node == parity_node ? "what parity gives back" : "node " + std::to_string(node);
+}
+
 template <class List>
 std::string join(const List& items, std::size_t limit = 8) {
   std::string text;
@@ -83,9 +88,14 @@ std::vector<Cut> cuts_of(const Pieces& pieces, const RecoveryQuestion& question)
   return cuts;
 }
 
-Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& question) {
+// `alarm`: see RecoveryAnswer.
+Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& question, std::string& alarm) {
   for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
-    if (unusable(inventory, it->first, question).empty()) return it->first;
+    const auto& [version, pieces] = *it;
+    auto disagreement = find_disagreement(pieces);
+    if (!disagreement) disagreement = find_contradicting_parity(pieces);
+    if (disagreement && alarm.empty()) alarm = explain(*disagreement, version);
+    if (!disagreement && unusable(inventory, version, question).empty()) return version;
   }
   return {};
 }
@@ -208,14 +218,44 @@ bool is_held_by(const Holders& holders, NodeId node) {
   return found != holders.end() && found->node == node;
 }
 
-bool agree(const Holders& holders) {
+const Holder* dissenter(const Holders& holders) {
   const PieceInfo& first = *holders.front().piece;
-  return std::all_of(holders.begin() + 1, holders.end(), [&](const Holder& holder) {
+  const Holder* found = std::find_if_not(holders.begin() + 1, holders.end(), [&](const Holder& holder) {
     const PieceInfo& other = *holder.piece;
     return other.root_digest == first.root_digest && other.length_bytes == first.length_bytes &&
            other.layout_bytes == first.layout_bytes && other.world_size == first.world_size &&
            other.recipe == first.recipe;
   });
+  return found == holders.end() ? nullptr : found;
+}
+
+std::optional<Disagreement> find_disagreement(const Pieces& pieces) {
+  for (const auto& [shard, holders] : pieces) {
+    if (holders.front().piece->is_parity()) continue;
+    if (const Holder* odd = dissenter(holders)) return Disagreement{shard, odd->node, holders.front().node};
+  }
+  return std::nullopt;
+}
+
+// It tells what was captured, where all nodes that had it are gone.
+std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces) {
+  for (const auto& [name, holders] : pieces) {
+    for (const Holder& holder : holders) {
+      for (const Ingredient& made_of : holder.piece->recipe.ingredients) {
+        const auto shard = pieces.find(made_of.shard);
+        if (shard == pieces.end() || shard->second.front().piece->root_digest == made_of.root_digest) continue;
+        return Disagreement{shard->first, holder.node, shard->second.front().node};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string explain(const Disagreement& disagreement, Version version) {
+  const auto& [shard, node, other] = disagreement;
+  return "silent data corruption: shard " + std::string(shard) + " of iteration " +
+         std::to_string(version.iteration()) + " differs between its ranks; " + describe_source(node) +
+         " does not match " + describe_source(other);
 }
 
 std::string explain_stranded(Version version, const std::set<std::string>& shards, const std::vector<NodeId>& missing) {
@@ -240,7 +280,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
 
   RecoveryAnswer answer;
   Decision& decision = answer.decision;
-  const Version chosen = newest_solvable(inventory, question);
+  const Version chosen = newest_solvable(inventory, question, answer.alarm);
   if (chosen) {
     decision.verdict = Verdict::restore;
     decision.version = chosen;

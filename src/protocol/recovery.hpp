@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -24,7 +25,20 @@ bool is_held_by(const Holders& holders, NodeId node);
 Inventory take_inventory(const std::vector<const Report*>& reports);
 
 // All holders of one piece must agree on its digest and length; a disagreement is silent corruption at the capture.
-bool agree(const Holders& holders);
+// The first that does not agree with the first of all, null where there is none.
+const Holder* dissenter(const Holders& holders);
+inline bool agree(const Holders& holders) { return dissenter(holders) == nullptr; }
+
+// Two nodes of which one has other bytes of a captured shard than the other, or parity that was made of others.
+struct Disagreement {
+  std::string_view shard;  // borrowed
+  NodeId node = 0;
+  NodeId other = 0;
+};
+std::optional<Disagreement> find_disagreement(const Pieces& pieces);
+std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
+// For people.
+std::string explain(const Disagreement& disagreement, Version version);
 
 struct RecoveryQuestion {
   std::vector<const Report*> reports;    // of the nodes that are present
@@ -33,9 +47,9 @@ struct RecoveryQuestion {
   std::vector<NodeId> missing;        // members of the last life that are not present
   std::vector<Member> members;        // of the last life
   std::uint64_t members_life = 0;     // the last life
+  Version restored;                   // what it went on from
   Version base;                       // newest commit that it went on from
   Version first_commit;               // known from the store
-  Version restored;                   // what it went on from
   bool asks_storage = false;          // there is persistent storage
   std::vector<PieceInfo> stored;      // on it
   std::set<Version> damaged;          // steps there that proved so when they were read
@@ -47,6 +61,7 @@ struct RecoveryAnswer {
   Decision decision;
   Version base;        // newest commit that is not newer than the version: kept until that has all its copies
   bool final = false;  // what missing nodes might hold cannot change it
+  std::string alarm;   // why something newer was passed over: its ranks captured different bytes; "" if none
 };
 
 // `inventory`: of the question's reports, and borrowed from them.

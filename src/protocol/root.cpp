@@ -122,6 +122,7 @@ void Root::settle(TimeMs now, Effects& effects) {
   inventory_ = take_inventory(present_);
   storing_.settle_listing(now, effects);
   settle_admissions(now, effects);
+  settle_disagreements();
   settle_decision(now, effects);
   settle_placement(effects);
   settle_stranded(now, effects);

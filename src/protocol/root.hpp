@@ -114,7 +114,8 @@ class Root {
   void settle_storage(TimeMs now, Effects& effects);
   void settle_commits(TimeMs now, Effects& effects);
   bool is_complete(const Pieces& pieces, const Places& places) const;
-  bool never_complete(Version version) const;
+  void settle_disagreements();
+  bool never_complete(Version version, const Pieces& pieces) const;
   void name_next_iteration(Version abandoned);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);

@@ -25,8 +25,22 @@ bool Root::is_complete(const Pieces& pieces, const Places& places) const {
   });
 }
 
-// Some rank has moved past the version without having it: it skipped it, discarded it, or never tried.
-bool Root::never_complete(Version version) const {
+// What ranks that name one shard captured differently. All of them were compared before it could be committed, so who
+// is missing, and what of it an earlier root has committed, changes nothing.
+void Root::settle_disagreements() {
+  for (const auto& [version, pieces] : inventory_) {
+    if (version.incarnation() != life_->incarnation || version <= committed_) continue;
+    const auto disagreement = find_disagreement(pieces);
+    if (!disagreement) continue;
+    alarm_ = explain(*disagreement, version);
+    add_once(abandoned_, version);
+  }
+}
+
+// Its holders do not agree, or some rank has moved past the version without having it: it skipped it, discarded it, or
+// never tried.
+bool Root::never_complete(Version version, const Pieces& pieces) const {
+  if (!std::all_of(pieces.begin(), pieces.end(), [](const auto& entry) { return agree(entry.second); })) return true;
   for (const auto& [rank, binding] : bindings_) {
     const RankReport& report = binding.rank;
     if (report.attempted < version.iteration() || report.capturing == version.iteration()) continue;
@@ -60,27 +74,19 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     swap_life(std::move(record), now, effects);
   }
 
-  abandoned_.clear();
   for (auto it = inventory_.rbegin(); it != inventory_.rend(); ++it) {
     const auto& [version, pieces] = *it;
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (is_complete(pieces, places_.own())) {
+    if (!contains(abandoned_, version) && is_complete(pieces, places_.own())) {
       committed_ = version;
       margin_ = 0;
       break;
     }
   }
+  std::erase_if(abandoned_, [&](Version version) { return version <= committed_ || !inventory_.contains(version); });
   for (const auto& [version, pieces] : inventory_) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    for (const auto& [shard, holders] : pieces) {
-      if (agree(holders)) continue;
-      alarm_ = "silent data corruption: shard " + std::string(shard) + " of iteration " +
-               std::to_string(version.iteration()) + " differs between its ranks; node " +
-               std::to_string(holders.back().node) + " does not match node " + std::to_string(holders.front().node);
-      abandoned_.push_back(version);
-      break;
-    }
-    if (never_complete(version)) {
+    if (never_complete(version, pieces)) {
       add_once(abandoned_, version);
       if (version > newest_abandoned_) name_next_iteration(version);
     }

@@ -177,6 +177,7 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   const bool is_untold = !storage_trouble().empty();
   const bool storage_is_late = waited_ms >= config_.storage_wait_ms;
   const RecoveryAnswer answer = plan_recovery(question(!is_untold || storage_is_late), std::move(inventory_));
+  if (!answer.alarm.empty()) alarm_ = answer.alarm;
   const bool can_restore = answer.decision.verdict == Verdict::restore;
   if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
   if (!answer.final && waited_ms < config_.node_wait_ms) return;

@@ -7,6 +7,12 @@ namespace ckpt::sim {
 using protocol::Decision;
 using protocol::Verdict;
 
+void History::captured(const PieceInfo& piece) {
+  auto& digests = digests_[piece.version][piece.shard];
+  digests.insert(piece.root_digest);
+  ranks_disagreed_ = ranks_disagreed_ || digests.size() > 1;
+}
+
 const std::set<std::uint64_t>& History::digests(Version version, const std::string& shard) const {
   static const std::set<std::uint64_t> none;
   const auto pieces = digests_.find(version);

@@ -18,10 +18,11 @@ class History {
   explicit History(std::vector<std::string> shards) : shards_(std::move(shards)) {}
 
   // A trainer sealed it.
-  void captured(const PieceInfo& piece) { digests_[piece.version][piece.shard].insert(piece.root_digest); }
+  void captured(const PieceInfo& piece);
   const std::set<std::uint64_t>& digests(Version version, const std::string& shard) const;
   // Ranks that share a shard have captured different bytes for it.
   bool ranks_disagree(Version version) const;
+  bool ranks_ever_disagreed() const { return ranks_disagreed_; }
 
   // Nodes that have had the piece; one that lost it through a fault still counts, one that dropped it does not.
   void gained(NodeId node, const PieceInfo& piece);
@@ -64,6 +65,7 @@ class History {
  private:
   std::vector<std::string> shards_;
   std::map<Version, std::map<std::string, std::set<std::uint64_t>>> digests_;
+  bool ranks_disagreed_ = false;
   std::map<Version, std::map<std::string, std::set<NodeId>>> holders_;
   // Of each group by the first part of its pieces' names: the shards, and who has had the parity of its members.
   struct Group {

@@ -73,6 +73,18 @@ bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_m
   });
 }
 
+bool Invariants::is_disputed(Version version, TimeMs calm_for_ms) const {
+  const Whole whole = whole_pieces(version, calm_for_ms);
+  const auto shards = world_.settings.shards();
+  return std::any_of(shards.begin(), shards.end(), [&](const std::string& shard) {
+    const auto found = whole.find(shard);
+    if (found == whole.end()) return false;
+    std::set<std::uint64_t> digests;
+    for (const auto& [node, slot] : found->second) digests.insert(slot->header.root_digest);
+    return digests.size() > 1;
+  });
+}
+
 bool Invariants::wants_parity(std::uint64_t incarnation) const {
   return world_.settings.core.protection.has_parity() && history_.hosts(incarnation).size() > 1;
 }
@@ -148,7 +160,10 @@ void Invariants::committed(const Machine& machine, Version version) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while the parity of shard ",
                                shard, " is not whole")};
   }
-  if (history_.ranks_disagree(version)) {
+  // What its own life commits, all ranks have captured, and all were compared. What another one goes on from it may
+  // have been before that: then whoever captured something else may be lost, and nothing left tells.
+  const bool root_knows = world_.is_calm(machine, known_after_ms);
+  if (is_restored ? root_knows && is_disputed(version, known_after_ms) : history_.ranks_disagree(version)) {
     throw Violation{"I1", text("node ", machine.id, " commits ", describe(version),
                                " although ranks that share a shard captured different bytes")};
   }
@@ -183,7 +198,11 @@ void Invariants::check_passed_on(const Machine& machine, const Report& report) {
 
 void Invariants::directed(const Machine& root, const Directive& directive) {
   committed(root, directive.committed);
-  if (!directive.alarm.empty()) tally_.alarms = 1;
+  if (directive.alarm.empty()) return;
+  tally_.alarms = 1;
+  if (!history_.ranks_ever_disagreed()) {
+    throw Violation{"I1", text("node ", root.id, " says '", directive.alarm, "' although all ranks captured the same")};
+  }
 }
 
 void Invariants::persisting(const Machine& machine, const Persist& persist) {
@@ -410,6 +429,10 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
       history_.was_whole(version) || history_.was_damaged(version) || history_.was_committed(version);
   if (gives_state && !was_whole && !is_stored && !is_there(version, 0)) {
     throw Violation{"I1", what + ", a version of which some shard was never whole"};
+  }
+  if (root_knows && gives_state && is_disputed(version, known_after_ms)) {
+    throw Violation{"I1",
+                    text(what, " although ranks that share a shard captured different bytes, and both are there")};
   }
   if (root_knows && version < reported && is_there(reported, known_after_ms)) {
     throw Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};

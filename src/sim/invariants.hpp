@@ -88,6 +88,8 @@ class Invariants {
   std::size_t copies_wanted(std::uint64_t incarnation) const;
   // Every shard of the version is whole on at least so many nodes now; only nodes calm for so long count.
   bool is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const;
+  // Nodes calm for so long have different bytes of a shard at the version.
+  bool is_disputed(Version version, TimeMs calm_for_ms) const;
   // Whether lives of such a number of nodes keep parity.
   bool wants_parity(std::uint64_t incarnation) const;
   // Every shard of the version is whole on such a node, or in a group that has lost no more members than it may.

@@ -336,27 +336,71 @@ TEST(Job, RefusesAnotherWorldSize) {
   EXPECT_THAT(cluster.failed.at(0).text, HasSubstr("2 ranks, this one has 1"));
 }
 
-TEST(Job, ReportsRanksOfOneShardThatDisagree) {
-  Cluster cluster(2, 2);
-  const auto hello = [&](NodeId node, Rank rank) {
-    cluster.feed(node, TrainerHello{rank, 100 + rank, 0, 2, "shared", private_shard(rank)});
-    cluster.feed(node, RestoreAsked{rank});
-  };
-  hello(0, 0);
-  hello(1, 1);
-  cluster.advance(500);
-  for (Rank rank = 0; rank < 2; ++rank) {
-    cluster.feed(rank, RestoreDone{rank});
-    cluster.feed(rank, SegmentsReady{rank, {"shared", private_shard(rank)}});
+// Three ranks that share a shard, each of which captures all of it.
+class Sharers : public ::testing::Test {
+ protected:
+  static constexpr Rank ranks = 3;
+
+  Sharers() : cluster(0, ranks) {
+    cluster.protection = placement::Protection::of_copies(ranks);
+    cluster.main_of = [](Rank) { return "shared"; };
+    for (NodeId node = 0; node < ranks; ++node) cluster.boot(node);
+    cluster.advance(100);
+    begin();
+    cluster.snapshot_all(1);
   }
-  for (Rank rank = 0; rank < 2; ++rank) {
-    PieceInfo shared = piece_of("shared", Version(1, 0), 2);
-    shared.root_digest += rank;
-    cluster.feed(rank, Captured{rank, {shared, piece_of(private_shard(rank), Version(1, 0), 2)}});
+  void begin() {
+    cluster.ready.clear();
+    cluster.start_life(own_node);
+    cluster.advance(9000);
+    cluster.begin_training();
   }
-  cluster.advance(500);
-  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 0 differs"));
-  EXPECT_FALSE(cluster.status(0).committed);
+  void capture(Rank rank, std::int64_t iteration, bool is_wrong) {
+    const Version version(cluster.incarnation(), iteration);
+    PieceInfo shared = piece_of("shared", version, ranks);
+    shared.root_digest += is_wrong ? 1 : 0;
+    cluster.feed(rank, Captured{rank, {shared, piece_of(private_shard(rank), version, ranks)}});
+    cluster.advance(50);
+  }
+
+  Cluster cluster;
+};
+
+TEST_F(Sharers, ThatDisagreeAreReportedAndCommitNothing) {
+  for (Rank rank = 0; rank < ranks; ++rank) capture(rank, 2, rank == 1);
+  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
+  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("node 1 does not match node 0"));
+  EXPECT_EQ(cluster.status(0).committed, Version(1, 1));
+}
+
+// Else the one that is still to come could be lost with what it has, and the wrong one be taken for the right one.
+TEST_F(Sharers, OfWhichSomeDisagreeDropItWhileAnotherIsSilent) {
+  const NodeId root = *cluster.root();
+  const NodeId silent = root == 2 ? 1 : 2, other = 3 - root - silent;
+  cluster.stop(silent);
+  cluster.advance(3000);  // it counts as missing
+  capture(root, 2, false);
+  capture(other, 2, true);
+  EXPECT_THAT(cluster.status(root).alarm, HasSubstr("shard shared of iteration 2 differs"));
+  for (const NodeId node : {root, other})
+    EXPECT_EQ(cluster.find_slot(node, piece_of("shared", Version(1, 2), ranks)), nullptr);
+}
+
+TEST_F(Sharers, WhoseLifeEndsBeforeTheyAreComparedAreReportedInTheNext) {
+  const NodeId root = *cluster.root();
+  for (NodeId node = 0; node < ranks; ++node) {
+    if (node != root) cluster.cut.insert({node, root});
+  }
+  for (Rank rank = 0; rank < ranks; ++rank) capture(rank, 2, rank == 1);
+  EXPECT_EQ(cluster.status(root).alarm, "");
+  cluster.lose(root);
+  cluster.boot(root);
+  cluster.cut.clear();
+  begin();
+  ASSERT_EQ(cluster.ready.size(), ranks);
+  EXPECT_EQ(cluster.incarnation(), 2u);
+  EXPECT_THAT(cluster.status(0).alarm, HasSubstr("shard shared of iteration 2 differs"));
+  EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 1));
 }
 
 // Whatever later roots were told of placement.

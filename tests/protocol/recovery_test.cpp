@@ -172,6 +172,37 @@ TEST_F(Recovery, WhatTheLastLifeWentOnFromMayHaveBeenACommit) {
   EXPECT_FALSE(ask({0, 1, 2}).decision.status_unknown);
 }
 
+TEST_F(Recovery, PassesOverWhatRanksCapturedDifferentlyAndSaysSo) {
+  store_everywhere(4);
+  store_everywhere(5);
+  for (PieceInfo& piece : reports[1].pieces) {
+    if (piece.shard == main_shard(0) && piece.version == Version(life, 5)) piece.root_digest += 1;
+  }
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.version, Version(life, 4));
+  EXPECT_THAT(answer.alarm, HasSubstr("shard rank0 of iteration 5 differs"));
+  EXPECT_THAT(answer.alarm, HasSubstr("node 1 does not match node 0"));
+}
+
+// All that is left of the other bytes is the parity that was made of them.
+TEST_F(Recovery, ParityTellsWhatElseRanksCaptured) {
+  store_everywhere(4);
+  store_everywhere(5);
+  const auto add_parity = [&](std::uint64_t change) {
+    const PieceInfo shard = piece_of(main_shard(0), Version(life, 5), 3);
+    PieceInfo parity = piece_of(parity_name(1, {shard.shard, main_shard(2)}, 1), shard.version, 3);
+    parity.recipe = {1, 1, {{shard.shard, shard.length_bytes, shard.layout_bytes, shard.root_digest + change}, {}}};
+    reports[2].pieces.push_back(parity);
+  };
+  add_parity(0);
+  EXPECT_EQ(ask({0, 1, 2}).decision.version, Version(life, 5));
+  EXPECT_EQ(ask({0, 1, 2}).alarm, "");
+  reports[2].pieces.pop_back();
+  add_parity(1);
+  EXPECT_EQ(ask({0, 1, 2}).decision.version, Version(life, 4));
+  EXPECT_THAT(ask({0, 1, 2}).alarm, HasSubstr("node 2 does not match node 0"));
+}
+
 TEST_F(Recovery, AReplacedNodeIsNoWitness) {
   store_everywhere(4);
   for (NodeId node = 0; node < 3; ++node) reports[node].arena_id += 50;  // answer under the old names, know nothing

@@ -27,9 +27,17 @@ TEST(Seeds, ACommitThatOnlyStorageKnowsOfIsKeptUntilANewerOneIsWhole) { EXPECT_E
 // without knowing what it was. It was lost in turn, and the life after that restored the commit before without a word.
 TEST(Seeds, WhatALifeWentOnFromMayHaveBeenACommitThatNobodyKnowsOf) { EXPECT_EQ(violation_of(12'857), ""); }
 
+// A root had two pieces before it that disagreed, and said nothing while a third node was away; then it was lost, with
+// one of them. The checker asked for more than the comparison of what is left, too.
+TEST(Seeds, ADisagreementCountsWhileANodeIsAway) { EXPECT_EQ(violation_of(14'302), ""); }
+
 // A new root that had heard only some nodes ordered the parity of one version before that of an older one, of which it
 // had yet to hear a shard. The older one then found no slot, and nothing was committed any more.
 TEST(Seeds, ANewRootOrdersNothingNewerBeforeWhatIsOlder) { EXPECT_EQ(violation_of(21'562), ""); }
+
+// Ranks disagreed, and all that was left of the bytes of one was the parity that was made of them. It could be no
+// parity of what was restored, and nothing was committed any more.
+TEST(Seeds, ParityTellsThatRanksDisagreed) { EXPECT_EQ(violation_of(27'797), ""); }
 
 }  // namespace
 }  // namespace ckpt::sim
