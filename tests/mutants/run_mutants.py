@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,15 +85,31 @@ def judge(mutant, arguments, commands):
     if isinstance(program, str):
         return Verdict(False, program)
     command = [str(program), "--seeds", str(arguments.seeds), "--violations", "10", "--jobs", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
-    if "sim: seeds=" not in run.stdout:
-        return Verdict(False, f"the simulator itself failed, with status {run.returncode}: {run.stderr.strip()[-300:]}")
-    violations = VIOLATION.findall(run.stdout)
-    for seed, invariant, sentence in violations:
-        if invariant == mutant.expected:
-            return Verdict(True, f"seed {seed}: {sentence}")
-    others = ", ".join(sorted({invariant for _, invariant, _ in violations})) or "nothing"
-    return Verdict(False, f"{mutant.expected} did not trip in {arguments.seeds} seeds ({others} did): {mutant.rule}")
+    return judge_run(mutant, command, arguments.seeds)
+
+
+def judge_run(mutant, command, seeds):
+    """Ends the run with the first violation that is expected: they are printed as they are found."""
+    lines = []
+    others = set()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+        deadline = threading.Timer(RUN_TIMEOUT_S, run.kill)
+        deadline.start()
+        try:
+            for line in run.stdout:
+                lines.append(line)
+                violation = VIOLATION.match(line)
+                if violation and violation[2] == mutant.expected:
+                    return Verdict(True, f"seed {violation[1]}: {violation[3]}")
+                if violation:
+                    others.add(violation[2])
+        finally:
+            deadline.cancel()
+            run.kill()
+    if not lines or not lines[-1].startswith("sim: seeds="):
+        return Verdict(False, f"the simulator itself failed, or took too long: {''.join(lines[-3:]).strip()}")
+    tripped = ", ".join(sorted(others)) or "nothing"
+    return Verdict(False, f"{mutant.expected} did not trip in {seeds} seeds ({tripped} did): {mutant.rule}")
 
 
 def main():
