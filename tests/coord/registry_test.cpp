@@ -55,7 +55,9 @@ TEST(Registry, FewNodesHaveSmallNumbersAndManyFindOneSoon) {
   std::set<std::uint32_t> ids;
   for (int i = 0; i < many; ++i) {
     ids.insert(node_id(store, "rack" + std::to_string(i / 40) + "-" + std::to_string(i % 40)));
-    if (i == 7) EXPECT_LT(*ids.rbegin(), 64u);
+    if (i == 7) {
+      EXPECT_LT(*ids.rbegin(), 64u);
+    }
   }
   EXPECT_EQ(ids.size(), std::size_t{many});
   EXPECT_LT(*ids.rbegin(), 20u * many);
