@@ -212,6 +212,9 @@ void StorePoller::attempt(Access access, const std::function<void()>& body) {
   try {
     body();
     if (access != seating || !step_) note(access, "");
+  } catch (const Failure& failure) {
+    // Of what takes several steps only that stays in trouble which no access can mend.
+    note(access == seating && failure.status() != CKPT_ERR_CORRUPT ? writing : access, failure.what());
   } catch (const std::exception& failure) {
     note(access, failure.what());
   }
@@ -262,12 +265,12 @@ void StorePoller::poll() {
   handlers_.nodes(nodes);
 }
 
-// Each of N agents lists all N nodes. So that the store can answer, that is done the more rarely the more there are,
-// and not at the very moment at which all watches fall silent.
+// Each of N agents lists all N nodes. So that the store can answer, and where a watch tells of them anyway, that is
+// done the more rarely the more there are, and not at the very moment at which all watches fall silent.
 bool StorePoller::nodes_are_due() {
   if (!nodes_polled_at_) return true;
   const std::lock_guard lock(mutex_);
-  const milliseconds share(nodes_listed_ * nodes_listed_ / listed_per_ms);
+  const milliseconds share(watch_ == nullptr ? 0 : nodes_listed_ * nodes_listed_ / listed_per_ms);
   const bool fell_silent = heard_at_ && !is_told();
   const auto since = fell_silent ? std::max(*nodes_polled_at_, *heard_at_ + trust_) : *nodes_polled_at_;
   return Clock::now() - since >= scaled(std::max(intervals().nodes, share), pace_);

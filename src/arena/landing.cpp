@@ -13,9 +13,11 @@
 namespace ckpt::arena {
 namespace {
 
-std::uint64_t whole_pages(std::uint64_t size_bytes) { return (size_bytes + page_bytes - 1) / page_bytes * page_bytes; }
+std::uint64_t landing_pages(std::uint64_t size_bytes) {
+  return (size_bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
 
-LandingHeader& header_of(const Mapping& mapping) { return *reinterpret_cast<LandingHeader*>(mapping.data()); }
+LandingHeader& landing_header(const Mapping& mapping) { return *reinterpret_cast<LandingHeader*>(mapping.data()); }
 
 [[noreturn]] void refuse_file() { throw Failure(CKPT_ERR_CORRUPT, "a rank's landing file is malformed"); }
 
@@ -26,13 +28,13 @@ Landing::Landing(UniqueFd fd, Mapping mapping, std::vector<std::uint64_t> capaci
   std::byte* at = mapping_.data() + page_bytes;
   for (const std::uint64_t capacity_bytes : capacities_bytes) {
     places_.emplace_back(at, capacity_bytes);
-    at += whole_pages(capacity_bytes);
+    at += landing_pages(capacity_bytes);
   }
 }
 
 std::uint64_t Landing::file_bytes(std::span<const std::uint64_t> capacities_bytes) {
   std::uint64_t size_bytes = page_bytes;
-  for (const std::uint64_t capacity_bytes : capacities_bytes) size_bytes += whole_pages(capacity_bytes);
+  for (const std::uint64_t capacity_bytes : capacities_bytes) size_bytes += landing_pages(capacity_bytes);
   return size_bytes;
 }
 
@@ -52,7 +54,7 @@ Landing Landing::create(const std::string& directory, std::uint32_t rank, std::v
     throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for " + draft);
   }
   Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, draft);
-  LandingHeader& header = header_of(mapping);
+  LandingHeader& header = landing_header(mapping);
   header.format = format_version;
   header.places = static_cast<std::uint32_t>(capacities_bytes.size());
   std::copy(capacities_bytes.begin(), capacities_bytes.end(), header.capacity_bytes);
@@ -67,7 +69,7 @@ Landing Landing::attach(UniqueFd fd) {
   if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(page_bytes)) refuse_file();
   const auto size_bytes = static_cast<std::uint64_t>(file.st_size);
   Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, "a rank's landing file");
-  const LandingHeader& header = header_of(mapping);
+  const LandingHeader& header = landing_header(mapping);
   const std::uint32_t places = header.places;
   if (header.magic != landing_magic || header.format != format_version || places > landing_places_max) refuse_file();
   std::vector<std::uint64_t> capacities_bytes(header.capacity_bytes, header.capacity_bytes + places);
@@ -79,18 +81,18 @@ Landing Landing::attach(UniqueFd fd) {
 }
 
 void Landing::begin(std::size_t place, Version version) {
-  auto& words = header_of(mapping_).place[place];
+  auto& words = landing_header(mapping_).place[place];
   words.version.store(0, std::memory_order_release);
   words.landed_bytes.store(0, std::memory_order_release);
   words.version.store(version.word(), std::memory_order_release);
 }
 
 void Landing::landed(std::size_t place, std::uint64_t size_bytes) {
-  header_of(mapping_).place[place].landed_bytes.store(size_bytes, std::memory_order_release);
+  landing_header(mapping_).place[place].landed_bytes.store(size_bytes, std::memory_order_release);
 }
 
 std::uint64_t Landing::landed(std::size_t place, Version version) const {
-  const auto& words = header_of(mapping_).place[place];
+  const auto& words = landing_header(mapping_).place[place];
   if (words.version.load(std::memory_order_acquire) != version.word()) return 0;
   return std::min<std::uint64_t>(words.landed_bytes.load(std::memory_order_acquire), places_[place].size());
 }

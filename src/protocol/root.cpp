@@ -117,7 +117,7 @@ void Root::settle(TimeMs now, Effects& effects) {
   const bool knows_seating = settle_seating(now, effects);
   if (!in_charge()) take_charge(now, effects);
   if (!in_charge() || !knows_seating) return;
-  if (!led_since_) led_since_ = now;
+  if (!led_since_) led_since_ = listened_at_ = listening_since_ = followed_at_ = now;
   hear_roll(now);
   inventory_ = take_inventory(present_);
   storing_.settle_listing(now, effects);

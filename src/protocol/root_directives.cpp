@@ -109,9 +109,11 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
   }
   if (base) add_fetches(node, base, now, directive);
   // Oldest first, so that all nodes have the same versions in their last slots: whoever has not heard every member
-  // knows less of one version than of another, and might order the newer one alone.
-  if (!missing_.empty()) return directive;
+  // knows less of one version than of another, and might order the newer one alone. But what some node knows to be
+  // committed, and this root has yet to see whole, is protected at once.
+  const Version newest = missing_.empty() ? Version::from_word(UINT64_MAX) : newest_known_commit();
   for (const auto& [version, pieces] : inventory_) {
+    if (version > newest) break;
     if (version <= base || version.incarnation() != life_->incarnation || contains(abandoned_, version)) continue;
     add_fetches(node, version, now, directive);
   }

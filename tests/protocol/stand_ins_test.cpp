@@ -121,6 +121,30 @@ TEST_F(StandIns, BringTheCopiesBackBeforeTheJobStartsAgain) {
   EXPECT_TRUE(was_told(Change::replaced, 2, 4));
 }
 
+// The next root has not seen the version whole, and hears from others that it was committed.
+TEST_F(StandIns, BringTheCopiesBackWhereTheLostNodeLed) {
+  start(1);
+  const NodeId lost = *cluster.root();
+  ASSERT_LT(lost, 4u);
+  cluster.lose(lost);
+  cluster.advance(10'000);
+  ASSERT_TRUE(cluster.root());
+  EXPECT_TRUE(holds(4, main_shard(lost)));
+  EXPECT_TRUE(holds(4, private_shard(lost)));
+  EXPECT_EQ(cluster.status(*cluster.root()).copies_now, 2u);
+}
+
+// Nobody was heard before it could tell anybody anything, and that was late.
+TEST_F(StandIns, AreNotCalledForByARootThatLeadsLate) {
+  start(1);
+  cluster.swapping = false;
+  cluster.lose(*cluster.root());
+  cluster.advance(20'000);
+  cluster.changes.clear();
+  cluster.release_swaps();
+  for (const MemberChanged& told : cluster.changes) EXPECT_NE(told.change, Change::lost) << told.node;
+}
+
 TEST_F(StandIns, LetTheLostNodesRankRestoreFromItsOwnMemory) {
   start(1);
   cluster.lose(2);
