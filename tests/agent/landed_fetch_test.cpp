@@ -12,15 +12,15 @@ namespace {
 
 using protocol::FetchResult;
 using testing::Fate;
-using testing::leaf;
-
-constexpr protocol::NodeId owner = 5;
-constexpr std::size_t length_bytes = 20 * leaf + 1234;
-const Version version(3, 70);
 
 // A piece on node 5, and a landing here whose second place it has come to, as far as a test says.
 class LandedFetchTest : public ::testing::Test {
  protected:
+  static constexpr protocol::NodeId owner = 5;
+  static constexpr std::size_t leaf = kernels::leaf_size_bytes;
+  static constexpr std::size_t length_bytes = 20 * leaf + 1234;
+  static constexpr Version version{3, 70};
+
   LandedFetchTest() {
     write_piece(theirs_->writable_slot(0), piece_);
     network_.index(owner).add({protocol::held_rank, "shard", 0}, theirs_, piece_.manifest);
