@@ -90,18 +90,14 @@ std::optional<TimeMs> Relay::settle_wanted_at() const {
 // ---- Groups ----
 
 Groups::Groups(std::size_t nodes, const std::vector<const Report*>& present, NodeId root) : root_(root) {
-  while (std::size_t{size_} * size_ < nodes) size_ *= 2;
-  for (;; size_ *= 2) {
-    relays_.clear();
-    for (const Report* report : present) {
-      if (report->node != root) relays_.try_emplace(report->node / size_, report->node);
-    }
-    if (relays_.size() * relays_.size() <= 2 * nodes) return;
+  while (std::size_t{2} * groups_ * groups_ <= nodes) groups_ *= 2;
+  for (const Report* report : present) {
+    if (report->node != root) relays_.try_emplace(report->node % groups_, report->node);
   }
 }
 
 NodeId Groups::relay_of(NodeId node) const {
-  const auto relay = relays_.find(node / size_);
+  const auto relay = relays_.find(node % groups_);
   return relay == relays_.end() || node == root_ ? no_node : relay->second;
 }
 

@@ -50,8 +50,8 @@ class Relay {
   TimeMs pass_on_at_ = 0;  // while there is something in it
 };
 
-// Which node is relay of which, as the root sees it. Numbers may have gaps: then groups are longer, not more.
-// `present`: by node.
+// Which node is relay of which, as the root sees it. Nodes of a group have numbers of the same remainder, so that
+// groups are equally long whether numbers have gaps or not. `present`: by node.
 class Groups {
  public:
   Groups() = default;
@@ -59,9 +59,9 @@ class Groups {
   NodeId relay_of(NodeId node) const;  // no_node: it reports to the root
 
  private:
-  NodeId size_ = 1;
+  NodeId groups_ = 1;
   NodeId root_ = no_node;
-  std::map<NodeId, NodeId> relays_;  // by number of the group
+  std::map<NodeId, NodeId> relays_;  // by remainder
 };
 
 }  // namespace ckpt::protocol

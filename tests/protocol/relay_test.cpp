@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+#include <set>
+
 #include "cluster.hpp"
 
 namespace ckpt::protocol {
@@ -22,45 +25,38 @@ Groups groups_of(std::size_t nodes, const std::vector<Report>& present, NodeId r
 }
 
 TEST(Groups, TheLowestNodeThatIsPresentIsRelayOfItsGroup) {
-  const auto present = reports_of({1, 2, 3, 5, 6, 7, 8});
-  const Groups groups = groups_of(9, present, 8);  // 0..3, 4..7, 8..11
-  for (const NodeId node : {0u, 1u, 2u, 3u}) EXPECT_EQ(groups.relay_of(node), 1u) << node;
-  for (const NodeId node : {4u, 5u, 6u, 7u}) EXPECT_EQ(groups.relay_of(node), 5u) << node;
+  const auto present = reports_of({2, 3, 5, 6, 7, 8});
+  const Groups groups = groups_of(9, present, 8);  // of four
+  for (const NodeId node : {1u, 5u}) EXPECT_EQ(groups.relay_of(node), 5u) << node;
+  for (const NodeId node : {2u, 6u}) EXPECT_EQ(groups.relay_of(node), 2u) << node;
+  for (const NodeId node : {3u, 7u}) EXPECT_EQ(groups.relay_of(node), 3u) << node;
 }
 
 TEST(Groups, TheRootIsNoRelayAndHasNone) {
-  const auto present = reports_of({0, 1, 2, 3, 8});
+  const auto present = reports_of({0, 1, 2, 3, 4, 8});
   const Groups groups = groups_of(9, present, 0);
   EXPECT_EQ(groups.relay_of(0), no_node);
-  EXPECT_EQ(groups.relay_of(3), 1u);
-  EXPECT_EQ(groups_of(9, present, 8).relay_of(9), no_node);  // nobody else is there
+  EXPECT_EQ(groups.relay_of(8), 4u);
+  EXPECT_EQ(groups_of(9, reports_of({8}), 8).relay_of(4), no_node);  // nobody else is there
 }
 
+// Numbered one after the other, or as names get their numbers: most of them close together, and the others far apart.
 TEST(Groups, AreAsManyAsTheyAreLong) {
-  for (const NodeId nodes : {16u, 100u, 1000u, 10'000u}) {
-    std::vector<NodeId> all(nodes);
-    for (NodeId node = 0; node < nodes; ++node) all[node] = node;
-    const auto present = reports_of(all);
-    const Groups groups = groups_of(nodes, present, 0);
-    std::map<NodeId, int> members;
-    for (const NodeId node : all) ++members[groups.relay_of(node)];
-    EXPECT_LE(members.size() * members.size(), 2 * nodes) << nodes;
-    for (const auto& [relay, count] : members) EXPECT_LE(count * count, 4 * static_cast<int>(nodes)) << nodes;
-  }
-}
-
-// As names get their numbers: two thirds of them are close together, and the others far apart.
-TEST(Groups, AreFewWhereNumbersHaveGaps) {
-  for (const NodeId nodes : {4u, 100u, 1000u, 10'000u}) {
-    std::vector<NodeId> all(nodes);
-    for (NodeId node = 0; node < nodes; ++node) all[node] = 3 * node < 2 * nodes ? node : 20 * node;
-    const auto present = reports_of(all);
-    const Groups groups = groups_of(nodes, present, all[0]);
-    std::map<NodeId, int> members;
-    for (const NodeId node : all) ++members[groups.relay_of(node)];
-    members.erase(no_node);  // the root
-    EXPECT_LE(members.size() * members.size(), 2 * nodes) << nodes;
-    for (const auto& [relay, count] : members) EXPECT_LE(count, static_cast<int>(nodes + 1) * 2 / 3) << nodes;
+  std::mt19937 random(7);
+  for (const NodeId nodes : {64u, 100u, 1000u, 10'000u}) {
+    for (const bool have_gaps : {false, true}) {
+      std::set<NodeId> numbers;
+      for (NodeId node = 0; numbers.size() < nodes; ++node)
+        numbers.insert(have_gaps && node % 3 == 0 ? static_cast<NodeId>(random() % (16 * nodes)) : node);
+      const std::vector<NodeId> all(numbers.begin(), numbers.end());
+      const auto present = reports_of(all);
+      const Groups groups = groups_of(nodes, present, all[0]);
+      std::map<NodeId, int> members;
+      for (const NodeId node : all) ++members[groups.relay_of(node)];
+      members.erase(no_node);  // the root
+      EXPECT_LE(members.size() * members.size(), 2 * nodes) << nodes;
+      for (const auto& [relay, count] : members) EXPECT_LE(count * count, 9 * static_cast<int>(nodes)) << nodes;
+    }
   }
 }
 
@@ -239,10 +235,10 @@ TEST_F(Mailbag, HandsOnWhatIsForOthers) {
 
 // ---- A job with relays ----
 
-// Nine nodes: with node 0 as root the relays are 1, 4 and 8.
+// Thirteen nodes in four groups: with node 0 as root the relays are 1, 2, 3 and 4, and node 2 has 6 and 10.
 class RelayedJob : public testing::Test {
  protected:
-  static constexpr Rank ranks = 9;
+  static constexpr Rank ranks = 13;
 
   RelayedJob() {
     cluster.configure = [](Config& config) { config.relay_from = 4; };
@@ -288,8 +284,8 @@ TEST_F(RelayedJob, TheRootHearsRelaysAlone) {
   for (int i = 0; i < 3; ++i) commits();
   for (const auto& [way, count] : reports) EXPECT_NE(way.second, 0u) << "by node " << way.first;
   for (const auto& [way, count] : bags) EXPECT_EQ(way.second, 0u);
-  EXPECT_EQ(bags.size(), 3u);
-  EXPECT_TRUE((bags.contains({1, 0}) && bags.contains({4, 0}) && bags.contains({8, 0})));
+  EXPECT_EQ(bags.size(), 4u);
+  for (const NodeId relay : {1u, 2u, 3u, 4u}) EXPECT_TRUE((bags.contains({relay, 0}))) << relay;
 }
 
 TEST_F(RelayedJob, RestoresWhatWasCommitted) {
@@ -305,16 +301,16 @@ TEST_F(RelayedJob, RestoresWhatWasCommitted) {
 
 TEST_F(RelayedJob, ARelayDiesInTheMiddleOfACommitAndNobodyElseIsMissed) {
   for (Rank rank = 0; rank < 5; ++rank) cluster.snapshot(rank, 1);
-  cluster.lose(4);
+  cluster.lose(2);
   for (Rank rank = 5; rank < ranks; ++rank) cluster.snapshot(rank, 1);
-  stays_present({0, 1, 2, 3, 5, 6, 7, 8}, 5000);
-  EXPECT_FALSE(is_present(4));
-  for (const MemberChanged& change : cluster.changes) EXPECT_EQ(change.node, 4u);
+  stays_present({0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 5000);
+  EXPECT_FALSE(is_present(2));
+  for (const MemberChanged& change : cluster.changes) EXPECT_EQ(change.node, 2u);
   // The next one of the group has its place, and it goes on when the lost node is back.
   reports.clear();
   cluster.advance(1000);
-  EXPECT_TRUE((reports.contains({6, 5}) && reports.contains({7, 5})));
-  cluster.boot(4);
+  EXPECT_TRUE((reports.contains({10, 6})));
+  cluster.boot(2);
   cluster.ready.clear();
   cluster.start_life(own_node);
   cluster.advance(6000);
@@ -328,16 +324,16 @@ TEST_F(RelayedJob, ARelayDiesInTheMiddleOfACommitAndNobodyElseIsMissed) {
 TEST_F(RelayedJob, AMemberThatDiesIsMissedAsSoonAsOneWithoutARelay) {
   const Config config;
   cluster.lose(6);
-  stays_present({0, 1, 2, 3, 4, 5, 7, 8}, config.node_timeout_ms + 3 * config.report_ms);
+  stays_present({0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12}, config.node_timeout_ms + 3 * config.report_ms);
   EXPECT_FALSE(is_present(6));
   ASSERT_EQ(cluster.changes.size(), 1u);
   EXPECT_EQ(cluster.changes[0].node, 6u);
 }
 
 TEST_F(RelayedJob, AMemberThatIsCutOffFromItsRelayInEitherDirectionIsHeardByTheRoot) {
-  for (const auto& cut : {std::pair<NodeId, NodeId>{6, 4}, {4, 6}}) {
+  for (const auto& cut : {std::pair<NodeId, NodeId>{6, 2}, {2, 6}}) {
     cluster.cut = {cut};
-    stays_present({4, 5, 6, 7}, 13'000);  // in which it tries the relay again
+    stays_present({2, 6, 10}, 13'000);  // in which it tries the relay again
     EXPECT_TRUE((reports.contains({6, 0})));
     commits();
     cluster.cut.clear();
@@ -349,27 +345,27 @@ TEST_F(RelayedJob, AMemberThatIsCutOffFromItsRelayInEitherDirectionIsHeardByTheR
 }
 
 TEST_F(RelayedJob, TheMembersOfARelayThatIsCutOffFromTheRootInEitherDirectionAreHeard) {
-  for (const auto& cut : {std::pair<NodeId, NodeId>{0, 4}, {4, 0}}) {
+  for (const auto& cut : {std::pair<NodeId, NodeId>{0, 2}, {2, 0}}) {
     cluster.cut = {cut};
-    stays_present({5, 6, 7}, 13'000);
+    stays_present({6, 10}, 13'000);
     cluster.cut.clear();
-    stays_present({5, 6, 7}, 12'000);
+    stays_present({6, 10}, 12'000);
     commits();
   }
-  for (const MemberChanged& change : cluster.changes) EXPECT_EQ(change.node, 4u);
+  for (const MemberChanged& change : cluster.changes) EXPECT_EQ(change.node, 2u);
 }
 
-// Node 5 has taken over; the root names node 4 again, and node 5 does not hear of it.
+// Node 6 has taken over; the root names node 2 again, and node 6 does not hear of it.
 TEST_F(RelayedJob, TwoNodesThatTakeThemselvesForARelayDoNoHarm) {
-  cluster.stop(4);
+  cluster.stop(2);
   cluster.advance(5000);
-  cluster.resume(4);
-  cluster.cut = {{0, 5}};
+  cluster.resume(2);
+  cluster.cut = {{0, 6}};
   cluster.advance(1000);
   bags.clear();
   cluster.advance(1000);
-  EXPECT_TRUE((bags.contains({4, 0}) && bags.contains({5, 0})));
-  stays_present({4, 5, 6, 7}, 3000);
+  EXPECT_TRUE((bags.contains({2, 0}) && bags.contains({6, 0})));
+  stays_present({2, 6, 10}, 3000);
   cluster.cut.clear();
   cluster.advance(1000);
   commits();
@@ -409,7 +405,7 @@ TEST_F(RelayedJob, ABagThatComesLateTakesNothingBack) {
   std::uint32_t fewest = UINT32_MAX;
   cluster.arrives = [&](NodeId from, const Send& send) {
     const auto* gathered = std::get_if<Gathered>(&send.message);
-    if (gathered != nullptr && from == 4 && !early) early = *gathered;
+    if (gathered != nullptr && from == 2 && !early) early = *gathered;
     if (const auto* dealt = std::get_if<Dealt>(&send.message)) {
       for (const Dealt::Item& item : dealt->items) fewest = std::min(fewest, item.directive.copies_now);
     }
@@ -419,7 +415,7 @@ TEST_F(RelayedJob, ABagThatComesLateTakesNothingBack) {
   commits();
   ASSERT_TRUE(early);
   fewest = UINT32_MAX;
-  cluster.feed(0, MessageArrived{4, *early});
+  cluster.feed(0, MessageArrived{2, *early});
   cluster.advance(1000);
   EXPECT_EQ(fewest, 2u);
 }
@@ -445,7 +441,7 @@ TEST_F(RelayedJob, ADirectiveOfAnOlderEpochIsNotObeyedWhoeverBringsIt) {
   old.epoch = cluster.status(6).epoch - 1;
   old.sequence = 1'000'000;
   old.incarnation = 99;
-  cluster.feed(6, MessageArrived{4, Dealt{{{6, old}}}});
+  cluster.feed(6, MessageArrived{2, Dealt{{{6, old}}}});
   EXPECT_EQ(cluster.status(6).incarnation, 1u);
 }
 
