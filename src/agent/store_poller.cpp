@@ -281,7 +281,10 @@ void StorePoller::read_life() { take_life(store_.get("life")); }
 
 void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
   if (!entry) return handlers_.root({});
-  if (entry->value != root_.text) root_ = {entry->value, parsed(root_record(entry->value), "root")};
+  if (entry->value != root_.text) {
+    root_ = {entry->value, parsed(root_record(entry->value), "root")};
+    note(writing, "");  // somebody could, and it need not be this agent again
+  }
   handlers_.root({entry->revision, root_.record});
 }
 

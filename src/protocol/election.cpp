@@ -5,7 +5,12 @@
 namespace ckpt::protocol {
 
 void Election::on_read(const RootRead& read, TimeMs now) {
-  if (revision_ && read.revision < *revision_) return;  // answers may overtake each other
+  // Answers may overtake each other. Where nothing newer comes, the record was lost, or is an older one again.
+  if (revision_ && read.revision < *revision_) {
+    if (!older_since_) older_since_ = now;
+    if (now - *older_since_ < config_.lease_ms) return;
+  }
+  older_since_.reset();
   if (!revision_ || read.revision != *revision_) unchanged_since_ = now;
   revision_ = read.revision;
   record_ = read.record;

@@ -30,6 +30,7 @@ class Election {
   const Config config_;
   std::uint64_t highest_epoch_;
   std::optional<std::uint64_t> revision_;  // none before the first read
+  std::optional<TimeMs> older_since_;      // all reads were of an older one than that
   RootRecord record_;
   TimeMs unchanged_since_ = 0;
   std::uint64_t my_epoch_ = 0;         // while root

@@ -189,6 +189,33 @@ std::string cannot_tell_text(const RecoveryQuestion& question, Version chosen) {
                          : "storage does not tell all that it has (" + trouble + ")";
 }
 
+// What a node says of the bytes of a captured shard: it has it, or parity of it.
+struct Claim {
+  std::string_view shard;  // borrowed
+  NodeId node = 0;
+  std::uint64_t root_digest = 0;
+};
+template <class Tell>
+void each_claim(const Pieces& pieces, Tell tell) {
+  for (const auto& [name, holders] : pieces) {
+    for (const auto& [node, piece] : holders) {
+      if (!piece->is_parity()) tell(Claim{name, node, piece->root_digest});
+      for (const Ingredient& made_of : piece->recipe.ingredients)
+        if (!made_of.shard.empty()) tell(Claim{made_of.shard, node, made_of.root_digest});
+    }
+  }
+}
+
+template <class IsKept>
+Pieces pieces_of(const Pieces& all, IsKept is_kept) {
+  Pieces kept;
+  for (const auto& [shard, holders] : all) {
+    for (const Holder& holder : holders)
+      if (is_kept(shard, holder)) kept[shard].push_back(holder);
+  }
+  return kept;
+}
+
 // What can be decoded counts as being there.
 void add_decodable(Inventory& inventory, std::vector<std::map<std::string, Makeable>>& owned) {
   owned.reserve(inventory.size());  // borrowed from
@@ -249,6 +276,33 @@ std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces) {
     }
   }
   return std::nullopt;
+}
+
+std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders) {
+  std::unordered_map<std::string_view, Claim> believed;
+  each_claim(pieces, [&](const Claim& claim) {
+    if (!outsiders.contains(claim.node)) believed.try_emplace(claim.shard, claim);
+  });
+  std::set<NodeId> left_out;
+  std::optional<Disagreement> first;
+  each_claim(pieces, [&](const Claim& claim) {
+    const auto other = believed.find(claim.shard);
+    if (other == believed.end() || other->second.root_digest == claim.root_digest) return;
+    if (outsiders.contains(claim.node)) left_out.insert(claim.node);
+    if (!first) first = Disagreement{claim.shard, claim.node, other->second.node};
+  });
+  if (left_out.empty()) return std::nullopt;
+  pieces = pieces_of(pieces, [&](std::string_view, const Holder& holder) { return !left_out.contains(holder.node); });
+  return first;
+}
+
+std::optional<Disagreement> leave_out_disputed(Pieces& pieces) {
+  const auto first = find_disagreement(pieces);
+  if (!first) return std::nullopt;
+  pieces = pieces_of(pieces, [&](std::string_view shard, const Holder& holder) {
+    return holder.piece->is_parity() || agree(pieces.find(shard)->second);
+  });
+  return first;
 }
 
 std::string explain(const Disagreement& disagreement, Version version) {

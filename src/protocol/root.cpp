@@ -120,6 +120,7 @@ void Root::settle(TimeMs now, Effects& effects) {
   if (!led_since_) led_since_ = listened_at_ = listening_since_ = followed_at_ = now;
   hear_roll(now);
   inventory_ = take_inventory(present_);
+  settle_outsiders();
   storing_.settle_listing(now, effects);
   settle_admissions(now, effects);
   settle_disagreements();

@@ -114,6 +114,7 @@ class Root {
   void settle_storage(TimeMs now, Effects& effects);
   void settle_commits(TimeMs now, Effects& effects);
   bool is_complete(const Pieces& pieces, const Places& places) const;
+  void settle_outsiders();
   void settle_disagreements();
   bool never_complete(Version version, const Pieces& pieces) const;
   void name_next_iteration(Version abandoned);

@@ -25,6 +25,25 @@ bool Root::is_complete(const Pieces& pieces, const Places& places) const {
   });
 }
 
+// Nodes may come back with what the life went on without, and differ from what it restored: they were compared with
+// nobody. So those who took no part in it are left out where they contradict those who did; and what nobody who did
+// has, is ordered from none of them while they do not agree.
+void Root::settle_outsiders() {
+  const auto restored = inventory_.find(life_->restored);
+  if (restored == inventory_.end()) return;
+  std::set<NodeId> outsiders;
+  for (const Report* report : present_) {
+    if (!seating_.is_member(report->node, report->arena_id) && !stands_in(*report)) outsiders.insert(report->node);
+  }
+  std::optional<Disagreement> found;
+  if (!outsiders.empty()) found = leave_out_contradicting(restored->second, outsiders);
+  if (has_begun()) {
+    const auto disputed = leave_out_disputed(restored->second);
+    if (!found) found = disputed;
+  }
+  if (found) alarm_ = explain(*found, restored->first);
+}
+
 // What ranks that name one shard captured differently. All of them were compared before it could be committed, so who
 // is missing, and what of it an earlier root has committed, changes nothing.
 void Root::settle_disagreements() {

@@ -238,6 +238,17 @@ TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
+// Another agent may lead the job by the time that the store can be written again.
+TEST_F(StorePollerTest, TroubleWithWritingEndsWhenSomebodyElseWrites) {
+  store_.read_only = true;
+  start();
+  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
+  store_.read_only = false;
+  store_.put_if("root", to_text(protocol::RootRecord{2, 6, 0}), 0);
+  EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
+}
+
 TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
   protocol::LifeRecord life;
   life.incarnation = 3;

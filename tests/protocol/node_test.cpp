@@ -251,6 +251,24 @@ TEST(Job, IsLedAgainWhereTheRootsRecordIsLostWithAllMemory) {
   EXPECT_EQ(cluster.ready.size(), 2u);
 }
 
+TEST(Job, IsLedAgainWhereTheRootsRecordIsLostWhileAllAgentsRun) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  cluster.lose_root_record();
+  cluster.advance(10'000);
+  ASSERT_TRUE(cluster.root());
+  cluster.snapshot_all(5);
+  cluster.advance(1000);
+  EXPECT_EQ(cluster.commits.at(0).iteration(), 5);
+  // Whoever the others would follow if this one was gone.
+  cluster.change_root();
+  cluster.advance(1000);
+  cluster.snapshot_all(6);
+  cluster.advance(1000);
+  EXPECT_EQ(cluster.commits.at(0).iteration(), 6);
+}
+
 TEST(Job, ARootThatReachesOnlyTheStoreIsReplaced) {
   Cluster cluster(4, 4);
   cluster.start_life(own_node);

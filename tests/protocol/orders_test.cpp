@@ -77,5 +77,140 @@ TEST_F(NewRoot, OrdersWhatIsNotCommittedYetWhenItHasHeardEveryMember) {
   EXPECT_EQ(ordered_of(0), (std::vector<std::int64_t>{2, 3}));
 }
 
+// A life of two ranks on nodes 1 and 2 that goes on from what the life before it had captured last, and nobody knows to
+// be a commit. Nodes 0 and 3 took no part in it.
+class ReturnedNodes : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t usual = 0;
+  static constexpr std::uint64_t other = 1;
+  const Version restored{1, 5};
+
+  ReturnedNodes() : root_(config(), 2, 0) {
+    for (Rank rank = 0; rank < 2; ++rank)
+      seats_.push_back({rank, rank + 1, 100 + rank + 1, "", main_shard(rank), private_shard(rank)});
+    life_.epoch = 2;
+    life_.incarnation = 2;
+    life_.world_size = 2;
+    life_.protection = placement::Protection::of_copies(2);
+    life_.restored = restored;
+    life_.seats = name_of(2, seats_);
+  }
+  static Config config() {
+    Config config;
+    config.node = 1;
+    return config;
+  }
+  // The life has decided, or another one has begun and has not.
+  void lead(Verdict verdict) {
+    life_.decision.verdict = verdict;
+    if (verdict == Verdict::restore) life_.decision.version = restored;
+    if (verdict == Verdict::undecided) ++life_.incarnation;
+    root_.on(LifeRead{1, life_});
+    root_.on(SeatsRead{life_.seats, seats_});
+  }
+  // It has what these ranks captured.
+  void hear(NodeId node, const std::vector<Rank>& has, std::uint64_t bytes = usual) {
+    Report report;
+    report.node = node;
+    report.arena_id = 100 + node;
+    report.agent_id = 1;
+    report.sequence = static_cast<std::uint64_t>(++now_);
+    report.epoch = 2;
+    report.roll_call = 1;
+    report.newest_seen = restored;
+    for (const Rank rank : has) {
+      for (const auto& shard : {main_shard(rank), private_shard(rank)}) {
+        report.pieces.push_back(piece_of(shard, restored, 2));
+        report.pieces.back().root_digest ^= bytes;
+      }
+    }
+    if (node == 1 || node == 2) {
+      RankReport trainer{node - 1, 50 + node, life_.incarnation, 2, main_shard(node - 1), private_shard(node - 1)};
+      trainer.waiting = true;
+      report.ranks.push_back(trainer);
+    }
+    root_.on(node, report, now_);
+  }
+  Effects settle() {
+    Effects effects;
+    root_.settle(++now_, effects);
+    return effects;
+  }
+  // What the node is told, if anything.
+  std::optional<Directive> told(NodeId node) {
+    for (const Effect& effect : settle()) {
+      const auto* send = std::get_if<Send>(&effect);
+      if (send != nullptr && send->to == node) return std::get<Directive>(send->message);
+    }
+    return std::nullopt;
+  }
+  static std::set<std::pair<std::string, std::uint64_t>> ordered(const Directive& directive) {
+    std::set<std::pair<std::string, std::uint64_t>> orders;
+    for (const FetchOrder& order : directive.fetches) orders.insert({order.piece.shard, order.piece.root_digest});
+    return orders;
+  }
+  std::set<std::pair<std::string, std::uint64_t>> pieces_of(Rank rank) const {
+    std::set<std::pair<std::string, std::uint64_t>> pieces;
+    for (const auto& shard : {main_shard(rank), private_shard(rank)})
+      pieces.insert({shard, piece_of(shard, restored, 2).root_digest});
+    return pieces;
+  }
+
+  Root root_;
+  LifeRecord life_;
+  std::vector<Seat> seats_;
+  TimeMs now_ = 10;
+};
+
+TEST_F(ReturnedNodes, AreNoSourceOfWhatAMemberHasDifferently) {
+  lead(Verdict::restore);
+  hear(0, {0, 1}, other);
+  hear(1, {0, 1});
+  hear(2, {1});
+  const auto directive = told(2);
+  ASSERT_TRUE(directive);
+  EXPECT_EQ(ordered(*directive), pieces_of(0));
+  for (const FetchOrder& order : directive->fetches) EXPECT_EQ(order.sources, std::vector<NodeId>{1});
+  EXPECT_TRUE(directive->alarm.find("silent data corruption") != std::string::npos) << directive->alarm;
+}
+
+TEST_F(ReturnedNodes, AreNoSourceWhileTheyDiffer) {
+  lead(Verdict::restore);
+  hear(0, {0}, other);
+  hear(1, {});
+  hear(2, {});
+  hear(3, {0, 1});
+  const auto directive = told(2);
+  ASSERT_TRUE(directive);
+  EXPECT_EQ(ordered(*directive), pieces_of(1));
+  EXPECT_TRUE(directive->alarm.find("silent data corruption") != std::string::npos) << directive->alarm;
+}
+
+TEST_F(ReturnedNodes, DoNotKeepTheVersionFromBeingACommit) {
+  lead(Verdict::restore);
+  hear(0, {0, 1}, other);
+  hear(1, {0, 1});
+  hear(2, {0, 1});
+  Version base;
+  for (const Effect& effect : settle()) {
+    if (const auto* swap = std::get_if<SwapLife>(&effect)) base = swap->record.base;
+  }
+  EXPECT_EQ(base, restored);
+}
+
+TEST_F(ReturnedNodes, DoNotKeepTheNextLifeFromGoingOnFromIt) {
+  lead(Verdict::undecided);
+  hear(0, {0, 1}, other);
+  hear(1, {0});
+  hear(2, {1});
+  std::optional<Decision> decision;
+  for (const Effect& effect : settle()) {
+    if (const auto* swap = std::get_if<SwapLife>(&effect)) decision = swap->record.decision;
+  }
+  ASSERT_TRUE(decision);
+  EXPECT_EQ(decision->verdict, Verdict::restore);
+  EXPECT_EQ(decision->version, restored);
+}
+
 }  // namespace
 }  // namespace ckpt::protocol
