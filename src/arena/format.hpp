@@ -96,12 +96,15 @@ inline constexpr std::size_t control_file_bytes =
 
 inline constexpr std::uint32_t landing_places_max = 32;
 
-// At the start of a landing file, one page; the places' bytes follow, each from a page's beginning on, in this order.
+// At the start of a landing file, one page; then PathWords; the places' bytes follow, each from a page's beginning on,
+// in this order. There is a place for each member of the group, the rank's own one too.
 struct LandingHeader {
   std::uint64_t magic;
   std::uint32_t format;
   std::uint32_t places;
   std::uint64_t capacity_bytes[landing_places_max];
+  std::uint64_t incarnation;  // the life of the job that it is of
+  std::uint32_t member;       // the rank's own number in the group
 
   // Written by the trainer.
   struct Place {
@@ -111,6 +114,26 @@ struct LandingHeader {
   Place place[landing_places_max];
 };
 static_assert(sizeof(LandingHeader) <= page_bytes);
+
+inline constexpr std::size_t path_id_bytes = 128;  // of an NCCL unique id
+inline constexpr std::size_t path_told_words = 5 + path_id_bytes / 8;
+
+// Behind it: what trainer and agent tell each other about the path (path_board.hpp).
+struct PathWords {
+  struct Told {
+    alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing was told yet
+    Word64 words[path_told_words];
+  };
+  // Written by the trainer.
+  Told own;
+  alignas(64) Word64 has_failed;  // 1: `failure` is whole
+  char failure[248];              // a sentence, ending in a zero byte
+
+  // Written by the agent.
+  alignas(64) Word64 taken[landing_places_max];  // version up to which it has taken what landed, or never will
+  Told members[landing_places_max];
+};
+inline constexpr std::size_t path_words_bytes = (sizeof(PathWords) + page_bytes - 1) / page_bytes * page_bytes;
 
 enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 

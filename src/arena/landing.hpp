@@ -1,7 +1,7 @@
 // Where pieces of other nodes arrive from GPU to GPU before an agent takes them: a file of the arena for each rank,
 // with a place for each member of its path group. The trainer writes it, the agent makes and reads it. Nothing here is
 // a checkpoint, nothing is believed: what the agent takes it copies, and verifies where it copied it to. So no order of
-// stores and no death of the trainer can do harm.
+// stores and no death of the trainer can do harm. Behind its first page is the path's board (path_board.hpp).
 //
 // Owns the mapping. Each side uses its own functions, from any thread.
 #pragma once
@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "arena/path_board.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
 #include "protocol/version.hpp"
@@ -20,17 +21,30 @@ namespace ckpt::arena {
 
 class Landing {
  public:
-  // Agent: a fresh file for a new life of the rank, all of its pages reserved, with a place for each capacity; 0:
-  // nothing comes from that member. It replaces an earlier one, whose mappings stay. Throws Failure (CKPT_ERR_NO_SPACE
-  // where there is no room).
-  static Landing create(const std::string& directory, std::uint32_t rank, std::vector<std::uint64_t> capacities_bytes);
-  // Trainer: the file behind a descriptor that the agent sent. Throws Failure (CKPT_ERR_CORRUPT).
+  struct Group {
+    std::uint64_t incarnation = 0;                // the life of the job that it is of
+    std::uint32_t member = 0;                     // the rank's own number
+    std::vector<std::uint64_t> capacities_bytes;  // of each member's piece; 0: nothing comes from it
+  };
+  // Agent: a fresh file for a new life of the rank, all of its pages reserved, with a place for each member. It
+  // replaces an earlier one, whose mappings stay. Throws Failure (CKPT_ERR_NO_SPACE where there is no room).
+  static Landing create(const std::string& directory, std::uint32_t rank, Group group);
+  // Agent: the file that an earlier agent left. Trainer: the one behind a descriptor that the agent sent. Throws
+  // Failure (CKPT_ERR_CORRUPT).
+  static Landing attach(const std::string& directory, std::uint32_t rank);
   static Landing attach(UniqueFd fd);
+  // Agent: mappings stay.
+  static void remove(const std::string& directory, std::uint32_t rank);
 
   // The file's, with that many places.
   static std::uint64_t file_bytes(std::span<const std::uint64_t> capacities_bytes);
 
   int fd() const { return fd_.get(); }
+  std::uint64_t size_bytes() const { return mapping_.size_bytes(); }
+  std::uint64_t incarnation() const { return incarnation_; }
+  std::size_t member() const { return member_; }
+  // Valid for as long as this Landing lives, moved or not.
+  PathBoard board() const;
   std::size_t places() const { return places_.size(); }
   std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }
 
@@ -42,11 +56,13 @@ class Landing {
   std::uint64_t landed(std::size_t place, Version version) const;
 
  private:
-  Landing(UniqueFd fd, Mapping mapping, std::vector<std::uint64_t> capacities_bytes);
+  Landing(UniqueFd fd, Mapping mapping, const Group& group);
 
   UniqueFd fd_;
   Mapping mapping_;
   // Not read from the file again, where the other side might change them.
+  std::uint64_t incarnation_;
+  std::uint32_t member_;
   std::vector<std::span<std::byte>> places_;
 };
 

@@ -67,7 +67,7 @@ class LandedFetchTest : public ::testing::Test {
   std::shared_ptr<arena::Segment> ours_ = std::make_shared<arena::Segment>(
       arena_.create_segment(testing::segment_spec(protocol::held_rank, "shard", length_bytes), 1));
   std::shared_ptr<arena::Landing> landing_ =
-      std::make_shared<arena::Landing>(arena::Landing::create(directory_.path(), 0, {0, length_bytes}));
+      std::make_shared<arena::Landing>(arena::Landing::create(directory_.path(), 0, {1, 0, {0, length_bytes}}));
   arena::Landing trainers_ = arena::Landing::attach(UniqueFd(::fcntl(landing_->fd(), F_DUPFD_CLOEXEC, 0)));
   testing::Mailbox<LandedFetch::Outcome> outcomes_;
   WorkerPool pool_{2};

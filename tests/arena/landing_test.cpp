@@ -16,7 +16,7 @@ UniqueFd duplicate(const Landing& landing) { return UniqueFd(::fcntl(landing.fd(
 class LandingTest : public testing::Test {
  protected:
   testing_support::TempDirectory directory_;
-  Landing agents_ = Landing::create(directory_.path(), 3, {100'000, 0, 5000});
+  Landing agents_ = Landing::create(directory_.path(), 3, {7, 1, {100'000, 0, 5000}});
 };
 
 TEST_F(LandingTest, TheTrainerWritesWhatTheAgentReads) {
@@ -53,7 +53,7 @@ TEST_F(LandingTest, MoreThanThereIsRoomForIsNotBelieved) {
 
 TEST_F(LandingTest, ANewOneLeavesTheOldOnesMappings) {
   Landing trainers = Landing::attach(duplicate(agents_));
-  const Landing next = Landing::create(directory_.path(), 3, {10});
+  const Landing next = Landing::create(directory_.path(), 3, {8, 0, {10}});
   trainers.begin(0, Version(1, 1));
   trainers.landed(0, 10);
   EXPECT_EQ(next.landed(0, Version(1, 1)), 0u);
@@ -86,8 +86,8 @@ TEST_F(LandingTest, AMalformedFileIsRefused) {
 }
 
 TEST_F(LandingTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
-  EXPECT_THROW(Landing::create(directory_.path(), 4, {std::uint64_t{1} << 50}), Failure);
-  EXPECT_THROW(Landing::create(directory_.path(), 4, std::vector<std::uint64_t>(33, 1)), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, {std::uint64_t{1} << 50}}), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, std::vector<std::uint64_t>(33, 1)}), Failure);
   EXPECT_FALSE(std::filesystem::exists(directory_ / "rank-4.landing.new"));
 }
 
