@@ -15,7 +15,8 @@ Runs the protocol core through simulated crashes, delays, losses, partitions, to
 its invariants after every event. The first form ends with "sim: seeds=N violations=0" and fails on any violation;
 the second replays one seed and shows every event. The third measures what the protocol costs with N nodes, where S ranks
 share each main shard, and ends with
-"sim: nodes=N sharers=S messages_root=.. messages_worker=.. decide_ms=.. memory_mb=.. violations=0". More options: build/release/bin/ckpt_sim --help
+"sim: nodes=N messages_root=.. messages_worker=.. decide_ms=.. memory_mb=.. violations=0".
+More options: build/release/bin/ckpt_sim --help
 TEXT
 }
 

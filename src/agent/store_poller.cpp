@@ -224,13 +224,17 @@ constexpr const char* can_be[] = {"the coordination store can be read", "the coo
                                   "the seats of the job's life can be read and written"};
 
 void StorePoller::note(Access access, const std::string& trouble) {
-  std::string before;
-  {
-    const std::lock_guard lock(mutex_);
-    before = std::exchange(troubles_[access], trouble);
-  }
-  if (before.empty() && !trouble.empty()) log_->error("{}; will try again and again", trouble);
-  if (!before.empty() && trouble.empty()) log_->info("{} again", can_be[access]);
+  if (trouble.empty()) return end_trouble(access, can_be[access]);
+  if (exchange_trouble(access, trouble).empty()) log_->error("{}; will try again and again", trouble);
+}
+
+void StorePoller::end_trouble(Access access, const char* how) {
+  if (!exchange_trouble(access, "").empty()) log_->info("{} again", how);
+}
+
+std::string StorePoller::exchange_trouble(Access access, const std::string& trouble) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(troubles_[access], trouble);
 }
 
 std::string StorePoller::trouble() const {
@@ -283,7 +287,7 @@ void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
   if (!entry) return handlers_.root({});
   if (entry->value != root_.text) {
     root_ = {entry->value, parsed(root_record(entry->value), "root")};
-    note(writing, "");  // somebody could, and it need not be this agent again
+    end_trouble(writing, "another agent writes to the coordination store");  // it need not be this one again
   }
   handlers_.root({entry->revision, root_.record});
 }

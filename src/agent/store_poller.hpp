@@ -81,6 +81,8 @@ class StorePoller {
   void remove_seats(std::vector<std::string> keys);
   void attempt(Access access, const std::function<void()>& body);
   void note(Access access, const std::string& trouble);
+  void end_trouble(Access access, const char* how);
+  std::string exchange_trouble(Access access, const std::string& trouble);
   // Taken apart once: most reads find what was there before.
   template <class Record>
   struct Known {

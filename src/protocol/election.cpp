@@ -5,8 +5,13 @@
 namespace ckpt::protocol {
 
 void Election::on_read(const RootRead& read, TimeMs now) {
-  // Answers may overtake each other. Where nothing newer comes, the record was lost, or is an older one again.
   if (revision_ && read.revision < *revision_) {
+    // A root whose record was lost puts it back. Where it was not, and answers overtook each other, that does nothing.
+    if (is_root() && read.record.epoch <= my_epoch_) {
+      revision_ = read.revision;
+      return;
+    }
+    // Others believe it where nothing newer comes.
     if (!older_since_) older_since_ = now;
     if (now - *older_since_ < config_.lease_ms) return;
   }

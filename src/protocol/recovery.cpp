@@ -299,8 +299,14 @@ std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::s
 std::optional<Disagreement> leave_out_disputed(Pieces& pieces) {
   const auto first = find_disagreement(pieces);
   if (!first) return std::nullopt;
+  const auto is_disputed = [&](std::string_view shard) {
+    const auto holders = pieces.find(shard);
+    return holders != pieces.end() && !agree(holders->second);
+  };
   pieces = pieces_of(pieces, [&](std::string_view shard, const Holder& holder) {
-    return holder.piece->is_parity() || agree(pieces.find(shard)->second);
+    const auto& made_of = holder.piece->recipe.ingredients;
+    if (!holder.piece->is_parity()) return !is_disputed(shard);
+    return std::none_of(made_of.begin(), made_of.end(), [&](const auto& each) { return is_disputed(each.shard); });
   });
   return first;
 }
@@ -313,7 +319,7 @@ std::string explain(const Disagreement& disagreement, Version version) {
 }
 
 std::string explain_stranded(Version version, const std::set<std::string>& shards, const std::vector<NodeId>& missing) {
-  return describe(version) + " was to be restored, but no node that answers has shards " + join(shards) +
+  return describe(version) + " was to be restored, but no node that answers can give shards " + join(shards) +
          " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
 }
 

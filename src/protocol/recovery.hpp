@@ -40,7 +40,7 @@ std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
 // Leaves out the nodes among `outsiders` that contradict any other node, with all that they have of the version; tells
 // one contradiction.
 std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders);
-// Leaves out the shards of which nodes have different bytes; tells one of them.
+// Leaves out the shards of which nodes have different bytes, and parity that was made of them; tells one of them.
 std::optional<Disagreement> leave_out_disputed(Pieces& pieces);
 // For people.
 std::string explain(const Disagreement& disagreement, Version version);

@@ -51,7 +51,7 @@ class Relay {
 };
 
 // Which node is relay of which, as the root sees it. Nodes of a group have numbers of the same remainder, so that
-// groups are equally long whether numbers have gaps or not. `present`: by node.
+// groups are equally long with gaps such as names get, and without. `present`: by node.
 class Groups {
  public:
   Groups() = default;

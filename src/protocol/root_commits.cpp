@@ -26,22 +26,25 @@ bool Root::is_complete(const Pieces& pieces, const Places& places) const {
 }
 
 // Nodes may come back with what the life went on without, and differ from what it restored: they were compared with
-// nobody. So those who took no part in it are left out where they contradict those who did; and what nobody who did
-// has, is ordered from none of them while they do not agree.
+// nobody. So whoever took no part in it is left out where it contradicts a member or a stand-in, and a stand-in where
+// it contradicts a member; and what none of these has is ordered from nobody while the others differ.
 void Root::settle_outsiders() {
   const auto restored = inventory_.find(life_->restored);
   if (restored == inventory_.end()) return;
-  std::set<NodeId> outsiders;
+  std::set<NodeId> others, outsiders;
   for (const Report* report : present_) {
-    if (!seating_.is_member(report->node, report->arena_id) && !stands_in(*report)) outsiders.insert(report->node);
+    const bool has_any = std::any_of(report->pieces.begin(), report->pieces.end(),
+                                     [&](const PieceInfo& piece) { return piece.version == restored->first; });
+    if (!has_any || seating_.is_member(report->node, report->arena_id)) continue;
+    others.insert(report->node);
+    if (!stands_in(*report)) outsiders.insert(report->node);
   }
-  std::optional<Disagreement> found;
-  if (!outsiders.empty()) found = leave_out_contradicting(restored->second, outsiders);
-  if (has_begun()) {
-    const auto disputed = leave_out_disputed(restored->second);
-    if (!found) found = disputed;
-  }
-  if (found) alarm_ = explain(*found, restored->first);
+  const auto tell = [&](const std::optional<Disagreement>& found) {
+    if (found) alarm_ = explain(*found, restored->first);
+  };
+  if (!others.empty()) tell(leave_out_contradicting(restored->second, others));
+  if (!outsiders.empty()) tell(leave_out_contradicting(restored->second, outsiders));
+  if (has_begun()) tell(leave_out_disputed(restored->second));
 }
 
 // What ranks that name one shard captured differently. All of them were compared before it could be committed, so who

@@ -2,6 +2,7 @@
 #include "sim/invariants.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 #include "sim/message_contents.hpp"
 #include "sim/world.hpp"
@@ -73,14 +74,44 @@ bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_m
   });
 }
 
-bool Invariants::is_disputed(Version version, TimeMs calm_for_ms) const {
+// Nodes that took no part in the life, and contradict one that did; stand-ins, where they contradict a member.
+std::set<NodeId> Invariants::contradicting(const Whole& whole, const LifeRecord& life) const {
+  const auto seating = world_.store.seating(life.seats);
+  const auto distance = [&](NodeId node) {
+    const Member who{node, world_.machines.at(node).arena.id};
+    if (seating.is_member(who.node, who.arena_id)) return 0;
+    return std::any_of(life.stand_ins.begin(), life.stand_ins.end(), [&](const auto& each) { return each.by == who; })
+               ? 1
+               : 2;
+  };
+  std::map<std::string, std::set<std::tuple<int, NodeId, std::uint64_t>>> claims;  // by captured shard, members first
+  for (const auto& [name, nodes] : whole) {
+    for (const auto& [node, slot] : nodes) {
+      if (!slot->header.is_parity()) claims[name].insert({distance(node), node, slot->header.root_digest});
+      for (const auto& made_of : slot->header.recipe.ingredients)
+        claims[made_of.shard].insert({distance(node), node, made_of.root_digest});
+    }
+  }
+  std::set<NodeId> found;
+  for (const auto& [shard, said] : claims) {
+    for (const auto& [near, who, digest] : said) {
+      for (const auto& [far, other, other_digest] : said)
+        if (near < far && digest != other_digest) found.insert(other);
+    }
+  }
+  return found;
+}
+
+bool Invariants::is_disputed(Version version, const LifeRecord& life, TimeMs calm_for_ms) const {
+  const auto left_out = contradicting(whole_pieces(version, 0), life);
   const Whole whole = whole_pieces(version, calm_for_ms);
   const auto shards = world_.settings.shards();
   return std::any_of(shards.begin(), shards.end(), [&](const std::string& shard) {
     const auto found = whole.find(shard);
     if (found == whole.end()) return false;
     std::set<std::uint64_t> digests;
-    for (const auto& [node, slot] : found->second) digests.insert(slot->header.root_digest);
+    for (const auto& [node, slot] : found->second)
+      if (!left_out.contains(node)) digests.insert(slot->header.root_digest);
     return digests.size() > 1;
   });
 }
@@ -163,7 +194,8 @@ void Invariants::committed(const Machine& machine, Version version) {
   // What its own life commits, all ranks have captured, and all were compared. What another one goes on from it may
   // have been before that: then whoever captured something else may be lost, and nothing left tells.
   const bool root_knows = world_.is_calm(machine, known_after_ms);
-  if (is_restored ? root_knows && is_disputed(version, known_after_ms) : history_.ranks_disagree(version)) {
+  if (is_restored ? root_knows && is_disputed(version, world_.store.life().record, known_after_ms)
+                  : history_.ranks_disagree(version)) {
     throw Violation{"I1", text("node ", machine.id, " commits ", describe(version),
                                " although ranks that share a shard captured different bytes")};
   }
@@ -430,7 +462,7 @@ void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeR
   if (gives_state && !was_whole && !is_stored && !is_there(version, 0)) {
     throw Violation{"I1", what + ", a version of which some shard was never whole"};
   }
-  if (root_knows && gives_state && is_disputed(version, known_after_ms)) {
+  if (root_knows && gives_state && is_disputed(version, before, known_after_ms)) {
     throw Violation{"I1",
                     text(what, " although ranks that share a shard captured different bytes, and both are there")};
   }

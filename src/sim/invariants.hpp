@@ -88,8 +88,9 @@ class Invariants {
   std::size_t copies_wanted(std::uint64_t incarnation) const;
   // Every shard of the version is whole on at least so many nodes now; only nodes calm for so long count.
   bool is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const;
-  // Nodes calm for so long have different bytes of a shard at the version.
-  bool is_disputed(Version version, TimeMs calm_for_ms) const;
+  // Nodes calm for so long have different bytes of a shard at the version; without those that took no part in the life
+  // and contradict one that did.
+  bool is_disputed(Version version, const protocol::LifeRecord& life, TimeMs calm_for_ms) const;
   // Whether lives of such a number of nodes keep parity.
   bool wants_parity(std::uint64_t incarnation) const;
   // Every shard of the version is whole on such a node, or in a group that has lost no more members than it may.
@@ -102,6 +103,7 @@ class Invariants {
  private:
   using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, and where
   Whole whole_pieces(Version version, TimeMs calm_for_ms) const;
+  std::set<protocol::NodeId> contradicting(const Whole& whole, const protocol::LifeRecord& life) const;
   static bool is_same(const protocol::Decision& told, const protocol::Decision& decided);
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, Version version);

@@ -109,6 +109,11 @@ class Cluster {
     feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank)});
     drain();
   }
+  void lose_life_record() {
+    lost_incarnation_ = incarnation();
+    life_ = {};
+    life_revision_ = 0;
+  }
   // Of the coordination store, the record of who is root alone.
   void lose_root_record() {
     root_ = {};
@@ -194,7 +199,7 @@ class Cluster {
   }
 
   NodeStatus status(NodeId node) const { return nodes_.at(node)->status(); }
-  std::uint64_t incarnation() const { return life_.incarnation; }
+  std::uint64_t incarnation() const { return std::max(life_.incarnation, lost_incarnation_); }
   const LifeRecord& life() const { return life_; }
   std::optional<NodeId> root() const {
     for (const auto& [node, core] : nodes_) {
@@ -436,6 +441,7 @@ class Cluster {
   RootRecord root_;
   std::uint64_t life_revision_ = 0;
   LifeRecord life_;
+  std::uint64_t lost_incarnation_ = 0;  // of a record that was lost
 };
 
 }  // namespace ckpt::protocol

@@ -251,22 +251,43 @@ TEST(Job, IsLedAgainWhereTheRootsRecordIsLostWithAllMemory) {
   EXPECT_EQ(cluster.ready.size(), 2u);
 }
 
-TEST(Job, IsLedAgainWhereTheRootsRecordIsLostWhileAllAgentsRun) {
-  Cluster cluster(2, 2);
-  cluster.start_life(own_node);
-  cluster.begin_training();
-  cluster.lose_root_record();
-  cluster.advance(10'000);
-  ASSERT_TRUE(cluster.root());
-  cluster.snapshot_all(5);
-  cluster.advance(1000);
-  EXPECT_EQ(cluster.commits.at(0).iteration(), 5);
-  // Whoever the others would follow if this one was gone.
-  cluster.change_root();
-  cluster.advance(1000);
-  cluster.snapshot_all(6);
-  cluster.advance(1000);
-  EXPECT_EQ(cluster.commits.at(0).iteration(), 6);
+TEST(Job, IsLedByTheSameRootWhereRecordsAreLostWhileAllAgentsRun) {
+  for (const bool all_are : {false, true}) {
+    Cluster cluster(2, 2);
+    cluster.start_life(own_node);
+    cluster.begin_training();
+    const NodeId root = *cluster.root();
+    const std::uint64_t epoch = cluster.status(root).epoch;
+    if (all_are) cluster.lose_life_record();
+    cluster.lose_root_record();
+    for (std::int64_t iteration = 1; iteration < 20; ++iteration) {
+      cluster.snapshot_all(iteration);
+      cluster.advance(1000);
+      ASSERT_EQ(cluster.commits.at(0).iteration(), iteration);
+    }
+    EXPECT_EQ(cluster.root(), root);
+    EXPECT_EQ(cluster.status(1 - root).epoch, epoch);
+  }
+}
+
+// Those that are left know its revision, and see only older ones.
+TEST(Job, IsLedAgainWhereTheRootIsLostTogetherWithItsRecord) {
+  for (const bool is_back_first : {false, true}) {
+    Cluster cluster(3, 3);
+    cluster.start_life(own_node);
+    cluster.begin_training();
+    cluster.advance(5000);
+    const NodeId former = *cluster.root();
+    cluster.lose_root_record();
+    cluster.lose(former);
+    if (is_back_first) cluster.boot(former);
+    cluster.advance(10'000);
+    ASSERT_TRUE(cluster.root());
+    EXPECT_EQ(cluster.status(*cluster.root()).nodes_present.size(), is_back_first ? 3u : 2u);
+    cluster.change_root();
+    cluster.advance(5000);
+    EXPECT_TRUE(cluster.root());
+  }
 }
 
 TEST(Job, ARootThatReachesOnlyTheStoreIsReplaced) {

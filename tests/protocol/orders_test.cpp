@@ -186,6 +186,50 @@ TEST_F(ReturnedNodes, AreNoSourceWhileTheyDiffer) {
   EXPECT_TRUE(directive->alarm.find("silent data corruption") != std::string::npos) << directive->alarm;
 }
 
+TEST_F(ReturnedNodes, AreBelievedLessThanMembersWhereTheyStandIn) {
+  life_.stand_ins = {{9, {0, 100}}};
+  lead(Verdict::restore);
+  hear(0, {0, 1}, other);
+  hear(1, {0, 1});
+  hear(2, {1});
+  const auto directive = told(2);
+  ASSERT_TRUE(directive);
+  EXPECT_EQ(ordered(*directive), pieces_of(0));
+}
+
+TEST_F(ReturnedNodes, AreNoSourceOfParityOfWhatTheyHaveDifferently) {
+  PieceInfo first = piece_of("a", restored, 2), second = first, parity = piece_of("p", restored, 2);
+  PieceInfo of_another = piece_of("q", restored, 2);
+  second.root_digest ^= other;
+  parity.recipe = {1, 0, {{"a", 1, 1, first.root_digest}, {"b", 1, 1, 7}}};
+  of_another.recipe = {1, 0, {{"b", 1, 1, 7}, {"c", 1, 1, 8}}};
+  Pieces pieces;
+  pieces["a"].push_back({0, &first});
+  pieces["a"].push_back({3, &second});
+  pieces["p"].push_back({0, &parity});
+  pieces["q"].push_back({0, &of_another});
+  const auto disputed = leave_out_disputed(pieces);
+  ASSERT_TRUE(disputed);
+  EXPECT_EQ(disputed->shard, "a");
+  EXPECT_FALSE(pieces.contains("a"));
+  EXPECT_FALSE(pieces.contains("p"));
+  EXPECT_TRUE(pieces.contains("q"));
+}
+
+// Nothing else that it has counts either: what it has may be of another capture as a whole.
+TEST_F(ReturnedNodes, AreLeftOutWithTheirParityThatContradictsAMember) {
+  PieceInfo own = piece_of("a", restored, 2), parity = piece_of("p", restored, 2), more = piece_of("c", restored, 2);
+  parity.recipe = {1, 0, {{"a", 1, 1, own.root_digest ^ other}, {"b", 1, 1, 7}}};
+  Pieces pieces;
+  pieces["c"].push_back({0, &more});
+  pieces["p"].push_back({0, &parity});
+  pieces["a"].push_back({1, &own});
+  ASSERT_TRUE(leave_out_contradicting(pieces, {0}));
+  EXPECT_FALSE(pieces.contains("p"));
+  EXPECT_FALSE(pieces.contains("c"));
+  EXPECT_TRUE(pieces.contains("a"));
+}
+
 TEST_F(ReturnedNodes, DoNotKeepTheVersionFromBeingACommit) {
   lead(Verdict::restore);
   hear(0, {0, 1}, other);
