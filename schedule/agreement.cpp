@@ -24,16 +24,17 @@ void Agreement::offer(std::uint64_t version, std::uint64_t length_bytes) {
   settle();
 }
 
-void Agreement::promise(std::uint64_t steps) {
+void Agreement::promise(std::uint64_t version, std::uint64_t steps) {
   State& own = states_[member_];
-  if (own.version == 0) return;
+  if (own.version != version || version == 0) return;
   own.promised = std::max(own.promised, steps);
   settle();
 }
 
-void Agreement::ended(std::uint64_t steps, std::uint64_t of) {
-  ended_ = steps;
-  is_over_ = steps == of;
+void Agreement::ended(std::uint64_t version, std::uint64_t steps, std::uint64_t of) {
+  if (own().version != version) return;
+  ended_ = std::max(ended_, steps);
+  is_over_ = ended_ == of;
   settle();
 }
 

@@ -42,10 +42,10 @@ class Agreement {
 
   // Captured here, and newer than own().version. It is the one to exchange as soon as may_go_on().
   void offer(std::uint64_t version, std::uint64_t length_bytes);
-  // At least that many steps of own().version, or of none.
-  void promise(std::uint64_t steps);
-  // That many steps of own().version have ended, of all that there are in its exchange.
-  void ended(std::uint64_t steps, std::uint64_t of);
+  // At least that many steps of own().version; of another one what is said comes late, and nothing is promised.
+  void promise(std::uint64_t version, std::uint64_t steps);
+  // Likewise: so many steps have ended, of all that there are in its exchange.
+  void ended(std::uint64_t version, std::uint64_t steps, std::uint64_t of);
   void give_up() { states_[member_].has_given_up = true; }
 
   // What is exchanged now: the members' lengths of own().version. Nothing while not all have it.

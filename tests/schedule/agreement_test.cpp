@@ -69,7 +69,7 @@ class World {
         if (below(4) == 0) member.agreement.offer(member.offered += 1 + below(2), 1);
         break;
       case 1:
-        member.agreement.promise(below(steps + 2));
+        member.agreement.promise(member.agreement.own().version, below(steps + 2));
         break;
       case 2: {
         const auto to = static_cast<std::uint32_t>(below(members_.size()));
@@ -115,7 +115,8 @@ class World {
     const auto found = issued_.find(member.version);
     if (found == issued_.end()) return false;
     if (*std::min_element(found->second.begin(), found->second.end()) <= member.ended) return false;
-    member.agreement.ended(++member.ended, steps);
+    member.agreement.ended(member.version, ++member.ended, steps);
+    if (below(4) == 0) member.agreement.ended(member.version, member.ended, steps);  // said late
     return true;
   }
 
@@ -146,7 +147,7 @@ TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
 TEST(Agreement, NothingIsExchangedBeforeAllHaveTheVersion) {
   Agreement one(3, 0);
   one.offer(7, 100);
-  one.promise(4);
+  one.promise(7, 4);
   one.hear(1, {7, 50, 4, false});
   one.hear(2, {6, 50, 4, false});
   EXPECT_EQ(one.lengths_bytes(), std::nullopt);
@@ -159,14 +160,14 @@ TEST(Agreement, NothingIsExchangedBeforeAllHaveTheVersion) {
 TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
   Agreement one(2, 0);
   one.offer(7, 100);
-  one.promise(2);
+  one.promise(7, 2);
   one.offer(8, 100);
   EXPECT_EQ(one.own().version, 7u);
   one.hear(1, {7, 50, 3, false});
   EXPECT_EQ(one.allowed(), 2u);
-  one.ended(1, 9);
+  one.ended(7, 1, 9);
   EXPECT_EQ(one.own().version, 7u);
-  one.ended(2, 9);
+  one.ended(7, 2, 9);
   EXPECT_EQ(one.own().version, 8u);
   EXPECT_EQ(one.allowed(), 0u);
 }
@@ -175,20 +176,37 @@ TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
 TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
   Agreement one(2, 0);
   one.offer(7, 100);
-  one.promise(5);
+  one.promise(7, 5);
   one.hear(1, {7, 50, 3, false});
   one.offer(8, 100);
   one.hear(1, {8, 50, 0, false});
   EXPECT_EQ(one.own().version, 7u);
   EXPECT_EQ(one.allowed(), 3u);
-  one.ended(3, 9);
+  one.ended(7, 3, 9);
   EXPECT_EQ(one.own().version, 8u);
+}
+
+TEST(Agreement, WhatIsSaidLateOfAnotherVersionIsIgnored) {
+  Agreement one(2, 0);
+  one.offer(7, 100);
+  one.promise(7, 3);
+  one.hear(1, {7, 50, 3, false});
+  one.offer(8, 100);
+  one.ended(7, 3, 9);
+  ASSERT_EQ(one.own().version, 8u);
+  one.promise(7, 5);
+  EXPECT_EQ(one.own().promised, 0u);
+  one.promise(8, 3);
+  one.hear(1, {8, 50, 3, false});
+  one.offer(9, 100);
+  one.ended(7, 3, 9);
+  EXPECT_EQ(one.own().version, 8u) << "nothing of it was issued";
 }
 
 TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
   Agreement one(2, 0);
   one.offer(7, 100);
-  one.promise(2);
+  one.promise(7, 2);
   one.offer(8, 100);
   one.offer(9, 100);
   one.hear(1, {9, 50, 0, false});
@@ -198,7 +216,7 @@ TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
 TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
   Agreement one(2, 0);
   one.offer(8, 100);
-  one.promise(5);
+  one.promise(8, 5);
   one.hear(1, {8, 50, 3, false});
   one.hear(1, {8, 50, 1, false});
   one.hear(1, {7, 60, 9, false});
@@ -209,16 +227,16 @@ TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
 TEST(Agreement, WhoGivesUpEndsItForAll) {
   Agreement one(2, 0), other(2, 1);
   one.offer(8, 100);
-  one.promise(5);
+  one.promise(8, 5);
   other.offer(8, 100);
   other.give_up();
-  other.promise(5);
+  other.promise(8, 5);
   one.hear(1, other.own());
   EXPECT_TRUE(one.has_given_up());
   EXPECT_EQ(one.allowed(), 0u);
   one.hear(1, {8, 100, 5, false});  // overtaken
   EXPECT_EQ(one.allowed(), 0u);
-  other.ended(0, 0);
+  other.ended(8, 0, 0);
   other.offer(9, 100);
   EXPECT_TRUE(other.own().has_given_up);
 }
