@@ -22,6 +22,26 @@ std::uint64_t landing_pages(std::uint64_t size_bytes) {
 
 LandingHeader& landing_header(const Mapping& mapping) { return *reinterpret_cast<LandingHeader*>(mapping.data()); }
 
+// A file that is being made; gone again unless it gets its name.
+class Draft {
+ public:
+  explicit Draft(std::string path) : path_(std::move(path)) { ::unlink(path_.c_str()); }
+  ~Draft() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  const std::string& path() const { return path_; }
+  void rename(const std::string& path) {
+    if (::rename(path_.c_str(), path.c_str()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + path);
+    path_.clear();
+  }
+
+ private:
+  std::string path_;
+};
+
 [[noreturn]] void refuse_file() { throw Failure(CKPT_ERR_CORRUPT, "a rank's landing file is malformed"); }
 
 std::string landing_path(const std::string& directory, std::uint32_t rank) {
@@ -54,17 +74,16 @@ Landing Landing::create(const std::string& directory, std::uint32_t rank, Group 
   if (group.member >= capacities_bytes.size())
     throw Failure(CKPT_ERR_INVALID, "a path group of " + std::to_string(capacities_bytes.size()) +
                                         " members has no member " + std::to_string(group.member));
-  const std::string path = landing_path(directory, rank), draft = path + ".new";
-  ::unlink(draft.c_str());
-  UniqueFd fd(::open(draft.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft);
+  const std::string path = landing_path(directory, rank);
+  Draft draft(path + ".new");
+  UniqueFd fd(::open(draft.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft.path());
   const std::uint64_t size_bytes = file_bytes(capacities_bytes);
   if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size_bytes)); error != 0) {
-    ::unlink(draft.c_str());
     errno = error;
-    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for " + draft);
+    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for " + draft.path());
   }
-  Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, draft);
+  Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, draft.path());
   LandingHeader& header = landing_header(mapping);
   header.format = format_version;
   header.places = static_cast<std::uint32_t>(capacities_bytes.size());
@@ -72,7 +91,7 @@ Landing Landing::create(const std::string& directory, std::uint32_t rank, Group 
   header.incarnation = group.incarnation;
   header.member = group.member;
   header.magic = landing_magic;
-  if (::rename(draft.c_str(), path.c_str()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + path);
+  draft.rename(path);
   return Landing(std::move(fd), std::move(mapping), group);
 }
 

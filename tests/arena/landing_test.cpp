@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "arena/format.hpp"
 #include "base/error.hpp"
 #include "temp_arena.hpp"
@@ -83,6 +85,12 @@ TEST_F(LandingTest, AMalformedFileIsRefused) {
   EXPECT_FALSE(is_refused(0, landing_magic));
   ASSERT_EQ(::ftruncate(agents_.fd(), 100), 0);
   EXPECT_THROW(Landing::attach(duplicate(agents_)), Failure);
+}
+
+TEST_F(LandingTest, OneThatDoesNotGetItsNameLeavesNothing) {
+  std::filesystem::create_directories(directory_.path() + "/rank-4.landing/in-the-way");
+  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, {10}}), Failure);
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() + "/rank-4.landing.new"));
 }
 
 TEST_F(LandingTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
