@@ -99,6 +99,7 @@ void LandedFetch::begin(const std::optional<std::vector<std::byte>>& encoded) {
   {
     const std::lock_guard lock(mutex_);
     stage_ = Stage::taking;
+    deadline_ = Deadline::in_ms(order_.timeout_ms);
     landing_deadline_ = Deadline::in_ms(order_.landing_timeout_ms);
   }
   look();
@@ -111,8 +112,9 @@ void LandedFetch::look() {
     const std::lock_guard lock(mutex_);
     if (stage_ != Stage::taking || is_busy_) return;
     first = taken_;
-    last = is_cancelled_ ? first : leaves_landed();
-    if (first == last && first != manifest_.leaves.size() && !is_cancelled_ && !landing_deadline_.passed()) return;
+    const bool takes_no_more = is_cancelled_ || deadline_.passed();
+    last = takes_no_more ? first : leaves_landed();
+    if (first == last && first != manifest_.leaves.size() && !takes_no_more && !landing_deadline_.passed()) return;
     if (first == last) stage_ = Stage::fetching;
     is_busy_ = true;
     taken_ = last;

@@ -35,7 +35,7 @@ class LandedFetch : public std::enable_shared_from_this<LandedFetch> {
     protocol::PieceInfo piece;
     protocol::NodeId source = 0;
     bool urgent = false;
-    std::int64_t timeout_ms = 0;          // of the manifest, and of what does not land
+    std::int64_t timeout_ms = 0;          // of the manifest, of all that lands, and of what does not, each
     std::int64_t landing_timeout_ms = 0;  // without anything that lands
   };
   // `pool` outlives the object.
@@ -75,10 +75,11 @@ class LandedFetch : public std::enable_shared_from_this<LandedFetch> {
   enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
   bool is_busy_ = false;  // leaves are being taken
   bool is_cancelled_ = false;
-  std::size_t taken_ = 0;                    // leaves, good or not
-  std::size_t first_bad_ = 0, end_bad_ = 0;  // all that are not are in this range
-  std::uint64_t landed_bytes_ = 0;           // of the good ones
-  Deadline landing_deadline_ = Deadline::in_ms(0);
+  std::size_t taken_ = 0;                           // leaves, good or not
+  std::size_t first_bad_ = 0, end_bad_ = 0;         // all that are not are in this range
+  std::uint64_t landed_bytes_ = 0;                  // of the good ones
+  Deadline deadline_ = Deadline::in_ms(0);          // of all that lands
+  Deadline landing_deadline_ = Deadline::in_ms(0);  // of what lands next
 };
 
 }  // namespace ckpt::agent

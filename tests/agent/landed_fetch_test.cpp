@@ -35,10 +35,10 @@ class LandedFetchTest : public ::testing::Test {
     std::copy_n(piece_.data.begin(), size_bytes, trainers_.bytes(1).data());
     trainers_.landed(1, size_bytes);
   }
-  void start(std::int64_t landing_timeout_ms) {
+  void start(std::int64_t landing_timeout_ms, std::int64_t timeout_ms = 30'000) {
     fetch_ = std::make_shared<LandedFetch>(
-        ours_, 0, LandedFetch::Order{piece_info(piece_.manifest), owner, false, 30'000, landing_timeout_ms}, landing_,
-        1, pool_, port_, [this](LandedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
+        ours_, 0, LandedFetch::Order{piece_info(piece_.manifest), owner, false, timeout_ms, landing_timeout_ms},
+        landing_, 1, pool_, port_, [this](LandedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
     fetch_->start();
   }
   LandedFetch::Outcome fetch(std::int64_t landing_timeout_ms = 30'000) {
@@ -100,6 +100,14 @@ TEST_F(LandedFetchTest, WhatDoesNotLandInTimeComesFromTheNode) {
   land(7 * leaf + 100);
   expect_whole(fetch(0), 7 * leaf);
   EXPECT_EQ(network_.bytes_sent(), length_bytes - 7 * leaf);
+}
+
+// However much lands, and however often.
+TEST_F(LandedFetchTest, AfterItsTimeNothingIsWaitedForNorTaken) {
+  land(7 * leaf);
+  start(30'000, 0);
+  expect_whole(outcomes_.take(), 0);
+  EXPECT_EQ(network_.bytes_sent(), length_bytes);
 }
 
 TEST_F(LandedFetchTest, WhereNothingLandsAllComesFromTheNode) {
