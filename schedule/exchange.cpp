@@ -29,23 +29,22 @@ ExchangePlan::ExchangePlan(const ExchangeRequest& request)
   steps_ = longest_bytes / chunk_bytes_ + (longest_bytes % chunk_bytes_ == 0 ? 0 : 1);
 }
 
-void ExchangePlan::add(std::vector<ExchangeTransfer>& transfers, bool is_send, std::uint32_t peer, std::uint32_t sender,
-                       std::uint64_t number) const {
+ExchangeTransfer ExchangePlan::transfer(bool is_send, std::uint32_t peer, std::uint32_t sender,
+                                        std::uint64_t number) const {
   const std::uint64_t length_bytes = lengths_bytes_[sender];
-  if (number > length_bytes / chunk_bytes_) return;  // also where the product below would overflow
-  const std::uint64_t first_byte = number * chunk_bytes_;
-  const std::uint64_t size_bytes = std::min(chunk_bytes_, length_bytes - first_byte);
-  if (size_bytes != 0) transfers.push_back({is_send, peer, first_byte, size_bytes});
+  const std::uint64_t first_byte = std::min(number * chunk_bytes_, length_bytes);
+  return {is_send, peer, first_byte, std::min(chunk_bytes_, length_bytes - first_byte)};
 }
 
 // Neighbours first, each in its own turn, so that not all of them send to the same one first.
 std::vector<ExchangeTransfer> ExchangePlan::step(std::uint32_t member, std::uint64_t number) const {
   const std::uint32_t count = members(), first = count == 1 ? 0 : 1;
   std::vector<ExchangeTransfer> transfers;
+  if (number >= steps_) return transfers;  // the product of number and chunk may overflow there
   for (std::uint32_t distance = first; distance < count; ++distance) {
     const std::uint32_t next = (member + distance) % count, previous = (member + count - distance) % count;
-    add(transfers, true, next, member, number);
-    add(transfers, false, previous, previous, number);
+    transfers.push_back(transfer(true, next, member, number));
+    transfers.push_back(transfer(false, previous, previous, number));
   }
   return transfers;
 }

@@ -3,9 +3,11 @@
 // and receives meet without a word between the members. Pure.
 //
 // Exchanges go in steps. In step k each member sends the k-th chunk of its piece to every other member and receives the
-// k-th chunks of theirs, all at once: no member waits for one that waits for it.
+// k-th chunks of theirs, all at once: no member waits for one that waits for it. Whose piece has ended sends a byte
+// that means nothing: so a step ends on no member before all have issued it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -22,7 +24,8 @@ struct ExchangeTransfer {
   bool is_send = false;
   std::uint32_t peer = 0;
   std::uint64_t first_byte = 0;  // of the sender's piece
-  std::uint64_t size_bytes = 0;
+  std::uint64_t size_bytes = 0;  // 0: the piece has ended
+  std::uint64_t crossing_bytes() const { return std::max<std::uint64_t>(size_bytes, 1); }
   bool operator==(const ExchangeTransfer&) const = default;
 };
 
@@ -40,12 +43,12 @@ class ExchangePlan {
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   // Chunks that a member has in a step: its own, and those it receives.
   std::uint32_t places() const { return members() == 1 ? 2 : members(); }
-  // What a member issues in a step. One that is alone sends to itself: that shows what the way can do.
+  // What a member issues in a step, both ways for every other one. One that is alone sends to itself: that shows what
+  // the way can do.
   std::vector<ExchangeTransfer> step(std::uint32_t member, std::uint64_t number) const;
 
  private:
-  void add(std::vector<ExchangeTransfer>& transfers, bool is_send, std::uint32_t peer, std::uint32_t sender,
-           std::uint64_t number) const;
+  ExchangeTransfer transfer(bool is_send, std::uint32_t peer, std::uint32_t sender, std::uint64_t number) const;
 
   std::vector<std::uint64_t> lengths_bytes_;
   std::uint32_t buffers_;

@@ -1,5 +1,6 @@
 #include "device/cuda_carrier.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -22,6 +23,7 @@ bool CudaPath::Carrier::begin(Exchange exchange) {
   busy_ = true;
   number_ = exchange.number;
   allowed_ = 0;
+  finishes_ = false;
   next_ = std::move(exchange);
   changed_.notify_all();
   return true;
@@ -30,7 +32,23 @@ bool CudaPath::Carrier::begin(Exchange exchange) {
 void CudaPath::Carrier::allow(std::uint64_t number, std::uint64_t steps) {
   const Lock lock(mutex_);
   if (number != number_) return;
-  allowed_ = steps;
+  allowed_ = std::max(allowed_, steps);  // what was allowed is under way
+  changed_.notify_all();
+}
+
+void CudaPath::Carrier::finish(std::uint64_t number) {
+  const Lock lock(mutex_);
+  if (number != number_) return;
+  finishes_ = true;
+  changed_.notify_all();
+}
+
+void CudaPath::Carrier::give_up(const std::string& why) {
+  const Lock lock(mutex_);
+  if (stop_ || !works_) return;
+  stop_ = true;
+  works_ = false;
+  why_ = why;
   changed_.notify_all();
 }
 
@@ -95,18 +113,24 @@ void CudaPath::Carrier::carry_all() {
 }
 
 // Whether there is something to look after; else that is waited for.
-bool CudaPath::Carrier::goes_on() const { return stop_ || allowed_ > exchange_->landed() || exchange_->over(); }
+bool CudaPath::Carrier::goes_on() const {
+  return stop_ || finishes_ || allowed_ > exchange_->landed() || !exchange_->rests() || exchange_->over();
+}
 
 void CudaPath::Carrier::carry(Exchange exchange) {
+  progress_ = std::move(exchange.progress);
   done_ = std::move(exchange.done);
+  told_progress_ = {};
   exchange_->begin(std::move(exchange.plan), std::move(exchange.fill), std::move(exchange.to));
   while (!exchange_->over()) {
     exchange_->advance();
+    tell_progress();
     Lock lock(mutex_);
     changed_.wait_for(lock, exchange_pause, [this] { return stop_; });
     changed_.wait(lock, [this] { return goes_on(); });
     if (stop_) return;
     exchange_->allow(allowed_);
+    if (finishes_) exchange_->finish();
   }
   const std::lock_guard calls(calls_mutex_);
   {
@@ -116,17 +140,25 @@ void CudaPath::Carrier::carry(Exchange exchange) {
   if (!told_) done_();
 }
 
+void CudaPath::Carrier::tell_progress() {
+  const std::pair progress(exchange_->filled(), exchange_->landed());
+  if (progress == std::exchange(told_progress_, progress)) return;
+  const std::lock_guard calls(calls_mutex_);
+  if (!told_) progress_(progress.first, progress.second);
+}
+
 // What was given is forgotten last: it may own memory of the GPU, and freeing that waits for NCCL, too.
 void CudaPath::Carrier::end(const std::shared_ptr<const Context>& context, std::string why) {
   Lock lock(mutex_);
   works_ = false;
-  why_ = std::move(why);
+  if (why_.empty()) why_ = std::move(why);
   const bool holds = holds_;
   const Deadline deadline = end_deadline();
   lock.unlock();
   const auto watching = holds ? watch(context, deadline) : nullptr;
   if (!watching) tell();
   exchange_.reset();
+  progress_ = nullptr;
   done_ = nullptr;
   const std::optional<Exchange> never_begun = std::exchange(next_, std::nullopt);
   if (watching) watching->join(deadline);

@@ -5,6 +5,8 @@
 // nothing but watch tells; all is freed. Each of them may hang, and none is waited for beyond one deadline.
 #pragma once
 
+#include <utility>
+
 #include "device/cuda_path.hpp"
 
 namespace ckpt::device {
@@ -19,6 +21,8 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   // As the path's.
   bool begin(Exchange exchange);
   void allow(std::uint64_t number, std::uint64_t steps);
+  void finish(std::uint64_t number);
+  void give_up(const std::string& why);
   bool works() const;
 
   // Asks the thread to end, and says until when to wait for that.
@@ -32,6 +36,7 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   void carry_all();
   void meet();
   void carry(Exchange exchange);
+  void tell_progress();
   void end(const std::shared_ptr<const Context>& context, std::string why);
   std::unique_ptr<LeavableThread> watch(const std::shared_ptr<const Context>& context, Deadline deadline);
   void let_go();
@@ -42,8 +47,10 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   const Group group_;
   const Settings settings_;
   const Failed failed_;
-  std::unique_ptr<CudaExchange> exchange_;  // the thread's
-  Done done_;                               // likewise
+  std::unique_ptr<CudaExchange> exchange_;                 // the thread's
+  Progress progress_;                                      // likewise
+  Done done_;                                              // likewise
+  std::pair<std::uint64_t, std::uint64_t> told_progress_;  // likewise
 
   std::mutex calls_mutex_;  // held while something that was given is called; taken before mutex_
   bool told_ = false;
@@ -55,7 +62,8 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   bool holds_ = false;  // what was given to begin() may be read and written
   bool works_ = true, stop_ = false;
   std::uint64_t number_ = 0, allowed_ = 0;  // of the exchange that was begun last
-  std::string why_;
+  bool finishes_ = false;                   // likewise
+  std::string why_;                         // it failed, or is to
   std::optional<Deadline> end_deadline_;
 };
 

@@ -55,25 +55,42 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
   plan_ = std::move(plan);
   fill_ = std::move(fill);
   to_ = std::move(to);
-  allowed_ = filled_ = issued_ = crossed_ = landed_ = 0;
+  allowed_ = filling_ = filled_ = issued_ = crossed_ = landed_ = 0;
+  last_ = plan_->steps();
   make_stages();
 }
 
 void CudaExchange::allow(std::uint64_t steps) {
+  const std::uint64_t allowed = std::clamp(steps, allowed_, last_);
+  if (allowed == allowed_) return;
   if (landed_ == allowed_) deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
-  allowed_ = std::clamp(steps, allowed_, this->steps());
+  allowed_ = allowed;
 }
 
+void CudaExchange::finish() {
+  if (last_ == allowed_) return;
+  last_ = allowed_;
+  deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
+}
+
+// What was filled and is never issued has been read by then, too.
+bool CudaExchange::over() const { return landed_ == last_ && filled_ == filling_; }
+
+bool CudaExchange::rests() const { return landed_ == allowed_ && filled_ == filling_ && !may_fill(); }
+
 // Into every stage that is free, allowed or not: the own piece waits in the sub-buffers.
+bool CudaExchange::may_fill() const { return filling_ < std::min(last_, landed_ + plan_->buffers()); }
+
 void CudaExchange::fill() {
-  for (; filled_ < steps() && filled_ < landed_ + plan_->buffers(); ++filled_) {
-    for (const auto& transfer : plan_->step(member_, filled_)) {
-      if (!transfer.is_send) continue;
-      fill_(transfer.first_byte, transfer.size_bytes, place(filled_, transfer), fill_stream_);
-      break;  // the same chunk for all
-    }
-    stage(filled_).filled.record(fill_stream_);
+  while (filled_ < filling_ && stage(filled_).filled.reached()) ++filled_;
+  if (!may_fill()) return;
+  for (const auto& transfer : plan_->step(member_, filling_)) {
+    if (!transfer.is_send || transfer.size_bytes == 0) continue;
+    fill_(transfer.first_byte, transfer.size_bytes, place(filling_, transfer), fill_stream_);
+    break;  // the same chunk for all
   }
+  stage(filling_).filled.record(fill_stream_);
+  ++filling_;
 }
 
 void CudaExchange::issue(std::span<const NcclComm::Transfer> group) {
@@ -83,11 +100,11 @@ void CudaExchange::issue(std::span<const NcclComm::Transfer> group) {
 
 void CudaExchange::issue_step() {
   const bool may_begin = issued_ == crossed_ && issued_ < std::min(filled_, allowed_);
-  if (!may_begin || !stage(issued_).filled.reached() || !comm_->ready()) return;
+  if (!may_begin || !comm_->ready()) return;
   std::vector<NcclComm::Transfer> transfers;
   for (const auto& transfer : plan_->step(member_, issued_))
     transfers.push_back({transfer.is_send ? NcclComm::Transfer::Kind::send : NcclComm::Transfer::Kind::receive,
-                         static_cast<int>(transfer.peer), place(issued_, transfer), transfer.size_bytes});
+                         static_cast<int>(transfer.peer), place(issued_, transfer), transfer.crossing_bytes()});
   issue(transfers);
   ++issued_;
 }
@@ -107,7 +124,7 @@ void CudaExchange::cross() {
 
 void CudaExchange::copy_out() {
   for (const auto& transfer : plan_->step(member_, crossed_))
-    if (!transfer.is_send && to_[transfer.peer] != nullptr)
+    if (!transfer.is_send && transfer.size_bytes != 0 && to_[transfer.peer] != nullptr)
       CKPT_CUDA(cuMemcpyDtoHAsync_v2, to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer),
                 transfer.size_bytes, copy_stream_);
   stage(crossed_).landed.record(copy_stream_);
@@ -126,7 +143,7 @@ void CudaExchange::advance() {
   issue_step();
   if (progress() != before)
     deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
-  else if (landed_ < allowed_ && deadline_.passed())
+  else if ((landed_ < allowed_ || allowed_ == last_) && deadline_.passed())
     throw Failure(CKPT_ERR_TIMEOUT, "a chunk on its way from GPU to GPU got no further for " +
                                         std::to_string(settings_.step_timeout_ms) + " ms");
 }
@@ -134,7 +151,7 @@ void CudaExchange::advance() {
 // NCCL reads and writes sub-buffers alone.
 CudaStillness CudaExchange::give_up() {
   plan_.reset();
-  allowed_ = filled_ = issued_ = crossed_ = landed_ = 0;
+  last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = landed_ = 0;
   return CudaStillness({fill_stream_, copy_stream_});
 }
 

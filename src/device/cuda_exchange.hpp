@@ -11,7 +11,7 @@
 // was allowed is issued whatever happens, and is to be allowed only once all members have said that they do.
 //
 // Used by one thread, the one that issues, with the context current. advance() and what it calls wait for nobody, but
-// where a queue of the driver is full.
+// where a queue of the driver is full. Each advance() calls `fill` once at most.
 #pragma once
 
 #include <cstdint>
@@ -55,12 +55,18 @@ class CudaExchange {
   void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
   // Steps below this number are issued.
   void allow(std::uint64_t steps);
+  // No more steps will be allowed: it is over with those that are.
+  void finish();
   // Goes on as far as that is possible now. Throws Failure where anything went wrong, or a step that was allowed gets
   // no further: after that there is only give_up().
   void advance();
-  // Steps whose chunks are in host memory.
+  // Steps whose own chunks are in the sub-buffers: nothing on the GPU stands before these. And those whose chunks of
+  // the others are in host memory.
+  std::uint64_t filled() const { return filled_; }
   std::uint64_t landed() const { return landed_; }
-  bool over() const { return landed_ == steps(); }
+  bool over() const;
+  // Nothing is left to do before more is allowed.
+  bool rests() const;
 
   // Gives up what is under way; after that there is only the end, of which NCCL is the first part. Once the streams are
   // still nothing reads the own piece or writes to `to` any more.
@@ -72,10 +78,10 @@ class CudaExchange {
     Event filled, crossed, landed;
   };
   Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
-  std::uint64_t steps() const { return plan_ ? plan_->steps() : 0; }
   CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer);
   void greet();
   void make_stages();
+  bool may_fill() const;
   void fill();
   void issue(std::span<const NcclComm::Transfer> group);
   void issue_step();
@@ -83,15 +89,16 @@ class CudaExchange {
   bool has_crossed(const Event& end);
   void copy_out();
   void land();
-  std::uint64_t progress() const { return filled_ + issued_ + crossed_ + landed_; }
+  std::uint64_t progress() const { return filling_ + filled_ + issued_ + crossed_ + landed_; }
 
   const std::uint32_t member_;
   const Settings settings_;
   std::optional<schedule::ExchangePlan> plan_;
   Fill fill_;
   std::vector<std::byte*> to_;
-  // Steps that are past each point; filled_ >= issued_ >= crossed_ >= landed_, and allowed_ >= issued_.
-  std::uint64_t allowed_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, landed_ = 0;
+  std::uint64_t last_ = 0;  // steps that there are to be: of the plan, or those that were allowed before finish()
+  // Steps that are past each point; filling_ >= filled_ >= issued_ >= crossed_ >= landed_, and allowed_ >= issued_.
+  std::uint64_t allowed_ = 0, filling_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, landed_ = 0;
   bool has_greeted_ = false, met_ = false;
   bool on_stream_ = false;                  // the group that was issued last
   Deadline deadline_ = Deadline::in_ms(0);  // of the next progress

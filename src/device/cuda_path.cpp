@@ -22,11 +22,14 @@ CudaPath::CudaPath(int ordinal, const Group& group, const Settings& settings, co
 }
 
 CudaPath::~CudaPath() {
-  if (!thread_->join(carrier_->stop())) carrier_->tell();
+  thread_->join(carrier_->stop());
+  carrier_->tell();  // unless that was done: what is told later might find its listener gone
 }
 
 bool CudaPath::begin(Exchange exchange) { return carrier_->begin(std::move(exchange)); }
 void CudaPath::allow(std::uint64_t number, std::uint64_t steps) { carrier_->allow(number, steps); }
+void CudaPath::finish(std::uint64_t number) { carrier_->finish(number); }
+void CudaPath::give_up(const std::string& why) { carrier_->give_up(why); }
 bool CudaPath::works() const { return carrier_->works(); }
 
 }  // namespace ckpt::device

@@ -31,10 +31,11 @@ class CudaPath {
     std::int64_t end_timeout_ms = 10'000;   // until nothing is left of it, once it fails or is to end
   };
   // On a thread of the path's or in its destructor, once at most. Nothing reads or writes what was given to begin() any
-  // more, unless `is_stuck`: then that memory must stay for good.
+  // more, unless `is_stuck`: then that memory must stay for good, and so must what a `fill` uses that has not come
+  // back.
   //
-  // What is called, this and `done`, neither throws nor blocks, and does not end the path. What it owns, and `fill`,
-  // may go later than the path, on the path's thread.
+  // What is called, this and what comes with an exchange, neither throws nor blocks, and does not end the path. Nothing
+  // is called once this was told or the path has gone. What it owns may go later than the path, on the path's thread.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
   // Throws Failure where there is no thread or no such GPU, or where `environment`, as in environ(7) or null, overrides
@@ -44,21 +45,27 @@ class CudaPath {
   CudaPath(const CudaPath&) = delete;
   CudaPath& operator=(const CudaPath&) = delete;
 
-  // As CudaExchange::begin(); `fill` is called on the path's thread. `done` is called there when all has landed, unless
-  // the path fails; the next exchange may begin in it. False, and nothing is called, where the path has failed or the
-  // exchange before is not over.
+  // As CudaExchange::begin(); `fill` is called on the path's thread. So are `progress`, each time that there is more of
+  // it, and, unless the path fails, `done` when that is all; the next exchange may begin in it. False, and nothing is
+  // called, where the path has failed or the exchange before is not over.
+  using Progress = std::function<void(std::uint64_t filled_steps, std::uint64_t landed_steps)>;
   using Done = std::function<void()>;
   struct Exchange {
     std::uint64_t number;  // the same for all members, and never again
     schedule::ExchangePlan plan;
     CudaExchange::Fill fill;
     std::vector<std::byte*> to;
+    Progress progress;
     Done done;
   };
   bool begin(Exchange exchange);
   // Steps below this one of the exchange of this number. Where that is not the one that was begun last, nothing: what
-  // members have said of another holds for that one alone.
+  // members have said of another holds for that one alone. What was allowed stays so.
   void allow(std::uint64_t number, std::uint64_t steps);
+  // Likewise: no more steps of it will be allowed.
+  void finish(std::uint64_t number);
+  // Fails it, as what went wrong here would: for what is known to end nowhere, which so waits for no deadline.
+  void give_up(const std::string& why);
   // Whether it carries anything, or will once the members have met.
   bool works() const;
 

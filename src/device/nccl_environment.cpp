@@ -21,6 +21,8 @@ constexpr Override overrides[] = {
     {"NCCL_MIN_NCHANNELS", blocks},
     {"NCCL_MIN_P2P_NCHANNELS", blocks},
     {"NCCL_COMM_BLOCKING", "whether calls wait for other ranks"},
+    {"NCCL_LAUNCH_ORDER_IMPLICIT", "in which order communicators run"},
+    {"CUDA_LAUNCH_BLOCKING", "whether launches wait for the GPU"},
     {"NCCL_COMM_ID", "where ranks meet"},
 };
 

@@ -94,6 +94,24 @@ TEST_F(CudaPathTest, ACopyThatDoesNotEndIsToldWhenThePathIsToEnd) {
   EXPECT_TRUE(walker(0).is_stuck());
 }
 
+// What it reads may be gone by then.
+TEST_F(CudaPathTest, NothingIsFilledOnceItHasEnded) {
+  settings_.end_timeout_ms = 50;
+  join(1);
+  std::atomic<bool> is_let{false};
+  std::atomic<int> calls{0};
+  ASSERT_TRUE(walkers_[0]->begin([&](std::uint64_t) {
+    ++calls;
+    while (!is_let) std::this_thread::yield();
+  }));
+  ASSERT_TRUE(eventually([&] { return calls == 1; }));
+  walkers_[0]->leave();
+  EXPECT_TRUE(walker(0).is_stuck()) << "one that has not come back may still read";
+  is_let = true;
+  EXPECT_TRUE(all_gone());
+  EXPECT_EQ(calls, 1);
+}
+
 // Freeing memory waits for it.
 TEST_F(CudaPathTest, EndsInTimeWhereWorkOfTrainingHangs) {
   settings_.end_timeout_ms = 50;

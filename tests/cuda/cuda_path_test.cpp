@@ -49,9 +49,92 @@ TEST_F(CudaPathTest, TakesOneExchangeAtATime) {
 TEST_F(CudaPathOfTwoTest, StepsMayBeAllowedOneByOne) {
   join(2);
   begin_all();
-  for (std::uint64_t steps = 1; steps <= leaves + 3; ++steps) allow_all(steps);
+  for (std::uint64_t steps = 1; steps <= leaves + 3; ++steps) {
+    allow_all(steps);
+    allow_all(steps / 2);  // overtaken
+  }
   ASSERT_TRUE(all_done(1));
   EXPECT_TRUE(walker(1).has(walker(0)));
+}
+
+TEST_F(CudaPathTest, ItTellsHowMuchLiesInSubBuffers) {
+  if (!has_buttons()) GTEST_SKIP();
+  hold_what_is_filled();
+  for (std::uint64_t steps = 1; steps <= buffers; ++steps) {
+    buttons().let(CKPT_DOUBLE_KERNEL, 1);
+    EXPECT_TRUE(eventually([&] { return walker(0).in_sub_buffers() == steps; }));
+  }
+  EXPECT_EQ(walker(0).done(), 1);
+}
+
+TEST_F(CudaPathOfTwoTest, ItTellsHowMuchHasLanded) {
+  join_and_begin(2);
+  for (std::uint64_t steps = 1; steps < walker(0).steps(); steps += 3) {
+    allow_all(steps);
+    ASSERT_TRUE(eventually([&] { return walker(0).landed() == steps && walker(1).landed() == steps; }));
+  }
+  EXPECT_EQ(walker(0).done(), 0);
+  allow_all(UINT64_MAX);
+  ASSERT_TRUE(all_done(1));
+  EXPECT_EQ(walker(0).landed(), walker(0).steps());
+}
+
+TEST_F(CudaPathOfTwoTest, WhatIsFinishedEndsWithTheStepsThatWereAllowed) {
+  join_and_begin(2);
+  for (int round = 1; round <= 2; ++round) {
+    allow_all(4);
+    for (const auto& one : walkers_) one->path().finish(one->number());
+    ASSERT_TRUE(all_done(round));
+    for (const auto& one : walkers_) {
+      EXPECT_EQ(one->landed(), 4u);
+      one->path().finish(one->number());  // what is said late
+      ASSERT_TRUE(one->begin());
+      one->path().finish(one->number() - 1);
+    }
+  }
+  allow_all(UINT64_MAX);
+  ASSERT_TRUE(all_done(3));
+  EXPECT_TRUE(walker(0).has(walker(1)));
+}
+
+TEST_F(CudaPathTest, WhatIsFinishedBeforeAnythingWasAllowedIsOver) {
+  join(1);
+  begin_all();
+  walker(0).path().finish(walker(0).number());
+  ASSERT_TRUE(all_done(1));
+  EXPECT_EQ(walker(0).landed(), 0u);
+}
+
+TEST_F(CudaPathTest, WhatIsFinishedIsNotOverWhileItsPieceIsRead) {
+  settings_.exchange.step_timeout_ms = 50;
+  if (!has_buttons()) GTEST_SKIP();
+  hold_what_is_filled();
+  walker(0).path().finish(walker(0).number());
+  EXPECT_TRUE(eventually([&] { return !walker(0).path().works(); }));
+  EXPECT_EQ(walker(0).done(), 1);
+  buttons().hold(CKPT_DOUBLE_KERNEL, 0);
+  EXPECT_THAT(walker(0).why(), HasSubstr("got no further"));
+}
+
+TEST_F(CudaPathOfTwoTest, WhatIsGivenUpIsToldAndWaitsForNoDeadline) {
+  join_and_begin(2);
+  nccl_buttons().hang(1, 1);
+  allow_all(UINT64_MAX);
+  walker(0).path().give_up("the other one has given up");
+  EXPECT_FALSE(walker(0).path().works());
+  EXPECT_EQ(walker(0).why(), "the other one has given up");
+  EXPECT_FALSE(walker(0).is_stuck());
+  for (const auto& one : walkers_) one->path().give_up("again");
+  for (const auto& one : walkers_) one->leave();
+  EXPECT_EQ(walker(0).failures(), 1);
+  EXPECT_EQ(walker(0).why(), "the other one has given up");
+}
+
+TEST_F(CudaPathTest, WhatIsGivenUpBeforeItsMembersHaveMetIsTold) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  walkers_.push_back(std::make_unique<Walker>(NcclComm::new_id(), 2, 0, settings_));
+  walker(0).path().give_up("the other one will not come");
+  EXPECT_EQ(walker(0).why(), "the other one will not come");
 }
 
 TEST_F(CudaPathTest, WhatIsSaidLateOfAnExchangeReleasesNoneAfterIt) {
@@ -93,8 +176,9 @@ TEST_F(CudaPathTest, AnEnvironmentThatOverridesWhatItAsksNcclForIsRefused) {
   EXPECT_EQ(refusal_of("NCCL_MAX_CTAS=4"),
             "checkpoints cannot go from GPU to GPU: the environment variable NCCL_MAX_CTAS decides how many blocks of "
             "the GPU a communicator takes, for ckptengine's communicator too; unset it");
-  for (const char* const line : {"NCCL_MIN_CTAS=2", "NCCL_MIN_NRINGS=2", "NCCL_MIN_NCHANNELS=2",
-                                 "NCCL_MIN_P2P_NCHANNELS=2", "NCCL_COMM_BLOCKING=1", "NCCL_COMM_ID=host:1"})
+  for (const char* const line :
+       {"NCCL_MIN_CTAS=2", "NCCL_MIN_NRINGS=2", "NCCL_MIN_NCHANNELS=2", "NCCL_MIN_P2P_NCHANNELS=2",
+        "NCCL_COMM_BLOCKING=1", "NCCL_COMM_ID=host:1", "NCCL_LAUNCH_ORDER_IMPLICIT=1", "CUDA_LAUNCH_BLOCKING=1"})
     EXPECT_THAT(refusal_of(line), HasSubstr(std::string(line, std::strchr(line, '='))));
   for (const char* const line : {"NCCL_MAX_CTAS=", "NCCL_COMM_ID", "NCCL_MAX_CTAS_OF_OTHERS=1", ""})
     EXPECT_EQ(refusal_of(line), "");

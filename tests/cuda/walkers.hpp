@@ -59,7 +59,14 @@ class Walker {
       pack(first_byte, size_bytes, at, stream);
       ++filled_;
     };
-    const bool has_begun = path_->begin({number_ + 1, plan, fill, std::move(to), [this] { ++done_; }});
+    in_sub_buffers_ = landed_ = 0;
+    const bool has_begun = path_->begin({number_ + 1, plan, fill, std::move(to),
+                                         [this](std::uint64_t filled, std::uint64_t landed) {
+                                           in_sub_buffers_ = filled;
+                                           landed_ = landed;
+                                         },
+                                         [this] { ++done_; }});
+    steps_ = plan.steps();
     if (has_begun) ++number_;
     return has_begun;
   }
@@ -69,6 +76,10 @@ class Walker {
   }
   int filled() const { return filled_; }
   int done() const { return done_; }
+  // Of the exchange that was begun last: steps that there are, and what it has told.
+  std::uint64_t steps() const { return steps_; }
+  std::uint64_t in_sub_buffers() const { return in_sub_buffers_; }
+  std::uint64_t landed() const { return landed_; }
   int failures() const {
     const std::lock_guard lock(mutex_);
     return failures_;
@@ -92,8 +103,9 @@ class Walker {
   const std::uint32_t member_, members_;
   const CudaPath::Settings settings_;
   std::vector<std::unique_ptr<PinnedMemory>> slots_;
-  std::uint64_t number_ = 0;
+  std::uint64_t number_ = 0, steps_ = 0;
   std::atomic<int> filled_{0}, done_{0};
+  std::atomic<std::uint64_t> in_sub_buffers_{0}, landed_{0};
   mutable std::mutex mutex_;
   std::string why_;
   bool is_stuck_ = false;
@@ -142,6 +154,17 @@ class CudaPathTest : public NcclTest {
     ASSERT_TRUE(eventually([&] {
       return std::all_of(walkers_.begin(), walkers_.end(), [](const auto& one) { return one->filled() != 0; });
     }));
+  }
+  // The second exchange of one that is alone, of which everything is enqueued that may be, and nothing is filled.
+  void hold_what_is_filled() {
+    join(1);
+    begin_all();
+    allow_all(UINT64_MAX);
+    ASSERT_TRUE(all_done(1));
+    const int filled = walker(0).filled();
+    buttons().hold(CKPT_DOUBLE_KERNEL, 1);
+    begin_all();
+    ASSERT_TRUE(eventually([&] { return walker(0).filled() == filled + static_cast<int>(buffers); }));
   }
   // The GPU holds a copy, NCCL a step after it, and NCCL says that something is wrong.
   void fail_with_a_copy_under_way() {
