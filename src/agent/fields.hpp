@@ -56,6 +56,7 @@ void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
   v.field("attempted", rank.attempted);
   v.field("capturing", rank.capturing);
   v.field("resume_at", rank.resume_at);
+  v.field("wants_path", rank.wants_path);
 }
 
 void visit_fields(auto& v, Is<protocol::Written> auto& written) {
@@ -119,10 +120,23 @@ void visit_fields(auto& v, Is<protocol::Refusal> auto& refusal) {
   v.field("text", refusal.text);
 }
 
+void visit_fields(auto& v, Is<protocol::PathMember> auto& member) {
+  v.field("node", member.node);
+  v.field("rank", member.rank);
+  v.shard("shard", member.shard);
+}
+
+void visit_fields(auto& v, Is<protocol::PathGroup> auto& group) {
+  v.field("members", group.members);
+  v.field("member", group.member);
+  v.field("refusal", group.refusal);
+}
+
 void visit_fields(auto& v, Is<protocol::Admission> auto& admission) {
   v.field("rank", admission.rank);
   v.field("instance", admission.instance);
   v.field("share", admission.share);
+  v.field("path", admission.path);
 }
 
 void visit_fields(auto& v, Is<protocol::Making::Source> auto& source) {
@@ -210,6 +224,7 @@ void visit_fields(auto& v, Is<protocol::Seat> auto& seat) {
   v.shard("main_shard", seat.main_shard);
   v.shard("private_shard", seat.private_shard);
   v.field("restored_parts", seat.restored_parts);
+  v.field("wants_path", seat.wants_path);
 }
 
 void visit_fields(auto& v, Is<protocol::SeatsRecord> auto& record) { v.field("seats", record.seats); }

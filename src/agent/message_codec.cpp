@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 6;
+constexpr std::uint8_t format = 7;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
@@ -115,6 +115,12 @@ class BinaryReader {
   void field(const char*, protocol::Share& share) {
     visit_fields(*this, share);
     good_ = good_ && is_valid(share);
+  }
+  void field(const char*, protocol::PathGroup& group) {
+    visit_fields(*this, group);
+    const std::size_t members = group.members.size();
+    good_ =
+        good_ && (members == 0 || (members >= 2 && members <= protocol::path_members_max && group.member < members));
   }
   void field(const char*, protocol::Recipe& recipe) {
     visit_fields(*this, recipe);

@@ -204,6 +204,10 @@ void TrainerDesk::carry_out(const protocol::TellResume& tell) {
   if (RankPort* port = port_of(tell.rank)) port->resume_at(tell.resume_at);
 }
 
+void TrainerDesk::carry_out(const protocol::TellPath& tell) {
+  if (const auto trainer = trainers_.find(tell.rank); trainer != trainers_.end()) trainer->second.path = tell.path;
+}
+
 void TrainerDesk::carry_out(const protocol::Fence& fence) {
   ++with_.chronicle.counters.refused;
   with_.chronicle.note(fence.text);

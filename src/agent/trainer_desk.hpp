@@ -52,6 +52,7 @@ class TrainerDesk {
   void carry_out(const protocol::Grant& grant);
   void carry_out(const protocol::TellCommit& tell);
   void carry_out(const protocol::TellResume& tell);
+  void carry_out(const protocol::TellPath& tell);
   void carry_out(const protocol::Fence& fence);
   void carry_out(const protocol::RestoreReady& ready);
   void carry_out(const protocol::RestoreFailed& failed);
@@ -63,6 +64,7 @@ class TrainerDesk {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
     std::string shortage = {};  // as it said itself
+    protocol::PathGroup path = {};
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
 

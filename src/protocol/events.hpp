@@ -55,7 +55,8 @@ struct TrainerExited {
 
 struct RestoreAsked {
   Rank rank = 0;
-};  // waits for RestoreReady or RestoreFailed
+  bool wants_path = false;  // see RankReport
+};                          // waits for RestoreReady or RestoreFailed
 struct RestoreDone {
   Rank rank = 0;
 };  // its tensors hold the restored version (or it starts fresh)
@@ -164,6 +165,12 @@ struct TellResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
+// Before RestoreReady, once in a life and for each life of the agent.
+struct TellPath {
+  Rank rank = 0;
+  std::uint64_t incarnation = 0;
+  PathGroup path;
+};
 struct Fence {
   Rank rank = 0;
   std::uint64_t instance = 0;
@@ -243,8 +250,8 @@ struct Notice {
 };  // for the log and for people
 
 using Effect = std::variant<Send, SwapRoot, SwapLife, ReadSeats, RemoveSeats, Persist, Grant, TellCommit, TellResume,
-                            Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment,
-                            ListStorage, StartWrite, CommitStep, MemberChanged, Notice>;
+                            TellPath, Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot,
+                            ReleaseSegment, ListStorage, StartWrite, CommitStep, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::protocol

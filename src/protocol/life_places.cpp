@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "protocol/lists.hpp"
+#include "protocol/path_groups.hpp"
 #include "protocol/stand_ins.hpp"
 
 namespace ckpt::protocol {
@@ -39,6 +40,7 @@ Role role_of(NodeId node, const Place& place) {
 LifePlaces::LifePlaces(const LifeRecord& life, const Seating& seating) : began_from_(life.decision.version) {
   Arrangement arrangement = arrange(seating.seats(), life.strategy, life.protection);
   shares_.insert(arrangement.shares.begin(), arrangement.shares.end());
+  paths_ = path_groups(seating.seats(), arrangement, life.protection);
   notice_ = arrangement.notice;
   if (auto otherwise = places_with(seating.cuts(), seating.seats(), arrangement))
     restored_ = Layout{std::move(*otherwise), {}, {}};
@@ -57,6 +59,11 @@ void LifePlaces::stand_in(const std::vector<StandIn>& stand_ins) {
 const Share* LifePlaces::share_of(Rank rank) const {
   const auto found = shares_.find(rank);
   return found == shares_.end() ? nullptr : &found->second;
+}
+
+const PathGroup* LifePlaces::path_of(Rank rank) const {
+  const auto found = paths_.find(rank);
+  return found == paths_.end() ? nullptr : &found->second;
 }
 
 const LifePlaces::Tasks& LifePlaces::Layout::tasks_of(NodeId node) const {

@@ -2,6 +2,7 @@
 // places in it without anything being arranged anew.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -39,7 +40,8 @@ class LifePlaces {
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
-  const Share* share_of(Rank rank) const;  // null before anything is arranged
+  const Share* share_of(Rank rank) const;     // null before anything is arranged
+  const PathGroup* path_of(Rank rank) const;  // likewise, and for ranks that do not ask for it
 
   // Of what the life captures, and of a version that it may have restored, which may have been stored otherwise.
   const Places& own() const { return own_.now(); }
@@ -64,6 +66,7 @@ class LifePlaces {
   std::optional<Layout> restored_;  // where that is stored otherwise
   Version began_from_;
   std::unordered_map<Rank, Share> shares_;
+  std::map<Rank, PathGroup> paths_;
   std::vector<StandIn> stand_ins_;
   std::string notice_;
 };

@@ -28,6 +28,7 @@ struct RankReport {
   std::int64_t attempted = -1;  // last iteration offered to snapshot(), taken or not
   std::int64_t capturing = -1;  // iteration being captured, -1: none
   std::int64_t resume_at = 0;   // it takes no earlier one, whoever is root now
+  bool wants_path = false;      // its main shard is to go from GPU to GPU
   bool operator==(const RankReport&) const = default;
 };
 
@@ -97,10 +98,26 @@ struct Refusal {
   bool operator==(const Refusal&) const = default;
 };
 
+// A rank whose piece goes from GPU to GPU to all others of its group, and theirs to it.
+struct PathMember {
+  NodeId node = 0;
+  Rank rank = 0;
+  std::string shard;
+  bool operator==(const PathMember&) const = default;
+};
+inline constexpr std::size_t path_members_max = 32;
+struct PathGroup {
+  std::vector<PathMember> members;  // by rank; none: from host to host
+  std::uint32_t member = 0;         // which of them the rank is
+  std::string refusal;              // why there are none
+  bool operator==(const PathGroup&) const = default;
+};
+
 struct Admission {
   Rank rank = 0;
   std::uint64_t instance = 0;
-  std::optional<Share> share;  // once the root knows where all ranks are
+  std::optional<Share> share = {};     // once the root knows where all ranks are
+  std::optional<PathGroup> path = {};  // likewise, where it was asked for
   bool operator==(const Admission&) const = default;
 };
 
@@ -212,6 +229,7 @@ struct Seat {
   std::string main_shard;
   std::string private_shard;
   std::uint32_t restored_parts = 1;  // in how many the version that is restored has its main shard
+  bool wants_path = false;           // as reported
   bool operator==(const Seat&) const = default;
 };
 

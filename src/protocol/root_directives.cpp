@@ -90,9 +90,10 @@ Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now)
     if (auto refusal = refusal_of(node, rank)) {
       directive.refused.push_back(std::move(*refusal));
     } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
-      directive.admitted.push_back({rank.rank, rank.instance, {}});
+      directive.admitted.push_back({rank.rank, rank.instance});
       if (const Cut* cut = find_cut(seating_.cuts(), rank.main_shard)) add_once(directive.decision.cuts, *cut);
       if (const Share* share = places_.share_of(rank.rank)) directive.admitted.back().share = *share;
+      if (const PathGroup* path = places_.path_of(rank.rank)) directive.admitted.back().path = *path;
     }
   }
   if (life_->decision.verdict == Verdict::undecided) return directive;

@@ -39,7 +39,7 @@ std::vector<Seat> Root::seats_now(const std::vector<Cut>& cuts) const {
     const Report& report = binding.peer->report;
     const Cut* cut = find_cut(cuts, binding.rank.main_shard);
     seats.push_back({rank, binding.node, report.arena_id, report.domain, binding.rank.main_shard,
-                     binding.rank.private_shard, cut == nullptr ? 1 : cut->of});
+                     binding.rank.private_shard, cut == nullptr ? 1 : cut->of, binding.rank.wants_path});
   }
   return seats;
 }

@@ -12,8 +12,8 @@ namespace ckpt::protocol {
 namespace {
 
 std::uint64_t hash_of(std::uint64_t hash, const Seat& seat) {
-  for (const std::uint64_t number :
-       {std::uint64_t{seat.rank}, std::uint64_t{seat.node}, seat.arena_id, std::uint64_t{seat.restored_parts}}) {
+  for (const std::uint64_t number : {std::uint64_t{seat.rank}, std::uint64_t{seat.node}, seat.arena_id,
+                                     std::uint64_t{seat.restored_parts}, std::uint64_t{seat.wants_path}}) {
     hash = protocol::hash_of(hash, number);
   }
   for (const std::string* text : {&seat.domain, &seat.main_shard, &seat.private_shard}) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "protocol/lists.hpp"
 
@@ -84,6 +85,7 @@ void Worker::on(const RestoreAsked& asked) {
   const auto it = trainers_.find(asked.rank);
   if (it == trainers_.end()) return;
   it->second.asked = true;
+  it->second.wants_path = asked.wants_path;
   it->second.served_in = 0;
 }
 
@@ -128,6 +130,7 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.world_size = trainer.hello.world_size;
     report.main_shard = trainer.hello.main_shard;
     report.private_shard = trainer.hello.private_shard;
+    report.wants_path = trainer.wants_path;
     report.waiting = trainer.asked;
     report.attempted = trainer.attempted;
     report.capturing = trainer.capturing;
@@ -261,6 +264,8 @@ void Worker::settle_admissions(Effects& effects) {
     if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
     trainer.incarnation = directive_.incarnation;
     if (admission.share) trainer.share = admission.share;
+    if (admission.path && std::exchange(trainer.told_path_in, trainer.incarnation) != trainer.incarnation)
+      effects.push_back(TellPath{admission.rank, trainer.incarnation, *admission.path});
   }
   for (const Refusal& refusal : directive_.refused) {
     const auto it = trainers_.find(refusal.rank);

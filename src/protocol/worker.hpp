@@ -49,12 +49,14 @@ class Worker {
  private:
   struct Trainer {
     TrainerHello hello;
-    std::uint64_t incarnation = 0;      // admitted to, 0: none yet
-    std::uint64_t served_in = 0;        // life whose decision it was given: it takes part in no other
-    bool asked = false;                 // for a restore, unanswered
-    bool restored = false;              // may snapshot
-    std::optional<Refusal> refusal;     // it takes no further part
-    std::optional<Share> share;         // of the main shard, in this life
+    std::uint64_t incarnation = 0;   // admitted to, 0: none yet
+    std::uint64_t served_in = 0;     // life whose decision it was given: it takes part in no other
+    bool asked = false;              // for a restore, unanswered
+    bool restored = false;           // may snapshot
+    std::optional<Refusal> refusal;  // it takes no further part
+    std::optional<Share> share;      // of the main shard, in this life
+    bool wants_path = false;
+    std::uint64_t told_path_in = 0;     // life
     std::vector<std::string> segments;  // that are ready to be captured into
     std::vector<SlotRef> granted;       // one per segment; empty: no grant is open
     std::int64_t attempted = -1;

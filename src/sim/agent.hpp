@@ -86,6 +86,7 @@ class Agent {
   void on(const protocol::Grant& grant);
   void on(const protocol::TellCommit& tell);
   void on(const protocol::TellResume& tell);
+  void on(const protocol::TellPath&) {}  // a matter between trainers
   void on(const protocol::Fence& fence);
   void on(const protocol::RestoreReady& ready);
   void on(const protocol::RestoreFailed& failed);

@@ -55,7 +55,8 @@ Directive some_directive() {
   directive.abandoned = {{3, 102}, {3, 104}};
   directive.resume_at = 105;
   directive.decision.cuts = {{"model", 8}};
-  directive.admitted = {{0, 99, {}}, {1, 98, protocol::Share{7, 8, 2}}};
+  directive.admitted = {{0, 99, {}, protocol::PathGroup{{}, 0, "ranks share it"}},
+                        {1, 98, protocol::Share{7, 8, 2}, protocol::PathGroup{{{3, 1, "a"}, {4, 9, "b"}}, 1, ""}}};
   directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
   directive.fetches = {{some_piece(4), {0, 2, 5}, {}}, {some_piece(5), {}, {}}};
   const protocol::PieceInfo parity = some_parity();
@@ -140,6 +141,19 @@ TEST(MessageCodec, ABagWithSomethingThatIsNoReportIsNone) {
   Directive directive;
   directive.wanted = {".."};
   EXPECT_EQ(decode(encode(Dealt{{{1, some_directive()}, {2, directive}}})), std::nullopt);
+}
+
+TEST(MessageCodec, PathGroupsThatCannotBeAreNoMessage) {
+  const auto is_message = [](std::size_t members, std::uint32_t member, const std::string& shard) {
+    Directive directive;
+    directive.admitted = {{0, 1, {}, protocol::PathGroup{{members, {1, 2, shard}}, member, ""}}};
+    return decode(encode(directive)).has_value();
+  };
+  EXPECT_TRUE(is_message(0, 0, "a") && is_message(2, 1, "a") && is_message(32, 31, "a"));
+  EXPECT_FALSE(is_message(1, 0, "a"));
+  EXPECT_FALSE(is_message(33, 0, "a"));
+  EXPECT_FALSE(is_message(3, 3, "a"));
+  EXPECT_FALSE(is_message(3, 0, "../a"));
 }
 
 TEST(MessageCodec, SharesThatCannotBeAreNoMessage) {

@@ -31,7 +31,7 @@ protocol::SeatsRecord some_seats() {
   protocol::SeatsRecord record;
   for (protocol::Rank rank = 0; rank < 8; ++rank)
     record.seats.push_back({rank, rank / 4, UINT64_MAX - rank, "rack 1/\"b\"", "model",
-                            "rank" + std::to_string(rank) + ".private", rank + 1});
+                            "rank" + std::to_string(rank) + ".private", rank + 1, rank % 2 == 1});
   return record;
 }
 

@@ -114,6 +114,12 @@ class Cluster {
     life_ = {};
     life_revision_ = 0;
   }
+  // To an agent that was started again: an engine that has restored and lives.
+  void come_back(Rank rank) {
+    feed(homes_.at(rank),
+         TrainerHello{rank, instances_.at(rank), incarnation(), world_size_, main_of(rank), private_shard(rank)});
+    drain();
+  }
   // Of the coordination store, the record of who is root alone.
   void lose_root_record() {
     root_ = {};
@@ -125,7 +131,7 @@ class Cluster {
     drain();
   }
   void ask_restore(Rank rank) {
-    feed(homes_.at(rank), RestoreAsked{rank});
+    feed(homes_.at(rank), RestoreAsked{rank, wants_path});
     drain();
   }
   // Every rank says hello on its node and restores.
@@ -214,6 +220,9 @@ class Cluster {
   std::map<Rank, Version> commits;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
+  std::map<Rank, std::vector<TellPath>> paths;
+  bool was_ready_before_path = false;
+  bool wants_path = false;                       // every rank
   std::map<SeatsName, std::vector<Seat>> seats;  // in the store
   bool reading_seats = true;                     // false: they are not told
   int seats_asked = 0;
@@ -420,6 +429,10 @@ class Cluster {
   void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
   void carry_out(NodeId, TellCommit& tell) { commits[tell.rank] = tell.committed; }
   void carry_out(NodeId, TellResume& tell) { resume_at[tell.rank] = tell.resume_at; }
+  void carry_out(NodeId, TellPath& tell) {
+    was_ready_before_path = was_ready_before_path || ready.contains(tell.rank);
+    paths[tell.rank].push_back(tell);
+  }
   void carry_out(NodeId, Fence& fence) { fenced[fence.rank] = fence; }
   void carry_out(NodeId, Persist&) {}
   void carry_out(NodeId, ReleaseSegment&) {}
