@@ -122,6 +122,7 @@ class Driver : public TrainerRequests {
   nlohmann::json status_json() const;
   nlohmann::json trace_json() const;
   nlohmann::json segments_json() const;
+  nlohmann::json tiers_json(const protocol::NodeStatus& status) const;
   nlohmann::json storage_json(const protocol::NodeStatus& status) const;
   nlohmann::json ranks_json(const protocol::NodeStatus& status) const;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agent/driver.hpp"
+#include "agent/process.hpp"
 #include "agent/store_poller.hpp"
 #include "placement/parity_groups.hpp"
 
@@ -34,6 +35,35 @@ const char* name_of(protocol::Verdict verdict) {
       return "mismatch";
   }
   return "unknown";
+}
+
+const char* name_of(protocol::Tier tier) {
+  switch (tier) {
+    case protocol::Tier::none:
+      return "none";
+    case protocol::Tier::local:
+      return "local";
+    case protocol::Tier::peer:
+      return "peer";
+    case protocol::Tier::decoded:
+      return "decoded";
+    case protocol::Tier::persistent:
+      return "persistent";
+  }
+  return "unknown";
+}
+
+// Of parts in several tiers the farthest counts, as it does for the trainer.
+json origin_json(const protocol::RestoreReady* ready, std::uint64_t incarnation) {
+  if (ready == nullptr || ready->incarnation != incarnation || ready->main.empty()) return nullptr;
+  protocol::Tier main = protocol::Tier::none;
+  for (const protocol::Source& part : ready->main) main = std::max(main, part.tier);
+  return {{"main", name_of(main)}, {"private", name_of(ready->private_.tier)}};
+}
+
+bool is_stopped(std::int64_t pid) {
+  const auto process = Process::open(static_cast<pid_t>(pid));
+  return process && process->stopped();
 }
 
 // With no rows where there is no parity.
@@ -106,16 +136,22 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
 json Driver::ranks_json(const protocol::NodeStatus& status) const {
   json ranks = json::array();
   for (const protocol::RankReport& rank : status.ranks) {
-    const auto trainer = desk_.trainers().find(rank.rank);
-    ranks.push_back({{"rank", rank.rank},
-                     {"pid", trainer != desk_.trainers().end() ? trainer->second.pid : 0},
-                     {"incarnation", rank.incarnation},
-                     {"main_shard", rank.main_shard},
-                     {"private_shard", rank.private_shard},
-                     {"restoring", rank.waiting},
-                     {"attempted", rank.attempted},
-                     {"capturing", rank.capturing},
-                     {"shortage", trainer != desk_.trainers().end() ? trainer->second.shortage : ""}});
+    const auto found = desk_.trainers().find(rank.rank);
+    const TrainerDesk::Trainer* trainer = found != desk_.trainers().end() ? &found->second : nullptr;
+    ranks.push_back(
+        {{"rank", rank.rank},
+         {"pid", trainer != nullptr ? trainer->pid : 0},
+         {"stopped", trainer != nullptr && is_stopped(trainer->pid)},
+         {"progress_age_ms",
+          trainer != nullptr ? json(milliseconds_between(trainer->progress_at, Clock::now())) : json(nullptr)},
+         {"incarnation", rank.incarnation},
+         {"restored_from", origin_json(desk_.served(rank.rank), rank.incarnation)},
+         {"main_shard", rank.main_shard},
+         {"private_shard", rank.private_shard},
+         {"restoring", rank.waiting},
+         {"attempted", rank.attempted},
+         {"capturing", rank.capturing},
+         {"shortage", trainer != nullptr ? trainer->shortage : ""}});
   }
   return ranks;
 }
@@ -148,6 +184,24 @@ json Driver::segments_json() const {
                         {"slots", std::move(slots)}});
   }
   return segments;
+}
+
+// What lies where, as far as this node knows: all whole pieces here, and of storage's newest step what it wrote itself.
+json Driver::tiers_json(const protocol::NodeStatus& status) const {
+  std::uint64_t captured = 0, copies = 0, parity = 0;
+  for (const auto& [key, segment] : segments_.all()) {
+    const bool held = key.rank == protocol::held_rank;
+    std::uint64_t& bytes = !held ? captured : key.shard.starts_with(protocol::parity_prefix) ? parity : copies;
+    for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
+      const Pin piece = parts_.index.find({key.rank, key.shard, static_cast<std::uint8_t>(i)});
+      if (piece != nullptr) bytes += piece->manifest().length_bytes;
+    }
+  }
+  json tiers = {{"captured_bytes", captured}, {"copies_bytes", copies}, {"parity_bytes", parity}};
+  if (!parts_.options.storage.empty())
+    tiers.update(
+        {{"stored", version_json(status.stored)}, {"stored_here_bytes", storage_->bytes_written(status.stored)}});
+  return tiers;
 }
 
 json Driver::storage_json(const protocol::NodeStatus& status) const {
@@ -205,6 +259,7 @@ json Driver::status_json() const {
           {"coordination_trouble", store_ != nullptr ? store_->trouble() : ""},
           {"storage", storage_json(status)},
           {"ranks", ranks_json(status)},
+          {"tiers", tiers_json(status)},
           {"segments", segments_json()},
           {"arena",
            {{"directory", parts_.arena.directory()},

@@ -161,6 +161,7 @@ protocol::StorageListed StorageTier::merge(const Round& round) {
 
 void StorageTier::write(const protocol::StartWrite& write) {
   std::vector<persist::Piece> pieces;
+  std::uint64_t bytes = 0;
   for (const protocol::SlotRef& slot : write.slots) {
     const Pin pin = index_.find(slot);
     if (pin == nullptr) {
@@ -170,14 +171,29 @@ void StorageTier::write(const protocol::StartWrite& write) {
       return;
     }
     pieces.push_back({{pin, &pin->manifest()}, pin->data(), pin});
+    bytes += pin->manifest().length_bytes;
   }
-  const auto done = [this, &queue = queue_](const WriteOutcome& outcome) {
-    queue.post([this, version = outcome.version, trouble = trouble_of(outcome)] {
-      if (!trouble.empty()) note_(trouble);
+  const auto done = [this, &queue = queue_, bytes](const WriteOutcome& outcome) {
+    queue.post([this, version = outcome.version, trouble = trouble_of(outcome), bytes] {
+      if (trouble.empty())
+        wrote(version, bytes);
+      else
+        note_(trouble);
       handle_(protocol::WriteEnded{version, trouble});
     });
   };
   writes_->write(write.version, std::move(pieces), done, {write.discarded.version, write.discarded.shards});
+}
+
+// Of the newest two: one step may be on its way while the one before it is the newest that is whole.
+void StorageTier::wrote(Version version, std::uint64_t bytes) {
+  written_bytes_[version] = bytes;
+  while (written_bytes_.size() > 2) written_bytes_.erase(written_bytes_.begin());
+}
+
+std::uint64_t StorageTier::bytes_written(Version step) const {
+  const auto found = written_bytes_.find(step);
+  return found == written_bytes_.end() ? 0 : found->second;
 }
 
 void StorageTier::commit(const protocol::CommitStep& commit) {

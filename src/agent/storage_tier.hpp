@@ -47,6 +47,8 @@ class StorageTier {
             const std::stop_token& stop, Done done);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
+  // This node's part of a step, unless others wrote all of it, or an earlier agent.
+  std::uint64_t bytes_written(Version step) const;
 
  private:
   struct Read;
@@ -57,6 +59,7 @@ class StorageTier {
   protocol::StorageListed merge(const Round& round);
   void read_from(std::size_t source, const std::shared_ptr<Read>& read);
   void take_manifest(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome, arena::Manifest manifest);
+  void wrote(Version version, std::uint64_t bytes);
   void end(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome);
 
   const PieceIndex& index_;
@@ -67,6 +70,7 @@ class StorageTier {
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;           // storage first
   std::unique_ptr<Round> round_;                                       // under way
   bool list_again_ = false;                                            // and the core asked since it began
+  std::map<Version, std::uint64_t> written_bytes_;                     // of the newest steps
   std::map<std::pair<Version, std::string>, std::size_t> offered_by_;  // as last listed
 };
 

@@ -123,13 +123,17 @@ void TrainerDesk::corrupt(Asker asker, const CorruptRequest& request, std::int64
 
 // Of what the rank was last given to restore from.
 const SlotRef* TrainerDesk::served_slot(Rank rank, const std::string& shard) const {
-  const auto served = served_.find(rank);
-  if (served == served_.end()) return nullptr;
-  const protocol::RestoreReady& ready = served->second;
-  if (ready.private_.slot.shard == shard) return &ready.private_.slot;
-  const auto part = std::find_if(ready.main.begin(), ready.main.end(),
+  const protocol::RestoreReady* ready = served(rank);
+  if (ready == nullptr) return nullptr;
+  if (ready->private_.slot.shard == shard) return &ready->private_.slot;
+  const auto part = std::find_if(ready->main.begin(), ready->main.end(),
                                  [&](const protocol::Source& source) { return source.slot.shard == shard; });
-  return part == ready.main.end() ? nullptr : &part->slot;
+  return part == ready->main.end() ? nullptr : &part->slot;
+}
+
+const protocol::RestoreReady* TrainerDesk::served(Rank rank) const {
+  const auto found = served_.find(rank);
+  return found == served_.end() ? nullptr : &found->second;
 }
 
 void TrainerDesk::reserve(Asker asker, const ReserveRequest& request, const Respond& respond) {
@@ -173,6 +177,7 @@ void TrainerDesk::look(Asker asker) {
       with_.index.add(slot, with_.segments.find({slot.rank, slot.shard}), std::move(manifest));
     with_.to_core(*seen.captured);
   }
+  if (seen.captured || seen.progress) trainers_.at(asker.rank).progress_at = Clock::now();
   if (seen.progress) with_.to_core(*seen.progress);
 }
 
@@ -229,6 +234,7 @@ void TrainerDesk::carry_out(const protocol::RestoreReady& ready) {
     Reply reply = restore_reply(ready);
     reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
     served_.insert_or_assign(ready.rank, ready);
+    trainers_.at(ready.rank).progress_at = Clock::now();
     pending->respond(std::move(reply));
   } catch (const Failure& failure) {
     pending->respond(refusal(failure.status(), failure.what()));

@@ -63,10 +63,13 @@ class TrainerDesk {
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
-    std::string shortage = {};  // as it said itself
+    Clock::time_point progress_at = Clock::now();  // attached, was served, began an iteration or captured one
+    std::string shortage = {};                     // as it said itself
     protocol::PathGroup path = {};
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
+  // What the rank was last given to restore from, or null. An agent that was restarted since does not know.
+  const protocol::RestoreReady* served(protocol::Rank rank) const;
 
  private:
   struct PendingRestore {

@@ -85,17 +85,26 @@ CLI::App* add_hook_command(CLI::App& app, CommandLine& line, cli::HookRequest& r
   return command;
 }
 
+// In one line: a document for each look.
+std::string line_of(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string look(const cli::Scope& scope, bool json) {
+  try {
+    const cli::Result result = cli::status(scope);
+    return json ? line_of(result.json) : result.text;
+  } catch (const Failure& failure) {
+    return json ? line_of({{"error", failure.what()}}) : failure.what() + std::string("\n");
+  }
+}
+
 // Again every second, until it is interrupted. On a terminal each picture replaces the one before.
-[[noreturn]] void watch(const cli::Scope& scope) {
-  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
+[[noreturn]] void watch(const cli::Scope& scope, bool json) {
+  const bool is_terminal = !json && ::isatty(STDOUT_FILENO) == 1;
   for (;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
-    std::string text;
-    try {
-      text = cli::status(scope).text;
-    } catch (const Failure& failure) {
-      text = failure.what() + std::string("\n");
-    }
-    std::cout << (is_terminal ? "\033[H\033[2J" : "") << text << (is_terminal ? "" : "\n") << std::flush;
+    const std::string text = look(scope, json);
+    std::cout << (is_terminal ? "\033[H\033[2J" : "") << text << (is_terminal || json ? "" : "\n") << std::flush;
     if (!std::cout) std::exit(1);
   }
 }
@@ -122,7 +131,7 @@ int main(int argc, char** argv) {
   CommandLine line;
   CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
   bool is_watched = false;
-  status->add_flag("--watch", is_watched, "Again every second, until interrupted");
+  status->add_flag("--watch", is_watched, "Again every second, until interrupted; with --json a line each");
   const CLI::App* stop =
       add_command(app, line, "stop", "End the agents; what they hold stays in memory, and trainers go on without");
   cli::HookRequest hook_request;
@@ -161,7 +170,7 @@ int main(int argc, char** argv) {
       return print(cli::hook(hook_request), line.json);
     }
     const cli::Scope scope = scope_of(line);
-    if (status->parsed() && is_watched) watch(scope);
+    if (status->parsed() && is_watched) watch(scope, line.json);
     if (status->parsed()) return print(cli::status(scope), line.json);
     if (trace->parsed()) return print(cli::trace(scope, trace_options), line.json);
     if (stop->parsed()) return print(cli::stop(scope), line.json);

@@ -57,12 +57,38 @@ std::string slot_text(const json& slot) {
   return slot.at("version").at("incarnation").dump() + "." + slot.at("version").at("iteration").dump();
 }
 
+// From where the main shard came, and the private one where that is another place.
+std::string origin_text(const json& origin) {
+  if (origin.is_null()) return "-";
+  const std::string main = origin.at("main"), own = origin.at("private");
+  return main == own ? main : main + " (private: " + own + ")";
+}
+
+std::string ago_text(const json& age_ms) { return age_ms.is_number() ? human_ms(age_ms.get<double>()) + " ago" : "-"; }
+
+std::string state_text(const json& rank) {
+  if (rank.value("stopped", false)) return "stopped (SIGSTOP)";
+  return rank.at("restoring").get<bool>() ? "restoring" : "running";
+}
+
+std::string tiers_text(const json& tiers) {
+  if (tiers.is_null()) return "";
+  const auto bytes = [&](const char* name) { return human_bytes(tiers.at(name).get<std::uint64_t>()); };
+  std::string text = "  tiers: " + bytes("captured_bytes") + " captured here, " + bytes("copies_bytes") +
+                     " of copies, " + bytes("parity_bytes") + " of parity";
+  if (tiers.contains("stored"))
+    text += "; on storage " + version_text(tiers.at("stored")) + ", " + bytes("stored_here_bytes") + " of it from here";
+  return text + "\n";
+}
+
 std::string ranks_table(const json& ranks) {
-  std::vector<Row> rows = {{"rank", "process", "life", "attempted", "capturing", "main shard", "state"}};
+  std::vector<Row> rows = {
+      {"rank", "process", "life", "restored from", "attempted", "capturing", "last progress", "main shard", "state"}};
   for (const json& rank : ranks)
     rows.push_back({rank.at("rank").dump(), rank.at("pid").dump(), rank.at("incarnation").dump(),
-                    iteration_text(rank.at("attempted")), iteration_text(rank.at("capturing")), rank.at("main_shard"),
-                    rank.at("restoring").get<bool>() ? "restoring" : "running"});
+                    origin_text(rank.value("restored_from", json())), iteration_text(rank.at("attempted")),
+                    iteration_text(rank.at("capturing")), ago_text(rank.value("progress_age_ms", json())),
+                    rank.at("main_shard"), state_text(rank)});
   std::string text = table(rows, "    ");
   for (const json& rank : ranks)
     if (const std::string shortage = rank.value("shortage", ""); !shortage.empty())
@@ -97,6 +123,7 @@ std::string agent_text(const json& agent) {
     if (const std::string trouble = storage.at("trouble"); !trouble.empty())
       text += "  STORAGE FAILS: " + trouble + "\n";
   }
+  text += tiers_text(agent.value("tiers", json()));
   const json& arena = agent.at("arena");
   const auto budget = arena.at("budget_bytes").get<std::uint64_t>();
   text += "  arena: " + human_bytes(arena.at("bytes").get<std::uint64_t>()) +
