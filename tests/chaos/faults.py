@@ -97,14 +97,16 @@ def strike_in_capture(job, rng, order):
 
 @kind()
 def trainer_frozen(job, rng):
-    """Stopped in a capture and replaced on its node, where the replacement must find it dead before it gets a slot."""
+    """Stopped in a capture and replaced on its node, where the replacement must find it dead before it gets a slot. No
+    memory was lost with it, so nobody needs that of another node."""
     victim = freeze(job, rng)
 
     def is_proven_dead():
         job.wait_until(lambda: victim.ended, f"the proven death of frozen rank {victim.rank}")
         job.frozen.remove(victim)
 
-    return Aftermath(1, f"rank {victim.rank}", after_restore=is_proven_dead)
+    everybody = {trainer.rank for trainer in job.trainers}
+    return Aftermath(1, f"rank {victim.rank}", from_local=everybody, after_restore=is_proven_dead)
 
 
 @kind(fits=lambda settings: settings.nodes > 1)
