@@ -104,7 +104,11 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                 {parts.options.arena_bytes, core_config(parts.options, false, node, 0).local_slots,
                  core_config(parts.options, false, node, 0).held_slots},
                 parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
-      fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue,
+      paths_({parts.arena.directory(), segments_, parts.queue,
+              [this](NodeId to, const PathTold& told) { transport_->send(to, encode(told)); },
+              [this](protocol::Rank rank) { desk_.ring(rank); }, [this] { fetches_.look(); },
+              [this](const std::string& text) { chronicle_.note(text); }}),
+      fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue, paths_,
                {[this](const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
                   fetch_ended(fetch, std::move(ended));
                 },
@@ -113,7 +117,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                   source_damaged(source.shard, version, source.node, is_wrong);
                 }}),
       desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_, parts.scheduler, parts.trace,
-             [this](protocol::Event event) { handle(std::move(event)); },
+             paths_, [this](protocol::Event event) { handle(std::move(event)); },
              [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
              [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
             std::move(recovery.grants)),
@@ -146,9 +150,12 @@ void Driver::run() {
   while (!parts_.queue.closed()) {
     const auto wanted_at = core_.tick_wanted_at();
     const Deadline wanted = wanted_at ? Deadline::in_ms(*wanted_at - now_ms()) : tick;
-    const auto task = parts_.queue.take(wanted.at() < tick.at() ? wanted : tick);
+    const Deadline paths = paths_.tick_wanted_at().value_or(tick);
+    const auto earlier = [](Deadline a, Deadline b) { return a.at() < b.at() ? a : b; };
+    const auto task = parts_.queue.take(earlier(earlier(wanted, tick), paths));
     if (task) run_task(*task);
-    if (!task && wanted_at) run_task([this] { handle(protocol::Tick{}); });
+    if (!task && wanted_at && wanted.passed()) run_task([this] { handle(protocol::Tick{}); });
+    run_task([this] { paths_.tick(); });
     if (!tick.passed()) continue;
     tick = Deadline::in_ms(tick_ms);
     run_task([this] {
@@ -200,6 +207,7 @@ void Driver::carry_out(const protocol::Persist& persist) {
   parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch});
   if (persist.highest_commit <= committed_) return;
   committed_ = persist.highest_commit;
+  paths_.committed(committed_);
   committed_at_ = Clock::now();
   ++chronicle_.counters.commits;
   parts_.scheduler.heard_of_commit();
@@ -352,6 +360,8 @@ void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
   parts_.queue.offer([this, from, message = std::move(*message)]() mutable {
     if (const auto* request = std::get_if<VerifyRequest>(&message)) {
       look_again(*request);
+    } else if (const auto* told = std::get_if<PathTold>(&message)) {
+      paths_.heard(from, *told);
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
       if (report->node == from) handle(protocol::MessageArrived{from, std::move(*report)});
     } else if (auto* directive = std::get_if<protocol::Directive>(&message)) {
@@ -393,9 +403,8 @@ void Driver::exited(Asker asker) {
   parts_.queue.post([this, asker] { desk_.exited(asker); });
 }
 
-void Driver::restore(Asker asker, std::int64_t timeout_ms, Respond respond) {
-  parts_.queue.post(
-      [this, asker, timeout_ms, respond = std::move(respond)] { desk_.restore(asker, timeout_ms, respond); });
+void Driver::restore(Asker asker, const RestoreRequest& request, Respond respond) {
+  parts_.queue.post([this, asker, request, respond = std::move(respond)] { desk_.restore(asker, request, respond); });
 }
 
 void Driver::restored(Asker asker, Respond respond) {

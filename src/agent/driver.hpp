@@ -18,6 +18,7 @@
 #include "agent/fetches.hpp"
 #include "agent/member_hook.hpp"
 #include "agent/message_codec.hpp"
+#include "agent/path_desk.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/segments.hpp"
 #include "agent/storage_tier.hpp"
@@ -73,7 +74,7 @@ class Driver : public TrainerRequests {
   // [any thread] TrainerRequests.
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) override;
   void exited(Asker asker) override;
-  void restore(Asker asker, std::int64_t timeout_ms, Respond respond) override;
+  void restore(Asker asker, const RestoreRequest& request, Respond respond) override;
   void restored(Asker asker, Respond respond) override;
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
   void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
@@ -103,6 +104,7 @@ class Driver : public TrainerRequests {
   void carry_out(const protocol::StartWrite& write);
   void carry_out(const protocol::CommitStep& commit);
   void carry_out(const protocol::MemberChanged& changed);
+  void carry_out(const protocol::TellPath& tell) { paths_.tell(tell); }
   void carry_out(const protocol::Notice& notice);
   template <class OfTrainer>
   void carry_out(const OfTrainer& effect) {
@@ -135,6 +137,7 @@ class Driver : public TrainerRequests {
   MemberHook hook_;
   Segments segments_;
   std::optional<StorageTier> storage_;  // where the option says so
+  PathDesk paths_;
   Fetches fetches_;
   TrainerDesk desk_;
   protocol::Node core_;

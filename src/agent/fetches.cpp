@@ -11,6 +11,8 @@ namespace {
 
 using protocol::FetchResult;
 
+constexpr std::int64_t landing_timeout_ms = 2'000;  // without anything that lands
+
 // The transport gives up on a peer without progress long before; this bounds one that trickles.
 std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
   constexpr std::int64_t least_ms = 30'000;
@@ -27,13 +29,14 @@ std::uint64_t manifest_bytes(const protocol::PieceInfo& piece) {
 }  // namespace
 
 Fetches::Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
-                 CoreQueue& queue, Callbacks callbacks)
+                 CoreQueue& queue, PathDesk& paths, Callbacks callbacks)
     : node_(node),
       segments_(segments),
       index_(index),
       pool_(pool),
       buffers_(buffers),
       queue_(queue),
+      paths_(paths),
       callbacks_(std::move(callbacks)) {}
 
 void Fetches::start(const protocol::StartFetch& order, bool urgent, net::Transport& transport, StorageTier* storage) {
@@ -77,6 +80,9 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
     if (port_ == nullptr) port_ = std::make_shared<TransportPort>(transport);
     return combine(id);
   }
+  paths_.fetching(order.piece, order.source);
+  if (const auto place = paths_.place_of(order.piece, order.source); place && !fetch.urgent)
+    return take_landed(id, *place, transport);
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };
@@ -84,6 +90,33 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
   const net::FetchPart whole{.urgent = fetch.urgent};
   transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, whole, fetch.sink,
                   fetch_timeout_ms(order.piece.length_bytes));
+}
+
+void Fetches::take_landed(std::uint64_t id, const PathDesk::Place& place, net::Transport& transport) {
+  Fetch& fetch = fetches_.at(id);
+  const protocol::StartFetch& order = fetch.order;
+  if (port_ == nullptr) port_ = std::make_shared<TransportPort>(transport);
+  auto done = [this, id, &queue = queue_](LandedFetch::Outcome outcome) {
+    queue.post([this, id, outcome = std::move(outcome)]() mutable {
+      end(id, outcome.result, std::move(outcome.manifest), {}, outcome.landed_bytes);
+    });
+  };
+  fetch.landed =
+      std::make_shared<LandedFetch>(segments_.find({order.slot.rank, order.slot.shard}), order.slot.slot,
+                                    LandedFetch::Order{order.piece, order.source, false,
+                                                       fetch_timeout_ms(order.piece.length_bytes), landing_timeout_ms},
+                                    place.landing, place.number, pool_, port_, std::move(done));
+  fetch.landed->start();
+}
+
+void Fetches::look() {
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.landed == nullptr) continue;
+    if (paths_.place_of(fetch.order.piece, fetch.order.source))
+      fetch.landed->look();
+    else
+      fetch.landed->stop_waiting();
+  }
 }
 
 void Fetches::combine(std::uint64_t id) {
@@ -147,7 +180,7 @@ bool Fetches::is_convicted(const Fetch& fetch) {
 }
 
 void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest,
-                  const std::string& trouble) {
+                  const std::string& trouble, std::uint64_t landed_bytes) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
   const Fetch fetch = std::move(found->second);
@@ -159,9 +192,10 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
     if (fetch.order.source == protocol::parity_node)
       moved_.made_bytes += ended.made.length_bytes;
     else if (fetch.order.source != protocol::storage_node)
-      moved_.received_bytes += ended.made.length_bytes;
+      moved_.received_bytes += ended.made.length_bytes - landed_bytes;
     index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
   }
+  paths_.fetched(fetch.order.piece, fetch.order.source, landed_bytes);
   callbacks_.ended(fetch.order, std::move(ended));
   segments_.unblock();
 }
@@ -179,6 +213,7 @@ void Fetches::cancel(std::uint64_t id) {
   found->second.cancelled = true;
   found->second.stop.request_stop();
   if (found->second.sink != nullptr) found->second.sink->cancel();
+  if (found->second.landed != nullptr) found->second.landed->cancel();
   if (found->second.combining != nullptr) found->second.combining->cancel();
 }
 

@@ -10,6 +10,8 @@
 #include "agent/combining.hpp"
 #include "agent/core_queue.hpp"
 #include "agent/fetch_sink.hpp"
+#include "agent/landed_fetch.hpp"
+#include "agent/path_desk.hpp"
 #include "agent/segments.hpp"
 #include "agent/storage_tier.hpp"
 #include "net/transport.hpp"
@@ -19,7 +21,7 @@ namespace ckpt::agent {
 
 // Of what was fetched or made to its end, and of what it was made of. Manifests are not counted.
 struct Moved {
-  std::uint64_t received_bytes = 0;  // from other nodes
+  std::uint64_t received_bytes = 0;  // from other nodes, but for what landed
   std::uint64_t made_bytes = 0;      // by combining: parity, and what was decoded
 };
 
@@ -38,12 +40,14 @@ class Fetches {
 
   // All references outlive this object; `index`, `pool`, `buffers` and `queue` the transport too.
   Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
-          CoreQueue& queue, Callbacks callbacks);
+          CoreQueue& queue, PathDesk& paths, Callbacks callbacks);
 
   // `storage`: null where there is none.
   // `urgent`: does not wait for an idle network.
   void start(const protocol::StartFetch& fetch, bool urgent, net::Transport& transport, StorageTier* storage);
   void cancel(std::uint64_t fetch);
+  // Something may have landed, or will not any more.
+  void look();
   // Nothing uses the transport any more.
   void close();
 
@@ -56,6 +60,7 @@ class Fetches {
     protocol::StartFetch order;
     bool urgent = false;
     std::shared_ptr<FetchSink> sink;       // of a transfer from a peer
+    std::shared_ptr<LandedFetch> landed;   // of what comes from GPU to GPU
     std::shared_ptr<Combining> combining;  // of what is made out of other pieces
     // Once one of several parity pieces is known to be wrong:
     std::optional<protocol::Making> making_of_all;  // with all of them
@@ -69,12 +74,13 @@ class Fetches {
 
   void transfer(std::uint64_t fetch, net::Transport& transport, StorageTier* storage,
                 const std::optional<Failure>& failure);
+  void take_landed(std::uint64_t fetch, const PathDesk::Place& place, net::Transport& transport);
   void combine(std::uint64_t fetch);
   void combined(std::uint64_t fetch, Combining::Outcome outcome);
   static bool suspect_another(Fetch& fetch, const std::vector<Combining::Source>& suspects);
   static bool is_convicted(const Fetch& fetch);
   void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest,
-           const std::string& trouble = {});
+           const std::string& trouble = {}, std::uint64_t landed_bytes = 0);
 
   const protocol::NodeId node_;
   Segments& segments_;
@@ -82,6 +88,7 @@ class Fetches {
   WorkerPool& pool_;
   ChunkBuffers& buffers_;
   CoreQueue& queue_;
+  PathDesk& paths_;
   const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
   std::shared_ptr<TransportPort> port_;  // once there was a use for it

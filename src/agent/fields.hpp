@@ -19,8 +19,35 @@ struct VerifyRequest {
   bool operator==(const VerifyRequest&) const = default;
 };
 
+// From agent to agent: what a trainer tells the other members of its path group (arena/path_board.hpp).
+struct PathTold {
+  std::uint64_t incarnation = 0;  // the life of the job that it is of
+  protocol::Rank from = 0, to = 0;
+  std::vector<std::uint8_t> id;  // empty: none
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t piece_bytes = 0;
+  std::uint64_t version = 0;
+  std::uint64_t length_bytes = 0;
+  std::uint64_t promised = 0;
+  bool has_given_up = false;
+  bool operator==(const PathTold&) const = default;
+};
+
 template <class T, class Struct>
 concept Is = std::same_as<std::remove_const_t<T>, Struct>;
+
+void visit_fields(auto& v, Is<PathTold> auto& told) {
+  v.field("incarnation", told.incarnation);
+  v.field("from", told.from);
+  v.field("to", told.to);
+  v.field("id", told.id);
+  v.field("chunk_bytes", told.chunk_bytes);
+  v.field("piece_bytes", told.piece_bytes);
+  v.field("version", told.version);
+  v.field("length_bytes", told.length_bytes);
+  v.field("promised", told.promised);
+  v.field("has_given_up", told.has_given_up);
+}
 
 void visit_fields(auto& v, Is<protocol::Ingredient> auto& ingredient) {
   v.shard_or_none("shard", ingredient.shard);

@@ -79,6 +79,14 @@ void LandedFetch::cancel() {
   look();
 }
 
+void LandedFetch::stop_waiting() {
+  {
+    const std::lock_guard lock(mutex_);
+    may_land_ = false;
+  }
+  look();
+}
+
 bool LandedFetch::is_cancelled() const {
   const std::lock_guard lock(mutex_);
   return is_cancelled_;
@@ -114,7 +122,8 @@ void LandedFetch::look() {
     first = taken_;
     const bool takes_no_more = is_cancelled_ || deadline_.passed();
     last = takes_no_more ? first : leaves_landed();
-    if (first == last && first != manifest_.leaves.size() && !takes_no_more && !landing_deadline_.passed()) return;
+    const bool waits = !takes_no_more && may_land_ && !landing_deadline_.passed();
+    if (first == last && first != manifest_.leaves.size() && waits) return;
     if (first == last) stage_ = Stage::fetching;
     is_busy_ = true;
     taken_ = last;

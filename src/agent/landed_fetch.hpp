@@ -46,6 +46,8 @@ class LandedFetch : public std::enable_shared_from_this<LandedFetch> {
   void start();
   // To be called when something may have landed, and now and then besides, for its deadline.
   void look();
+  // Nothing lands any more: what has not, comes from the node at once.
+  void stop_waiting();
   // The slot stays unsealed, whatever still arrives.
   void cancel();
 
@@ -75,6 +77,7 @@ class LandedFetch : public std::enable_shared_from_this<LandedFetch> {
   enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
   bool is_busy_ = false;  // leaves are being taken
   bool is_cancelled_ = false;
+  bool may_land_ = true;
   std::size_t taken_ = 0;                           // leaves, good or not
   std::size_t first_bad_ = 0, end_bad_ = 0;         // all that are not are in this range
   std::uint64_t landed_bytes_ = 0;                  // of the good ones

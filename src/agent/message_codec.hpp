@@ -16,7 +16,7 @@
 namespace ckpt::agent {
 
 using WireMessage =
-    std::variant<protocol::Report, protocol::Directive, VerifyRequest, protocol::Gathered, protocol::Dealt>;
+    std::variant<protocol::Report, protocol::Directive, VerifyRequest, protocol::Gathered, protocol::Dealt, PathTold>;
 
 std::vector<std::byte> encode(const WireMessage& message);
 

@@ -255,7 +255,7 @@ void Segments::remove(const SegmentKey& key) {
 }
 
 std::uint64_t Segments::bytes_used() const {
-  std::uint64_t used = 0;
+  std::uint64_t used = besides_bytes_;
   for (const auto& [key, segment] : segments_) used += segment->size_bytes();
   return used;
 }

@@ -61,6 +61,11 @@ class Segments {
 
   void remove(const SegmentKey& key);
 
+  // Memory of the arena besides segments. Throws Failure (CKPT_ERR_NO_SPACE) where so much more does not fit.
+  void check_space(std::uint64_t more_bytes) const { check_space({}, more_bytes); }
+  void take_besides(std::uint64_t bytes) { besides_bytes_ += bytes; }
+  void give_back_besides(std::uint64_t bytes) { besides_bytes_ -= bytes; }
+
   std::uint64_t bytes_used() const;
   std::uint64_t budget_bytes() const { return limits_.budget_bytes; }
   std::uint64_t space_left_bytes() const;
@@ -95,6 +100,7 @@ class Segments {
   std::deque<Request> waiting_;  // one is made at a time, so that checks see what earlier ones took
   std::deque<Request> blocked_;  // would enlarge a segment that a transfer writes into
   bool making_ = false;
+  std::uint64_t besides_bytes_ = 0;
   WorkerPool maker_{1};
 };
 

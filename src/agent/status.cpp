@@ -152,6 +152,8 @@ json Driver::ranks_json(const protocol::NodeStatus& status) const {
          {"attempted", rank.attempted},
          {"capturing", rank.capturing},
          {"shortage", trainer != nullptr ? trainer->shortage : ""}});
+    const PathDesk::Status path = paths_.status(rank.rank);
+    ranks.back()["path"] = {{"device", path.lives}, {"landed_bytes", path.landed_bytes}, {"trouble", path.trouble}};
   }
   return ranks;
 }

@@ -88,21 +88,24 @@ void TrainerDesk::exited(Asker asker) {
     with_.scheduler.remove(asker.rank);
     restores_.erase(asker.rank);
     served_.erase(asker.rank);
+    with_.paths.gone(asker.rank);
   } else if (port_of(asker.rank) == nullptr) {
     ::unlink(control_path(with_.directory, asker.rank).c_str());
     granted_.erase(asker.rank);
+    with_.paths.gone(asker.rank);
   }
   with_.to_core(protocol::TrainerExited{asker.rank, asker.instance});
 }
 
-void TrainerDesk::restore(Asker asker, std::int64_t timeout_ms, const Respond& respond) {
+void TrainerDesk::restore(Asker asker, const RestoreRequest& request, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
-  await_restore(asker.rank, timeout_ms, respond);
+  trainers_.at(asker.rank).wants_path = request.wants_path;
+  await_restore(asker.rank, request.timeout_ms, respond);
 }
 
 void TrainerDesk::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
   restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
-  with_.to_core(protocol::RestoreAsked{rank});
+  with_.to_core(protocol::RestoreAsked{rank, trainers_.at(rank).wants_path});
 }
 
 void TrainerDesk::restored(Asker asker, const Respond& respond) {
@@ -118,7 +121,9 @@ void TrainerDesk::corrupt(Asker asker, const CorruptRequest& request, std::int64
     return respond(refusal(CKPT_ERR_INVALID, "this rank was given no shard " + request.shard + " to restore"));
   with_.chronicle.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
   // Once the damaged piece is dropped, the core waits until another source has brought it home again.
-  with_.verify(*slot, [this, asker, timeout_ms, respond] { restore(asker, timeout_ms, respond); });
+  with_.verify(*slot, [this, asker, timeout_ms, respond] {
+    if (!refuse_unknown(asker, respond)) await_restore(asker.rank, timeout_ms, respond);
+  });
 }
 
 // Of what the rank was last given to restore from.
@@ -179,6 +184,7 @@ void TrainerDesk::look(Asker asker) {
   }
   if (seen.captured || seen.progress) trainers_.at(asker.rank).progress_at = Clock::now();
   if (seen.progress) with_.to_core(*seen.progress);
+  with_.paths.look(asker.rank);
 }
 
 // From snapshot(), which marks an iteration, until its word was heard here.
@@ -209,8 +215,8 @@ void TrainerDesk::carry_out(const protocol::TellResume& tell) {
   if (RankPort* port = port_of(tell.rank)) port->resume_at(tell.resume_at);
 }
 
-void TrainerDesk::carry_out(const protocol::TellPath& tell) {
-  if (const auto trainer = trainers_.find(tell.rank); trainer != trainers_.end()) trainer->second.path = tell.path;
+void TrainerDesk::ring(Rank rank) {
+  if (const RankPort* port = port_of(rank)) port->ring();
 }
 
 void TrainerDesk::carry_out(const protocol::Fence& fence) {
@@ -233,6 +239,10 @@ void TrainerDesk::carry_out(const protocol::RestoreReady& ready) {
   try {
     Reply reply = restore_reply(ready);
     reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
+    if (const auto landing = with_.paths.landing_fd(ready.rank)) {
+      reply.fields["path"] = {{"fd", reply.fds.size()}};
+      reply.fds.push_back(duplicate(*landing));
+    }
     served_.insert_or_assign(ready.rank, ready);
     trainers_.at(ready.rank).progress_at = Clock::now();
     pending->respond(std::move(reply));

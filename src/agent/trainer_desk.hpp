@@ -9,6 +9,7 @@
 #include <string>
 
 #include "agent/chronicle.hpp"
+#include "agent/path_desk.hpp"
 #include "agent/piece_index.hpp"
 #include "agent/rank_port.hpp"
 #include "agent/scheduler.hpp"
@@ -29,6 +30,7 @@ class TrainerDesk {
     Chronicle& chronicle;
     Scheduler& scheduler;
     Trace& trace;
+    PathDesk& paths;
     std::function<void(protocol::Event)> to_core;
     // Looks at a piece's bytes again, tells the core where they are damaged, then calls back.
     std::function<void(const protocol::SlotRef&, std::function<void()>)> verify;
@@ -43,7 +45,7 @@ class TrainerDesk {
   // ---- Requests ----
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, const Respond& respond);
   void exited(Asker asker);
-  void restore(Asker asker, std::int64_t timeout_ms, const Respond& respond);
+  void restore(Asker asker, const RestoreRequest& request, const Respond& respond);
   void restored(Asker asker, const Respond& respond);
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
   void reserve(Asker asker, const ReserveRequest& request, const Respond& respond);
@@ -52,10 +54,12 @@ class TrainerDesk {
   void carry_out(const protocol::Grant& grant);
   void carry_out(const protocol::TellCommit& tell);
   void carry_out(const protocol::TellResume& tell);
-  void carry_out(const protocol::TellPath& tell);
   void carry_out(const protocol::Fence& fence);
   void carry_out(const protocol::RestoreReady& ready);
   void carry_out(const protocol::RestoreFailed& failed);
+
+  // The trainer looks at what its path's board says.
+  void ring(protocol::Rank rank);
 
   // Answers restores whose time is up, and reads what hooks tell.
   void tick();
@@ -65,7 +69,7 @@ class TrainerDesk {
     std::int64_t pid = 0;
     Clock::time_point progress_at = Clock::now();  // attached, was served, began an iteration or captured one
     std::string shortage = {};                     // as it said itself
-    protocol::PathGroup path = {};
+    bool wants_path = false;
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
   // What the rank was last given to restore from, or null. An agent that was restarted since does not know.

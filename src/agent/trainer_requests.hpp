@@ -40,6 +40,11 @@ struct ReserveRequest {
   std::string shortage;  // of memory on the trainer's device, for people; empty: none
 };
 
+struct RestoreRequest {
+  std::int64_t timeout_ms = 0;
+  bool wants_path = false;  // from GPU to GPU
+};
+
 struct CorruptRequest {
   std::string shard;
   Version version;
@@ -54,7 +59,7 @@ class TrainerRequests {
   virtual void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
   // Proven: neither the process nor the engine is there any more.
   virtual void exited(Asker asker) = 0;
-  virtual void restore(Asker asker, std::int64_t timeout_ms, Respond respond) = 0;
+  virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
   virtual void restored(Asker asker, Respond respond) = 0;
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;

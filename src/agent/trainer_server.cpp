@@ -66,6 +66,11 @@ ReserveRequest reserve_request(const json& request) {
   return wanted;
 }
 
+bool flag(const json& request, const char* key) {
+  const auto at = request.find(key);
+  return at != request.end() && at->is_boolean() && at->get<bool>();
+}
+
 std::int64_t timeout_ms(const json& request, const char* key) {
   return static_cast<std::int64_t>(number(request, key, timeout_max_ms));
 }
@@ -294,7 +299,7 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
     claims_.closed(asker.rank, asker.instance);
     answer(connection, {});
   } else if (type == "restore") {
-    requests_.restore(asker, timeout_ms(request, "timeout_ms"), respond_to(connection));
+    requests_.restore(asker, {timeout_ms(request, "timeout_ms"), flag(request, "path")}, respond_to(connection));
   } else if (type == "restored") {
     requests_.restored(asker, respond_to(connection));
   } else if (type == "corrupt") {

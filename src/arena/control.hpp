@@ -57,6 +57,8 @@ class Control {
   void resume_at(std::int64_t iteration);
   void committed(Version version) { set(words_->committed, version.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
+  // Something else that the trainer is to look at has changed.
+  void ring_trainer() { ring(words_->agent_bell, FutexScope::shared); }
   // Silent; before the trainer gets the page.
   void writer(WriterId id) {
     words_->writer_pid.store(id.pid, std::memory_order_release);

@@ -96,8 +96,9 @@ inline constexpr std::size_t control_file_bytes =
 
 inline constexpr std::uint32_t landing_places_max = 32;
 
-// At the start of a landing file, one page; then PathWords; the places' bytes follow, each from a page's beginning on,
-// in this order. There is a place for each member of the group, the rank's own one too.
+// At the start of a landing file, one page; then PathWords. Once the sizes of the members' pieces are known the places'
+// bytes follow, each from a page's beginning on, in this order. There is a place for each member of the group, the
+// rank's own one too.
 struct LandingHeader {
   std::uint64_t magic;
   std::uint32_t format;
@@ -105,6 +106,7 @@ struct LandingHeader {
   std::uint64_t capacity_bytes[landing_places_max];
   std::uint64_t incarnation;  // the life of the job that it is of
   std::uint32_t member;       // the rank's own number in the group
+  alignas(8) Word64 ready;    // agent: 1 once the places are there, with their capacities
 
   // Written by the trainer.
   struct Place {
@@ -116,7 +118,7 @@ struct LandingHeader {
 static_assert(sizeof(LandingHeader) <= page_bytes);
 
 inline constexpr std::size_t path_id_bytes = 128;  // of an NCCL unique id
-inline constexpr std::size_t path_told_words = 5 + path_id_bytes / 8;
+inline constexpr std::size_t path_told_words = 6 + path_id_bytes / 8;
 
 // Behind it: what trainer and agent tell each other about the path (path_board.hpp).
 struct PathWords {

@@ -22,6 +22,10 @@ std::uint64_t landing_pages(std::uint64_t size_bytes) {
 
 LandingHeader& landing_header(const Mapping& mapping) { return *reinterpret_cast<LandingHeader*>(mapping.data()); }
 
+std::string landing_path(const std::string& directory, std::uint32_t rank) {
+  return directory + "/rank-" + std::to_string(rank) + ".landing";
+}
+
 // A file that is being made; gone again unless it gets its name.
 class Draft {
  public:
@@ -42,22 +46,27 @@ class Draft {
   std::string path_;
 };
 
+void reserve_pages(int fd, std::uint64_t from_byte, std::uint64_t size_bytes) {
+  if (size_bytes == 0) return;
+  const int error = ::posix_fallocate(fd, static_cast<off_t>(from_byte), static_cast<off_t>(size_bytes));
+  if (error == 0) return;
+  errno = error;
+  throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for a rank's landing file");
+}
+
 [[noreturn]] void refuse_file() { throw Failure(CKPT_ERR_CORRUPT, "a rank's landing file is malformed"); }
 
-std::string landing_path(const std::string& directory, std::uint32_t rank) {
-  return directory + "/rank-" + std::to_string(rank) + ".landing";
+std::uint64_t bytes_of(int fd) {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a landing file");
+  if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(places_at)) refuse_file();
+  return static_cast<std::uint64_t>(file.st_size);
 }
 
 }  // namespace
 
-Landing::Landing(UniqueFd fd, Mapping mapping, const Group& group)
-    : fd_(std::move(fd)), mapping_(std::move(mapping)), incarnation_(group.incarnation), member_(group.member) {
-  std::byte* at = mapping_.data() + places_at;
-  for (const std::uint64_t capacity_bytes : group.capacities_bytes) {
-    places_.emplace_back(at, capacity_bytes);
-    at += landing_pages(capacity_bytes);
-  }
-}
+Landing::Landing(UniqueFd fd, Mapping words, const Group& group)
+    : fd_(std::move(fd)), words_(std::move(words)), group_(group), places_(group.members) {}
 
 std::uint64_t Landing::file_bytes(std::span<const std::uint64_t> capacities_bytes) {
   std::uint64_t size_bytes = places_at;
@@ -65,34 +74,24 @@ std::uint64_t Landing::file_bytes(std::span<const std::uint64_t> capacities_byte
   return size_bytes;
 }
 
-Landing Landing::create(const std::string& directory, std::uint32_t rank, Group group) {
-  const std::vector<std::uint64_t>& capacities_bytes = group.capacities_bytes;
-  if (capacities_bytes.size() > landing_places_max)
-    throw Failure(CKPT_ERR_INVALID, "a path group has " + std::to_string(capacities_bytes.size()) +
-                                        " members; a landing file has at most " + std::to_string(landing_places_max) +
-                                        " places");
-  if (group.member >= capacities_bytes.size())
-    throw Failure(CKPT_ERR_INVALID, "a path group of " + std::to_string(capacities_bytes.size()) +
-                                        " members has no member " + std::to_string(group.member));
-  const std::string path = landing_path(directory, rank);
-  Draft draft(path + ".new");
+Landing Landing::create(const std::string& directory, std::uint32_t rank, const Group& group) {
+  if (group.members > landing_places_max || group.member >= group.members)
+    throw Failure(CKPT_ERR_INVALID, "there is no member " + std::to_string(group.member) + " of " +
+                                        std::to_string(group.members) + " in a path group, which has at most " +
+                                        std::to_string(landing_places_max));
+  Draft draft(landing_path(directory, rank) + ".new");
   UniqueFd fd(::open(draft.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft.path());
-  const std::uint64_t size_bytes = file_bytes(capacities_bytes);
-  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(size_bytes)); error != 0) {
-    errno = error;
-    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for " + draft.path());
-  }
-  Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, draft.path());
-  LandingHeader& header = landing_header(mapping);
+  reserve_pages(fd.get(), 0, places_at);
+  Mapping words(fd.get(), places_at, Mapping::Access::write, draft.path());
+  LandingHeader& header = landing_header(words);
   header.format = format_version;
-  header.places = static_cast<std::uint32_t>(capacities_bytes.size());
-  std::copy(capacities_bytes.begin(), capacities_bytes.end(), header.capacity_bytes);
+  header.places = group.members;
   header.incarnation = group.incarnation;
   header.member = group.member;
   header.magic = landing_magic;
-  draft.rename(path);
-  return Landing(std::move(fd), std::move(mapping), group);
+  draft.rename(landing_path(directory, rank));
+  return Landing(std::move(fd), std::move(words), group);
 }
 
 Landing Landing::attach(const std::string& directory, std::uint32_t rank) {
@@ -103,42 +102,73 @@ Landing Landing::attach(const std::string& directory, std::uint32_t rank) {
 }
 
 Landing Landing::attach(UniqueFd fd) {
-  struct stat file {};
-  if (::fstat(fd.get(), &file) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at a landing file");
-  if (!S_ISREG(file.st_mode) || file.st_size < static_cast<off_t>(places_at)) refuse_file();
-  const auto size_bytes = static_cast<std::uint64_t>(file.st_size);
-  Mapping mapping(fd.get(), size_bytes, Mapping::Access::write, "a rank's landing file");
-  const LandingHeader& header = landing_header(mapping);
-  const std::uint32_t places = header.places;
-  if (header.magic != landing_magic || header.format != format_version || places > landing_places_max) refuse_file();
-  const Group group{header.incarnation, header.member, {header.capacity_bytes, header.capacity_bytes + places}};
-  if (group.member >= places) refuse_file();
-  for (const std::uint64_t capacity_bytes : group.capacities_bytes) {
-    if (capacity_bytes > size_bytes) refuse_file();  // before they are summed
-  }
-  if (file_bytes(group.capacities_bytes) != size_bytes) refuse_file();
-  return Landing(std::move(fd), std::move(mapping), group);
+  bytes_of(fd.get());
+  Mapping words(fd.get(), places_at, Mapping::Access::write, "a rank's landing file");
+  const LandingHeader& header = landing_header(words);
+  const Group group{header.incarnation, header.member, header.places};
+  if (header.magic != landing_magic || header.format != format_version) refuse_file();
+  if (group.members > landing_places_max || group.member >= group.members) refuse_file();
+  return Landing(std::move(fd), std::move(words), group);
 }
 
 void Landing::remove(const std::string& directory, std::uint32_t rank) {
   ::unlink(landing_path(directory, rank).c_str());
 }
 
-PathBoard Landing::board() const { return PathBoard(*reinterpret_cast<PathWords*>(mapping_.data() + page_bytes)); }
+void Landing::make_places(const std::vector<std::uint64_t>& capacities_bytes) {
+  if (capacities_bytes.size() != group_.members)
+    throw Failure(CKPT_ERR_INVALID, "a landing has a place for each member");
+  try {
+    reserve_pages(fd_.get(), places_at, file_bytes(capacities_bytes) - places_at);
+  } catch (const Failure&) {
+    [[maybe_unused]] const int shrunk = ::ftruncate(fd_.get(), places_at);
+    throw;
+  }
+  LandingHeader& header = landing_header(words_);
+  std::copy(capacities_bytes.begin(), capacities_bytes.end(), header.capacity_bytes);
+  map_places(capacities_bytes);
+  header.ready.store(1, std::memory_order_release);
+}
+
+bool Landing::find_places() {
+  if (room_.size_bytes() != 0) return true;
+  const LandingHeader& header = landing_header(words_);
+  if (header.ready.load(std::memory_order_acquire) == 0) return false;
+  const std::vector<std::uint64_t> capacities_bytes(header.capacity_bytes, header.capacity_bytes + group_.members);
+  const std::uint64_t size_bytes = bytes_of(fd_.get());
+  for (const std::uint64_t capacity_bytes : capacities_bytes) {
+    if (capacity_bytes > size_bytes) refuse_file();  // before they are summed
+  }
+  if (file_bytes(capacities_bytes) > size_bytes) refuse_file();
+  map_places(capacities_bytes);
+  return true;
+}
+
+// All of the file once more: mappings begin where files do.
+void Landing::map_places(std::span<const std::uint64_t> capacities_bytes) {
+  room_ = Mapping(fd_.get(), file_bytes(capacities_bytes), Mapping::Access::write, "a rank's landing file");
+  std::byte* at = room_.data() + places_at;
+  for (std::size_t place = 0; place < places_.size(); ++place) {
+    places_[place] = {at, capacities_bytes[place]};
+    at += landing_pages(capacities_bytes[place]);
+  }
+}
+
+PathBoard Landing::board() const { return PathBoard(*reinterpret_cast<PathWords*>(words_.data() + page_bytes)); }
 
 void Landing::begin(std::size_t place, Version version) {
-  auto& words = landing_header(mapping_).place[place];
+  auto& words = landing_header(words_).place[place];
   words.version.store(0, std::memory_order_release);
   words.landed_bytes.store(0, std::memory_order_release);
   words.version.store(version.word(), std::memory_order_release);
 }
 
 void Landing::landed(std::size_t place, std::uint64_t size_bytes) {
-  landing_header(mapping_).place[place].landed_bytes.store(size_bytes, std::memory_order_release);
+  landing_header(words_).place[place].landed_bytes.store(size_bytes, std::memory_order_release);
 }
 
 std::uint64_t Landing::landed(std::size_t place, Version version) const {
-  const auto& words = landing_header(mapping_).place[place];
+  const auto& words = landing_header(words_).place[place];
   if (words.version.load(std::memory_order_acquire) != version.word()) return 0;
   return std::min<std::uint64_t>(words.landed_bytes.load(std::memory_order_acquire), places_[place].size());
 }

@@ -6,6 +6,7 @@
 // Owns the mapping. Each side uses its own functions, from any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -22,13 +23,14 @@ namespace ckpt::arena {
 class Landing {
  public:
   struct Group {
-    std::uint64_t incarnation = 0;                // the life of the job that it is of
-    std::uint32_t member = 0;                     // the rank's own number
-    std::vector<std::uint64_t> capacities_bytes;  // of each member's piece; 0: nothing comes from it
+    std::uint64_t incarnation = 0;  // the life of the job that it is of
+    std::uint32_t member = 0;       // the rank's own number
+    std::uint32_t members = 0;
+    bool operator==(const Group&) const = default;
   };
-  // Agent: a fresh file for a new life of the rank, all of its pages reserved, with a place for each member. It
-  // replaces an earlier one, whose mappings stay. Throws Failure (CKPT_ERR_NO_SPACE where there is no room).
-  static Landing create(const std::string& directory, std::uint32_t rank, Group group);
+  // Agent: a fresh file for a new life of the rank, without room for what lands yet. It replaces an earlier one, whose
+  // mappings stay. Throws Failure.
+  static Landing create(const std::string& directory, std::uint32_t rank, const Group& group);
   // Agent: the file that an earlier agent left. Trainer: the one behind a descriptor that the agent sent. Throws
   // Failure (CKPT_ERR_CORRUPT).
   static Landing attach(const std::string& directory, std::uint32_t rank);
@@ -36,16 +38,23 @@ class Landing {
   // Agent: mappings stay.
   static void remove(const std::string& directory, std::uint32_t rank);
 
-  // The file's, with that many places.
+  // Agent, once: room for so many bytes from each member, all pages reserved; 0: nothing comes from that one. Throws
+  // Failure, CKPT_ERR_NO_SPACE where there is no room, and leaves none then. Takes as long as touching it all.
+  void make_places(const std::vector<std::uint64_t>& capacities_bytes);
+  // Whether they are there; the first time they are mapped. Throws Failure (CKPT_ERR_CORRUPT).
+  bool find_places();
+
+  // Of a file with such places.
   static std::uint64_t file_bytes(std::span<const std::uint64_t> capacities_bytes);
 
   int fd() const { return fd_.get(); }
-  std::uint64_t size_bytes() const { return mapping_.size_bytes(); }
-  std::uint64_t incarnation() const { return incarnation_; }
-  std::size_t member() const { return member_; }
+  std::uint64_t size_bytes() const { return std::max(words_.size_bytes(), room_.size_bytes()); }
+  const Group& group() const { return group_; }
+  std::size_t member() const { return group_.member; }
+  std::size_t members() const { return group_.members; }
   // Valid for as long as this Landing lives, moved or not.
   PathBoard board() const;
-  std::size_t places() const { return places_.size(); }
+  // Of the member with that number; empty before the places are there. All below is for when they are.
   std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }
 
   // Trainer: what arrives at the place from now on is of that version, none of it yet; then how much has.
@@ -56,13 +65,13 @@ class Landing {
   std::uint64_t landed(std::size_t place, Version version) const;
 
  private:
-  Landing(UniqueFd fd, Mapping mapping, const Group& group);
+  Landing(UniqueFd fd, Mapping words, const Group& group);
+  void map_places(std::span<const std::uint64_t> capacities_bytes);
 
   UniqueFd fd_;
-  Mapping mapping_;
+  Mapping words_, room_;
   // Not read from the file again, where the other side might change them.
-  std::uint64_t incarnation_;
-  std::uint32_t member_;
+  Group group_;
   std::vector<std::span<std::byte>> places_;
 };
 

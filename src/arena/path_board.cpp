@@ -10,7 +10,7 @@ using Words = std::array<std::uint64_t, path_told_words>;
 static_assert(sizeof(Words) == sizeof(PathWords::Told::words));
 
 constexpr std::uint64_t has_id = 1, has_given_up = 2;
-constexpr std::size_t id_at = 5;
+constexpr std::size_t id_at = 6;
 static_assert(id_at * 8 + path_id_bytes == sizeof(Words));
 
 Words to_words(const PathWord& word) {
@@ -20,6 +20,7 @@ Words to_words(const PathWord& word) {
   words[2] = word.state.version;
   words[3] = word.state.length_bytes;
   words[4] = word.state.promised;
+  words[5] = word.piece_bytes;
   if (word.id) std::memcpy(&words[id_at], word.id->data(), path_id_bytes);
   return words;
 }
@@ -28,6 +29,7 @@ PathWord from_words(const Words& words) {
   PathWord word;
   if ((words[0] & has_id) != 0) std::memcpy(word.id.emplace().data(), &words[id_at], path_id_bytes);
   word.chunk_bytes = words[1];
+  word.piece_bytes = words[5];
   word.state = {words[2], words[3], words[4], (words[0] & has_given_up) != 0};
   return word;
 }

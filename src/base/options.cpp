@@ -211,6 +211,14 @@ struct Sending {
   static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "at_once"; }
 };
 
+struct Path {
+  static void parse(PathMode& to, std::string_view text) {
+    if (text != "host" && text != "device") throw BadValue{"must be host or device"};
+    to = text == "host" ? PathMode::host : PathMode::device;
+  }
+  static std::string text(PathMode from) { return from == PathMode::host ? "host" : "device"; }
+};
+
 struct Flag {
   static void parse(bool& to, std::string_view text) {
     if (text != "true" && text != "false") throw BadValue{"must be true or false"};
@@ -336,6 +344,11 @@ const std::array keys = {
         "gpu_staging_bytes", "128MiB", "", engine, 0,
         "Memory of the GPU through which its tensors are copied; as much as the main shard lets the next update go on "
         "as soon as the state is copied within the GPU. Less is taken where less is free."),
+    entry<&Options::path, Path>(
+        "path", "host", "", engine, 0,
+        "How main shards go to other nodes: `host`: from memory to memory; `device`: from GPU to GPU, with NCCL, where "
+        "their tensors lie there and the nodes of a group hold each other's copies ([gpu](gpu.md)), else as with "
+        "`host`. The same on all ranks."),
     entry<&Options::schedule, Sending>(
         "schedule", "idle", "", agent,
         0,

@@ -19,6 +19,7 @@ namespace ckpt {
 
 enum class AgentMode { automatic, attach };
 enum class SendMode { idle, at_once };
+enum class PathMode { host, device };
 
 struct Options {
   std::string job;
@@ -54,6 +55,7 @@ struct Options {
   std::uint64_t slot_bytes;
   std::uint32_t copy_threads;
   std::uint64_t gpu_staging_bytes;
+  PathMode path;
   SendMode schedule;
   std::uint32_t profile_iterations;
   std::uint64_t chunk_bytes;

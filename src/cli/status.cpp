@@ -81,6 +81,14 @@ std::string tiers_text(const json& tiers) {
   return text + "\n";
 }
 
+// Of what the rank's peers send it; nothing where nobody asked for another than the host's.
+std::string path_text(const json& path) {
+  if (path.value("device", false))
+    return "device (" + human_bytes(path.value("landed_bytes", std::uint64_t{0})) + " landed)";
+  const std::string trouble = path.value("trouble", "");
+  return trouble.empty() ? "" : "host (" + text_of(trouble) + ")";
+}
+
 std::string ranks_table(const json& ranks) {
   std::vector<Row> rows = {
       {"rank", "process", "life", "restored from", "attempted", "capturing", "last progress", "main shard", "state"}};
@@ -90,9 +98,13 @@ std::string ranks_table(const json& ranks) {
                     iteration_text(rank.at("capturing")), ago_text(rank.value("progress_age_ms", json())),
                     rank.at("main_shard"), state_text(rank)});
   std::string text = table(rows, "    ");
-  for (const json& rank : ranks)
+  for (const json& rank : ranks) {
+    const std::string name = "    rank " + rank.at("rank").dump() + ": ";
     if (const std::string shortage = rank.value("shortage", ""); !shortage.empty())
-      text += "    rank " + rank.at("rank").dump() + ": " + text_of(shortage) + "\n";
+      text += name + text_of(shortage) + "\n";
+    if (const std::string path = path_text(rank.value("path", json::object())); !path.empty())
+      text += name + "path: " + path + "\n";
+  }
   return text;
 }
 

@@ -29,8 +29,10 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
 void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
   stored_.reset();
   while (!stored_) {
+    const bool wants_path = options_.path == PathMode::device;
     request["timeout_ms"] = deadline.remaining_ms();
-    const nlohmann::json again = {{"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}};
+    request["path"] = wants_path;
+    const nlohmann::json again = {{"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}, {"path", wants_path}};
     Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
     try {
       stored_ = take_stored(std::move(answer));

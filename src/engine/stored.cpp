@@ -66,6 +66,12 @@ Stored take_stored(Frame answer) {
     stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
                     share.at("stored").get<std::uint32_t>()};
     if (!protocol::is_valid(stored.share)) throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible share");
+    if (const auto path = json.find("path"); path != json.end()) {
+      const auto fd = path->at("fd").get<std::size_t>();
+      if (fd >= answer.fds.size() || !answer.fds[fd])
+        throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a landing");
+      stored.landing = arena::Landing::attach(std::move(answer.fds[fd]));
+    }
     if (!stored.found) return stored;
     stored.iteration = json.at("iteration").get<std::int64_t>();
     for (const auto& part : json.at("main")) stored.main.push_back(take_piece(part, answer.fds));

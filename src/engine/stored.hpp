@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "arena/landing.hpp"
 #include "arena/layout.hpp"
 #include "arena/segment.hpp"
 #include "base/frame_socket.hpp"
@@ -33,6 +34,8 @@ struct Stored {
   protocol::Share share;          // that this rank captures from now on
   std::vector<StoredPiece> main;  // when found: the shard's parts in order
   std::optional<StoredPiece> private_;
+  // Where what comes from GPU to GPU lands, and the board of that path: where the rank asked for it and has a group.
+  std::optional<arena::Landing> landing;
 };
 
 // A piece that is not what the agent said; the agent can bring another.

@@ -22,6 +22,8 @@ class LandedFetchTest : public ::testing::Test {
   static constexpr Version version{3, 70};
 
   LandedFetchTest() {
+    landing_->make_places({0, length_bytes});
+    trainers_.find_places();
     write_piece(theirs_->writable_slot(0), piece_);
     network_.index(owner).add({protocol::held_rank, "shard", 0}, theirs_, piece_.manifest);
   }
@@ -67,7 +69,7 @@ class LandedFetchTest : public ::testing::Test {
   std::shared_ptr<arena::Segment> ours_ = std::make_shared<arena::Segment>(
       arena_.create_segment(testing::segment_spec(protocol::held_rank, "shard", length_bytes), 1));
   std::shared_ptr<arena::Landing> landing_ =
-      std::make_shared<arena::Landing>(arena::Landing::create(directory_.path(), 0, {1, 0, {0, length_bytes}}));
+      std::make_shared<arena::Landing>(arena::Landing::create(directory_.path(), 0, {1, 0, 2}));
   arena::Landing trainers_ = arena::Landing::attach(UniqueFd(::fcntl(landing_->fd(), F_DUPFD_CLOEXEC, 0)));
   testing::Mailbox<LandedFetch::Outcome> outcomes_;
   WorkerPool pool_{2};

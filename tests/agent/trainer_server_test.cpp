@@ -25,7 +25,9 @@ class StubRequests : public TrainerRequests {
     respond({});
   }
   void exited(Asker asker) override { exits.put(asker); }
-  void restore(Asker, std::int64_t timeout_ms, Respond respond) override { restores.put({timeout_ms, respond}); }
+  void restore(Asker, const RestoreRequest& request, Respond respond) override {
+    restores.put({request.timeout_ms, respond});
+  }
   void restored(Asker, Respond respond) override { respond({}); }
   void corrupt(Asker, const CorruptRequest&, std::int64_t, Respond respond) override { respond({}); }
   void reserve(Asker, const ReserveRequest& request, Respond respond) override {

@@ -14,8 +14,9 @@ namespace {
 static_assert(offsetof(LandingHeader, magic) == 0 && offsetof(LandingHeader, format) == 8 &&
               offsetof(LandingHeader, places) == 12 && offsetof(LandingHeader, capacity_bytes) == 16 &&
               offsetof(LandingHeader, incarnation) == 272 && offsetof(LandingHeader, member) == 280 &&
-              offsetof(LandingHeader, place) == 320 && sizeof(LandingHeader::Place) == 64 &&
-              offsetof(LandingHeader::Place, version) == 0 && offsetof(LandingHeader::Place, landed_bytes) == 8);
+              offsetof(LandingHeader, ready) == 288 && offsetof(LandingHeader, place) == 320 &&
+              sizeof(LandingHeader::Place) == 64 && offsetof(LandingHeader::Place, version) == 0 &&
+              offsetof(LandingHeader::Place, landed_bytes) == 8);
 static_assert(offsetof(PathWords, own) == 0 && offsetof(PathWords::Told, sequence) == 0 &&
               offsetof(PathWords::Told, words) == 8 && sizeof(PathWords::Told) == 192 &&
               offsetof(PathWords, has_failed) == 192 && offsetof(PathWords, failure) == 200 &&

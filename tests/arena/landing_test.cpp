@@ -18,12 +18,18 @@ UniqueFd duplicate(const Landing& landing) { return UniqueFd(::fcntl(landing.fd(
 class LandingTest : public testing::Test {
  protected:
   testing_support::TempDirectory directory_;
-  Landing agents_ = Landing::create(directory_.path(), 3, {7, 1, {100'000, 0, 5000}});
+  LandingTest() { agents_.make_places({100'000, 0, 5000}); }
+  static Landing attach(const Landing& landing) {
+    Landing trainers = Landing::attach(duplicate(landing));
+    EXPECT_TRUE(trainers.find_places());
+    return trainers;
+  }
+  Landing agents_ = Landing::create(directory_.path(), 3, {7, 1, 3});
 };
 
 TEST_F(LandingTest, TheTrainerWritesWhatTheAgentReads) {
-  Landing trainers = Landing::attach(duplicate(agents_));
-  ASSERT_EQ(trainers.places(), 3u);
+  Landing trainers = attach(agents_);
+  ASSERT_EQ(trainers.group().members, 3u);
   const Version version(2, 9);
   for (const std::size_t place : {0u, 2u}) {
     ASSERT_EQ(trainers.bytes(place).size(), agents_.bytes(place).size());
@@ -47,18 +53,33 @@ TEST_F(LandingTest, OfAVersionThatIsNotThereNothingHasLanded) {
 }
 
 TEST_F(LandingTest, MoreThanThereIsRoomForIsNotBelieved) {
-  Landing trainers = Landing::attach(duplicate(agents_));
+  Landing trainers = attach(agents_);
   trainers.begin(2, Version(1, 1));
   trainers.landed(2, UINT64_MAX);
   EXPECT_EQ(agents_.landed(2, Version(1, 1)), 5000u);
 }
 
 TEST_F(LandingTest, ANewOneLeavesTheOldOnesMappings) {
-  Landing trainers = Landing::attach(duplicate(agents_));
-  const Landing next = Landing::create(directory_.path(), 3, {8, 0, {10}});
+  Landing trainers = attach(agents_);
+  const Landing next = Landing::create(directory_.path(), 3, {8, 1, 3});
   trainers.begin(0, Version(1, 1));
   trainers.landed(0, 10);
   EXPECT_EQ(next.landed(0, Version(1, 1)), 0u);
+}
+
+TEST_F(LandingTest, PlacesAreMadeWhenTheirSizesAreKnownAndFoundByWhoeverHasTheFile) {
+  Landing agents = Landing::create(directory_.path(), 4, {7, 0, 2});
+  Landing trainers = Landing::attach(duplicate(agents));
+  EXPECT_FALSE(trainers.find_places());
+  EXPECT_TRUE(trainers.bytes(1).empty());
+  agents.make_places({0, 12'345});
+  EXPECT_TRUE(trainers.find_places());
+  EXPECT_EQ(trainers.bytes(1).size(), 12'345u);
+  trainers.bytes(1).back() = std::byte{9};
+  Landing next = Landing::attach(directory_.path(), 4);
+  EXPECT_TRUE(next.find_places());
+  EXPECT_EQ(next.bytes(1).back(), std::byte{9});
+  EXPECT_EQ(next.size_bytes(), Landing::file_bytes(std::vector<std::uint64_t>{0, 12'345}));
 }
 
 TEST_F(LandingTest, AMalformedFileIsRefused) {
@@ -68,7 +89,7 @@ TEST_F(LandingTest, AMalformedFileIsRefused) {
     EXPECT_EQ(::pwrite(agents_.fd(), &value, sizeof(value), static_cast<off_t>(at)), 8);
     bool refused = false;
     try {
-      Landing::attach(duplicate(agents_));
+      Landing::attach(duplicate(agents_)).find_places();
     } catch (const Failure& failure) {
       refused = failure.status() == CKPT_ERR_CORRUPT;
     }
@@ -77,10 +98,11 @@ TEST_F(LandingTest, AMalformedFileIsRefused) {
   };
   const std::size_t capacities = offsetof(LandingHeader, capacity_bytes);
   EXPECT_TRUE(is_refused(0, 1));
-  EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), format_version));                              // no place
+  EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), format_version));                              // no member
   EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), (std::uint64_t{33} << 32) | format_version));  // too many
   EXPECT_TRUE(is_refused(offsetof(LandingHeader, format), (std::uint64_t{3} << 32) | 99));
-  for (const std::uint64_t capacity_bytes : {std::uint64_t{1}, std::uint64_t{1} << 40, UINT64_MAX, UINT64_MAX - 8191})
+  EXPECT_TRUE(is_refused(offsetof(LandingHeader, member), 3));  // none of them
+  for (const std::uint64_t capacity_bytes : {std::uint64_t{200'000}, std::uint64_t{1} << 40, UINT64_MAX})
     EXPECT_TRUE(is_refused(capacities, capacity_bytes)) << capacity_bytes;
   EXPECT_FALSE(is_refused(0, landing_magic));
   ASSERT_EQ(::ftruncate(agents_.fd(), 100), 0);
@@ -89,14 +111,19 @@ TEST_F(LandingTest, AMalformedFileIsRefused) {
 
 TEST_F(LandingTest, OneThatDoesNotGetItsNameLeavesNothing) {
   std::filesystem::create_directories(directory_.path() + "/rank-4.landing/in-the-way");
-  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, {10}}), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, 2}), Failure);
   EXPECT_FALSE(std::filesystem::exists(directory_.path() + "/rank-4.landing.new"));
 }
 
 TEST_F(LandingTest, WhatDoesNotFitIsRefusedAndLeavesNothing) {
-  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, {std::uint64_t{1} << 50}}), Failure);
-  EXPECT_THROW(Landing::create(directory_.path(), 4, {1, 0, std::vector<std::uint64_t>(33, 1)}), Failure);
-  EXPECT_FALSE(std::filesystem::exists(directory_ / "rank-4.landing.new"));
+  Landing landing = Landing::create(directory_.path(), 4, {1, 0, 2});
+  EXPECT_THROW(landing.make_places({0, std::uint64_t{1} << 50}), Failure);
+  EXPECT_FALSE(landing.find_places());
+  EXPECT_LT(std::filesystem::file_size(directory_ / "rank-4.landing"), 100'000u);
+  EXPECT_THROW(landing.make_places({0}), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 5, {1, 0, 33}), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 5, {1, 2, 2}), Failure);
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "rank-5.landing.new"));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ PathWord word_of(std::uint64_t number) {
   PathWord word;
   word.id.emplace().fill(static_cast<std::byte>(number));
   word.chunk_bytes = number;
+  word.piece_bytes = number + 3;
   word.state = {number, number + 1, number + 2, number % 2 == 0};
   return word;
 }
@@ -31,7 +32,7 @@ class PathBoardTest : public testing::Test {
   }
 
   testing_support::TempDirectory directory_;
-  Landing agents_file_ = Landing::create(directory_.path(), 3, {7, 1, {100, 0, 100}});
+  Landing agents_file_ = Landing::create(directory_.path(), 3, {7, 1, 3});
   Landing trainers_file_ = attach(agents_file_);
   PathBoard agents_ = agents_file_.board(), trainers_ = trainers_file_.board();
 };
@@ -105,8 +106,8 @@ TEST_F(PathBoardTest, ARestartedAgentFindsTheLivingLifesFileWithAllThatWasTold) 
   trainers_.tell(word_of(4));
   agents_.taken(0, Version(7, 2));
   const Landing next = Landing::attach(directory_.path(), 3);
-  EXPECT_EQ(next.incarnation(), 7u);
-  EXPECT_EQ(next.member(), 1u);
+  EXPECT_EQ(next.group().incarnation, 7u);
+  EXPECT_EQ(next.group().member, 1u);
   EXPECT_EQ(next.board().told(), word_of(4));
   EXPECT_EQ(next.board().taken(0), Version(7, 2));
   next.board().hear(2, word_of(5));
@@ -114,7 +115,7 @@ TEST_F(PathBoardTest, ARestartedAgentFindsTheLivingLifesFileWithAllThatWasTold) 
 }
 
 TEST_F(PathBoardTest, AMemberThatIsNoneIsRefused) {
-  EXPECT_THROW(Landing::create(directory_.path(), 4, {7, 3, {100, 0, 100}}), Failure);
+  EXPECT_THROW(Landing::create(directory_.path(), 4, {7, 3, 3}), Failure);
   const std::uint32_t member = 3;
   ASSERT_EQ(::pwrite(agents_file_.fd(), &member, sizeof(member), offsetof(LandingHeader, member)), 4);
   EXPECT_THROW(attach(agents_file_), Failure);
