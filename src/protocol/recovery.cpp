@@ -102,7 +102,8 @@ Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& ques
 
 // The newest version up to `limit` that is known as committed. Whether all of it is still there does not matter: a node
 // that does not answer may have the rest. Where the job goes on from the last life, what older lives committed beyond
-// the base of that one is void.
+// the base of that one is void. What is whole may be a commit that only a root knew of which nobody hears; the limit
+// itself has to be placed anew first.
 Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
   const bool goes_on = limit.incarnation() == question.members_life;
   Version newest = question.base <= limit ? question.base : Version();
@@ -110,6 +111,8 @@ Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
     const bool is_void = goes_on && commit.incarnation() < question.members_life;
     if (commit <= limit && !is_void) newest = std::max(newest, commit);
   };
+  for (const Version whole : question.whole)
+    if (whole < limit) newest = std::max(newest, whole);
   consider(question.first_commit);
   for (const PieceInfo& piece : question.stored) consider(piece.version);
   for (const Report* report : question.reports) consider(report->highest_commit);

@@ -54,6 +54,7 @@ struct RecoveryQuestion {
   std::uint64_t members_life = 0;     // the last life
   Version restored;                   // what it went on from
   Version base;                       // newest commit that it went on from
+  std::vector<Version> whole;         // of the last life: in all their places
   Version first_commit;               // known from the store
   bool asks_storage = false;          // there is persistent storage
   std::vector<PieceInfo> stored;      // on it

@@ -22,7 +22,10 @@ void Root::on(const LifeRead& read) {
   life_revision_ = read.revision;
   if (new_life) {
     bindings_.clear();
-    places_ = {};
+    if (places_.is_arranged()) {
+      last_places_ = std::exchange(places_, {});
+      last_placed_ = life_->seats;
+    }
     all_waiting_since_.reset();
     abandoned_.clear();
     resume_at_ = 0;

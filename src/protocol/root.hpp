@@ -94,6 +94,7 @@ class Root {
   void settle_decision(TimeMs now, Effects& effects);
   bool all_answered(TimeMs now) const;
   RecoveryQuestion question(bool with_storage) const;
+  std::vector<Version> whole_of_last_life();
   std::string storage_trouble() const;
   std::vector<Seat> seats_now(const std::vector<Cut>& cuts) const;
   void settle_placement(Effects& effects);
@@ -157,6 +158,8 @@ class Root {
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;                                   // made when all ranks wait
   LifePlaces places_;                                             // once the life is decided
+  LifePlaces last_places_;                                        // of the life before, where it is known
+  SeatsName last_placed_;                                         // whose seats these are
   Inventory inventory_;                                           // of the present reports; borrows from peers_
   std::map<Version, std::map<std::string, Makeable>> decodable_;  // of it, where the version may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;               // from storage, by who is to read

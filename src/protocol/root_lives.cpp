@@ -176,7 +176,9 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   const TimeMs waited_ms = now - *all_waiting_since_;
   const bool is_untold = !storage_trouble().empty();
   const bool storage_is_late = waited_ms >= config_.storage_wait_ms;
-  const RecoveryAnswer answer = plan_recovery(question(!is_untold || storage_is_late), std::move(inventory_));
+  RecoveryQuestion asked = question(!is_untold || storage_is_late);
+  asked.whole = whole_of_last_life();
+  const RecoveryAnswer answer = plan_recovery(asked, std::move(inventory_));
   if (!answer.alarm.empty()) alarm_ = answer.alarm;
   const bool can_restore = answer.decision.verdict == Verdict::restore;
   if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
@@ -197,6 +199,22 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   decided.strategy = config_.strategy;
   decided.protection = config_.protection;
   swap_life(std::move(decided), now, effects, drafted_.seats());
+}
+
+// Versions that lie in all their places. Whoever led that life may have committed them, and told nobody who is heard.
+std::vector<Version> Root::whole_of_last_life() {
+  if (life_->seats.life == 0) return {};
+  if (last_placed_ != life_->seats) {
+    last_places_ = LifePlaces(*life_, seating_);
+    last_placed_ = life_->seats;
+  }
+  last_places_.stand_in({});
+  std::vector<Version> whole;
+  for (const auto& [version, pieces] : inventory_) {
+    const bool is_of_it = version.incarnation() == life_->seats.life;
+    if (is_of_it && is_complete(pieces, last_places_.own())) whole.push_back(version);
+  }
+  return whole;
 }
 
 RecoveryQuestion Root::question(bool with_storage) const {

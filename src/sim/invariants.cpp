@@ -394,7 +394,10 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
   if (seating.name() != record.seats) {
     throw Violation{"I2", text("node ", by, " writes a life record whose seats are not all in the store")};
   }
-  if (!was_decided && record.decision.verdict != Verdict::undecided) check_decision(by, old, record);
+  if (!was_decided && record.decision.verdict != Verdict::undecided) {
+    check_decision(by, old, record);
+    committed(world_.machines.at(by), record.base);
+  }
   check_stand_ins(by, old, record, seating);
   // A restored version is committed with its place on record: a root that reads it there goes by it.
   if (was_decided && record.base == record.decision.version && record.base != old.base) {

@@ -110,6 +110,9 @@ class ReturnedNodes : public ::testing::Test {
   }
   // It has what these ranks captured.
   void hear(NodeId node, const std::vector<Rank>& has, std::uint64_t bytes = usual) {
+    root_.on(node, report_of(node, has, bytes), now_);
+  }
+  Report report_of(NodeId node, const std::vector<Rank>& has, std::uint64_t bytes = usual) {
     Report report;
     report.node = node;
     report.arena_id = 100 + node;
@@ -129,7 +132,7 @@ class ReturnedNodes : public ::testing::Test {
       trainer.waiting = true;
       report.ranks.push_back(trainer);
     }
-    root_.on(node, report, now_);
+    return report;
   }
   Effects settle() {
     Effects effects;
@@ -240,6 +243,33 @@ TEST_F(ReturnedNodes, DoNotKeepTheVersionFromBeingACommit) {
     if (const auto* swap = std::get_if<SwapLife>(&effect)) base = swap->record.base;
   }
   EXPECT_EQ(base, restored);
+}
+
+// Somebody who has no rank may have led that life, and committed it.
+TEST_F(ReturnedNodes, NeedNotTellWhatWasCommittedWhereItIsWhole) {
+  lead(Verdict::undecided);
+  const Version whole{2, 7}, half{2, 8}, newest{2, 9};
+  for (const NodeId node : {1u, 2u}) {
+    Report report = report_of(node, {});
+    for (const Version version : {whole, half, newest}) {
+      for (Rank rank = 0; rank < 2; ++rank) {
+        const bool has_none = rank == node - 1 ? false : version != whole;
+        for (const auto& shard : {main_shard(rank), private_shard(rank)})
+          if (!has_none) report.pieces.push_back(piece_of(shard, version, 2));
+      }
+    }
+    report.newest_seen = newest;
+    root_.on(node, report, now_);
+  }
+  Version restored_now, base;
+  for (const Effect& effect : settle()) {
+    if (const auto* swap = std::get_if<SwapLife>(&effect)) {
+      restored_now = swap->record.restored;
+      base = swap->record.base;
+    }
+  }
+  EXPECT_EQ(restored_now, newest);
+  EXPECT_EQ(base, whole);
 }
 
 TEST_F(ReturnedNodes, DoNotKeepTheNextLifeFromGoingOnFromIt) {

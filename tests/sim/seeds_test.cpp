@@ -39,5 +39,9 @@ TEST(Seeds, ANewRootOrdersNothingNewerBeforeWhatIsOlder) { EXPECT_EQ(violation_o
 // parity of what was restored, and nothing was committed any more.
 TEST(Seeds, ParityTellsThatRanksDisagreed) { EXPECT_EQ(violation_of(27'797), ""); }
 
+// A root that had no rank, and that nobody heard any more, committed a version. The next root went on from a newer one,
+// and dropped that commit for an older one before the newer one had all its copies.
+TEST(Seeds, WhatIsWholeIsKeptAsACommitThatNobodyIsHeardOf) { EXPECT_EQ(violation_of(5099), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
