@@ -163,6 +163,8 @@ void Root::settle_placement(Effects& effects) {
   if (!has_begun()) return;
   if (!places_.is_arranged()) {
     places_ = LifePlaces(*life_, seating_);
+    last_places_ = {};
+    last_placed_ = {};
     if (!places_.notice().empty()) effects.push_back(Notice{places_.notice()});
   }
   places_.stand_in(life_->stand_ins);
