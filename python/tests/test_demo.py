@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,17 +15,46 @@ import pytest
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo" / "demo.py"
 
 
-@pytest.mark.timeout(300)
-def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_path):
-    arguments = ["--nodes=2", "--ranks-per-node=2", "--iterations=10", "--batch=1", f"--library={library}"]
+def run_demo(library, tmp_path, *arguments: str) -> list[str]:
+    """What a small demo says, which must end well and leave nothing behind."""
+    words = ["--nodes=2", "--iterations=10", "--batch=1", f"--library={library}", f"--output={tmp_path}", *arguments]
     with tempfile.TemporaryDirectory(prefix="ckptengine-test-", dir="/dev/shm") as arena_root:
-        command = [sys.executable, DEMO, *arguments, f"--output={tmp_path}", f"--arena-root={arena_root}"]
+        command = [sys.executable, DEMO, *words, f"--arena-root={arena_root}"]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
         assert os.listdir(arena_root) == []
-    last = done.stdout.splitlines()[-1] if done.stdout else ""
-    expected = r"restored iteration \d+ on 4 of 4 ranks \(2 local, 2 peer\); losses identical: yes"
-    assert done.returncode == 0 and re.fullmatch(expected, last), done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout, done.stdout + done.stderr
     assert (tmp_path / "losses.png").stat().st_size > 0
+    return done.stdout.splitlines()
+
+
+PARTS = {"trainers stopped and started again", "decided what to restore", "fetched", "loaded", "first iteration"}
+
+
+def parts(said: list[str]) -> set[str]:
+    """Of the time from the kill on."""
+    begin = next(number for number, line in enumerate(said) if line.startswith("from the kill on"))
+    rows = [re.fullmatch(r"  (.+?) +(-?\d+\.\d{3}) s +(\d+\.\d{3}) s", line) for line in said[begin + 1 :]]
+    found = [row.groups() for row in rows if row is not None]
+    assert all(float(seconds) >= 0 for _, seconds, _ in found), said
+    return {name for name, _, _ in found}
+
+
+@pytest.mark.timeout(300)
+def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_path):
+    said = run_demo(library, tmp_path, "--ranks-per-node=2")
+    expected = r"restored iteration \d+ on 4 of 4 ranks \(2 local, 2 peer\); losses identical: yes"
+    assert re.fullmatch(expected, said[-1]), said
+    # A life that has begun before the node was missed tells of it afterwards.
+    assert parts(said) - {"node declared lost"} == PARTS | {"agent of node2 started"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(shutil.which("etcd") is None, reason="needs etcd (Debian: etcd-server)")
+def test_a_standby_node_takes_the_place_of_one_that_dies_with_etcd_between_them(library, tmp_path):
+    said = run_demo(library, tmp_path, "--coordinator=etcd", "--standby", "--kill-node=1", "--kill-at=7")
+    expected = r"restored iteration \d+ on 2 of 2 ranks \(2 local\); losses identical: yes"
+    assert re.fullmatch(expected, said[-1]), said
+    assert parts(said) == PARTS | {"node declared lost", "its place taken, copies made again"}
 
 
 def test_wrong_arguments_are_refused():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import hmac
 import json
 import os
 import random
@@ -204,6 +206,91 @@ def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
             except OSError:
                 break  # UCX aborts on some of it; trainers start the agent again
         pair.commit_at_last()
+    pair.assert_restored()
+
+
+class Knocker:
+    """Somebody with the token who asks to be let in, as handshake.hpp says, and keeps what it has said."""
+
+    def __init__(self, cluster, token: str, node: str) -> None:
+        self.job, self.token, self.node = cluster.job.encode(), token.encode(), node
+        xxhash = ctypes.CDLL("libxxhash.so.0")
+        xxhash.XXH3_64bits.restype = ctypes.c_uint64
+        job_hash = xxhash.XXH3_64bits(self.job, ctypes.c_size_t(len(self.job)))
+        record = (cluster.coordination / cluster.job / "nodes" / node).read_text()
+        entry = json.loads(record.partition("\n")[2])
+        self.opening = struct.pack("<4sIQIIQQ", b"CKPD", wire_version(), job_hash, 99, entry["id"], 1,
+                                   entry["arena_id"]) + os.urandom(32)
+
+    def proof(self, heard: bytes) -> bytes:
+        said = b"ckptengine asks." + struct.pack("<Q", len(self.job)) + self.job + self.opening + heard
+        return hmac.digest(self.token, said, "sha256")
+
+
+def receive(stranger: socket.socket, size: int) -> bytes:
+    """So many bytes, or fewer where the other side hangs up."""
+    heard = b""
+    while len(heard) < size and (part := stranger.recv(size - len(heard))):
+        heard += part
+    return heard
+
+
+REFUSED_FOR_TOKEN = struct.pack("<II", 4, 0)
+WELCOME_BYTES = 8 + 96
+
+
+def test_a_handshake_that_was_recorded_opens_nothing(cluster, tmp_path):
+    token = tmp_path / "token"
+    subprocess.run([build_file(BUILD, "ckptctl"), "token", token], check=True, capture_output=True, timeout=60)
+    pair = Pair(cluster, token_file=token)
+    pair.commit()
+    address = door(cluster, "n0")
+    knocker = Knocker(cluster, token.read_text().strip(), "n0")
+    with connect(address, 1) as member:
+        member.sendall(knocker.opening)
+        proof = knocker.proof(receive(member, 16 + 32))
+        member.sendall(proof)
+        welcome = receive(member, WELCOME_BYTES)
+    assert len(welcome) == WELCOME_BYTES and welcome[:8] == bytes(8), "what is recorded here does open the door"
+    before = status(cluster, "n0")["strangers"]["count"]
+
+    def replay():
+        for source in range(2, 52):
+            with connect(address, source) as stranger:
+                stranger.sendall(knocker.opening)
+                assert len(receive(stranger, 16 + 32)) == 16 + 32
+                stranger.sendall(proof)
+                assert receive(stranger, WELCOME_BYTES) == REFUSED_FOR_TOKEN
+
+    pair.commit_while(replay)
+    eventually(lambda: status(cluster, "n0")["strangers"]["count"] >= before + 50)
+    assert "does not have the job's token" in status(cluster, "n0")["strangers"]["last"]
+    pair.assert_restored()
+
+
+def test_a_first_message_of_any_size_costs_an_agent_nothing(cluster):
+    """What the door does not ask for it does not read: neither behind a knock nor instead of one."""
+    pair = Pair(cluster)
+    pair.commit()
+    agents = sorted(cluster.agents())
+    address = door(cluster, "n0")
+    much = bytes(8 << 20)
+
+    def say_too_much(source: int, begin: bytes) -> None:
+        with connect(address, source) as stranger, suppress(ConnectionResetError, BrokenPipeError):
+            stranger.sendall(begin + much)
+            while stranger.recv(4096):
+                pass
+
+    def all_ways():
+        for source in range(5):
+            say_too_much(source, b"")
+            say_too_much(100 + source, knock(wire_version()))
+            say_too_much(200 + source, struct.pack("<Q", 2**63))
+
+    pair.commit_while(all_ways)
+    assert sorted(cluster.agents()) == agents
+    eventually(lambda: status(cluster, "n0")["strangers"]["count"] >= 15)
     pair.assert_restored()
 
 
