@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int attempts_max = 1000;  // each lost one means that somebody else has won
+constexpr std::uint32_t ids_max = 1u << 24;
 
 std::string to_hex(std::string_view bytes) {
   constexpr std::string_view digits = "0123456789abcdef";
@@ -64,9 +65,17 @@ std::string to_text(const NodeEntry& node) {
 // nodes have small numbers and many find a free one soon.
 std::uint32_t candidate(const std::string& name, int attempt) {
   constexpr int tries = 2, doublings_max = 24;
+  static_assert(1u << doublings_max == ids_max);
   const std::string text = name + "/" + std::to_string(attempt);
   const std::uint64_t hash = kernels::leaf_digest(text.data(), text.size());
   return static_cast<std::uint32_t>(hash % (1u << std::min(attempt / tries, doublings_max)));
+}
+
+// Nothing where it would have to be cut to fit.
+std::optional<std::uint64_t> number(const json& body, const char* name, std::uint64_t most) {
+  const json& value = body.at(name);
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most) return std::nullopt;
+  return value.get<std::uint64_t>();
 }
 
 }  // namespace
@@ -89,12 +98,14 @@ std::optional<NodeEntry> node_entry(const Entry& entry) {
   try {
     const json body = json::parse(entry.value);
     const auto address = from_hex(body.at("address").get<std::string>());
-    if (!address) return std::nullopt;
+    const auto id = number(body, "id", ids_max - 1), arena_id = number(body, "arena_id", UINT64_MAX);
+    const auto agent_id = number(body, "agent_id", UINT64_MAX), pid = number(body, "pid", INT64_MAX);
+    if (!address || !id || !arena_id || !agent_id || !pid) return std::nullopt;
     return NodeEntry{entry.key.substr(entry.key.rfind('/') + 1),
-                     body.at("id"),
-                     body.at("arena_id"),
-                     body.at("agent_id"),
-                     body.at("pid"),
+                     static_cast<std::uint32_t>(*id),
+                     *arena_id,
+                     *agent_id,
+                     static_cast<std::int64_t>(*pid),
                      *address};
   } catch (const json::exception&) {
     return std::nullopt;

@@ -87,6 +87,19 @@ TEST(Registry, EntriesOfAnotherFormatAreLeftOut) {
   }
 }
 
+// A number that would have to be cut to fit is none; nor is one that no node gets.
+TEST(Registry, EntriesWithNumbersOutOfRangeAreLeftOut) {
+  const auto with = [](const std::string& id, const std::string& arena_id, const std::string& pid) {
+    return node_entry(
+        {"nodes/a",
+         R"({"id":)" + id + R"(,"arena_id":)" + arena_id + R"(,"agent_id":1,"pid":)" + pid + R"(,"address":""})", 1});
+  };
+  EXPECT_TRUE(with("16777215", "18446744073709551615", "9223372036854775807"));
+  for (const char* id : {"-1", "1.5", "true", "16777216", "4294967296"}) EXPECT_FALSE(with(id, "1", "1")) << id;
+  for (const char* arena_id : {"-1", "1e3", "18446744073709551616"}) EXPECT_FALSE(with("1", arena_id, "1")) << arena_id;
+  for (const char* pid : {"-1", "9223372036854775808"}) EXPECT_FALSE(with("1", "1", pid)) << pid;
+}
+
 TEST(Registry, TheTokenIsMadeOnce) {
   const test::TemporaryDirectory directory;
   DirectoryStore store(directory.path());
