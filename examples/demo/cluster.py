@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ AGENT_START_S = 15
 STATUS_S = 15
 STAND_IN_S = 60
 STOP_GRACE_S = 5
+LOST_LINE = re.compile(r"^\[([^]]*)\] .* node (\S+) does not answer any more:", re.MULTILINE)
+DECIDED_LINE = re.compile(r"^\[([^]]*)\] .* life (\d+) was decided:", re.MULTILINE)
 PARITY_PREFIX = "parity."  # of the names under which agents hold parity
 
 
@@ -142,12 +146,29 @@ class Cluster:
             raise DemoFailure(f"the agent of {name} does not answer: {reason}\n{tail(self.nodes[name].log)}") from error
         return json.loads(asked.stdout)["agents"][0]
 
-    def await_lost(self, standby: str, lost: str) -> None:
-        """Until the standby node is told to take the place of the lost one."""
-        self._await(standby, f"take the place of {lost}", lambda agent: _stands_in(agent, standby, lost))
+    def declared_lost_at_s(self, names: list[str], killed_at_s: float) -> float | None:
+        """When the last of these nodes was found to be lost, as the agent that led the job logged it; on the clock of
+        time.monotonic(). None where nobody was left who could."""
+        found = self._logged(LOST_LINE, killed_at_s)
+        return max(found[name] for name in names) if found.keys() >= set(names) else None
+
+    def decided_at_s(self, life: int, killed_at_s: float) -> float | None:
+        """When it was decided what this life of the job goes on from."""
+        return self._logged(DECIDED_LINE, killed_at_s).get(str(life))
+
+    def _logged(self, line: re.Pattern[str], since_s: float) -> dict[str, float]:
+        """When any agent first logged such a line, by what it names."""
+        clocks_apart_s = time.time() - time.monotonic()
+        found: dict[str, float] = {}
+        for log in sorted(self.logs.glob("*.agent.log")):
+            for at, name in line.findall(log.read_text(errors="replace")):
+                at_s = datetime.fromisoformat(at).timestamp() - clocks_apart_s
+                if at_s > since_s:
+                    found[name] = min(at_s, found.get(name, at_s))
+        return found
 
     def await_stand_in(self, standby: str, lost: str) -> None:
-        """Until it has, and what is committed has all its copies, and its parity, again."""
+        """Until the standby node has the place of the lost one, and what is committed all its copies and parity."""
 
         def is_protected(agent: dict[str, Any]) -> bool:
             has_parity = agent["parity"] == 0 or agent["parity_now"] > 0

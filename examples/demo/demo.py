@@ -13,6 +13,7 @@ import argparse
 import random
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,8 @@ def demo(arguments: argparse.Namespace) -> bool:
         gone = "agents, trainers and memory" if arguments.kill_all else "agent, trainers and memory"
         progress.say(f"{', '.join(dead)} killed in iteration {killed_at}: {gone} are gone")
         if arguments.standby:
-            cluster.await_lost(STANDBY, names[victim])
-            protected.reach("node declared lost")
             cluster.await_stand_in(STANDBY, names[victim])
-            protected.reach("its place taken, copies made again")
+            protected.reach("its place taken, copies made again", time.monotonic())
             names[victim] = STANDBY
             replacement = f"{STANDBY} has its place and what it held"
         elif arguments.kill_all:
@@ -143,14 +142,29 @@ def demo(arguments: argparse.Namespace) -> bool:
         for i in [] if arguments.standby else victims:
             names[i] = f"node{arguments.nodes + i if arguments.kill_all else arguments.nodes}"
             cluster.add_node(names[i])
-            protected.reach(f"agent of {names[i]} started")
+            protected.reach(f"agent of {names[i]} started", time.monotonic())
         progress.say(f"{replacement}; all trainers start again")
         protected.live(placement(names, arguments.ranks_per_node))
         progress.say(f"with snapshots: loss {protected.first_loss():.3f} -> {protected.last_loss():.3f}\n")
+        reach_what_agents_did(protected, cluster, dead)
         agents, counted, held = cluster.status(names[0]), cluster.counted(), cluster.held()
 
     show_costs(undisturbed, protected, agents, counted, held)
     return show(arguments, undisturbed, protected, killed_at)
+
+
+def reach_what_agents_did(run: Run, cluster: Cluster, dead: list[str]) -> None:
+    """As far as anybody was left to do it."""
+    life = max(event["incarnation"] for event in run.restored().values())
+    for what, at_s in (
+        (
+            "node declared lost" if len(dead) == 1 else "nodes declared lost",
+            cluster.declared_lost_at_s(dead, run.killed_at_s),
+        ),
+        ("decided what to restore", cluster.decided_at_s(life, run.killed_at_s)),
+    ):
+        if at_s is not None:
+            run.reach(what, at_s)
 
 
 def check_protection(agent: dict[str, Any], kill_all: bool) -> None:
@@ -209,9 +223,9 @@ def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed
         if event["message"]:
             print(f"      {event['message']}")
 
-    print("\nfrom the kill on")
-    for part, seconds in protected.recovery():
-        print(f"  {part:<36}{seconds:>9.3f} s")
+    print(f"\n{'from the kill on':<38}{'part':>9}  {'since':>9}")
+    for part, seconds, since_s in protected.recovery():
+        print(f"  {part:<36}{seconds:>9.3f} s{since_s:>9.3f} s")
 
     picture = (arguments.output / "losses.png").resolve()
     draw_losses(picture, undisturbed.mean_losses(), protected.mean_losses_by_life(), killed_at)

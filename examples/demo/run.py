@@ -75,10 +75,10 @@ class Run:
         self.progress = progress
         self.lives: list[Life] = []
         self.killed_at_s = 0.0
-        self.milestones: list[tuple[str, float]] = []  # after the kill, before trainers start again: what, and when
+        self.milestones: list[tuple[str, float]] = []  # after the kill: what agents did, and when
 
-    def reach(self, milestone: str) -> None:
-        self.milestones.append((milestone, time.monotonic()))
+    def reach(self, milestone: str, at_s: float) -> None:
+        self.milestones.append((milestone, at_s))
 
     def live(self, placement: dict[int, str | None], kill: tuple[int, list[str], float] | None = None) -> None:
         """Trains until the end, or until the nodes `kill[1]` were killed when the part `kill[2]` of iteration `kill[0]`
@@ -153,24 +153,27 @@ class Run:
         """What restore() did in the last life, by rank."""
         return self.lives[-1].restored
 
-    def recovery(self) -> list[tuple[str, float]]:
-        """Seconds from the kill until all ranks have trained again, by part. Of the ranks the last one counts."""
+    def recovery(self) -> list[tuple[str, float, float]]:
+        """Seconds from the kill until all ranks have trained again, by part: how long it took, and when it was over. Of
+        the ranks the last one counts. Agents detect and repair while trainers start: a part begins when the one before
+        it in this list was over."""
         life = self.lives[-1]
         last = max(life.restored.values(), key=lambda event: event["at_s"])
-        fetch_s, load_s = last["fetch_ms"] / 1e3, last["load_ms"] / 1e3
+        load_s = last["load_ms"] / 1e3
         called_at_s = max(event["at_s"] - event["ms"] / 1e3 for event in life.restored.values())
         trained_at_s = max(events[0]["at_s"] for events in life.iterations.values())
         times = [
-            *self.milestones,
             ("trainers stopped and started again", called_at_s),
-            ("decided what to restore", last["at_s"] - fetch_s - load_s),
             ("fetched", last["at_s"] - load_s),
             ("loaded", last["at_s"]),
             ("first iteration", trained_at_s),
         ]
+        times += [(what, at_s) for what, at_s in self.milestones if at_s < trained_at_s]
+        times.sort(key=lambda part: part[1])
         began = [self.killed_at_s, *(at_s for _, at_s in times)]
-        parts = [(name, at_s - before) for (name, at_s), before in zip(times, began, strict=False)]
-        return [*parts, ("from kill to training", trained_at_s - self.killed_at_s)]
+        return [
+            (name, at_s - before, at_s - self.killed_at_s) for (name, at_s), before in zip(times, began, strict=False)
+        ]
 
     def _losses(self, life: Life) -> dict[int, float]:
         return {event["k"]: float.fromhex(event["loss"]) for event in life.iterations.get(0, [])}

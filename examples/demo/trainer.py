@@ -140,6 +140,7 @@ def train(settings: dict[str, Any]) -> None:
             "restored",
             found=result.found,
             iteration=result.iteration,
+            incarnation=result.incarnation,
             main=result.main_tier.name.lower(),
             private=result.private_tier.name.lower(),
             bytes=result.bytes,

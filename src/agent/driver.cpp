@@ -351,7 +351,22 @@ void Driver::post(protocol::Event event) {
 }
 
 void Driver::store_read(protocol::Event read) {
-  parts_.queue.offer([this, read = std::move(read)]() mutable { handle(std::move(read)); });
+  parts_.queue.offer([this, read = std::move(read)]() mutable {
+    if (const auto* life = std::get_if<protocol::LifeRead>(&read)) log_decision(life->record);
+    handle(std::move(read));
+  });
+}
+
+void Driver::log_decision(const protocol::LifeRecord& life) {
+  const protocol::Decision& decision = life.decision;
+  if (decision.verdict == protocol::Verdict::undecided || life.incarnation == decided_life_) return;
+  decided_life_ = life.incarnation;
+  if (decision.verdict == protocol::Verdict::restore)
+    parts_.log->info("life {} was decided: it restores iteration {} of life {}", life.incarnation,
+                     decision.version.iteration(), decision.version.incarnation());
+  else
+    parts_.log->info("life {} was decided: {}", life.incarnation,
+                     decision.verdict == protocol::Verdict::fresh ? "a fresh start" : decision.text);
 }
 
 void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
