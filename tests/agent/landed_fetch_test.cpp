@@ -112,6 +112,14 @@ TEST_F(LandedFetchTest, AfterItsTimeNothingIsWaitedForNorTaken) {
   EXPECT_EQ(network_.bytes_sent(), length_bytes);
 }
 
+TEST_F(LandedFetchTest, WhenNothingLandsAnyMoreTheRestComesAtOnce) {
+  land(3 * leaf);
+  start(600'000, 600'000);
+  fetch_->stop_waiting();
+  expect_whole(outcomes_.take(), 3 * leaf);
+  EXPECT_EQ(network_.bytes_sent(), length_bytes - 3 * leaf);
+}
+
 TEST_F(LandedFetchTest, WhereNothingLandsAllComesFromTheNode) {
   expect_whole(fetch(0), 0);
   EXPECT_EQ(network_.bytes_sent(), length_bytes);
