@@ -17,6 +17,12 @@ constexpr auto meeting_pause = std::chrono::milliseconds(1);
 CudaPath::Carrier::Carrier(const Group& group, const Settings& settings, Failed failed)
     : group_(group), settings_(settings), failed_(std::move(failed)) {}
 
+bool CudaPath::Carrier::wait_to_meet(Deadline deadline) {
+  Lock lock(mutex_);
+  changed_.wait_until(lock, deadline.at(), [this] { return has_met_ || !works_; });
+  return has_met_ && works_;
+}
+
 bool CudaPath::Carrier::begin(Exchange exchange) {
   const Lock lock(mutex_);
   if (!works_ || busy_) return false;
@@ -100,8 +106,11 @@ void CudaPath::Carrier::meet() {
 
 void CudaPath::Carrier::carry_all() {
   meet();
+  Lock lock(mutex_);
+  if (stop_) return;
+  has_met_ = true;
+  changed_.notify_all();
   for (;;) {
-    Lock lock(mutex_);
     changed_.wait(lock, [this] { return stop_ || next_; });
     if (stop_) return;
     Exchange exchange = std::move(*next_);
@@ -109,6 +118,7 @@ void CudaPath::Carrier::carry_all() {
     holds_ = true;
     lock.unlock();
     carry(std::move(exchange));
+    lock.lock();
   }
 }
 
@@ -151,6 +161,7 @@ void CudaPath::Carrier::tell_progress() {
 void CudaPath::Carrier::end(const std::shared_ptr<const Context>& context, std::string why) {
   Lock lock(mutex_);
   works_ = false;
+  changed_.notify_all();
   if (why_.empty()) why_ = std::move(why);
   const bool holds = holds_;
   const Deadline deadline = end_deadline();

@@ -19,6 +19,7 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   void run(const std::shared_ptr<const Context>& context);
 
   // As the path's.
+  bool wait_to_meet(Deadline deadline);
   bool begin(Exchange exchange);
   void allow(std::uint64_t number, std::uint64_t steps);
   void finish(std::uint64_t number);
@@ -60,7 +61,7 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   std::optional<Exchange> next_;
   bool busy_ = false;   // from begin() until `done`
   bool holds_ = false;  // what was given to begin() may be read and written
-  bool works_ = true, stop_ = false;
+  bool has_met_ = false, works_ = true, stop_ = false;
   std::uint64_t number_ = 0, allowed_ = 0;  // of the exchange that was begun last
   bool finishes_ = false;                   // likewise
   std::string why_;                         // it failed, or is to

@@ -14,6 +14,7 @@
 
 #include "device/cuda_conveyor.hpp"
 #include "device/cuda_handles.hpp"
+#include "device/cuda_piece_path.hpp"
 #include "device/device.hpp"
 
 namespace ckpt::device {
@@ -44,6 +45,11 @@ class CudaDevice : public Device {
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
   std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override;
+  Path::Id new_path_id() override { return CudaPiecePath::new_id(); }
+  std::unique_ptr<Path> path(const Path::Group& group, const Path::Settings& settings, Range landings,
+                             Path::Failed failed) override {
+    return std::make_unique<CudaPiecePath>(ordinal_, group, settings, landings, std::move(failed));
+  }
 
  private:
   // failed: what was enqueued may still run. ending: `done` is being called.

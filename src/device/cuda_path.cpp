@@ -26,6 +26,7 @@ CudaPath::~CudaPath() {
   carrier_->tell();  // unless that was done: what is told later might find its listener gone
 }
 
+bool CudaPath::wait_to_meet(Deadline deadline) { return carrier_->wait_to_meet(deadline); }
 bool CudaPath::begin(Exchange exchange) { return carrier_->begin(std::move(exchange)); }
 void CudaPath::allow(std::uint64_t number, std::uint64_t steps) { carrier_->allow(number, steps); }
 void CudaPath::finish(std::uint64_t number) { carrier_->finish(number); }

@@ -2,8 +2,9 @@
 // carries exchanges, one after the other, within one group of members and for one life of the job. The first thing that
 // goes wrong ends it: what is under way is given up, that is told once, and nothing is tried again.
 //
-// Thread-safe; no call waits for the GPU or for other members, but the destructor: until `end_timeout_ms`. What NCCL
-// and the driver do not let go of by then is left to the thread, which frees it as soon as it can.
+// Thread-safe; no call waits for the GPU or for other members, but wait_to_meet() and the destructor, the latter until
+// `end_timeout_ms`. What NCCL and the driver do not let go of by then is left to the thread, which frees it as soon as
+// it can.
 #pragma once
 
 #include <condition_variable>
@@ -45,6 +46,8 @@ class CudaPath {
   CudaPath(const CudaPath&) = delete;
   CudaPath& operator=(const CudaPath&) = delete;
 
+  // False where the members have not met by then, or it has failed.
+  bool wait_to_meet(Deadline deadline);
   // As CudaExchange::begin(); `fill` is called on the path's thread. So are `progress`, each time that there is more of
   // it, and, unless the path fails, `done` when that is all; the next exchange may begin in it. False, and nothing is
   // called, where the path has failed or the exchange before is not over.

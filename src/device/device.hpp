@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/error.hpp"
 #include "ckptengine/ckptengine.h"
+#include "device/path.hpp"
 #include "kernels/copy_digest.hpp"
 
 namespace ckpt::device {
@@ -141,6 +143,17 @@ class Device {
                                              Timeline::Reached /*reached*/) {
     return nullptr;
   }
+
+  // What the members of a group meet with, made by one of them; and the path of one of them, to these whole pages,
+  // which stay mapped until it has gone. Throw Failure, also where no tensor is on a GPU.
+  virtual Path::Id new_path_id() { refuse_path(); }
+  virtual std::unique_ptr<Path> path(const Path::Group& /*group*/, const Path::Settings& /*settings*/,
+                                     Range /*landings*/, Path::Failed /*failed*/) {
+    refuse_path();
+  }
+
+ private:
+  [[noreturn]] static void refuse_path() { throw Failure(CKPT_ERR_INVALID, "no tensor of this rank is on a GPU"); }
 };
 
 }  // namespace ckpt::device

@@ -1,0 +1,237 @@
+#include "engine/gpu_path.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace ckpt::engine {
+namespace {
+
+constexpr const char* another_gave_up = "another rank of the group has given it up";
+
+std::uint64_t own_chunk_bytes(const GpuPath::Settings& settings, std::uint32_t members) {
+  const std::uint64_t share_bytes = settings.path.reserved_bytes / settings.buffers / members;
+  return std::max(share_bytes / settings.grain_bytes, std::uint64_t{1}) * settings.grain_bytes;
+}
+
+}  // namespace
+
+GpuPath::GpuPath(device::Device& device, arena::Landing landing, std::uint64_t piece_bytes, const Settings& settings,
+                 std::function<void()> ring)
+    : device_(device),
+      settings_(settings),
+      ring_(std::move(ring)),
+      words_(landing.members()),
+      agreement_(static_cast<std::uint32_t>(landing.members()), static_cast<std::uint32_t>(landing.member())) {
+  memory_ = std::make_shared<Memory>(Memory{std::move(landing), {}});
+  arena::PathWord& own = words_[memory_->landing.member()].emplace();
+  own.chunk_bytes = own_chunk_bytes(settings_, static_cast<std::uint32_t>(words_.size()));
+  own.piece_bytes = piece_bytes;
+}
+
+void GpuPath::meet(Deadline deadline) {
+  try {
+    if (memory_->landing.member() == 0) {
+      const auto id = device_.new_path_id();
+      const Lock lock(mutex_);
+      words_[0]->id = id;
+    }
+    Lock lock(mutex_);
+    tell();
+    changed_.wait_until(lock, deadline.at(), [this] { return agreement_.has_given_up() || everybody_is_there(); });
+    if (agreement_.has_given_up()) throw Failure(CKPT_ERR_INVALID, another_gave_up);
+    if (!everybody_is_there()) throw Failure(CKPT_ERR_TIMEOUT, "not all ranks of the group came in time");
+    lock.unlock();
+    open();
+    if (path_->wait_to_meet(deadline)) return;
+    path_->give_up("not all ranks of the group met in time");
+    lock.lock();  // what has failed tells why
+    const Deadline told_by = Deadline::in_ms(settings_.path.end_timeout_ms);
+    changed_.wait_until(lock, told_by.at(), [this] { return has_failed_; });
+    if (!has_failed_) fail("the GPU does not answer");
+  } catch (const std::exception& failure) {
+    const Lock lock(mutex_);
+    fail(failure.what());
+  }
+}
+
+// With the lock held, as all below that do not say otherwise. Throws Failure.
+bool GpuPath::everybody_is_there() {
+  const bool all_told = std::all_of(words_.begin(), words_.end(), [](const auto& word) { return word.has_value(); });
+  return all_told && words_.front()->id && memory_->landing.find_places();
+}
+
+device::Range GpuPath::landings() const {
+  const arena::Landing& landing = memory_->landing;
+  const auto first = landing.bytes(0), last = landing.bytes(landing.members() - 1);
+  const auto size_bytes = static_cast<std::size_t>(last.data() + last.size() - first.data());
+  return {first.data(), (size_bytes + arena::page_bytes - 1) / arena::page_bytes * arena::page_bytes};
+}
+
+// Without the lock: it takes as long as pinning takes. Throws Failure.
+void GpuPath::open() {
+  device::Path::Group group;
+  {
+    const Lock lock(mutex_);
+    group = {*words_.front()->id, static_cast<std::uint32_t>(words_.size()),
+             static_cast<std::uint32_t>(memory_->landing.member())};
+  }
+  std::shared_ptr<device::Path> path = device_.path(
+      group, settings_.path, landings(), [this](const std::string& why, bool is_stuck) { failed(why, is_stuck); });
+  const Lock lock(mutex_);
+  path_ = std::move(path);
+  go_on();
+}
+
+void GpuPath::look() {
+  const Lock lock(mutex_);
+  hear();
+  go_on();
+  changed_.notify_all();
+}
+
+void GpuPath::hear() {
+  const arena::PathBoard board = memory_->landing.board();
+  for (std::size_t member = 0; member < words_.size(); ++member) {
+    if (!is_member(member)) continue;
+    const auto word = board.heard(member);
+    if (!word) continue;
+    words_[member] = word;
+    agreement_.hear(static_cast<std::uint32_t>(member), word->state);
+  }
+}
+
+void GpuPath::captured(Version version, std::span<const std::byte> piece, std::shared_ptr<const void> owner) {
+  const Lock lock(mutex_);
+  if (has_failed_) return;
+  const std::uint64_t exchanged = agreement_.own().version;
+  std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != exchanged; });  // not begun, and older
+  memory_->pieces[version.word()] = {piece, std::move(owner)};
+  go_on();
+}
+
+// Whatever has become possible.
+void GpuPath::go_on() {
+  if (has_failed_ || !path_) return;
+  if (agreement_.has_given_up()) return path_->give_up(another_gave_up);
+  offer();
+  const std::uint64_t version = agreement_.own().version;
+  if (busy_ && begun_ != version) path_->finish(begun_);
+  if (const auto lengths_bytes = agreement_.lengths_bytes(); lengths_bytes && !busy_ && begun_ != version)
+    begin(*lengths_bytes);
+  if (busy_ && begun_ == version) path_->allow(version, agreement_.allowed());
+  tell();
+}
+
+// The newest, once what lies where it will land was taken: whoever offers may leave an exchange in its middle.
+void GpuPath::offer() {
+  if (memory_->pieces.empty()) return;
+  const auto& [version, piece] = *memory_->pieces.rbegin();
+  if (version > agreement_.own().version && is_taken(begun_)) agreement_.offer(version, piece.bytes.size());
+}
+
+bool GpuPath::is_taken(std::uint64_t version) const {
+  const arena::PathBoard board = memory_->landing.board();
+  for (std::size_t member = 0; member < words_.size(); ++member)
+    if (is_member(member) && board.taken(member).word() < version) return false;
+  return true;
+}
+
+void GpuPath::begin(const std::vector<std::uint64_t>& lengths_bytes) {
+  const std::uint64_t version = agreement_.own().version;
+  arena::Landing& landing = memory_->landing;
+  std::uint64_t chunk_bytes = UINT64_MAX;
+  for (const auto& word : words_) chunk_bytes = std::min(chunk_bytes, word->chunk_bytes);
+  if (chunk_bytes < settings_.grain_bytes)
+    return path_->give_up("a rank of the group has no room for chunks on its GPU");
+  std::vector<std::byte*> to(words_.size());
+  for (std::size_t member = 0; member < words_.size(); ++member) {
+    if (!is_member(member)) continue;
+    if (lengths_bytes[member] > landing.bytes(member).size())
+      return path_->give_up("a rank's state has grown beyond the room that was made for it");
+    to[member] = landing.bytes(member).data();
+    landing.begin(member, Version::from_word(version));
+  }
+  begun_ = version;
+  busy_ = true;
+  lengths_bytes_ = lengths_bytes;
+  plan_.emplace(schedule::ExchangeRequest{lengths_bytes, chunk_bytes * words_.size() * settings_.buffers,
+                                          settings_.buffers, settings_.grain_bytes});
+  path_->begin({version, *plan_, memory_->pieces.at(version).bytes.data(), std::move(to),
+                [this, version](std::uint64_t filled, std::uint64_t landed) { progress(version, filled, landed); },
+                [this, version] { done(version); }});
+}
+
+// Without the lock, as all that is called by the path.
+void GpuPath::progress(std::uint64_t version, std::uint64_t filled_steps, std::uint64_t landed_steps) {
+  const Lock lock(mutex_);
+  for (std::size_t member = 0; member < words_.size(); ++member)
+    if (is_member(member))
+      memory_->landing.landed(member, std::min(landed_steps * plan_->chunk_bytes(), lengths_bytes_[member]));
+  agreement_.promise(version, filled_steps);
+  agreement_.ended(version, landed_steps, plan_->steps());
+  go_on();
+  ring_();
+}
+
+void GpuPath::done(std::uint64_t version) {
+  const Lock lock(mutex_);
+  busy_ = false;
+  if (plan_->steps() == 0) agreement_.ended(version, 0, 0);
+  go_on();
+}
+
+void GpuPath::failed(const std::string& why, bool is_stuck) {
+  static std::mutex kept_mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<Memory>>;
+  const Lock lock(mutex_);
+  is_stuck_ = is_stuck;
+  if (is_stuck) {
+    const std::lock_guard kept_lock(kept_mutex);
+    kept->push_back(memory_);
+  } else {
+    memory_->pieces.clear();
+  }
+  fail(why);
+}
+
+void GpuPath::fail(const std::string& why) {
+  if (std::exchange(has_failed_, true)) return;
+  news_ = "checkpoints go from host to host in this life: " + why;
+  has_news_.store(true, std::memory_order_release);
+  agreement_.give_up();
+  memory_->landing.board().fail(why);
+  tell();
+  changed_.notify_all();
+}
+
+void GpuPath::tell() {
+  arena::PathWord& own = *words_[memory_->landing.member()];
+  own.state = agreement_.own();
+  if (told_ == own) return;
+  told_ = own;
+  memory_->landing.board().tell(own);
+  ring_();
+}
+
+void GpuPath::end(const std::string& why) {
+  std::shared_ptr<device::Path> path;
+  {
+    const Lock lock(mutex_);
+    fail(why);
+    path = std::move(path_);
+  }
+  path.reset();  // without the lock, which it takes to tell
+  const Lock lock(mutex_);
+  if (!is_stuck_) memory_->pieces.clear();
+}
+
+std::optional<std::string> GpuPath::take_news() {
+  if (!has_news_.load(std::memory_order_acquire)) return std::nullopt;
+  const Lock lock(mutex_);
+  has_news_.store(false, std::memory_order_relaxed);
+  return std::move(news_);
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,103 @@
+// A rank's part in the path from GPU to GPU, for one life of the job: what it captures goes to the other members of its
+// group, and theirs lands here (docs/gpu.md). Speaks with the others through the landing's board, which the agent
+// carries on, and decides with Agreement which steps are issued. No thread of its own: each call goes on as far as that
+// is possible now, and none but meet() and the end waits.
+//
+// What goes wrong, here or with another member, ends it for this life, and that is told once: all goes from host to
+// host then. Any thread, but for meet() and end(), which are the training thread's.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arena/landing.hpp"
+#include "device/device.hpp"
+#include "protocol/version.hpp"
+#include "schedule/agreement.hpp"
+
+namespace ckpt::engine {
+
+class GpuPath {
+ public:
+  struct Settings {
+    device::Path::Settings path;
+    std::uint32_t buffers = 4;  // steps that may be under way
+    std::uint64_t grain_bytes = 64u << 10;
+  };
+  // `piece_bytes`: that the own piece has at most. `ring`: has the agent look at the board. `device` outlives end().
+  GpuPath(device::Device& device, arena::Landing landing, std::uint64_t piece_bytes, const Settings& settings,
+          std::function<void()> ring);
+  ~GpuPath() { end("the engine was closed"); }
+  GpuPath(const GpuPath&) = delete;
+  GpuPath& operator=(const GpuPath&) = delete;
+
+  // Until all members are there, one has failed, or the deadline has passed.
+  void meet(Deadline deadline);
+  // The agent may have changed the board.
+  void look();
+  // Captured: newer than all before. `piece` stays as it is until the slot is granted again, and mapped and pinned as
+  // long as anybody owns `owner` and end() was not called.
+  void captured(Version version, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
+  // Nothing reads what was captured any more, or it is kept for good. The others are told.
+  void end(const std::string& why);
+
+  // Why it is the host's path, once. Takes no lock unless there is something.
+  std::optional<std::string> take_news();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Piece {
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+  };
+  // What the GPU writes to and reads, kept for good where it does not let go of it.
+  struct Memory {
+    arena::Landing landing;
+    std::map<std::uint64_t, Piece> pieces;  // by version: the one that is exchanged, and what may be next
+  };
+
+  bool is_member(std::size_t number) const { return number != memory_->landing.member(); }
+  bool everybody_is_there();
+  device::Range landings() const;
+  void open();
+  void hear();
+  void go_on();
+  void offer();
+  bool is_taken(std::uint64_t version) const;
+  void begin(const std::vector<std::uint64_t>& lengths_bytes);
+  void progress(std::uint64_t version, std::uint64_t filled_steps, std::uint64_t landed_steps);
+  void done(std::uint64_t version);
+  void failed(const std::string& why, bool is_stuck);
+  void fail(const std::string& why);
+  void tell();
+
+  device::Device& device_;
+  const Settings settings_;
+  const std::function<void()> ring_;
+
+  mutable std::mutex mutex_;  // for all below; a path's callbacks take it, so nothing that waits for them holds it
+  std::condition_variable changed_;
+  std::shared_ptr<Memory> memory_;
+  std::vector<std::optional<arena::PathWord>> words_;  // of all members
+  std::optional<arena::PathWord> told_;
+  schedule::Agreement agreement_;
+  // Of the exchange that was begun last, which goes on while it is busy.
+  std::uint64_t begun_ = 0;  // version
+  std::optional<schedule::ExchangePlan> plan_;
+  std::vector<std::uint64_t> lengths_bytes_;
+  bool busy_ = false;
+  bool has_failed_ = false, is_stuck_ = false;
+  std::string news_;
+  std::atomic<bool> has_news_{false};
+  std::shared_ptr<device::Path> path_;
+};
+
+}  // namespace ckpt::engine
