@@ -200,7 +200,7 @@ class Engine:
             bytes=c.bytes,
             fetch_ms=c.fetch_ms,
             load_ms=c.load_ms,
-            message=self._library.last_error() if behind or status_unknown else "",
+            message=self._library.last_error(),  # with OK: what is to be said about it
         )
 
     # ---- per iteration ----

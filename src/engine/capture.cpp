@@ -72,6 +72,10 @@ std::uint64_t Capture::length_bytes() const {
   return bytes;
 }
 
+std::span<const std::byte> Capture::main_piece() const {
+  return {session_.slots->front().slot(active_->grant.slots[0]).data(), active_->state->captured[0].length_bytes()};
+}
+
 void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const {
   const ShardState& shard = *piece.shard;
   if (written_layout != shard.layout_hash || !slot.holds_layout(piece.length_bytes(), shard.layout_hash)) {

@@ -43,6 +43,8 @@ class Capture {
   bool active() const { return active_.has_value(); }
   Version version() const { return active_->version; }
   std::uint64_t length_bytes() const;
+  // Where the main shard is copied to, or this rank's first part of it.
+  std::span<const std::byte> main_piece() const;
 
   // What is enqueued on `streams` next, or done by the host, may change the tensors. When the copy is whole the slots
   // are sealed, the agent is told, and `sealed(true)` is called; `sealed(false)` where it failed, and the capture is

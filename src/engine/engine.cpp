@@ -23,6 +23,7 @@ Engine::~Engine() {
   if (open_capture()) release({}, deadline);
   sealing_.wait(deadline);
   capture_.cancel();  // also when all is sealed: returns when no thread of the device is here any more
+  if (gpu_path_) gpu_path_->end("the engine was closed");
   capture_.detach();
   link_.leave(deadline);
 }
@@ -33,6 +34,7 @@ void Engine::on_words(const arena::Control& control) {
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
   if (control.fenced() != 0) tickets_.superseded();
+  if (GpuPath* const path = watched_path_.load(std::memory_order_acquire)) path->look();
 }
 
 void Engine::check_no_capture(const char* call) const {

@@ -16,6 +16,7 @@
 #include "engine/agent_link.hpp"
 #include "engine/capture.hpp"
 #include "engine/gpu_comm.hpp"
+#include "engine/gpu_path.hpp"
 #include "engine/registry.hpp"
 #include "engine/sealing.hpp"
 #include "engine/stored.hpp"
@@ -68,6 +69,7 @@ class Engine {
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
   std::optional<CorruptPiece> load(device::Stream stream);
+  std::string join_path(std::optional<arena::Landing> landing);
 
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;
@@ -76,6 +78,7 @@ class Engine {
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   void follow_session();
   Outcome discard_forgotten();
+  Outcome news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // Whether one was begun and not released.
   bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
@@ -93,6 +96,8 @@ class Engine {
     std::int64_t iteration;
     std::uint64_t bytes;
     Clock::time_point called_at;
+    std::span<const std::byte> main;  // where it lies, and what keeps it there: for the path from GPU to GPU
+    std::shared_ptr<Slots> slots;
   } released_{};
   Sealing sealing_;
   std::optional<Stored> stored_;  // between the agent's answer and restore()
@@ -106,7 +111,9 @@ class Engine {
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;
-  AgentLink link_;  // behind the tickets, which its watcher uses
+  std::unique_ptr<GpuPath> gpu_path_;            // once there was one, until the watcher has ended
+  std::atomic<GpuPath*> watched_path_{nullptr};  // the same, for the watcher
+  AgentLink link_;                               // behind the tickets, which its watcher uses
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };

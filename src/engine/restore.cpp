@@ -1,5 +1,7 @@
 // The engine's restore: takes part in the job's decision, and brings the decided version into the tensors.
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -65,6 +67,21 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
   return load_piece(*device_, state.private_, *stored_->private_, stream);
 }
 
+// While nothing of training is on the GPU yet: the members connect, which waits for all of them and allocates memory.
+// Returns why it is the host's path, if it was to be another. Does not throw: a life goes on without.
+std::string Engine::join_path(std::optional<arena::Landing> landing) {
+  if (options_.path != PathMode::device) return {};
+  if (!landing) return "checkpoints go from host to host in this life; ckptctl status says why";
+  GpuPath::Settings settings;
+  settings.path.environment = environ;
+  const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
+  gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
+                                        [control = link_.session().control] { control->ring_agent(); });
+  watched_path_.store(gpu_path_.get(), std::memory_order_release);
+  gpu_path_->meet(Deadline::in_ms(settings.path.meet_timeout_ms));
+  return gpu_path_->take_news().value_or("");
+}
+
 ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   if (incarnation_.load() != 0)
     throw Failure(CKPT_ERR_INVALID, "ckpt_restore() was called before; once per life is enough");
@@ -97,6 +114,8 @@ ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   }
   registry_.share(stored_->share);
   message = std::move(stored_->message);
+  if (const std::string news = join_path(std::move(stored_->landing)); !news.empty())
+    message += (message.empty() ? "" : "; ") + news;
   last_iteration_ = result.iteration;
   incarnation_.store(result.incarnation);
   stored_.reset();  // unmaps what was restored from

@@ -69,6 +69,8 @@ void Engine::reserve_slots(const RankState& state) {
 void Engine::follow_session() {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return;
+  // The slots are mapped anew, and the path may be reading from where they were.
+  if (gpu_path_ && capture_.session().slots) gpu_path_->end("the node's agent was started again");
   capture_.attach(link_.session());
   session_number_ = number;
 }
@@ -119,7 +121,15 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
             "training is not affected"};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
-  return discarded;
+  return discarded.text[0] == '\0' ? news_of_path() : discarded;
+}
+
+Outcome Engine::news_of_path() {
+  if (!gpu_path_) return {};
+  auto news = gpu_path_->take_news();
+  if (!news) return {};
+  failure_ = std::move(*news);
+  return {CKPT_OK, failure_.c_str()};
 }
 
 void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
@@ -157,7 +167,10 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
 
 // On any thread.
 void Engine::sealed(bool whole) {
-  const auto [iteration, bytes, called_at] = released_;
+  const auto [iteration, bytes, called_at, main, slots] = released_;
+  released_.slots.reset();
+  if (whole && gpu_path_)
+    gpu_path_->captured(Version(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
   sealing_.end();  // first: who waited for the ticket may take the next snapshot
   if (whole)
     tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
@@ -166,7 +179,8 @@ void Engine::sealed(bool whole) {
 }
 
 bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
-  released_ = {capture_.version().iteration(), capture_.length_bytes(), snapshot_called_at_};
+  released_ = {capture_.version().iteration(), capture_.length_bytes(), snapshot_called_at_, capture_.main_piece(),
+               capture_.session().slots};
   sealing_.begin();
   const bool is_released = capture_.release(streams, deadline, [this](bool whole) { sealed(whole); });
   if (!is_released) sealing_.none();
