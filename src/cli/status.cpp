@@ -66,7 +66,7 @@ std::string origin_text(const json& origin) {
 
 std::string ago_text(const json& age_ms) { return age_ms.is_number() ? human_ms(age_ms.get<double>()) + " ago" : "-"; }
 
-std::string state_text(const json& rank) {
+std::string trainer_state_text(const json& rank) {
   if (rank.value("stopped", false)) return "stopped (SIGSTOP)";
   return rank.at("restoring").get<bool>() ? "restoring" : "running";
 }
@@ -96,7 +96,7 @@ std::string ranks_table(const json& ranks) {
     rows.push_back({rank.at("rank").dump(), rank.at("pid").dump(), rank.at("incarnation").dump(),
                     origin_text(rank.value("restored_from", json())), iteration_text(rank.at("attempted")),
                     iteration_text(rank.at("capturing")), ago_text(rank.value("progress_age_ms", json())),
-                    rank.at("main_shard"), state_text(rank)});
+                    rank.at("main_shard"), trainer_state_text(rank)});
   std::string text = table(rows, "    ");
   for (const json& rank : ranks) {
     const std::string name = "    rank " + rank.at("rank").dump() + ": ";
