@@ -182,8 +182,9 @@ CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* nam
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);
 
 /* Brings back the newest version that every rank of the job can get, into the registered tensors, verified. All ranks
- * of a life call it, before their first snapshot. Blocks at most `restore_timeout_ms`, with path=device a minute more. On failure the
- * tensors' contents are undefined, but nothing stored is lost. CKPT_OK with found == 0 is a fresh start. */
+ * of a life call it, before their first snapshot. Blocks at most `restore_timeout_ms`, with path=device a minute more.
+ * On failure the tensors' contents are undefined, but nothing stored is lost. CKPT_OK with found == 0 is a fresh start.
+ */
 CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, ckpt_restored* result);
 
 /* Starts the snapshot of `iteration`, after all of its updates, and returns at once. Iterations grow strictly.

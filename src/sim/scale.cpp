@@ -567,10 +567,10 @@ std::string scale_text(const ScaleResult& result) {
   out.setf(std::ios::fixed);
   out.precision(1);
   for (const std::string& what : result.violations) out << "violation: " << what << '\n';
-  out << "commit: sharers=" << result.sharers << " bytes_root=" << result.bytes_root << " repeats_root=" << result.repeats_root
-      << " bytes_worker=" << result.bytes_worker << " messages_relay=" << result.messages_relay
-      << " bytes_relay=" << result.bytes_relay << " hops=" << result.hops << " commit_ms=" << result.commit_ms
-      << " cpu_root_ms=" << result.commit_cpu_ms << '\n';
+  out << "commit: sharers=" << result.sharers << " bytes_root=" << result.bytes_root
+      << " repeats_root=" << result.repeats_root << " bytes_worker=" << result.bytes_worker
+      << " messages_relay=" << result.messages_relay << " bytes_relay=" << result.bytes_relay << " hops=" << result.hops
+      << " commit_ms=" << result.commit_ms << " cpu_root_ms=" << result.commit_cpu_ms << '\n';
   out << "restart: nodes_lost=" << result.lost << " restart_ms=" << result.restart_ms << " place_ms=" << result.place_ms
       << " fetched=" << result.fetched << " restart_bytes_root=" << result.restart_bytes_root
       << " restart_cpu_root_ms=" << result.restart_cpu_ms << " record_bytes=" << result.record_bytes << '\n';
