@@ -38,6 +38,7 @@ void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
     swap({my_epoch_, config_.node, record_.beat + 1}, now, effects);
   } else if (lease_expired(now) && (last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2)) {
     attempted_epoch_ = highest_epoch_ + 1;
+    predecessor_ = record_.node == config_.node ? Predecessor() : Predecessor{record_.node, unchanged_since_};
     swap({attempted_epoch_, config_.node, 0}, now, effects);
   }
 }

@@ -9,6 +9,12 @@
 
 namespace ckpt::protocol {
 
+// Whose lease ran out, and since when: the first of all nodes to be known as silent.
+struct Predecessor {
+  NodeId node = no_node;
+  TimeMs silent_since = 0;
+};
+
 class Election {
  public:
   // `highest_epoch`: newest epoch this node ever obeyed; its own are newer.
@@ -22,6 +28,7 @@ class Election {
   bool is_root() const { return my_epoch_ != 0; }
   std::uint64_t epoch() const { return is_root() ? my_epoch_ : record_.epoch; }
   NodeId root() const { return is_root() ? config_.node : record_.node; }
+  const Predecessor& predecessor() const { return predecessor_; }  // of this node as root
 
  private:
   void swap(const RootRecord& record, TimeMs now, Effects& effects);
@@ -35,6 +42,7 @@ class Election {
   TimeMs unchanged_since_ = 0;
   std::uint64_t my_epoch_ = 0;         // while root
   std::uint64_t attempted_epoch_ = 0;  // of the last takeover tried in this life of the agent
+  Predecessor predecessor_;            // in that takeover
   TimeMs last_swap_ = 0;
 };
 

@@ -136,7 +136,7 @@ void Node::Parts::settle_role() {
   if (!election.is_root()) {
     root.reset();
   } else if (!root || root->epoch() != election.epoch()) {
-    root.emplace(config, election.epoch(), now);
+    root.emplace(config, election.epoch(), election.predecessor(), now);
     if (life) root->on(*life);
   }
 }

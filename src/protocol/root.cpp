@@ -49,6 +49,7 @@ void Root::on(NodeId from, const Report& report, TimeMs now) {
   const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
                                                            : report.agent_id < known.agent_id && !is_silent;
   if (overtaken) return;
+  if (report.node == predecessor_.node) predecessor_ = {};
   pieces_heard_ = pieces_heard_ + report.pieces.size() - known.pieces.size();
   peer.report = report;
   peer.via = from;

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "protocol/election.hpp"
 #include "protocol/events.hpp"
 #include "protocol/life_places.hpp"
 #include "protocol/parity.hpp"
@@ -26,8 +27,8 @@ namespace ckpt::protocol {
 
 class Root {
  public:
-  Root(const Config& config, std::uint64_t epoch, TimeMs now)
-      : config_(config), epoch_(epoch), elected_at_(now), storing_(config_, now) {}
+  Root(const Config& config, std::uint64_t epoch, const Predecessor& predecessor, TimeMs now)
+      : config_(config), epoch_(epoch), elected_at_(now), predecessor_(predecessor), storing_(config_, now) {}
 
   void on(const LifeRead& read);
   void on(const SeatsRead& read);
@@ -101,6 +102,8 @@ class Root {
   std::set<std::string> lacking_in_memory() const;
   bool is_followed(TimeMs now) const;
   void listen(TimeMs now);
+  bool misses_only_its_predecessor(TimeMs now) const;
+  bool has_listened(TimeMs now) const;
   bool knows_who_is_lost(TimeMs now);
   std::set<NodeId> lost_members(TimeMs now) const;
   void note_released(const std::vector<Member>& next);
@@ -139,6 +142,7 @@ class Root {
   const Config config_;
   const std::uint64_t epoch_;
   const TimeMs elected_at_;
+  Predecessor predecessor_;  // none once it was heard
   std::optional<LifeRecord> life_;
   std::uint64_t life_revision_ = 0;
   Seating seating_;  // of the newest life that began, as soon as it is that which life_ names

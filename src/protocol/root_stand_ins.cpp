@@ -12,13 +12,28 @@ void Root::listen(TimeMs now) {
   listened_at_ = now;
 }
 
-// Whether nobody but the lost ones themselves can be at fault for their silence. A root that was just elected, or was
-// stopped itself, has yet to hear who is there. One that no other node follows may be the one that is cut off: then it
-// is replaced before long.
+bool Root::misses_only_its_predecessor(TimeMs now) const {
+  return missing_ == std::vector{predecessor_.node} &&
+         std::all_of(life_->stand_ins.begin(), life_->stand_ins.end(), [&](const StandIn& each) {
+           const auto peer = peers_.find(each.by.node);
+           return peer != peers_.end() && is_present(peer->second, now);
+         });
+}
+
+// A root that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor has been silent
+// for the length of a lease before: where all others are here, it only needs the time to find the new root.
+bool Root::has_listened(TimeMs now) const {
+  const TimeMs listened_ms = now - listening_since_;
+  if (listened_ms > config_.node_timeout_ms) return true;
+  return listened_ms > 2 * config_.report_ms && now - predecessor_.silent_since > config_.node_timeout_ms &&
+         misses_only_its_predecessor(now);
+}
+
+// Whether nobody but the lost ones themselves can be at fault for their silence. A root that no other node follows may
+// be the one that is cut off: then it is replaced before long.
 bool Root::knows_who_is_lost(TimeMs now) {
   if (is_followed(now)) followed_at_ = now;
-  return now - listening_since_ > config_.node_timeout_ms &&
-         (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);
+  return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);
 }
 
 void Root::settle_losses(TimeMs now, Effects& effects) {

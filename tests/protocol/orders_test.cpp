@@ -13,7 +13,7 @@ class NewRoot : public ::testing::Test {
  protected:
   static constexpr NodeId former_member = 7;
 
-  NewRoot() : root_(Config{}, 2, 0) {
+  NewRoot() : root_(Config{}, 2, {}, 0) {
     std::vector<Seat> seats;
     for (Rank rank = 0; rank < 3; ++rank)
       seats.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
@@ -85,7 +85,7 @@ class ReturnedNodes : public ::testing::Test {
   static constexpr std::uint64_t other = 1;
   const Version restored{1, 5};
 
-  ReturnedNodes() : root_(config(), 2, 0) {
+  ReturnedNodes() : root_(config(), 2, {}, 0) {
     for (Rank rank = 0; rank < 2; ++rank)
       seats_.push_back({rank, rank + 1, 100 + rank + 1, "", main_shard(rank), private_shard(rank)});
     life_.epoch = 2;

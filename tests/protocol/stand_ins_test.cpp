@@ -134,6 +134,37 @@ TEST_F(StandIns, BringTheCopiesBackWhereTheLostNodeLed) {
   EXPECT_EQ(cluster.status(*cluster.root()).copies_now, 2u);
 }
 
+// The lease that ran out counts for the silence.
+TEST_F(StandIns, AreCalledForWithin3SecondsWhereTheLostNodeLed) {
+  start(1);
+  const NodeId lost = *cluster.root();
+  cluster.lose(lost);
+  cluster.advance(3000);
+  EXPECT_TRUE(was_told(Change::lost, lost));
+  EXPECT_TRUE(was_told(Change::replaced, lost, 4));
+}
+
+TEST_F(StandIns, AreNotCalledForWhereTheFormerRootLivesAndOnlyItsLeaseRanOut) {
+  start(1);
+  cluster.change_root();
+  cluster.advance(10'000);
+  EXPECT_TRUE(cluster.changes.empty());
+}
+
+TEST_F(StandIns, AreNotCalledForEarlyWhereAnotherNodeThanTheFormerRootWasNotHeardYet) {
+  start(2);
+  const NodeId former = *cluster.root();
+  const NodeId other = former == 3 ? 2 : 3;
+  cluster.lose(former);
+  cluster.lose(other);
+  while (!cluster.root() || *cluster.root() == former) cluster.advance(50);
+  cluster.advance(1900);
+  EXPECT_TRUE(cluster.changes.empty());
+  cluster.advance(600);
+  EXPECT_TRUE(was_told(Change::lost, former));
+  EXPECT_TRUE(was_told(Change::lost, other));
+}
+
 // Nobody was heard before it could tell anybody anything, and that was late.
 TEST_F(StandIns, AreNotCalledForByARootThatLeadsLate) {
   start(1);
