@@ -107,7 +107,8 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
       paths_({parts.arena.directory(), segments_, parts.queue,
               [this](NodeId to, const PathTold& told) { transport_->send(to, encode(told)); },
               [this](protocol::Rank rank) { desk_.ring(rank); }, [this] { fetches_.look(); },
-              [this](const std::string& text) { chronicle_.note(text); }}),
+              [this](const std::string& text) { chronicle_.note(text); },
+              [this](protocol::Rank rank, std::uint64_t bytes) { return bytes_to_come(rank, bytes); }}),
       fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue, paths_,
                {[this](const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
                   fetch_ended(fetch, std::move(ended));
@@ -422,8 +423,10 @@ void Driver::restore(Asker asker, const RestoreRequest& request, Respond respond
   parts_.queue.post([this, asker, request, respond = std::move(respond)] { desk_.restore(asker, request, respond); });
 }
 
-void Driver::restored(Asker asker, Respond respond) {
-  parts_.queue.post([this, asker, respond = std::move(respond)] { desk_.restored(asker, respond); });
+void Driver::restored(Asker asker, std::string no_path, Respond respond) {
+  parts_.queue.post([this, asker, no_path = std::move(no_path), respond = std::move(respond)] {
+    desk_.restored(asker, no_path, respond);
+  });
 }
 
 void Driver::corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) {

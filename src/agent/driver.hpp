@@ -75,7 +75,7 @@ class Driver : public TrainerRequests {
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) override;
   void exited(Asker asker) override;
   void restore(Asker asker, const RestoreRequest& request, Respond respond) override;
-  void restored(Asker asker, Respond respond) override;
+  void restored(Asker asker, std::string no_path, Respond respond) override;
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
   void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
   void status(Respond respond) override;
@@ -122,6 +122,7 @@ class Driver : public TrainerRequests {
   std::string node_name(protocol::NodeId node) const;
   std::string what_is_missing() const;
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
+  std::uint64_t bytes_to_come(protocol::Rank rank, std::uint64_t piece_bytes) const;
   nlohmann::json status_json() const;
   nlohmann::json trace_json() const;
   nlohmann::json segments_json() const;

@@ -11,8 +11,10 @@ using protocol::NodeId;
 using protocol::PathMember;
 using protocol::Rank;
 
-constexpr std::int64_t repeat_ms = 100;
-constexpr std::uint32_t last_repeats = 50;  // of a word that gives up: for five seconds
+// What a rank's trainer says is repeated each tick for a second after it changed, and then now and then; that it has
+// ended, for five seconds.
+constexpr std::int64_t tick_ms = 100;
+constexpr std::uint32_t ticks_of_news = 10, ticks_between = 10, ticks_of_end = 50;
 constexpr std::uint64_t piece_bytes_max = std::uint64_t{1} << 50;
 
 PathTold told_of(std::uint64_t incarnation, Rank from, Rank to, const arena::PathWord& word) {
@@ -77,17 +79,25 @@ void PathDesk::open(Rank rank, Path& path) {
   } catch (const Failure& failure) {
     return end(rank, path, failure.what());
   }
-  if (!repeat_at_) repeat_at_ = Deadline::in_ms(repeat_ms);
+  if (!repeat_at_) repeat_at_ = Deadline::in_ms(tick_ms);
   look(rank);
 }
 
-// From here on it is the host's. The landing stays where its trainer may write to it.
+// From here on it is the host's, and all members are to know, who may be waiting for this one. The landing stays where
+// its trainer may write to it.
 void PathDesk::end(Rank rank, Path& path, const std::string& why) {
   if (!path.trouble.empty()) return;
   path.trouble = why;
-  path.repeats_left = last_repeats;
+  path.ticks = 0;
+  if (!repeat_at_) repeat_at_ = Deadline::in_ms(tick_ms);
+  tell_members(rank, path);
+  tell_trainer(rank, path);
   with_.notice("what rank " + std::to_string(rank) + " captures goes from host to host: " + why);
   with_.look();
+}
+
+void PathDesk::refuse(Rank rank, const std::string& why) {
+  if (const auto found = paths_.find(rank); found != paths_.end()) end(rank, found->second, why);
 }
 
 void PathDesk::gone(Rank rank) {
@@ -108,12 +118,32 @@ void PathDesk::gone(Rank rank) {
   arena::Landing::remove(with_.directory, rank);
 }
 
+// The trainer's word, or that its path has ended whatever it says.
+std::optional<arena::PathWord> PathDesk::own_word(const Path& path) {
+  if (path.group.members.empty()) return std::nullopt;
+  auto own = path.words[path.group.member];
+  if (path.trouble.empty()) return own;
+  if (!own) own.emplace();
+  own->state.has_given_up = true;
+  return own;
+}
+
 void PathDesk::tell_members(Rank rank, const Path& path) const {
-  const auto& own = path.words[path.group.member];
+  const auto own = own_word(path);
   if (!own) return;
   for (const PathMember& member : path.group.members) {
     if (member.rank != rank) with_.send(member.node, told_of(path.incarnation, rank, member.rank, *own));
   }
+}
+
+// As if another member had given it up.
+void PathDesk::tell_trainer(Rank rank, const Path& path) const {
+  if (path.landing == nullptr) return;
+  const std::size_t another = path.group.member == 0 ? 1 : 0;
+  arena::PathWord last = path.words[another].value_or(arena::PathWord());
+  last.state.has_given_up = true;
+  path.landing->board().hear(another, last);
+  with_.ring(rank);
 }
 
 void PathDesk::look(Rank rank) {
@@ -123,9 +153,10 @@ void PathDesk::look(Rank rank) {
   const arena::PathBoard board = path.landing->board();
   if (const auto word = board.told(); word && word != path.words[path.group.member]) {
     path.words[path.group.member] = word;
+    path.ticks = 0;
     tell_members(rank, path);
-    make_places(rank, path);
     if (word->state.has_given_up) end(rank, path, board.failure().value_or("its trainer has given it up"));
+    make_places(rank, path);
   }
   if (const auto failure = board.failure()) end(rank, path, *failure);
   with_.look();
@@ -134,13 +165,18 @@ void PathDesk::look(Rank rank) {
 // From no other life, and from nobody else than who it says.
 void PathDesk::heard(NodeId from, const PathTold& told) {
   const auto found = paths_.find(told.to);
-  if (found == paths_.end() || found->second.landing == nullptr) return;
+  if (found == paths_.end()) return;
   Path& path = found->second;
   const auto& members = path.group.members;
   const auto member = std::find_if(members.begin(), members.end(), [&](const PathMember& each) {
     return each.rank == told.from && each.node == from && each.rank != told.to;
   });
   if (member == members.end() || told.incarnation != path.incarnation) return;
+  if (!path.trouble.empty()) {
+    // It may have missed that, and be waiting.
+    if (!told.has_given_up) with_.send(from, told_of(path.incarnation, told.to, told.from, *own_word(path)));
+    return;
+  }
   const auto number = static_cast<std::size_t>(member - members.begin());
   arena::PathWord word = word_of(told);
   auto& known = path.words[number];
@@ -172,7 +208,9 @@ void PathDesk::make_places(Rank rank, Path& path) {
   }
   const std::uint64_t wanted_bytes = arena::Landing::file_bytes(capacities_bytes) - path.landing->size_bytes();
   try {
-    with_.segments.check_space(wanted_bytes);
+    // What snapshots need comes first: the path can do without its places, they cannot do without their slots.
+    const std::uint64_t own_bytes = path.words[path.group.member]->piece_bytes;
+    with_.segments.check_space(wanted_bytes + with_.bytes_to_come(rank, own_bytes));
   } catch (const Failure& failure) {
     return end(rank, path, failure.what());
   }
@@ -269,13 +307,12 @@ void PathDesk::tick() {
   if (!repeat_at_ || !repeat_at_->passed()) return;
   repeat_at_.reset();
   for (auto& [rank, path] : paths_) {
-    if (path.landing == nullptr) continue;
     look(rank);
-    if (path.trouble.empty() || path.repeats_left != 0) {
-      repeat_at_ = Deadline::in_ms(repeat_ms);
-      tell_members(rank, path);
-    }
-    if (path.repeats_left != 0) --path.repeats_left;
+    const bool has_ended = !path.trouble.empty();
+    if (has_ended && path.ticks >= ticks_of_end) continue;
+    repeat_at_ = Deadline::in_ms(tick_ms);
+    ++path.ticks;
+    if (has_ended || path.ticks <= ticks_of_news || path.ticks % ticks_between == 0) tell_members(rank, path);
   }
 }
 
@@ -289,8 +326,7 @@ PathDesk::Status PathDesk::status(Rank rank) const {
   const auto found = paths_.find(rank);
   if (found == paths_.end()) return {};
   const Path& path = found->second;
-  if (lives(path)) return {true, path.landed_bytes, ""};
-  return {false, path.landed_bytes, path.trouble.empty() ? "its group has not begun yet" : path.trouble};
+  return {path.trouble.empty(), lives(path), path.landed_bytes, path.trouble};
 }
 
 }  // namespace ckpt::agent

@@ -32,12 +32,16 @@ class PathDesk {
     std::function<void(protocol::Rank)> ring;                 // the rank's trainer: there is something to read
     std::function<void()> look;                               // something may have landed, or will not any more
     std::function<void(const std::string& sentence)> notice;  // for people
+    // Of snapshots, that this rank's have still to be made for: own slots and room for peers', for pieces so large.
+    std::function<std::uint64_t(protocol::Rank rank, std::uint64_t piece_bytes)> bytes_to_come;
   };
   explicit PathDesk(Colleagues colleagues) : with_(std::move(colleagues)) {}
 
   void tell(const protocol::TellPath& tell);
   // The trainer is gone, and with it its landing.
   void gone(protocol::Rank rank);
+  // It cannot take part.
+  void refuse(protocol::Rank rank, const std::string& why);
   // The trainer may have written something.
   void look(protocol::Rank rank);
   void heard(protocol::NodeId from, const PathTold& told);
@@ -62,7 +66,8 @@ class PathDesk {
   // The landing's descriptor, for its trainer; none where it has no path.
   std::optional<int> landing_fd(protocol::Rank rank) const;
   struct Status {
-    bool lives = false;
+    bool is_device = false;
+    bool has_begun = false;  // with any version; before, members may still be on their way
     std::uint64_t landed_bytes = 0;
     std::string trouble;  // why it is the host's, "" where nobody asked for anything else
   };
@@ -79,7 +84,7 @@ class PathDesk {
     std::string trouble;
     std::uint64_t landed_bytes = 0;
     std::uint64_t reserved_bytes = 0;
-    std::uint32_t repeats_left = 0;  // once somebody has given up
+    std::uint32_t ticks = 0;  // since what is told of it changed
   };
   struct Found {
     protocol::Rank rank = 0;
@@ -90,7 +95,9 @@ class PathDesk {
   void open(protocol::Rank rank, Path& path);
   static bool lives(const Path& path);
   void end(protocol::Rank rank, Path& path, const std::string& why);
+  static std::optional<arena::PathWord> own_word(const Path& path);
   void tell_members(protocol::Rank rank, const Path& path) const;
+  void tell_trainer(protocol::Rank rank, const Path& path) const;
   void make_places(protocol::Rank rank, Path& path);
   void made(protocol::Rank rank, std::uint64_t incarnation, std::optional<Failure> failure);
   void take(protocol::Rank rank, Path& path, std::size_t member, Version version);

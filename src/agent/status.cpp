@@ -133,6 +133,15 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   return expected > held ? expected - held : 0;
 }
 
+// Before a rank has slots of its own, and peers' pieces are here: both, for main shards of such a size.
+std::uint64_t Driver::bytes_to_come(protocol::Rank rank, std::uint64_t piece_bytes) const {
+  const auto& all = segments_.all();
+  const bool has_slots =
+      std::any_of(all.begin(), all.end(), [&](const auto& entry) { return entry.first.rank == rank; });
+  const auto in_slots_of = [&](protocol::Rank whose) { return segments_.segment_bytes({whose, ""}, {piece_bytes, 0}); };
+  return (has_slots ? 0 : in_slots_of(rank)) + bytes_for_peers(in_slots_of(protocol::held_rank));
+}
+
 json Driver::ranks_json(const protocol::NodeStatus& status) const {
   json ranks = json::array();
   for (const protocol::RankReport& rank : status.ranks) {
@@ -153,7 +162,10 @@ json Driver::ranks_json(const protocol::NodeStatus& status) const {
          {"capturing", rank.capturing},
          {"shortage", trainer != nullptr ? trainer->shortage : ""}});
     const PathDesk::Status path = paths_.status(rank.rank);
-    ranks.back()["path"] = {{"device", path.lives}, {"landed_bytes", path.landed_bytes}, {"trouble", path.trouble}};
+    ranks.back()["path"] = {{"device", path.is_device},
+                            {"begun", path.has_begun},
+                            {"landed_bytes", path.landed_bytes},
+                            {"trouble", path.trouble}};
   }
   return ranks;
 }

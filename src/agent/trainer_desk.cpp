@@ -108,8 +108,9 @@ void TrainerDesk::await_restore(Rank rank, std::int64_t timeout_ms, const Respon
   with_.to_core(protocol::RestoreAsked{rank, trainers_.at(rank).wants_path});
 }
 
-void TrainerDesk::restored(Asker asker, const Respond& respond) {
+void TrainerDesk::restored(Asker asker, const std::string& no_path, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
+  if (!no_path.empty()) with_.paths.refuse(asker.rank, no_path);
   with_.to_core(protocol::RestoreDone{asker.rank});
   respond({});
 }
@@ -239,15 +240,24 @@ void TrainerDesk::carry_out(const protocol::RestoreReady& ready) {
   try {
     Reply reply = restore_reply(ready);
     reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
-    if (const auto landing = with_.paths.landing_fd(ready.rank)) {
-      reply.fields["path"] = {{"fd", reply.fds.size()}};
-      reply.fds.push_back(duplicate(*landing));
-    }
+    add_landing(ready.rank, reply);
     served_.insert_or_assign(ready.rank, ready);
     trainers_.at(ready.rank).progress_at = Clock::now();
     pending->respond(std::move(reply));
   } catch (const Failure& failure) {
     pending->respond(refusal(failure.status(), failure.what()));
+  }
+}
+
+// No restore fails for want of the path.
+void TrainerDesk::add_landing(Rank rank, Reply& reply) {
+  const auto landing = with_.paths.landing_fd(rank);
+  if (!landing) return;
+  try {
+    reply.fds.push_back(duplicate(*landing));
+    reply.fields["path"] = {{"fd", reply.fds.size() - 1}};
+  } catch (const Failure& failure) {
+    with_.paths.refuse(rank, failure.what());
   }
 }
 

@@ -46,7 +46,7 @@ class TrainerDesk {
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, const Respond& respond);
   void exited(Asker asker);
   void restore(Asker asker, const RestoreRequest& request, const Respond& respond);
-  void restored(Asker asker, const Respond& respond);
+  void restored(Asker asker, const std::string& no_path, const Respond& respond);
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
   void reserve(Asker asker, const ReserveRequest& request, const Respond& respond);
 
@@ -90,6 +90,7 @@ class TrainerDesk {
   void await_restore(protocol::Rank rank, std::int64_t timeout_ms, const Respond& respond);
   std::optional<PendingRestore> take_pending(protocol::Rank rank);
   const protocol::SlotRef* served_slot(protocol::Rank rank, const std::string& shard) const;
+  void add_landing(protocol::Rank rank, Reply& reply);
   Reply restore_reply(const protocol::RestoreReady& ready);
 
   const Colleagues with_;

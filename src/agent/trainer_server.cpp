@@ -301,7 +301,7 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
   } else if (type == "restore") {
     requests_.restore(asker, {timeout_ms(request, "timeout_ms"), flag(request, "path")}, respond_to(connection));
   } else if (type == "restored") {
-    requests_.restored(asker, respond_to(connection));
+    requests_.restored(asker, request.contains("no_path") ? text(request, "no_path") : "", respond_to(connection));
   } else if (type == "corrupt") {
     const CorruptRequest corrupt{shard_name(request, "shard"), Version::from_word(number(request, "version"))};
     const bool bounded = request.contains("timeout_ms");

@@ -48,7 +48,9 @@ class Draft {
 
 void reserve_pages(int fd, std::uint64_t from_byte, std::uint64_t size_bytes) {
   if (size_bytes == 0) return;
-  const int error = ::posix_fallocate(fd, static_cast<off_t>(from_byte), static_cast<off_t>(size_bytes));
+  int error = 0;
+  do error = ::posix_fallocate(fd, static_cast<off_t>(from_byte), static_cast<off_t>(size_bytes));
+  while (error == EINTR);
   if (error == 0) return;
   errno = error;
   throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for a rank's landing file");

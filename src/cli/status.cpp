@@ -83,6 +83,7 @@ std::string tiers_text(const json& tiers) {
 
 // Of what the rank's peers send it; nothing where nobody asked for another than the host's.
 std::string path_text(const json& path) {
+  if (path.value("device", false) && !path.value("begun", true)) return "device (nothing sent yet)";
   if (path.value("device", false))
     return "device (" + human_bytes(path.value("landed_bytes", std::uint64_t{0})) + " landed)";
   const std::string trouble = path.value("trouble", "");

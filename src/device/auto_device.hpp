@@ -31,6 +31,7 @@ class AutoDevice : public Device {
   std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override {
     return used_->timeline(words, std::move(owner), std::move(reached));
   }
+  void check_path(const char* const* environment) const override { used_->check_path(environment); }
   Path::Id new_path_id() override { return used_->new_path_id(); }
   std::unique_ptr<Path> path(const Path::Group& group, const Path::Settings& settings, Range landings,
                              Path::Failed failed) override {

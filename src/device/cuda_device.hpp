@@ -45,6 +45,7 @@ class CudaDevice : public Device {
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
   std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override;
+  void check_path(const char* const* environment) const override { CudaPiecePath::check(environment); }
   Path::Id new_path_id() override { return CudaPiecePath::new_id(); }
   std::unique_ptr<Path> path(const Path::Group& group, const Path::Settings& settings, Range landings,
                              Path::Failed failed) override {

@@ -1,11 +1,16 @@
 #include "device/cuda_piece_path.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
+#include "device/cuda_handles.hpp"
+#include "device/nccl_environment.hpp"
+#include "device/nccl_library.hpp"
 
 namespace ckpt::device {
 namespace {
@@ -27,7 +32,44 @@ void keep_pinned(std::vector<Registration> pinned) {
   all->push_back(std::move(pinned));
 }
 
+// The landings' registrations. They belong to what the path's thread owns: unregistering may wait for NCCL, and where
+// that does not end it is not the caller's to wait for.
+class PinnedLandings {
+ public:
+  // Throws Failure; so does pin().
+  PinnedLandings(int ordinal, Path::Failed failed) : context_(ordinal), failed_(std::move(failed)) {}
+  ~PinnedLandings() {
+    const ContextScope scope(context_);
+    if (is_stuck_) keep_pinned(std::move(pinned_));
+    pinned_.clear();
+  }
+  PinnedLandings(const PinnedLandings&) = delete;
+  PinnedLandings& operator=(const PinnedLandings&) = delete;
+
+  void pin(Range landings) {
+    const ContextScope scope(context_);
+    for (std::size_t at = 0; at < landings.size_bytes; at += landing_pin_max_bytes)
+      pinned_.emplace_back(landings.data + at, std::min(landing_pin_max_bytes, landings.size_bytes - at),
+                           CU_MEMHOSTREGISTER_PORTABLE);
+  }
+  void failed(const std::string& why, bool is_stuck) {
+    is_stuck_ = is_stuck;
+    failed_(why, is_stuck);
+  }
+
+ private:
+  const Context context_;
+  const Path::Failed failed_;  // owns what is pinned
+  std::vector<Registration> pinned_;
+  std::atomic<bool> is_stuck_{false};
+};
+
 }  // namespace
+
+void CudaPiecePath::check(const char* const* environment) {
+  refuse_nccl_overrides(environment);
+  nccl_library();
+}
 
 Path::Id CudaPiecePath::new_id() {
   const nccl::UniqueId made = NcclComm::new_id();
@@ -36,36 +78,15 @@ Path::Id CudaPiecePath::new_id() {
   return id;
 }
 
-CudaPiecePath::CudaPiecePath(int ordinal, const Group& group, const Settings& settings, Range landings, Failed failed)
-    : context_(ordinal) {
-  const ContextScope scope(context_);
-  try {
-    pin(landings);
-    const CudaPath::Settings path_settings{
-        {settings.reserved_bytes, settings.step_timeout_ms}, settings.meet_timeout_ms, settings.end_timeout_ms};
-    path_ = std::make_unique<CudaPath>(ordinal, CudaPath::Group{nccl_id(group.id), group.members, group.member},
-                                       path_settings, settings.environment,
-                                       [this, failed = std::move(failed)](const std::string& why, bool is_stuck) {
-                                         is_stuck_ = is_stuck;
-                                         failed(why, is_stuck);
-                                       });
-  } catch (const Failure&) {
-    pinned_.clear();  // while the context is current
-    throw;
-  }
-}
-
-void CudaPiecePath::pin(Range landings) {
-  for (std::size_t at = 0; at < landings.size_bytes; at += landing_pin_max_bytes)
-    pinned_.emplace_back(landings.data + at, std::min(landing_pin_max_bytes, landings.size_bytes - at),
-                         CU_MEMHOSTREGISTER_PORTABLE);
-}
-
-CudaPiecePath::~CudaPiecePath() {
-  path_.reset();
-  const ContextScope scope(context_);
-  if (is_stuck_) keep_pinned(std::move(pinned_));
-  pinned_.clear();
+CudaPiecePath::CudaPiecePath(int ordinal, const Group& group, const Settings& settings, Range landings, Failed failed) {
+  check(settings.environment);
+  const auto pinned = std::make_shared<PinnedLandings>(ordinal, std::move(failed));
+  pinned->pin(landings);
+  const CudaPath::Settings path_settings{
+      {settings.reserved_bytes, settings.step_timeout_ms}, settings.meet_timeout_ms, settings.end_timeout_ms};
+  path_ = std::make_unique<CudaPath>(
+      ordinal, CudaPath::Group{nccl_id(group.id), group.members, group.member}, path_settings, settings.environment,
+      [pinned](const std::string& why, bool is_stuck) { pinned->failed(why, is_stuck); });
 }
 
 bool CudaPiecePath::begin(Exchange exchange) {

@@ -2,11 +2,8 @@
 // waits for other members, and pins the landings (path.hpp).
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <vector>
 
-#include "device/cuda_handles.hpp"
 #include "device/cuda_path.hpp"
 #include "device/device.hpp"
 #include "device/path.hpp"
@@ -15,14 +12,13 @@ namespace ckpt::device {
 
 class CudaPiecePath : public Path {
  public:
+  // Throws Failure: NCCL is missing here, or its environment overrides what a communicator of ours asks for.
+  static void check(const char* const* environment);
   static Id new_id();
 
-  // `landings` stay mapped until the path has gone. Throws Failure.
+  // `landings` stay mapped as long as `failed`, which goes with the path or, where NCCL or the GPU does not end, with
+  // its thread. Throws Failure.
   CudaPiecePath(int ordinal, const Group& group, const Settings& settings, Range landings, Failed failed);
-  ~CudaPiecePath() override;
-  CudaPiecePath(const CudaPiecePath&) = delete;
-  CudaPiecePath& operator=(const CudaPiecePath&) = delete;
-
   bool wait_to_meet(Deadline deadline) override { return path_->wait_to_meet(deadline); }
   bool begin(Exchange exchange) override;
   void allow(std::uint64_t number, std::uint64_t steps) override { path_->allow(number, steps); }
@@ -30,11 +26,6 @@ class CudaPiecePath : public Path {
   void give_up(const std::string& why) override { path_->give_up(why); }
 
  private:
-  void pin(Range landings);
-
-  const Context context_;
-  std::vector<Registration> pinned_;
-  bool is_stuck_ = false;  // told before the path has gone
   std::unique_ptr<CudaPath> path_;
 };
 

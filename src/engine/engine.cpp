@@ -34,7 +34,10 @@ void Engine::on_words(const arena::Control& control) {
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
   if (control.fenced() != 0) tickets_.superseded();
-  if (GpuPath* const path = watched_path_.load(std::memory_order_acquire)) path->look();
+  GpuPath* const path = watched_path_.load(std::memory_order_acquire);
+  if (path == nullptr) return;
+  if (control.fenced() != 0) path->give_up("a newer life of the job began");
+  path->look(committed);
 }
 
 void Engine::check_no_capture(const char* call) const {

@@ -69,7 +69,7 @@ class Engine {
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
   std::optional<CorruptPiece> load(device::Stream stream);
-  std::string join_path(std::optional<arena::Landing> landing);
+  std::string join_path(std::optional<arena::Landing> landing, Deadline deadline);
 
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;

@@ -32,12 +32,14 @@ GpuPath::GpuPath(device::Device& device, arena::Landing landing, std::uint64_t p
 
 void GpuPath::meet(Deadline deadline) {
   try {
+    device_.check_path(settings_.path.environment);  // before anybody makes room for this one's pieces
     if (memory_->landing.member() == 0) {
       const auto id = device_.new_path_id();
       const Lock lock(mutex_);
       words_[0]->id = id;
     }
     Lock lock(mutex_);
+    hear();
     tell();
     changed_.wait_until(lock, deadline.at(), [this] { return agreement_.has_given_up() || everybody_is_there(); });
     if (agreement_.has_given_up()) throw Failure(CKPT_ERR_INVALID, another_gave_up);
@@ -77,18 +79,32 @@ void GpuPath::open() {
     group = {*words_.front()->id, static_cast<std::uint32_t>(words_.size()),
              static_cast<std::uint32_t>(memory_->landing.member())};
   }
-  std::shared_ptr<device::Path> path = device_.path(
-      group, settings_.path, landings(), [this](const std::string& why, bool is_stuck) { failed(why, is_stuck); });
+  std::shared_ptr<device::Path> path =
+      device_.path(group, settings_.path, landings(),
+                   [this, memory = memory_](const std::string& why, bool is_stuck) { failed(why, is_stuck); });
   const Lock lock(mutex_);
   path_ = std::move(path);
+  if (has_failed_) return path_->give_up(news_);
   go_on();
 }
 
-void GpuPath::look() {
+void GpuPath::look(Version committed) {
   const Lock lock(mutex_);
+  committed_ = std::max(committed_, committed.word());
   hear();
   go_on();
   changed_.notify_all();
+}
+
+void GpuPath::give_up(const std::string& why) {
+  const Lock lock(mutex_);
+  stop(why);
+}
+
+void GpuPath::stop(const std::string& why) {
+  if (has_failed_) return;
+  if (path_) return path_->give_up(why);  // and tells
+  fail(why);
 }
 
 void GpuPath::hear() {
@@ -105,15 +121,28 @@ void GpuPath::hear() {
 void GpuPath::captured(Version version, std::span<const std::byte> piece, std::shared_ptr<const void> owner) {
   const Lock lock(mutex_);
   if (has_failed_) return;
-  const std::uint64_t exchanged = agreement_.own().version;
-  std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != exchanged; });  // not begun, and older
-  memory_->pieces[version.word()] = {piece, std::move(owner)};
+  // What was offered may begin, and what was begun may still be read; the rest is older and comes too late.
+  const std::uint64_t offered = agreement_.own().version, read = busy_ ? begun_ : offered;
+  std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != offered && each.first != read; });
+  try {
+    memory_->pieces[version.word()] = {piece, std::move(owner)};
+  } catch (const std::bad_alloc& failure) {
+    return stop(failure.what());
+  }
   go_on();
 }
 
-// Whatever has become possible.
+// Whatever has become possible. Runs on threads of the device, the path and the link, none of which may throw.
 void GpuPath::go_on() {
   if (has_failed_ || !path_) return;
+  try {
+    advance();
+  } catch (const std::exception& failure) {
+    stop(failure.what());
+  }
+}
+
+void GpuPath::advance() {
   if (agreement_.has_given_up()) return path_->give_up(another_gave_up);
   offer();
   const std::uint64_t version = agreement_.own().version;
@@ -124,11 +153,13 @@ void GpuPath::go_on() {
   tell();
 }
 
-// The newest, once what lies where it will land was taken: whoever offers may leave an exchange in its middle.
+// The newest, once what lies where it will land was taken: whoever offers may leave an exchange in its middle. What is
+// committed has come to everybody on the host's path.
 void GpuPath::offer() {
   if (memory_->pieces.empty()) return;
   const auto& [version, piece] = *memory_->pieces.rbegin();
-  if (version > agreement_.own().version && is_taken(begun_)) agreement_.offer(version, piece.bytes.size());
+  if (version > committed_ && version > agreement_.own().version && is_taken(begun_))
+    agreement_.offer(version, piece.bytes.size());
 }
 
 bool GpuPath::is_taken(std::uint64_t version) const {
@@ -169,7 +200,7 @@ void GpuPath::progress(std::uint64_t version, std::uint64_t filled_steps, std::u
   for (std::size_t member = 0; member < words_.size(); ++member)
     if (is_member(member))
       memory_->landing.landed(member, std::min(landed_steps * plan_->chunk_bytes(), lengths_bytes_[member]));
-  agreement_.promise(version, filled_steps);
+  if (version > committed_) agreement_.promise(version, filled_steps);
   agreement_.ended(version, landed_steps, plan_->steps());
   go_on();
   ring_();

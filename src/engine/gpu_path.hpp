@@ -41,8 +41,10 @@ class GpuPath {
 
   // Until all members are there, one has failed, or the deadline has passed.
   void meet(Deadline deadline);
-  // The agent may have changed the board.
-  void look();
+  // The agent may have changed the board, or the job's newest commit: nothing more of that is exchanged.
+  void look(Version committed);
+  // It is to end, and need not have ended when this returns: for what is known to lead nowhere.
+  void give_up(const std::string& why);
   // Captured: newer than all before. `piece` stays as it is until the slot is granted again, and mapped and pinned as
   // long as anybody owns `owner` and end() was not called.
   void captured(Version version, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
@@ -69,7 +71,9 @@ class GpuPath {
   device::Range landings() const;
   void open();
   void hear();
+  void stop(const std::string& why);
   void go_on();
+  void advance();
   void offer();
   bool is_taken(std::uint64_t version) const;
   void begin(const std::vector<std::uint64_t>& lengths_bytes);
@@ -93,6 +97,7 @@ class GpuPath {
   std::uint64_t begun_ = 0;  // version
   std::optional<schedule::ExchangePlan> plan_;
   std::vector<std::uint64_t> lengths_bytes_;
+  std::uint64_t committed_ = 0;  // version
   bool busy_ = false;
   bool has_failed_ = false, is_stuck_ = false;
   std::string news_;

@@ -68,18 +68,25 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
 }
 
 // While nothing of training is on the GPU yet: the members connect, which waits for all of them and allocates memory.
-// Returns why it is the host's path, if it was to be another. Does not throw: a life goes on without.
-std::string Engine::join_path(std::optional<arena::Landing> landing) {
+// Returns why it is the host's path, if it was to be another. A life goes on without: nothing is thrown.
+std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline deadline) {
   if (options_.path != PathMode::device) return {};
   if (!landing) return "checkpoints go from host to host in this life; ckptctl status says why";
-  GpuPath::Settings settings;
-  settings.path.environment = environ;
-  const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
-  gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
-                                        [control = link_.session().control] { control->ring_agent(); });
-  watched_path_.store(gpu_path_.get(), std::memory_order_release);
-  gpu_path_->meet(Deadline::in_ms(settings.path.meet_timeout_ms));
-  return gpu_path_->take_news().value_or("");
+  try {
+    GpuPath::Settings settings;
+    settings.path.environment = environ;
+    const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
+    settings.path.reserved_bytes =
+        std::min(settings.path.reserved_bytes,
+                 landing->members() * std::max(piece_bytes, settings.buffers * settings.grain_bytes));
+    gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
+                                          [control = link_.session().control] { control->ring_agent(); });
+    watched_path_.store(gpu_path_.get(), std::memory_order_release);
+    gpu_path_->meet(Deadline::in_ms(std::min<std::int64_t>(settings.path.meet_timeout_ms, deadline.remaining_ms())));
+    return gpu_path_->take_news().value_or("");
+  } catch (const std::exception& failure) {
+    return std::string("checkpoints go from host to host in this life: ") + failure.what();
+  }
 }
 
 ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
@@ -93,7 +100,8 @@ ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   gpu_comm_ = GpuComm::open(*device_, link_.session().control);
   gpu_hooks_.store(gpu_comm_.get(), std::memory_order_release);
   link_.joined(stored_->incarnation);
-  const nlohmann::json restored = {{"type", "restored"}};
+  nlohmann::json restored = {{"type", "restored"}};
+  if (!stored_->no_landing.empty()) restored["no_path"] = stored_->no_landing;
   link_.ask(restored, restored, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
 
   ckpt_restored result{};
@@ -114,10 +122,10 @@ ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   }
   registry_.share(stored_->share);
   message = std::move(stored_->message);
-  if (const std::string news = join_path(std::move(stored_->landing)); !news.empty())
-    message += (message.empty() ? "" : "; ") + news;
   last_iteration_ = result.iteration;
   incarnation_.store(result.incarnation);
+  if (const std::string news = join_path(std::move(stored_->landing), deadline); !news.empty())
+    message += (message.empty() ? "" : "; ") + news;
   stored_.reset();  // unmaps what was restored from
   return result;
 }

@@ -48,6 +48,16 @@ void check_parts(const Stored& stored) {
     throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces that do not belong together; please report this");
 }
 
+// No restore fails for want of the path.
+void take_landing(std::size_t fd, std::vector<UniqueFd>& fds, Stored& stored) {
+  try {
+    if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a landing");
+    stored.landing = arena::Landing::attach(std::move(fds[fd]));
+  } catch (const Failure& failure) {
+    stored.no_landing = failure.what();
+  }
+}
+
 }  // namespace
 
 Stored take_stored(Frame answer) {
@@ -66,12 +76,8 @@ Stored take_stored(Frame answer) {
     stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
                     share.at("stored").get<std::uint32_t>()};
     if (!protocol::is_valid(stored.share)) throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible share");
-    if (const auto path = json.find("path"); path != json.end()) {
-      const auto fd = path->at("fd").get<std::size_t>();
-      if (fd >= answer.fds.size() || !answer.fds[fd])
-        throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a landing");
-      stored.landing = arena::Landing::attach(std::move(answer.fds[fd]));
-    }
+    if (const auto path = json.find("path"); path != json.end())
+      take_landing(path->at("fd").get<std::size_t>(), answer.fds, stored);
     if (!stored.found) return stored;
     stored.iteration = json.at("iteration").get<std::int64_t>();
     for (const auto& part : json.at("main")) stored.main.push_back(take_piece(part, answer.fds));

@@ -36,6 +36,7 @@ struct Stored {
   std::optional<StoredPiece> private_;
   // Where what comes from GPU to GPU lands, and the board of that path: where the rank asked for it and has a group.
   std::optional<arena::Landing> landing;
+  std::string no_landing;  // why it cannot be used
 };
 
 // A piece that is not what the agent said; the agent can bring another.

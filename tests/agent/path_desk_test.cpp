@@ -27,6 +27,7 @@ struct PathNode {
   Segments segments;
   std::vector<std::string> notices;
   std::size_t rings = 0, looks = 0;
+  std::uint64_t bytes_to_come = 0;
   std::unique_ptr<PathDesk> desk;
   std::optional<arena::Landing> trainer;
 };
@@ -63,7 +64,8 @@ class PathDeskTest : public ::testing::Test {
                                  letters_.push_back({10 + rank, to, told});
                                },
                                [&node](Rank) { ++node.rings; }, [&node] { ++node.looks; },
-                               [&node](const std::string& sentence) { node.notices.push_back(sentence); }});
+                               [&node](const std::string& sentence) { node.notices.push_back(sentence); },
+                               [&node](Rank, std::uint64_t) { return node.bytes_to_come; }});
     }
     node.desk->tell({rank, incarnation, group(rank)});
   }
@@ -192,7 +194,7 @@ TEST_F(PathDeskTest, PlacesAreMadeOnceAllHaveSaidHowLargeTheirPiecesAre) {
   EXPECT_EQ(used, arena::Landing::file_bytes(std::vector<std::uint64_t>{piece_bytes, 0, piece_bytes}));
   EXPECT_EQ(trainer(1).bytes(0).size(), piece_bytes);
   EXPECT_TRUE(trainer(1).bytes(1).empty());
-  EXPECT_TRUE(desk(1).status(1).lives);
+  EXPECT_TRUE(desk(1).status(1).has_begun);
   desk(1).gone(1);
   EXPECT_EQ(nodes_[1]->segments.bytes_used(), 0u);
 }
@@ -202,11 +204,77 @@ TEST_F(PathDeskTest, WhereTheyDoNotFitItIsTheHostsWithASentence) {
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   for (Rank rank = 0; rank < ranks; ++rank) tell(rank, word(piece_bytes, Version(life, 1)));
   deliver();
-  EXPECT_FALSE(desk(0).status(0).lives);
+  EXPECT_FALSE(desk(0).status(0).is_device);
   EXPECT_THAT(desk(0).status(0).trouble, HasSubstr("arena_bytes"));
   EXPECT_THAT(nodes_[0]->notices, Contains(HasSubstr("from host to host")));
   EXPECT_FALSE(desk(0).place_of(piece(1, 1), 11));
   EXPECT_LT(nodes_[0]->segments.bytes_used(), piece_bytes);
+}
+
+// Who waits for the rank would wait until a deadline.
+TEST_F(PathDeskTest, WhereTheyDoNotFitOnOneNodeAllMembersAndItsOwnTrainerHearOfIt) {
+  open();
+  nodes_[0]->bytes_to_come = 1ull << 60;
+  for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
+  for (Rank rank = 0; rank < ranks; ++rank) tell(rank, word(piece_bytes));
+  deliver();
+  EXPECT_TRUE(trainer(0).board().heard(1)->state.has_given_up);
+  for (const Rank rank : {1u, 2u}) {
+    EXPECT_TRUE(trainer(rank).board().heard(0)->state.has_given_up);
+    EXPECT_THAT(desk(rank).status(rank).trouble, HasSubstr("given it up"));
+  }
+}
+
+// It found out before it met anybody.
+TEST_F(PathDeskTest, NobodyMakesRoomForWhoCannotTakePart) {
+  open();
+  for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
+  for (const Rank rank : {1u, 2u}) tell(rank, word(piece_bytes));
+  arena::PathWord last = word(piece_bytes);
+  last.state.has_given_up = true;
+  tell(0, last);
+  deliver();
+  for (Rank rank = 0; rank < ranks; ++rank) EXPECT_LT(nodes_[rank]->segments.bytes_used(), piece_bytes) << rank;
+}
+
+TEST_F(PathDeskTest, WhatIsQuietIsSaidSeldom) {
+  open();
+  for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
+  tell(0, word(7));
+  const auto said_in = [&](int ticks) {
+    letters_.clear();
+    for (int tick = 0; tick < ticks; ++tick) {
+      while (!desk(0).tick_wanted_at()->passed()) std::this_thread::yield();
+      desk(0).tick();
+    }
+    return letters_.size() / (ranks - 1);
+  };
+  EXPECT_EQ(said_in(10), 10u);
+  EXPECT_EQ(said_in(20), 2u);
+}
+
+TEST_F(PathDeskTest, RefusedByItsNodeAllHearOfIt) {
+  open();
+  for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
+  desk(0).refuse(0, "too many open files");
+  deliver();
+  EXPECT_EQ(desk(0).status(0).trouble, "too many open files");
+  EXPECT_TRUE(trainer(1).board().heard(0)->state.has_given_up);
+}
+
+TEST_F(PathDeskTest, WhoComesAfterItHasEndedHearsOfIt) {
+  open();
+  nodes_[0]->bytes_to_come = 1ull << 60;
+  for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
+  for (Rank rank = 0; rank < ranks; ++rank) tell(rank, word(piece_bytes));
+  deliver();
+  desk(2).gone(2);
+  letters_.clear();
+  start(2);
+  attach(2);
+  tell(2, word(piece_bytes, Version(life, 1)));
+  deliver();
+  EXPECT_TRUE(trainer(2).board().heard(0)->state.has_given_up);
 }
 
 TEST_F(PathDeskTest, NothingIsWaitedForBeforeTheTrainerHasBegunWithAnyVersion) {
@@ -299,7 +367,7 @@ TEST_F(PathDeskTest, WithItsTrainerALandingGoesAndTheOthersHearOfIt) {
   EXPECT_FALSE(desk(0).landing_fd(0));
   deliver();
   EXPECT_TRUE(trainer(1).board().heard(0)->state.has_given_up);
-  EXPECT_FALSE(desk(1).status(1).lives);
+  EXPECT_FALSE(desk(1).status(1).has_begun);
 }
 
 TEST_F(PathDeskTest, WhyThereIsNoGroupIsToldOnce) {
@@ -314,7 +382,7 @@ TEST_F(PathDeskTest, WhyThereIsNoGroupIsToldOnce) {
 
 TEST_F(PathDeskTest, OfRanksThatAskedForNothingNothingIsSaid) {
   open();
-  EXPECT_FALSE(desk(0).status(7).lives);
+  EXPECT_FALSE(desk(0).status(7).is_device);
   EXPECT_EQ(desk(0).status(7).trouble, "");
   desk(0).look(7);
   desk(0).fetching(piece(7, 1), 17);

@@ -167,7 +167,7 @@ class PathJob : public ::testing::Test {
       trainer->tell(iteration);
     }
     for (auto& trainer : trainers_) {
-      ASSERT_TRUE(eventually([&] { return trainer->status().at("device") == true; }));
+      ASSERT_TRUE(eventually([&] { return trainer->status().at("begun") == true; }));
       ASSERT_TRUE(trainer->landing()->find_places());
     }
   }

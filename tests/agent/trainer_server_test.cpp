@@ -28,7 +28,7 @@ class StubRequests : public TrainerRequests {
   void restore(Asker, const RestoreRequest& request, Respond respond) override {
     restores.put({request.timeout_ms, respond});
   }
-  void restored(Asker, Respond respond) override { respond({}); }
+  void restored(Asker, std::string, Respond respond) override { respond({}); }
   void corrupt(Asker, const CorruptRequest&, std::int64_t, Respond respond) override { respond({}); }
   void reserve(Asker, const ReserveRequest& request, Respond respond) override {
     reserves.put(request);

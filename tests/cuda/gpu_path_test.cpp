@@ -139,6 +139,7 @@ class GpuPathTest : public NcclTest {
 
   GpuPath::Settings settings_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::atomic<Version> committed_{Version()};
 
  private:
   // What agents do, on their thread.
@@ -157,7 +158,7 @@ class GpuPathTest : public NcclTest {
         of_others[rank->member()] = 0;
         rank->landing().make_places(of_others);
       }
-    for (const auto& rank : ranks_) rank->path().look();
+    for (const auto& rank : ranks_) rank->path().look(committed_.load());
   }
 
   testing_support::TempDirectory directory_;
@@ -186,7 +187,7 @@ TEST_F(GpuPathTest, NothingIsOverwrittenBeforeItWasTaken) {
   capture_all(2);
   ranks_[0]->landing().board().taken(1, Version(1, 1));
   for (int turn = 0; turn < 300; ++turn) {  // as many as a step needs, and many more
-    ranks_[0]->path().look();
+    ranks_[0]->path().look(Version());
     std::this_thread::yield();
   }
   EXPECT_TRUE(all_have_all_of(1));
@@ -201,6 +202,27 @@ TEST_F(GpuPathTest, AVersionThatSomebodyDoesNotHaveIsLeft) {
   ranks_[1]->capture(2);
   ranks_[0]->capture(2);
   EXPECT_TRUE(eventually([&] { return all_have_all_of(2); }));
+}
+
+// The host's path was faster.
+TEST_F(GpuPathTest, WhatIsCommittedIsNotSentAnyMore) {
+  meet(2);
+  committed_ = Version(1, 1);
+  for (const auto& rank : ranks_) rank->path().look(Version(1, 1));
+  capture_all(1);
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->landing().board().told()->state.version, 0u);
+  capture_all(2);
+  EXPECT_TRUE(eventually([&] { return all_have_all_of(2); }));
+}
+
+TEST_F(GpuPathTest, AMeetingThatIsKnownToLeadNowhereIsNotWaitedFor) {
+  come(2);
+  std::thread meeting([&] { ranks_[0]->path().meet(Deadline::in_ms(600'000)); });
+  ranks_[0]->path().give_up("a newer life of the job began");
+  meeting.join();
+  EXPECT_THAT(news_of(0), HasSubstr("a newer life of the job began"));
+  ranks_[1]->path().meet(Deadline::in_ms(600'000));
+  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group has given it up"));
 }
 
 TEST_F(GpuPathTest, AHangIsToldOnceAndNothingIsHeld) {
