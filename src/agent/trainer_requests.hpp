@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ struct RestoreRequest {
 struct CorruptRequest {
   std::string shard;
   Version version;
+  std::optional<std::int64_t> timeout_ms;  // none: the agent's restore_timeout_ms
 };
 
 // Called by the server's thread; returns at once.

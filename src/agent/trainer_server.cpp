@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "agent/request_codec.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
 
@@ -16,64 +17,9 @@ namespace {
 using nlohmann::json;
 using protocol::Rank;
 
-constexpr int protocol_version = 1;
 constexpr std::size_t connections_max = 1024;
 constexpr std::int64_t longest_poll_ms = 1000;
 constexpr std::int64_t claim_poll_ms = 20;  // a process's being stopped is not told by any descriptor
-constexpr std::int64_t timeout_max_ms = 24ll * 3600 * 1000;
-
-[[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
-
-std::uint64_t number(const json& request, const char* key, std::uint64_t most = UINT64_MAX) {
-  const auto at = request.find(key);
-  if (at == request.end() || !at->is_number_unsigned() || at->get<std::uint64_t>() > most)
-    refuse(std::string("the request's field \"") + key +
-           "\" is missing or no number in range; do engine and agent have "
-           "the same version?");
-  return at->get<std::uint64_t>();
-}
-
-std::string text(const json& request, const char* key) {
-  const auto at = request.find(key);
-  if (at == request.end() || !at->is_string())
-    refuse(std::string("the request's field \"") + key +
-           "\" is missing or no text; do engine and agent have the same "
-           "version?");
-  return at->get<std::string>();
-}
-
-std::string shard_name(const json& request, const char* key) {
-  std::string name = text(request, key);
-  if (!is_plain_name(name) || protocol::is_reserved(name))
-    refuse("\"" + name +
-           "\" cannot name a shard; use 1 to 64 characters of A-Z a-z 0-9 . _ - that do not begin with parity.");
-  return name;
-}
-
-// The segments' names are the asker's own parts and private shard, or nothing of it will ever be granted.
-ReserveRequest reserve_request(const json& request) {
-  constexpr std::uint64_t most = std::uint64_t{1} << 50;
-  constexpr std::size_t shortage_max_bytes = 1000;
-  const auto slots = request.find("slots");
-  if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > protocol::captures_max)
-    refuse("the request's field \"slots\" is missing or no list of 1 to " + std::to_string(protocol::captures_max));
-  ReserveRequest wanted;
-  for (const json& slot : *slots)
-    wanted.slots.push_back(
-        {shard_name(slot, "shard"), number(slot, "bytes", most), number(slot, "layout_bytes", most)});
-  if (request.contains("shortage")) wanted.shortage = text(request, "shortage");
-  if (wanted.shortage.size() > shortage_max_bytes) refuse("the request's field \"shortage\" is too long");
-  return wanted;
-}
-
-bool flag(const json& request, const char* key) {
-  const auto at = request.find(key);
-  return at != request.end() && at->is_boolean() && at->get<bool>();
-}
-
-std::int64_t timeout_ms(const json& request, const char* key) {
-  return static_cast<std::int64_t>(number(request, key, timeout_max_ms));
-}
 
 }  // namespace
 
@@ -210,7 +156,7 @@ void TrainerServer::serve(Connection& connection) {
 }
 
 void TrainerServer::handle(Connection& connection, const json& request) {
-  const std::string type = text(request, "type");
+  const std::string type = request_type(request);
   if (type == "hello") return on_hello(connection, request);
   if (type == "status") return requests_.status(respond_to(connection));
   if (type == "trace") return requests_.trace(respond_to(connection));
@@ -218,42 +164,30 @@ void TrainerServer::handle(Connection& connection, const json& request) {
   on_trainer_request(connection, type, request);
 }
 
-void TrainerServer::on_hello(Connection& connection, const json& request) {
-  if (connection.asker) refuse("this connection has claimed a rank already");
-  if (number(request, "protocol") != protocol_version)
-    refuse("engine and agent speak different versions; run ckptd and libckptengine of one version");
-  if (const std::string job = text(request, "job"); job != options_.job)
-    throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
-                                         job + "; give each job an arena_dir or a name of its own");
-  protocol::TrainerHello hello;
-  hello.rank = static_cast<Rank>(number(request, "rank", protocol::held_rank - 1));
-  hello.world_size = static_cast<std::uint32_t>(number(request, "world_size", UINT32_MAX));
-  if (hello.rank >= hello.world_size)
-    refuse("rank " + std::to_string(hello.rank) + " is not below the world size " + std::to_string(hello.world_size));
-  hello.instance = number(request, "instance");
-  hello.incarnation = number(request, "incarnation", Version::incarnation_max);
-  hello.main_shard = shard_name(request, "shard");
-  hello.private_shard = shard_name(request, "private_shard");
-  if (hello.main_shard == hello.private_shard) refuse("a rank's two shards need different names");
+void TrainerServer::warn_of_other(Rank rank, const char* option, const std::optional<std::string>& asked,
+                                  const std::string& counts) const {
+  if (asked && *asked != counts)
+    log_->warn("rank {} asks for {} {}, but this agent was started with {}, which counts", rank, option, *asked,
+               counts);
+}
 
-  std::int64_t claim_timeout_ms = options_.claim_timeout_ms;
-  if (const auto options = request.find("options"); options != request.end() && options->is_object()) {
-    if (options->contains("claim_timeout_ms")) claim_timeout_ms = timeout_ms(*options, "claim_timeout_ms");
-    const std::string protection = placement::name(options_.chosen_protection());
-    if (options->contains("protection") && (*options)["protection"] != protection)
-      log_->warn("rank {} asks for protection {}, but this agent was started with {}, which counts", hello.rank,
-                 (*options)["protection"].dump(), protection);
-    const auto placement = options_.placement ? std::string(placement::name(*options_.placement)) : "auto";
-    if (options->contains("placement") && (*options)["placement"] != placement)
-      log_->warn("rank {} asks for placement {}, but this agent was started with {}, which counts", hello.rank,
-                 (*options)["placement"].dump(), placement);
-  }
+void TrainerServer::on_hello(Connection& connection, const json& request) {
+  if (connection.asker) refuse_request("this connection has claimed a rank already");
+  HelloRequest wanted = hello_request(request);
+  if (wanted.job != options_.job)
+    throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
+                                         wanted.job + "; give each job an arena_dir or a name of its own");
+  protocol::TrainerHello& hello = wanted.hello;
+  warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));
+  warn_of_other(hello.rank, "placement", wanted.placement,
+                options_.placement ? std::string(placement::name(*options_.placement)) : "auto");
   // The kernel's word for who is there, not the trainer's.
   Claimant claimant{hello.rank,       hello.instance,      hello.incarnation,
                     hello.main_shard, hello.private_shard, Process::open(connection.socket.peer().pid)};
   if (!claimant.process)
-    refuse("the agent cannot see the trainer's process; run both in one process namespace (container)");
-  connection.claim.emplace(PendingClaim{std::move(hello), std::move(claimant), Deadline::in_ms(claim_timeout_ms)});
+    refuse_request("the agent cannot see the trainer's process; run both in one process namespace (container)");
+  connection.claim.emplace(PendingClaim{std::move(hello), std::move(claimant),
+                                        Deadline::in_ms(wanted.claim_timeout_ms.value_or(options_.claim_timeout_ms))});
 }
 
 void TrainerServer::settle_claims() {
@@ -293,24 +227,22 @@ void TrainerServer::sweep() {
 }
 
 void TrainerServer::on_trainer_request(Connection& connection, const std::string& type, const json& request) {
-  if (!connection.asker) refuse("a connection begins with \"hello\", not with \"" + type + "\"");
+  if (!connection.asker) refuse_request("a connection begins with \"hello\", not with \"" + type + "\"");
   const Asker asker = *connection.asker;
   if (type == "bye") {
     claims_.closed(asker.rank, asker.instance);
     answer(connection, {});
   } else if (type == "restore") {
-    requests_.restore(asker, {timeout_ms(request, "timeout_ms"), flag(request, "path")}, respond_to(connection));
+    requests_.restore(asker, restore_request(request), respond_to(connection));
   } else if (type == "restored") {
-    requests_.restored(asker, request.contains("no_path") ? text(request, "no_path") : "", respond_to(connection));
+    requests_.restored(asker, restored_request(request), respond_to(connection));
   } else if (type == "corrupt") {
-    const CorruptRequest corrupt{shard_name(request, "shard"), Version::from_word(number(request, "version"))};
-    const bool bounded = request.contains("timeout_ms");
-    requests_.corrupt(asker, corrupt, bounded ? timeout_ms(request, "timeout_ms") : options_.restore_timeout_ms,
-                      respond_to(connection));
+    const CorruptRequest corrupt = corrupt_request(request);
+    requests_.corrupt(asker, corrupt, corrupt.timeout_ms.value_or(options_.restore_timeout_ms), respond_to(connection));
   } else if (type == "reserve") {
     requests_.reserve(asker, reserve_request(request), respond_to(connection));
   } else {
-    refuse("there is no request \"" + type + "\"");
+    refuse_request("there is no request \"" + type + "\"");
   }
 }
 

@@ -37,6 +37,8 @@ class TrainerServer {
   void accept_all();
   void serve(Connection& connection);
   void handle(Connection& connection, const nlohmann::json& request);
+  void warn_of_other(protocol::Rank rank, const char* option, const std::optional<std::string>& asked,
+                     const std::string& counts) const;
   void on_hello(Connection& connection, const nlohmann::json& request);
   void on_trainer_request(Connection& connection, const std::string& type, const nlohmann::json& request);
   void settle_claims();
