@@ -12,7 +12,8 @@ namespace ckpt::engine {
 namespace {
 
 constexpr std::int64_t look_interval_ms = 50;  // how often the watcher looks whether the agent lives
-constexpr std::int64_t pause_first_ms = 50;    // between attempts to connect again
+constexpr std::int64_t look_soon_ms = 1;
+constexpr std::int64_t pause_first_ms = 50;  // between attempts to connect again
 constexpr std::int64_t pause_longest_ms = 5'000;
 
 std::uint64_t random_instance() {
@@ -173,9 +174,9 @@ void AgentLink::watch() {
 // Looks once, or until the bell rings; false when the agent is gone.
 bool AgentLink::watch_words(const Session& session) {
   const std::uint32_t seen = session.control->agent_bell();
-  on_words_(*session.control);
+  const Look next = on_words_(*session.control);
   if (!connected()) return false;
-  session.control->wait_agent_bell(seen, Deadline::in_ms(look_interval_ms));
+  session.control->wait_agent_bell(seen, Deadline::in_ms(next == Look::soon ? look_soon_ms : look_interval_ms));
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return true;  // a request is under way: it notices by itself
   if (connection_ && connection_->hung_up())

@@ -39,7 +39,9 @@ struct Reservation {
 class AgentLink {
  public:
   // Called on the watcher's thread after the agent changed a word of the control page, or may have. Does not throw.
-  using OnWords = std::function<void(const arena::Control&)>;
+  // Says whether to look again soon, for something of which the agent does not tell.
+  enum class Look { later, soon };
+  using OnWords = std::function<Look(const arena::Control&)>;
 
   // Connects as AgentConnection::open() does. Throws Failure.
   AgentLink(const Options& options, OnWords on_words);

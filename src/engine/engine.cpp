@@ -14,7 +14,7 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
       capture_(*device_, options.world_size),
-      link_(options, [this](const arena::Control& control) { on_words(control); }) {}
+      link_(options, [this](const arena::Control& control) { return on_words(control); }) {}
 
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
@@ -29,15 +29,16 @@ Engine::~Engine() {
 }
 
 // On the watcher's thread.
-void Engine::on_words(const arena::Control& control) {
+AgentLink::Look Engine::on_words(const arena::Control& control) {
   const Version committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
   if (control.fenced() != 0) tickets_.superseded();
   GpuPath* const path = watched_path_.load(std::memory_order_acquire);
-  if (path == nullptr) return;
+  if (path == nullptr) return AgentLink::Look::later;
   if (control.fenced() != 0) path->give_up("a newer life of the job began");
   path->look(committed);
+  return path->is_held() ? AgentLink::Look::soon : AgentLink::Look::later;
 }
 
 void Engine::check_no_capture(const char* call) const {

@@ -63,7 +63,7 @@ class Engine {
   ckpt_stats_t stats() const;
 
  private:
-  void on_words(const arena::Control& control);
+  AgentLink::Look on_words(const arena::Control& control);
 
   // restore.cpp
   const Stored& stored(Deadline deadline);

@@ -149,6 +149,7 @@ void GpuPath::advance() {
   if (busy_ && begun_ != version) path_->finish(begun_);
   if (const auto lengths_bytes = agreement_.lengths_bytes(); lengths_bytes && !busy_ && begun_ != version)
     begin(*lengths_bytes);
+  promise();
   if (busy_ && begun_ == version) path_->allow(version, agreement_.allowed());
   tell();
 }
@@ -169,6 +170,16 @@ bool GpuPath::is_taken(std::uint64_t version) const {
   return true;
 }
 
+// What lies in sub-buffers, while training communicates nothing: a promise is kept, whatever comes. Where it always
+// communicates nothing is ever promised, and what is captured goes from host to host, where each has its share.
+void GpuPath::promise() {
+  const bool has_more =
+      busy_ && begun_ == agreement_.own().version && begun_ > committed_ && filled_steps_ > agreement_.own().promised;
+  const bool is_held = has_more && settings_.is_busy && settings_.is_busy();
+  if (has_more && !is_held) agreement_.promise(begun_, filled_steps_);
+  is_held_.store(is_held, std::memory_order_relaxed);
+}
+
 void GpuPath::begin(const std::vector<std::uint64_t>& lengths_bytes) {
   const std::uint64_t version = agreement_.own().version;
   arena::Landing& landing = memory_->landing;
@@ -185,6 +196,7 @@ void GpuPath::begin(const std::vector<std::uint64_t>& lengths_bytes) {
     landing.begin(member, Version::from_word(version));
   }
   begun_ = version;
+  filled_steps_ = 0;
   busy_ = true;
   lengths_bytes_ = lengths_bytes;
   plan_.emplace(schedule::ExchangeRequest{lengths_bytes, chunk_bytes * words_.size() * settings_.buffers,
@@ -200,7 +212,7 @@ void GpuPath::progress(std::uint64_t version, std::uint64_t filled_steps, std::u
   for (std::size_t member = 0; member < words_.size(); ++member)
     if (is_member(member))
       memory_->landing.landed(member, std::min(landed_steps * plan_->chunk_bytes(), lengths_bytes_[member]));
-  if (version > committed_) agreement_.promise(version, filled_steps);
+  filled_steps_ = filled_steps;
   agreement_.ended(version, landed_steps, plan_->steps());
   go_on();
   ring_();

@@ -31,6 +31,7 @@ class GpuPath {
     device::Path::Settings path;
     std::uint32_t buffers = 4;  // steps that may be under way
     std::uint64_t grain_bytes = 64u << 10;
+    std::function<bool()> is_busy;  // training communicates: no step is promised meanwhile; none: whenever it can
   };
   // `piece_bytes`: that the own piece has at most. `ring`: has the agent look at the board. `device` outlives end().
   GpuPath(device::Device& device, arena::Landing landing, std::uint64_t piece_bytes, const Settings& settings,
@@ -43,6 +44,8 @@ class GpuPath {
   void meet(Deadline deadline);
   // The agent may have changed the board, or the job's newest commit: nothing more of that is exchanged.
   void look(Version committed);
+  // A step waits for training's communication to end, of which nothing is told: to be looked at often.
+  bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
   // It is to end, and need not have ended when this returns: for what is known to lead nowhere.
   void give_up(const std::string& why);
   // Captured: newer than all before. `piece` stays as it is until the slot is granted again, and mapped and pinned as
@@ -76,6 +79,7 @@ class GpuPath {
   void advance();
   void offer();
   bool is_taken(std::uint64_t version) const;
+  void promise();
   void begin(const std::vector<std::uint64_t>& lengths_bytes);
   void progress(std::uint64_t version, std::uint64_t filled_steps, std::uint64_t landed_steps);
   void done(std::uint64_t version);
@@ -98,7 +102,9 @@ class GpuPath {
   std::optional<schedule::ExchangePlan> plan_;
   std::vector<std::uint64_t> lengths_bytes_;
   std::uint64_t committed_ = 0;  // version
+  std::uint64_t filled_steps_ = 0;
   bool busy_ = false;
+  std::atomic<bool> is_held_{false};
   bool has_failed_ = false, is_stuck_ = false;
   std::string news_;
   std::atomic<bool> has_news_{false};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "arena/comm_log.hpp"
 #include "base/error.hpp"
 #include "engine/engine.hpp"
 
@@ -75,12 +76,15 @@ std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline de
   try {
     GpuPath::Settings settings;
     settings.path.environment = environ;
+    const auto control = link_.session().control;
+    if (options_.schedule == SendMode::idle)
+      settings.is_busy = [control] { return arena::CommReader(control->comm()).is_busy(); };
     const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
     settings.path.reserved_bytes =
         std::min(settings.path.reserved_bytes,
                  landing->members() * std::max(piece_bytes, settings.buffers * settings.grain_bytes));
     gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
-                                          [control = link_.session().control] { control->ring_agent(); });
+                                          [control] { control->ring_agent(); });
     watched_path_.store(gpu_path_.get(), std::memory_order_release);
     gpu_path_->meet(Deadline::in_ms(std::min<std::int64_t>(settings.path.meet_timeout_ms, deadline.remaining_ms())));
     return gpu_path_->take_news().value_or("");

@@ -204,6 +204,23 @@ TEST_F(GpuPathTest, AVersionThatSomebodyDoesNotHaveIsLeft) {
   EXPECT_TRUE(eventually([&] { return all_have_all_of(2); }));
 }
 
+// It goes on by itself once that is over.
+TEST_F(GpuPathTest, NothingIsSentWhileTrainingCommunicates) {
+  const auto is_busy = std::make_shared<std::atomic<bool>>(true);
+  settings_.is_busy = [is_busy] { return is_busy->load(); };
+  meet(2);
+  const auto groups = nccl_buttons().groups();
+  capture_all(1);
+  for (const auto& rank : ranks_) {
+    ASSERT_TRUE(eventually([&] { return rank->path().is_held(); }));
+    EXPECT_EQ(rank->landing().board().told()->state.promised, 0u);
+  }
+  EXPECT_EQ(nccl_buttons().groups(), groups);
+  *is_busy = false;
+  EXPECT_TRUE(eventually([&] { return all_have_all_of(1); }));
+  EXPECT_FALSE(ranks_[0]->path().is_held());
+}
+
 // The host's path was faster.
 TEST_F(GpuPathTest, WhatIsCommittedIsNotSentAnyMore) {
   meet(2);
