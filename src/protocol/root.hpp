@@ -121,7 +121,7 @@ class Root {
   void settle_outsiders();
   void settle_disagreements();
   bool never_complete(Version version, const Pieces& pieces) const;
-  void name_next_iteration(Version abandoned);
+  void name_next_iteration(Version abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
   Directive common_directive() const;
@@ -175,6 +175,7 @@ class Root {
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;
   Version newest_abandoned_;
+  TimeMs named_at_ = 0;                 // when resume_at_ was named last
   std::int64_t margin_ = 0;             // by which resume_at_ lies ahead of the furthest rank's next iteration
   std::map<NodeId, NodeId> told_lost_;  // members, with the stand-in that was told of
   std::vector<NodeId> released_;        // former members that are to be told

@@ -110,7 +110,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
     if (never_complete(version, pieces)) {
       add_once(abandoned_, version);
-      if (version > newest_abandoned_) name_next_iteration(version);
+      if (version > newest_abandoned_) name_next_iteration(version, now);
     }
   }
   if (may_swap_life(now) && committed_.incarnation() == life_->incarnation &&
@@ -122,9 +122,12 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
 }
 
 // The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from
-// one abandoned version to the next it lies further ahead, until a commit shows that they meet.
-void Root::name_next_iteration(Version abandoned) {
+// one abandoned version to the next it lies further ahead, until a commit shows that they meet, or so much time has
+// passed that whoever is here was told.
+void Root::name_next_iteration(Version abandoned, TimeMs now) {
   newest_abandoned_ = abandoned;
+  if (now - named_at_ > config_.node_timeout_ms) margin_ = 0;
+  named_at_ = now;
   std::int64_t furthest = abandoned.iteration();
   for (const auto& [rank, binding] : bindings_) furthest = std::max(furthest, binding.rank.attempted);
   resume_at_ = std::max(resume_at_, furthest + 1 + margin_);

@@ -138,6 +138,26 @@ TEST(Job, ASkipIsJobWideAndTheNextIterationIsNamed) {
   EXPECT_EQ(cluster.commits.at(0), Version(1, 5));
 }
 
+// However long iterations take: a rank that discards a snapshot was not told too late.
+TEST(Job, TheNextIterationIsFarAheadOnlyWhereRanksWereToldTooLate) {
+  Cluster cluster(2, 2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  std::int64_t next = 4;
+  const auto ahead_after_a_miss = [&] {
+    cluster.feed(1, Progress{1, next, -1});
+    cluster.snapshot(0, next);
+    return cluster.resume_at[0] - std::exchange(next, cluster.resume_at[0]);
+  };
+  EXPECT_EQ(ahead_after_a_miss(), 1);
+  EXPECT_EQ(ahead_after_a_miss(), 2);
+  EXPECT_EQ(ahead_after_a_miss(), 3);
+  EXPECT_EQ(ahead_after_a_miss(), 5);
+  cluster.advance(3000);
+  EXPECT_EQ(ahead_after_a_miss(), 1);
+  EXPECT_EQ(ahead_after_a_miss(), 2);
+}
+
 TEST(Job, NeverReusesTheCommittedSlotBeforeANewerCommit) {
   Cluster cluster(2, 2);
   cluster.start_life(own_node);

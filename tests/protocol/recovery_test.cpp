@@ -230,6 +230,19 @@ TEST_F(Recovery, KeepsTheLastCommitUntilANewerVersionIsSafe) {
   EXPECT_EQ(answer.base, Version(life, 4));
 }
 
+// The life of the version that is restored again went on from its base, behind a commit, which is void since.
+TEST_F(Recovery, WhatIsVoidStaysSoThroughALifeThatCapturedNothing) {
+  store_everywhere(5);
+  question.members_life = life + 1;
+  question.restored = Version(life, 5);
+  question.base = Version(life - 1, 2);
+  reports[2].highest_commit = Version(life - 1, 4);
+  EXPECT_EQ(ask({0, 1, 2}).decision.version, Version(life, 5));
+  EXPECT_EQ(ask({0, 1, 2}).base, Version(life - 1, 2));
+  reports[1].highest_commit = Version(life, 4);
+  EXPECT_EQ(ask({0, 1, 2}).base, Version(life, 4));
+}
+
 TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
   store_everywhere(4);
   question.world_size = 2;

@@ -43,5 +43,13 @@ TEST(Seeds, ParityTellsThatRanksDisagreed) { EXPECT_EQ(violation_of(27'797), "")
 // and dropped that commit for an older one before the newer one had all its copies.
 TEST(Seeds, WhatIsWholeIsKeptAsACommitThatNobodyIsHeardOf) { EXPECT_EQ(violation_of(5099), ""); }
 
+// A life went on behind a commit, the next one restored what that had captured, and died at once; the one after that
+// took the commit which they had gone behind for one to keep.
+TEST(Seeds, ACommitThatWasGoneBehindDoesNotComeBack) { EXPECT_EQ(violation_of(74'385), ""); }
+
+// Snapshots that were discarded now and then put the next iteration that all take 64 iterations off, each time, and
+// iterations were slow.
+TEST(Seeds, SlowIterationsAreNotSkippedByTheDozen) { EXPECT_EQ(violation_of(89'574), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
