@@ -9,6 +9,7 @@ namespace ckpt::fuzz {
 namespace {
 
 constexpr std::int64_t day_ms = 24ll * 3600 * 1000;
+constexpr std::uint64_t piece_max_bytes = std::uint64_t{1} << 50;
 
 template <class Parse, class Check>
 void check(const nlohmann::json& request, Parse parse, Check is_sound) {
@@ -31,7 +32,7 @@ bool is_sound_hello(const agent::HelloRequest& wanted) {
 
 bool is_sound_reservation(const agent::ReserveRequest& wanted) {
   for (const agent::SlotRequest& slot : wanted.slots) {
-    if (!is_shard(slot.shard) || slot.bytes >> 51 != 0 || slot.layout_bytes >> 51 != 0) return false;
+    if (!is_shard(slot.shard) || slot.bytes > piece_max_bytes || slot.layout_bytes > piece_max_bytes) return false;
   }
   return !wanted.slots.empty() && wanted.slots.size() <= protocol::captures_max && wanted.shortage.size() <= 1000;
 }
@@ -42,6 +43,7 @@ void try_input(Input input) {
   const auto request = nlohmann::json::parse(text_of(input), nullptr, false);
   if (!request.is_object()) return;  // frames bring nothing else
   check(request, agent::request_type, [](const std::string&) { return true; });
+  check(request, agent::hello_job, [](const std::string&) { return true; });
   check(request, agent::hello_request, is_sound_hello);
   check(request, agent::restore_request, [](const auto& wanted) { return is_timeout(wanted.timeout_ms); });
   check(request, agent::restored_request, [](const std::string& sentence) { return sentence.size() <= 1000; });

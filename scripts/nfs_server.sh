@@ -82,7 +82,7 @@ start() {
   [[ -z $size ]] || mountpoint -q "$folder/export" || mount -t tmpfs -o "size=$size" tmpfs "$folder/export"
   [[ -f $folder/ports ]] || free_ports >"$folder/ports"
   read -r nfs_port mount_port <"$folder/ports"
-  is_gone "$(server_pid)" || die "a server of $folder runs already"
+  wait_until 5 is_gone "$(server_pid)" || die "a server of $folder runs already" # one that was killed takes a moment
   rm -f "$folder/pid" # the next one writes over it without making it shorter
   write_config
   exec 9>/run/lock/ckptengine-nfs.lock

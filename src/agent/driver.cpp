@@ -108,7 +108,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
               [this](NodeId to, const PathTold& told) { transport_->send(to, encode(told)); },
               [this](protocol::Rank rank) { desk_.ring(rank); }, [this] { fetches_.look(); },
               [this](const std::string& text) { chronicle_.note(text); },
-              [this](protocol::Rank rank, std::uint64_t bytes) { return bytes_to_come(rank, bytes); }}),
+              [this](std::uint64_t piece_bytes) { return bytes_to_come(piece_bytes); }}),
       fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue, paths_,
                {[this](const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
                   fetch_ended(fetch, std::move(ended));

@@ -122,7 +122,7 @@ class Driver : public TrainerRequests {
   std::string node_name(protocol::NodeId node) const;
   std::string what_is_missing() const;
   std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
-  std::uint64_t bytes_to_come(protocol::Rank rank, std::uint64_t piece_bytes) const;
+  std::uint64_t bytes_to_come(std::uint64_t piece_bytes) const;
   nlohmann::json status_json() const;
   nlohmann::json trace_json() const;
   nlohmann::json segments_json() const;

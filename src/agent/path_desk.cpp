@@ -209,8 +209,8 @@ void PathDesk::make_places(Rank rank, Path& path) {
   const std::uint64_t wanted_bytes = arena::Landing::file_bytes(capacities_bytes) - path.landing->size_bytes();
   try {
     // What snapshots need comes first: the path can do without its places, they cannot do without their slots.
-    const std::uint64_t own_bytes = path.words[path.group.member]->piece_bytes;
-    with_.segments.check_space(wanted_bytes + with_.bytes_to_come(rank, own_bytes));
+    const std::uint64_t own_bytes = std::min(path.words[path.group.member]->piece_bytes, piece_bytes_max);
+    with_.segments.check_space(wanted_bytes + with_.bytes_to_come(own_bytes));
   } catch (const Failure& failure) {
     return end(rank, path, failure.what());
   }

@@ -32,8 +32,8 @@ class PathDesk {
     std::function<void(protocol::Rank)> ring;                 // the rank's trainer: there is something to read
     std::function<void()> look;                               // something may have landed, or will not any more
     std::function<void(const std::string& sentence)> notice;  // for people
-    // Of snapshots, that this rank's have still to be made for: own slots and room for peers', for pieces so large.
-    std::function<std::uint64_t(protocol::Rank rank, std::uint64_t piece_bytes)> bytes_to_come;
+    // What slots will take that have still to be made, all ranks' own and those for peers, for pieces so large.
+    std::function<std::uint64_t(std::uint64_t piece_bytes)> bytes_to_come;
   };
   explicit PathDesk(Colleagues colleagues) : with_(std::move(colleagues)) {}
 

@@ -61,11 +61,14 @@ void refuse_request(const std::string& sentence) { throw Failure(CKPT_ERR_INVALI
 
 std::string request_type(const json& request) { return text(request, "type"); }
 
-HelloRequest hello_request(const json& request) {
+std::string hello_job(const json& request) {
   if (number(request, "protocol") != protocol_version)
     refuse_request("engine and agent speak different versions; run ckptd and libckptengine of one version");
+  return text(request, "job");
+}
+
+HelloRequest hello_request(const json& request) {
   HelloRequest wanted;
-  wanted.job = text(request, "job");
   protocol::TrainerHello& hello = wanted.hello;
   hello.rank = static_cast<protocol::Rank>(number(request, "rank", protocol::held_rank - 1));
   hello.world_size = static_cast<std::uint32_t>(number(request, "world_size", UINT32_MAX));

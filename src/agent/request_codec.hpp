@@ -14,13 +14,13 @@ namespace ckpt::agent {
 
 struct HelloRequest {
   protocol::TrainerHello hello;
-  std::string job;
   // Of the trainer's options, where it names them.
   std::optional<std::int64_t> claim_timeout_ms;
   std::optional<std::string> protection, placement;
 };
 
 std::string request_type(const nlohmann::json& request);
+std::string hello_job(const nlohmann::json& request);  // of an engine of this version
 HelloRequest hello_request(const nlohmann::json& request);
 RestoreRequest restore_request(const nlohmann::json& request);
 std::string restored_request(const nlohmann::json& request);  // why it cannot take part in its path; "" where it can

@@ -133,13 +133,17 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   return expected > held ? expected - held : 0;
 }
 
-// Before a rank has slots of its own, and peers' pieces are here: both, for main shards of such a size.
-std::uint64_t Driver::bytes_to_come(protocol::Rank rank, std::uint64_t piece_bytes) const {
+// Of slots for main shards of such a size: the ranks' own, where those have none yet, and those for peers' pieces.
+std::uint64_t Driver::bytes_to_come(std::uint64_t piece_bytes) const {
+  const auto in_slots_of = [&](protocol::Rank rank) { return segments_.segment_bytes({rank, ""}, {piece_bytes, 0}); };
   const auto& all = segments_.all();
-  const bool has_slots =
-      std::any_of(all.begin(), all.end(), [&](const auto& entry) { return entry.first.rank == rank; });
-  const auto in_slots_of = [&](protocol::Rank whose) { return segments_.segment_bytes({whose, ""}, {piece_bytes, 0}); };
-  return (has_slots ? 0 : in_slots_of(rank)) + bytes_for_peers(in_slots_of(protocol::held_rank));
+  std::uint64_t own_bytes = 0;
+  for (const auto& [rank, trainer] : desk_.trainers()) {
+    const bool has_slots =
+        std::any_of(all.begin(), all.end(), [rank = rank](const auto& entry) { return entry.first.rank == rank; });
+    if (!has_slots) own_bytes += in_slots_of(rank);
+  }
+  return own_bytes + bytes_for_peers(in_slots_of(protocol::held_rank));
 }
 
 json Driver::ranks_json(const protocol::NodeStatus& status) const {

@@ -173,10 +173,10 @@ void TrainerServer::warn_of_other(Rank rank, const char* option, const std::opti
 
 void TrainerServer::on_hello(Connection& connection, const json& request) {
   if (connection.asker) refuse_request("this connection has claimed a rank already");
-  HelloRequest wanted = hello_request(request);
-  if (wanted.job != options_.job)
+  if (const std::string job = hello_job(request); job != options_.job)
     throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options_.node + " serves job " + options_.job + ", not " +
-                                         wanted.job + "; give each job an arena_dir or a name of its own");
+                                         job + "; give each job an arena_dir or a name of its own");
+  HelloRequest wanted = hello_request(request);
   protocol::TrainerHello& hello = wanted.hello;
   warn_of_other(hello.rank, "protection", wanted.protection, placement::name(options_.chosen_protection()));
   warn_of_other(hello.rank, "placement", wanted.placement,

@@ -350,8 +350,7 @@ const std::array keys = {
         "their tensors lie there and the nodes of a group hold each other's copies ([gpu](gpu.md)), else as with "
         "`host`. The same on all ranks."),
     entry<&Options::schedule, Sending>(
-        "schedule", "idle", "", agent,
-        0,
+        "schedule", "idle", "", agent | engine, 0,
         "When checkpoints cross the network: `idle`: in moments in which training leaves it idle, as far as its "
         "communication hooks tell; `at_once`: as soon as there is something to send."),
     entry<&Options::profile_iterations, Count<1, 10'000>>(

@@ -145,8 +145,8 @@ class Device {
   }
 
   // What the members of a group meet with, made by one of them; and the path of one of them, to these whole pages,
-  // which stay mapped until it has gone. Throw Failure, also where no tensor is on a GPU.
-  // check_path() finds out early what would be refused.
+  // which stay mapped as long as anybody owns `failed`. check_path() finds out early what they would refuse. Throw
+  // Failure, also where no tensor is on a GPU.
   virtual void check_path(const char* const* /*environment*/) const { refuse_path(); }
   virtual Path::Id new_path_id() { refuse_path(); }
   virtual std::unique_ptr<Path> path(const Path::Group& /*group*/, const Path::Settings& /*settings*/,

@@ -8,7 +8,8 @@
 namespace ckpt::engine {
 namespace {
 
-constexpr const char* another_gave_up = "another rank of the group has given it up";
+constexpr const char* another_gave_up =
+    "another rank of the group, or this node's agent, has given it up; ckptctl status says why";
 
 std::uint64_t own_chunk_bytes(const GpuPath::Settings& settings, std::uint32_t members) {
   const std::uint64_t share_bytes = settings.path.reserved_bytes / settings.buffers / members;
@@ -71,16 +72,27 @@ device::Range GpuPath::landings() const {
   return {first.data(), (size_bytes + arena::page_bytes - 1) / arena::page_bytes * arena::page_bytes};
 }
 
+// With larger ones not even the largest piece would fill all sub-buffers. The same for all members.
+std::uint64_t GpuPath::chunk_bytes_useful() const {
+  std::uint64_t largest_bytes = 1;
+  for (const auto& word : words_) largest_bytes = std::max(largest_bytes, word->piece_bytes);
+  const std::uint64_t share_bytes = (largest_bytes + settings_.buffers - 1) / settings_.buffers;
+  return (share_bytes + settings_.grain_bytes - 1) / settings_.grain_bytes * settings_.grain_bytes;
+}
+
 // Without the lock: it takes as long as pinning takes. Throws Failure.
 void GpuPath::open() {
   device::Path::Group group;
+  device::Path::Settings settings = settings_.path;
   {
     const Lock lock(mutex_);
+    settings.reserved_bytes =
+        std::min(settings.reserved_bytes, chunk_bytes_useful() * settings_.buffers * words_.size());
     group = {*words_.front()->id, static_cast<std::uint32_t>(words_.size()),
              static_cast<std::uint32_t>(memory_->landing.member())};
   }
   std::shared_ptr<device::Path> path =
-      device_.path(group, settings_.path, landings(),
+      device_.path(group, settings, landings(),
                    [this, memory = memory_](const std::string& why, bool is_stuck) { failed(why, is_stuck); });
   const Lock lock(mutex_);
   path_ = std::move(path);
@@ -120,7 +132,7 @@ void GpuPath::hear() {
 
 void GpuPath::captured(Version version, std::span<const std::byte> piece, std::shared_ptr<const void> owner) {
   const Lock lock(mutex_);
-  if (has_failed_) return;
+  if (has_failed_ || version.word() <= committed_) return;
   // What was offered may begin, and what was begun may still be read; the rest is older and comes too late.
   const std::uint64_t offered = agreement_.own().version, read = busy_ ? begun_ : offered;
   std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != offered && each.first != read; });
@@ -183,7 +195,7 @@ void GpuPath::promise() {
 void GpuPath::begin(const std::vector<std::uint64_t>& lengths_bytes) {
   const std::uint64_t version = agreement_.own().version;
   arena::Landing& landing = memory_->landing;
-  std::uint64_t chunk_bytes = UINT64_MAX;
+  std::uint64_t chunk_bytes = chunk_bytes_useful();
   for (const auto& word : words_) chunk_bytes = std::min(chunk_bytes, word->chunk_bytes);
   if (chunk_bytes < settings_.grain_bytes)
     return path_->give_up("a rank of the group has no room for chunks on its GPU");
@@ -241,6 +253,7 @@ void GpuPath::failed(const std::string& why, bool is_stuck) {
 
 void GpuPath::fail(const std::string& why) {
   if (std::exchange(has_failed_, true)) return;
+  is_held_.store(false, std::memory_order_relaxed);
   news_ = "checkpoints go from host to host in this life: " + why;
   has_news_.store(true, std::memory_order_release);
   agreement_.give_up();

@@ -72,6 +72,7 @@ class GpuPath {
   bool is_member(std::size_t number) const { return number != memory_->landing.member(); }
   bool everybody_is_there();
   device::Range landings() const;
+  std::uint64_t chunk_bytes_useful() const;
   void open();
   void hear();
   void stop(const std::string& why);

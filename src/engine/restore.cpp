@@ -80,9 +80,6 @@ std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline de
     if (options_.schedule == SendMode::idle)
       settings.is_busy = [control] { return arena::CommReader(control->comm()).is_busy(); };
     const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
-    settings.path.reserved_bytes =
-        std::min(settings.path.reserved_bytes,
-                 landing->members() * std::max(piece_bytes, settings.buffers * settings.grain_bytes));
     gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
                                           [control] { control->ring_agent(); });
     watched_path_.store(gpu_path_.get(), std::memory_order_release);

@@ -102,7 +102,7 @@ Version newest_solvable(const Inventory& inventory, const RecoveryQuestion& ques
 
 // The newest version up to `limit` that is known as committed. Whether all of it is still there does not matter: a node
 // that does not answer may have the rest. Where the job goes on from the last life, or from what that one went on from,
-// the base of that one is known: what lives before the limit's committed beyond it is void. What is whole may be a
+// the base of that one counts: what lives before the limit's committed beyond it is void. What is whole may be a
 // commit that only a root knew of which nobody hears; the limit itself has to be placed anew first.
 Version newest_commit_until(Version limit, const RecoveryQuestion& question) {
   const bool goes_on = limit.incarnation() == question.members_life || limit == question.restored;

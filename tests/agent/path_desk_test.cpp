@@ -65,7 +65,7 @@ class PathDeskTest : public ::testing::Test {
                                },
                                [&node](Rank) { ++node.rings; }, [&node] { ++node.looks; },
                                [&node](const std::string& sentence) { node.notices.push_back(sentence); },
-                               [&node](Rank, std::uint64_t) { return node.bytes_to_come; }});
+                               [&node](std::uint64_t) { return node.bytes_to_come; }});
     }
     node.desk->tell({rank, incarnation, group(rank)});
   }

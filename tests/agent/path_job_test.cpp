@@ -218,7 +218,7 @@ TEST_F(PathJob, WhatLandedDamagedIsFetchedAndNotCommitted) {
 TEST_F(PathJob, WhereNobodyBeginsItIsTheHosts) {
   commit(3);
   EXPECT_EQ(landed_bytes(0), 0u);
-  EXPECT_EQ(trainer(0).status().at("device"), false);
+  EXPECT_EQ(trainer(0).status().at("begun"), false);
 }
 
 TEST_F(PathJob, OnceATrainerHasGivenUpItIsTheHosts) {

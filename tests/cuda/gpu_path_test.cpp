@@ -221,6 +221,16 @@ TEST_F(GpuPathTest, NothingIsSentWhileTrainingCommunicates) {
   EXPECT_FALSE(ranks_[0]->path().is_held());
 }
 
+TEST_F(GpuPathTest, WhatIsHeldIsLeftOnceThePathHasFailed) {
+  settings_.is_busy = [] { return true; };
+  meet(2);
+  capture_all(1);
+  ASSERT_TRUE(eventually([&] { return ranks_[0]->path().is_held(); }));
+  ranks_[0]->path().give_up("a newer life of the job began");
+  EXPECT_THAT(news_of(0), HasSubstr("a newer life"));
+  EXPECT_TRUE(eventually([&] { return !ranks_[0]->path().is_held() && !ranks_[1]->path().is_held(); }));
+}
+
 // The host's path was faster.
 TEST_F(GpuPathTest, WhatIsCommittedIsNotSentAnyMore) {
   meet(2);
@@ -239,7 +249,7 @@ TEST_F(GpuPathTest, AMeetingThatIsKnownToLeadNowhereIsNotWaitedFor) {
   meeting.join();
   EXPECT_THAT(news_of(0), HasSubstr("a newer life of the job began"));
   ranks_[1]->path().meet(Deadline::in_ms(600'000));
-  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group has given it up"));
+  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given it up"));
 }
 
 TEST_F(GpuPathTest, AHangIsToldOnceAndNothingIsHeld) {
@@ -263,7 +273,7 @@ TEST_F(GpuPathTest, WhoGivesUpBeforeTheyMeetIsNotWaitedFor) {
   come(2);
   ranks_[0]->path().end("it has seen enough");
   ranks_[1]->path().meet(Deadline::in_ms(600'000));  // longer than the test would wait
-  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group has given it up"));
+  EXPECT_THAT(news_of(1), HasSubstr("another rank of the group, or this node's agent, has given it up"));
 }
 
 // Long before its own deadline.
