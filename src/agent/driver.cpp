@@ -162,6 +162,7 @@ void Driver::run() {
     run_task([this] {
       handle(protocol::Tick{});
       desk_.tick();
+      heed_alarm();
     });
   }
 }
@@ -368,6 +369,14 @@ void Driver::log_decision(const protocol::LifeRecord& life) {
   else
     parts_.log->info("life {} was decided: {}", life.incarnation,
                      decision.verdict == protocol::Verdict::fresh ? "a fresh start" : decision.text);
+}
+
+// It stands in the status only while it lasts, and nothing is committed meanwhile: who looks later finds it in the log.
+void Driver::heed_alarm() {
+  std::string alarm = core_.status().alarm;
+  if (alarm == alarm_) return;
+  alarm_ = std::move(alarm);
+  if (!alarm_.empty()) chronicle_.note(alarm_);
 }
 
 void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {

@@ -112,6 +112,7 @@ class Driver : public TrainerRequests {
   }
 
   void log_decision(const protocol::LifeRecord& life);
+  void heed_alarm();
   void tell(const protocol::MemberChanged& changed, net::Reach reach);
   void door_answered(const protocol::MemberChanged& lost, net::Reach reach);
   void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
@@ -151,6 +152,7 @@ class Driver : public TrainerRequests {
   std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> knocking_;  // at whose doors; what came since
   std::set<protocol::SlotRef> verifying_;
   std::uint64_t decided_life_ = 0;  // whose decision is in the log
+  std::string alarm_;               // that is in the log
   Version committed_;
   std::optional<Clock::time_point> committed_at_;  // heard of by this agent
 };

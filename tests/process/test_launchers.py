@@ -98,8 +98,9 @@ def test_torchrun_starts_again_from_memory(torchrun):
     kill_process(int(victim))
     run.end()
     begins = run.find(r"^rank (\d): begins iteration (\d+) from local memory")
-    assert sorted(rank for rank, _ in begins) == ["0", "1"] and len({first for _, first in begins}) == 1, begins
-    assert int(begins[0][1]) > 0, begins
+    told = "".join(run.lines)
+    assert sorted(rank for rank, _ in begins) == ["0", "1"] and len({first for _, first in begins}) == 1, told
+    assert int(begins[0][1]) > 0, told
 
 
 # ---- Kubernetes ----

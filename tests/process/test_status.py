@@ -13,6 +13,7 @@ import uuid
 from contextlib import contextmanager
 
 import pytest
+from ckptengine import Stage
 from conftest import BUILD, build_file_of
 from job import TIER_LOCAL, Settings
 from job import Job as ChaosJob
@@ -42,6 +43,28 @@ def eventually(what) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+# ---- What is wrong ----
+
+
+def test_replicas_that_differ_are_told_in_status_and_log_and_are_never_committed(cluster):
+    job = Job(cluster, shared=True, placement="group")  # not cut: all capture the whole
+    job.start()
+    job.restore()
+    job.commit(0)
+    job.states[2][12_345] ^= 1  # one bit of one replica
+    tickets = [engine.snapshot(1) for engine in job.engines]
+    assert all(ticket.taken for ticket in tickets)
+    assert all(engine.before_update() for engine in job.engines)
+    alarm = "silent data corruption: shard model of iteration 1 differs between its ranks"
+    for node in range(RANKS):
+        (log,) = cluster.arena.glob(f"*/n{node}/ckptd.log")
+        eventually(lambda log=log: alarm in log.read_text())
+        assert alarm in status(cluster, f"n{node}")["alarm"]
+    assert not any(ticket.stage >= Stage.COMMITTED for ticket in tickets)
+    job.start()
+    job.assert_restored(0)
 
 
 # ---- Tiers ----
