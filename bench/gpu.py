@@ -114,6 +114,9 @@ def main() -> None:
     environment = dict(os.environ)
     if arguments.stand_in:
         folders = [str(build / "tests" / "cuda_double")]
+        if not os.path.isdir(folders[0]):
+            sys.exit("gpu: the stand-in is part of a build and not of a bundle; "
+                     "run `./dev bench gpu -- --stand-in` in the sources")
         arguments.mib, arguments.kills = min(arguments.mib, 200), min(arguments.kills, 3)
     else:
         name, why_not = gpu_name()
