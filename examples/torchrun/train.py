@@ -58,6 +58,7 @@ def main() -> None:
     arguments = parse()
     dist.init_process_group("gloo")
     train(arguments)
+    dist.barrier()  # rank 0 serves the others' store until it ends
     dist.destroy_process_group()
 
 

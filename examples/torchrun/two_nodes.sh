@@ -8,6 +8,9 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 export PYTHONPATH="$here/../../python${PYTHONPATH:+:$PYTHONPATH}"
 export CKPT_JOB=${CKPT_JOB:-torchrun-example}
 export GLOO_SOCKET_IFNAME=lo CKPT_INTERFACE=lo
+# Both nodes share the cores. And with several threads on busy cores PyTorch now and then rounds a process's first
+# AdamW step otherwise: replicas then differ, and are not committed.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # Else torchrun gives restarted workers the store of those before them, and gloo may look for these.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 port=${PORT:-29400}
