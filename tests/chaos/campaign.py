@@ -106,7 +106,8 @@ class Campaign:
             raise LostWithinTolerance(f"iteration {floor} was committed, but {iteration} was restored: {results}")
         if incarnation <= self.incarnation:
             raise Violation(f"life {incarnation} follows life {self.incarnation}")
-        for ranks, tier in ((aftermath.from_peer, TIER_PEER), (aftermath.from_local, TIER_LOCAL)):
+        from_local = aftermath.from_local if iteration <= aftermath.local_until else set()
+        for ranks, tier in ((aftermath.from_peer, TIER_PEER), (from_local, TIER_LOCAL)):
             for trainer in job.trainers:
                 if trainer.rank in ranks and trainer.restored["main_tier"] != tier:
                     raise Violation(f"rank {trainer.rank} restored, but not from tier {tier}: {trainer.restored}")

@@ -3,6 +3,7 @@ must be true of the restore that follows. A fault leaves the trainers it does no
 Here are those of trainers, agents and single nodes; repair_faults.py and network_faults.py have more.
 """
 
+import math
 import signal
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ class Aftermath:
     lost: bool = False  # beyond the tolerance: restore must say so
     from_peer: set = field(default_factory=set)  # ranks whose state must come from another node's memory
     from_local: set = field(default_factory=set)  # ranks that must find it in their own node's
+    local_until: float = math.inf  # where a later iteration is restored, they may get it from another's
     after_start: object = None  # called once the next life's trainers run
     after_restore: object = None  # called once they have restored
 

@@ -26,11 +26,11 @@ def has_standby(settings):
 
 @kind(loses_nodes=1, needs_commit=True, fits=has_standby)
 def standby_takes_over(job, rng):
-    """And has all that the lost node had before its ranks come back there."""
+    """And has all that was committed of what the lost node had before its ranks come back there."""
     victim = rng.choice(job.nodes)
     random_moment(job, rng)
-    spare = replace_by_standby(job, victim)
-    return Aftermath(1, f"{victim}, {spare} in its place", from_local=ranks_of_place(job, spare))
+    spare, committed = replace_by_standby(job, victim)
+    return Aftermath(1, f"{victim}, {spare} in its place", from_local=ranks_of_place(job, spare), local_until=committed)
 
 
 @kind(loses_nodes=2, needs_commit=True, fits=has_standby)
@@ -38,13 +38,14 @@ def standby_takes_over_and_another_is_lost(job, rng):
     """The other holder of what the first one took. Nobody has restarted anything in between."""
     victim, other = job.holders(rng.randrange(len(job.nodes)))[:2]
     random_moment(job, rng)
-    spare = replace_by_standby(job, victim)
+    spare, committed = replace_by_standby(job, victim)
     job.lose_node(other)
     return Aftermath(2, f"{victim}, {spare} in its place, then {other}", from_peer=ranks_on(job, other),
-                     from_local=ranks_of_place(job, spare))
+                     from_local=ranks_of_place(job, spare), local_until=committed)
 
 
 def replace_by_standby(job, victim):
+    """Which node that is, and the iteration that it has copied: of what came later it has no copy."""
     job.retire_node(victim)
     witness = next(node for node in job.nodes if node != victim)
 
@@ -56,7 +57,7 @@ def replace_by_standby(job, victim):
     spare = agent["stand_ins"][0]["node"]
     job.standbys.remove(spare)
     job.replace_node(victim, spare)
-    return spare
+    return spare, agent["highest_commit"]["iteration"]
 
 
 def ranks_of_place(job, node):
