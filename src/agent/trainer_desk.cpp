@@ -20,9 +20,11 @@ UniqueFd duplicate(int fd) {
   return copy;
 }
 
-UniqueFd open_to_read(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path + " for a trainer");
+// A trainer may write what it is the writer of, and so pin it for its GPU; all else it can only read.
+UniqueFd descriptor_for(Rank rank, const arena::Segment& segment) {
+  if (segment.spec().kind == arena::SegmentKind::local && segment.spec().rank == rank) return duplicate(segment.fd());
+  UniqueFd fd(::open(segment.path().c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + segment.path() + " for a trainer");
   return fd;
 }
 
@@ -279,7 +281,7 @@ Reply TrainerDesk::restore_reply(const protocol::RestoreReady& ready) {
                         {"slot", source.slot.slot},
                         {"tier", static_cast<int>(source.tier)},
                         {"bytes", piece->manifest().length_bytes}};
-    reply.fds.push_back(open_to_read(piece->segment().path()));
+    reply.fds.push_back(descriptor_for(ready.rank, piece->segment()));
     return entry;
   };
   reply.fields["main"] = json::array();

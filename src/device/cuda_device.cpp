@@ -34,12 +34,10 @@ std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure
 }
 
 // Read faster where that works; read all the same where not.
-std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes, CUdevice device) {
-  int supported = 0;
-  cuda_driver().cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, device);
-  if (supported == 0 || size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
+std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
+  if (size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
   try {
-    return Registration(const_cast<std::byte*>(from.data), size_bytes, CU_MEMHOSTREGISTER_READ_ONLY);
+    return Registration(const_cast<std::byte*>(from.data), size_bytes, 0);
   } catch (const Failure&) {
     return std::nullopt;
   }
@@ -271,7 +269,7 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   const Lock lock(mutex_);
   const ContextScope scope(context_);
   const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
-  const auto pinned = try_pin(from, plan.length_bytes(), context_.device());
+  const auto pinned = try_pin(from, plan.length_bytes());
   conveyor_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
   if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
     throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take its state within ten minutes; is it hung?");

@@ -1,4 +1,4 @@
-// What the agent brought home for this rank: the decided version's pieces, mapped read-only.
+// What the agent brought home for this rank: the decided version's pieces. Nothing is written there.
 //
 // Used by the training thread.
 #pragma once

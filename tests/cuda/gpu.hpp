@@ -30,6 +30,7 @@ struct Buttons {
   CKPT_BUTTON(kill_context);
   CKPT_BUTTON(kill_context_at);
   CKPT_BUTTON(refuse_registration);
+  CKPT_BUTTON(pageable_copies);
   CKPT_BUTTON(refuse_stream_writes);
   CKPT_BUTTON(disturbed_captures);
   CKPT_BUTTON(free_bytes);
@@ -96,7 +97,10 @@ class GpuBytes {
   void* data() const { return reinterpret_cast<void*>(pointer_); }
   std::size_t size_bytes() const { return size_bytes_; }
   // On the legacy default stream; waits.
-  void write(const std::vector<std::byte>& bytes) { EXPECT_CUDA(cuMemcpyHtoD(pointer_, bytes.data(), bytes.size())); }
+  void write(const std::vector<std::byte>& bytes) {
+    EXPECT_CUDA(cuMemcpyHtoD(pointer_, bytes.data(), bytes.size()));
+    EXPECT_CUDA(cuStreamSynchronize(nullptr));  // from pageable memory it may return when all is staged
+  }
   std::vector<std::byte> read() const {
     std::vector<std::byte> bytes(size_bytes_);
     EXPECT_CUDA(cuMemcpyDtoH(bytes.data(), pointer_, size_bytes_));

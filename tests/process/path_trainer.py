@@ -24,9 +24,12 @@ def main() -> None:
     weights = gpu.allocate(SIZE_BYTES)
     engine = Engine(**options)
     engine.register_pointer("weights", weights, DType.U8, (SIZE_BYTES,), memory=Memory.DEVICE)
+    pageable_copies = ctypes.CDLL("libcuda.so.1").ckpt_double_pageable_copies
+    before = pageable_copies()
     start = engine.restore(stream)
+    slow_copies = pageable_copies() - before
     values = sorted(set(gpu.read(weights, SIZE_BYTES))) if start.found else []
-    say(iteration=start.iteration, values=values, message=start.message)
+    say(iteration=start.iteration, values=values, message=start.message, slow_copies=slow_copies)
     for line in sys.stdin:
         if line.strip() == "hang":
             ctypes.CDLL("libnccl.so.2").ckpt_nccl_double_hang(-1, 1)

@@ -53,6 +53,7 @@ struct Driver {
   std::atomic<int> stream_write_refusal{0};
   std::atomic<const Stream*> captured{nullptr};  // by a graph, in global mode
   std::atomic<std::uint64_t> disturbed{0};
+  std::atomic<std::uint64_t> pageable_copies{0};  // to the device
   Memory memory;
   std::mutex events_mutex;
   std::set<CUevent> events;
@@ -174,7 +175,7 @@ EXPORT CUresult cuDeviceGetName(char* name, int size_bytes, CUdevice device) {
 
 EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-  *value = attribute == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED ? 1 : 0;
+  *value = 0;
   return CUDA_SUCCESS;
 }
 
@@ -477,7 +478,10 @@ EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t 
     if (!driver().memory.allocated(to, size_bytes)) return CUDA_ERROR_INVALID_VALUE;
     std::shared_ptr<std::vector<std::byte>> staged;
     const auto* const bytes = static_cast<const std::byte*>(from);
-    if (!is_pinned(from, size_bytes)) staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
+    if (!is_pinned(from, size_bytes)) {
+      staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + size_bytes);
+      ++driver().pageable_copies;
+    }
     driver().streams.enqueue(stream, {CKPT_DOUBLE_TO_DEVICE,
                                       [=] {
                                         copy_slowly(driver().memory.bytes_at(reinterpret_cast<void*>(to)),
@@ -580,6 +584,7 @@ EXPORT void ckpt_double_queue_depth(std::uint64_t operations) { driver().streams
 EXPORT std::uint64_t ckpt_double_queue_full(void) { return driver().streams.queue_full(); }
 EXPORT void ckpt_double_driver_version(int version) { driver().version = version; }
 EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write_refusal = result; }
+EXPORT std::uint64_t ckpt_double_pageable_copies(void) { return driver().pageable_copies; }
 EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }
 
 // ---- What other stand-ins can do ----

@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <cinttypes>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 namespace cuda_double {
 namespace {
@@ -12,6 +15,20 @@ constexpr std::size_t granularity_bytes = 512;
 
 std::size_t rounded(std::size_t size_bytes) {
   return (size_bytes + granularity_bytes - 1) / granularity_bytes * granularity_bytes;
+}
+
+// All of it, as the kernel lists what is mapped: by address, what lies side by side in lines of their own.
+bool is_writable(std::uintptr_t first, std::size_t size_bytes) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps(std::fopen("/proc/self/maps", "re"), &std::fclose);
+  std::uintptr_t at = first;
+  char line[512];
+  while (maps && at < first + size_bytes && std::fgets(line, sizeof(line), maps.get()) != nullptr) {
+    std::uintptr_t begin = 0, end = 0;
+    char writable = '-';
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*c%c", &begin, &end, &writable) != 3) continue;
+    if (begin <= at && at < end && writable == 'w') at = end;
+  }
+  return at >= first + size_bytes;
 }
 
 }  // namespace
@@ -76,6 +93,7 @@ CUresult Memory::register_host(void* data, std::size_t size_bytes) {
   const std::lock_guard lock(mutex_);
   if (refusal_ != CUDA_SUCCESS) return refusal_;
   const auto first = reinterpret_cast<std::uintptr_t>(data);
+  if (!is_writable(first, size_bytes)) return CUDA_ERROR_INVALID_VALUE;  // as cards do that are not integrated
   const auto next = registrations_.lower_bound(first);
   const bool meets_next = next != registrations_.end() && next->first - first < size_bytes;
   if (meets_next || within(registrations_, first, 1)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
