@@ -101,6 +101,7 @@ class Checkpointer:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
         if not stored["found"]:
+            self._register(self._wanted())  # restore() looks which GPU they are on
             return self.engine.restore(self._current_stream())
         self._inventory.create_missing_state(stored["main"])
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}))
