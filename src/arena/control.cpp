@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "base/error.hpp"
+#include "base/same_file.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -91,10 +92,7 @@ Control Control::attach(const std::string& directory, std::uint32_t rank) {
   return attach(std::move(fd), rank);
 }
 
-bool Control::same_as(const Control& other) const {
-  const struct stat a = stat_of(fd_.get()), b = stat_of(other.fd_.get());
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
+bool Control::same_as(const Control& other) const { return is_same_file(fd_.get(), other.fd_.get()); }
 
 void Control::resume_at(std::int64_t iteration) {
   words_->resume_at.store(iteration, std::memory_order_release);

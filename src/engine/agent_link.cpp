@@ -6,6 +6,7 @@
 
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
+#include "base/same_file.hpp"
 #include "base/thread.hpp"
 
 namespace ckpt::engine {
@@ -40,7 +41,14 @@ Deadline reserve_deadline(const SlotSizes& sizes) {
   return Deadline::in_ms(static_cast<std::int64_t>(least_ms + slots_max * bytes / bytes_per_ms));
 }
 
-std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation& wanted) {
+bool are_slots_of(const Slots& slots, const std::vector<UniqueFd>& files) {
+  return std::equal(slots.begin(), slots.end(), files.begin(), files.end(),
+                    [](const auto& segment, const auto& file) { return is_same_file(segment.fd(), file.get()); });
+}
+
+// An agent that was started again has the segments that it finds: these stay mapped as they are, and pinned.
+std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation& wanted,
+                                  const std::shared_ptr<Slots>& before) {
   const auto& [sizes, shortage] = wanted;
   auto slots_wanted = nlohmann::json::array();
   for (const SlotSize& size : sizes)
@@ -50,6 +58,7 @@ std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation
   check_answer(answer.body);
   if (answer.fds.size() != sizes.size())
     throw Failure(CKPT_ERR_INTERNAL, "the agent's answer to reserve lacks segments; please report this");
+  if (before && are_slots_of(*before, answer.fds)) return before;
   auto slots = std::make_shared<Slots>();
   for (UniqueFd& fd : answer.fds) slots->push_back(map_slots(std::move(fd)));
   return slots;
@@ -129,7 +138,7 @@ void AgentLink::reserve(const Reservation& wanted) {
   const std::lock_guard lock(mutex_);
   if (!connection_) throw Failure(CKPT_ERR_NO_AGENT, why_disconnected_);
   try {
-    session_.slots = reserve_on(*connection_, wanted);
+    session_.slots = reserve_on(*connection_, wanted, session_.slots);
   } catch (const Failure& failure) {
     if (!connection_->usable()) lost(failure);
     throw;
@@ -186,9 +195,11 @@ bool AgentLink::watch_words(const Session& session) {
 
 bool AgentLink::reconnect() {
   std::optional<Reservation> wanted;
+  std::shared_ptr<Slots> before;
   {
     const std::lock_guard lock(mutex_);
     wanted = reserved_;
+    before = session_.slots;
   }
   try {
     if (arena::was_stopped(options_.node_dir()))
@@ -196,7 +207,7 @@ bool AgentLink::reconnect() {
                     "the agent of node " + options_.node +
                         " was stopped on purpose (ckptctl stop); start ckptd on it to go on taking snapshots");
     auto connection = AgentConnection::open(options_, instance_, incarnation_.load(std::memory_order_acquire));
-    auto slots = wanted ? reserve_on(connection, *wanted) : nullptr;
+    auto slots = wanted ? reserve_on(connection, *wanted, before) : nullptr;
     install(std::move(connection), std::move(slots));
     return true;
   } catch (const std::exception& failure) {

@@ -19,6 +19,11 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
 }  // namespace
 
 void Capture::attach(Session session) {
+  for (WrittenLayouts& written : written_layouts_) written.fill(0);
+  if (session.slots && session.slots == session_.slots) {
+    session_ = std::move(session);
+    return;
+  }
   device_.attach({});  // before the slots are unmapped
   session_ = std::move(session);
   if (session_.slots) {
@@ -27,7 +32,6 @@ void Capture::attach(Session session) {
       ranges.push_back({slots.mapping().data(), slots.mapping().size_bytes()});
     device_.attach(std::move(ranges));
   }
-  for (WrittenLayouts& written : written_layouts_) written.fill(0);
 }
 
 std::optional<arena::Grant> Capture::unused_grant() const {

@@ -69,9 +69,11 @@ void Engine::reserve_slots(const RankState& state) {
 void Engine::follow_session() {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return;
-  // The slots are mapped anew, and the path may be reading from where they were.
-  if (gpu_path_ && capture_.session().slots) gpu_path_->end("the node's agent was started again");
-  capture_.attach(link_.session());
+  Session session = link_.session();
+  // Other slots are mapped, and the path may be reading from where those before are.
+  if (gpu_path_ && capture_.session().slots && capture_.session().slots != session.slots)
+    gpu_path_->end("this node's memory was lost and made anew");
+  capture_.attach(std::move(session));
   session_number_ = number;
 }
 

@@ -195,6 +195,39 @@ TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
   EXPECT_EQ(agent_->last_hello().at("incarnation"), 1);
 }
 
+// Counts how often slots are mapped anew, which takes a GPU's driver as long as pinning them.
+class CountingDevice : public device::HostDevice {
+ public:
+  explicit CountingDevice(int& attached) : HostDevice(1), attached_(attached) {}
+  void attach(std::vector<device::Range> ranges) override { attached_ += ranges.empty() ? 0 : 1; }
+
+ private:
+  int& attached_;
+};
+
+TEST_F(SnapshotTest, SlotsThatTheNextAgentTakesOverStayMappedAsTheyAre) {
+  int attached = 0;
+  auto engine = this->engine<CountingDevice>({}, std::ref(attached));
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  const auto goes_on = [&](std::int64_t k) {
+    Outcome taken{CKPT_ERR_NO_AGENT, ""};
+    while (taken.status != CKPT_OK) {
+      caught([&] { taken = engine->snapshot(k); });
+      ++k;
+      std::this_thread::yield();
+    }
+    return engine->before_update().status;
+  };
+  ASSERT_EQ(goes_on(0), CKPT_OK);
+  agent_.reset();
+  agent_.emplace(directory_.path());
+  ASSERT_EQ(goes_on(1), CKPT_OK);
+  EXPECT_EQ(agent_->hellos(), 1);
+  EXPECT_EQ(attached, 1);
+}
+
 TEST_F(SnapshotTest, StateThatOutgrowsItsSlotIsRefusedAndTrainingGoesOn) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();

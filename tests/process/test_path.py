@@ -79,6 +79,15 @@ class Job:
         assert len(paths) == RANKS
         return paths
 
+    def has_joined_again(self, killed: int) -> bool:
+        """Whether node n0 has another agent than that one, which knows its trainer and the path."""
+        if self.cluster.agents("n0") in ([], [killed]):
+            return False
+        try:
+            return all(path["begun"] for path in self.paths())
+        except (AssertionError, subprocess.CalledProcessError):
+            return False  # it has yet to come up
+
     def bytes_land(self) -> bool:
         """Of the first iteration a node may have asked for before its own trainer was there to say that any come."""
         return all(path["device"] and path["landed_bytes"] > 0 for path in self.paths())
@@ -102,11 +111,13 @@ def job(cluster):
 
 
 def restored(iteration: int) -> list[dict]:
-    return [{"iteration": iteration, "values": [value_of(rank, iteration)], "message": ""} for rank in range(RANKS)]
+    """What each trainer says then; all was pinned, and so nothing was copied slowly."""
+    return [{"iteration": iteration, "values": [value_of(rank, iteration)], "message": "", "slow_copies": 0}
+            for rank in range(RANKS)]
 
 
 def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
-    assert job.start() == [{"iteration": -1, "values": [], "message": ""}] * RANKS
+    assert job.start() == [{"iteration": -1, "values": [], "message": "", "slow_copies": 0}] * RANKS
     for iteration in range(1, 4):
         job.commit(iteration)
     assert job.bytes_land()
@@ -123,6 +134,24 @@ def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
             file.unlink()
         folder.rmdir()
     assert job.start() == restored(6)
+
+
+def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):
+    job.start()
+    for iteration in range(1, 4):
+        job.commit(iteration)
+    assert job.bytes_land()
+    (killed,) = job.cluster.agents("n0")
+    kill_process(killed, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while not job.has_joined_again(killed):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for iteration in range(4, 8):
+        job.commit(iteration)
+    assert job.bytes_land()
+    job.kill()
+    assert job.start() == restored(7)
 
 
 def test_a_member_that_hangs_costs_time_alone(job):
