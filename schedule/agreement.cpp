@@ -19,8 +19,8 @@ void Agreement::hear(std::uint32_t member, const State& state) {
   settle();
 }
 
-void Agreement::offer(std::uint64_t version, std::uint64_t length_bytes) {
-  next_ = State{version, length_bytes, 0, false};
+void Agreement::offer(std::uint64_t version, std::uint64_t length_bytes, std::uint64_t chunk_bytes) {
+  next_ = State{version, length_bytes, chunk_bytes, 0, false};
   settle();
 }
 
@@ -38,13 +38,14 @@ void Agreement::ended(std::uint64_t version, std::uint64_t steps, std::uint64_t 
   settle();
 }
 
-std::optional<std::vector<std::uint64_t>> Agreement::lengths_bytes() const {
-  std::vector<std::uint64_t> lengths_bytes;
+std::optional<Agreement::Terms> Agreement::terms() const {
+  Terms terms{{}, own().chunk_bytes};
   for (const State& state : states_) {
     if (state.version != own().version || state.version == 0) return std::nullopt;
-    lengths_bytes.push_back(state.length_bytes);
+    terms.lengths_bytes.push_back(state.length_bytes);
+    terms.chunk_bytes = std::min(terms.chunk_bytes, state.chunk_bytes);
   }
-  return lengths_bytes;
+  return terms;
 }
 
 bool Agreement::has_given_up() const {
@@ -63,7 +64,7 @@ void Agreement::settle() {
 }
 
 void Agreement::allow() {
-  if (!lengths_bytes() || has_given_up()) return;
+  if (!terms() || has_given_up()) return;
   const auto least = std::min_element(states_.begin(), states_.end(),
                                       [](const State& a, const State& b) { return a.promised < b.promised; });
   allowed_ = std::max(allowed_, least->promised);

@@ -27,7 +27,8 @@ class Agreement {
   struct State {
     std::uint64_t version = 0;  // newer ones are larger; 0: none yet
     std::uint64_t length_bytes = 0;
-    std::uint64_t promised = 0;  // steps
+    std::uint64_t chunk_bytes = 0;  // that it wants to cut its chunks to; the least of all counts
+    std::uint64_t promised = 0;     // steps
     bool has_given_up = false;
     bool operator==(const State&) const = default;
   };
@@ -41,15 +42,19 @@ class Agreement {
   void hear(std::uint32_t member, const State& state);
 
   // Captured here, and newer than own().version. It is the one to exchange as soon as may_go_on().
-  void offer(std::uint64_t version, std::uint64_t length_bytes);
+  void offer(std::uint64_t version, std::uint64_t length_bytes, std::uint64_t chunk_bytes);
   // At least that many steps of own().version; of another one what is said comes late, and nothing is promised.
   void promise(std::uint64_t version, std::uint64_t steps);
   // Likewise: so many steps have ended, of all that there are in its exchange.
   void ended(std::uint64_t version, std::uint64_t steps, std::uint64_t of);
   void give_up() { states_[member_].has_given_up = true; }
 
-  // What is exchanged now: the members' lengths of own().version. Nothing while not all have it.
-  std::optional<std::vector<std::uint64_t>> lengths_bytes() const;
+  // What is exchanged now: own().version, the same for all members. Nothing while not all have it.
+  struct Terms {
+    std::vector<std::uint64_t> lengths_bytes;  // of each member's piece
+    std::uint64_t chunk_bytes = 0;
+  };
+  std::optional<Terms> terms() const;
   // Steps of it that are to be issued.
   std::uint64_t allowed() const { return allowed_; }
   // Somebody has.

@@ -85,14 +85,28 @@ Outlook RankOutlook::outlook(double now_s, bool busy, bool quiet) const {
   return {NetworkState::idle, span_left_s(now_s)};
 }
 
-double RankOutlook::span_left_s(double now_s) const {
+// The last one goes on into the next iteration, which begins idle.
+IdleSpan RankOutlook::span(std::size_t number) const {
   const auto& spans = profile().spans;
-  if (!is_whole_ || span_ >= spans.size()) return infinite;
-  IdleSpan span = spans[span_];
-  if (span_ + 1 == spans.size()) {  // the next iteration begins idle
+  IdleSpan span = spans[number];
+  if (number + 1 == spans.size()) {
     span.mean_s += spans.front().mean_s;
     span.deviation_s += spans.front().deviation_s;
   }
+  return span;
+}
+
+double RankOutlook::longest_idle_s() const {
+  if (profile().spans.empty()) return infinite;
+  double longest_s = 0;
+  for (std::size_t number = 0; number < profile().spans.size(); ++number)
+    longest_s = std::max(longest_s, options_.usable * span(number).mean_s);
+  return longest_s;
+}
+
+double RankOutlook::span_left_s(double now_s) const {
+  if (!is_whole_ || span_ >= profile().spans.size()) return infinite;
+  const IdleSpan span = this->span(span_);
   // Training does something else, an evaluation say: of how long this lasts the profile knows nothing.
   const double passed_s = now_s - span_began_s_;
   if (passed_s > std::max(2 * span.mean_s, span.mean_s + 3 * span.deviation_s)) return infinite;

@@ -62,11 +62,14 @@ class RankOutlook {
   std::uint32_t relearned() const { return profiler_.relearned(); }
   // How long an iteration takes; 0 while unknown.
   double iteration_s() const { return profiler_.is_learning() ? longest_s_ : profile().iteration_s; }
+  // The usable part of an iteration's longest idle span; infinite while there is no profile.
+  double longest_idle_s() const;
   const std::string& complaint() const { return complaint_; }  // about unbalanced hooks; "" if none
 
  private:
   bool is_silent(double now_s) const;
   bool may_learn_in_quiet(double now_s) const;
+  IdleSpan span(std::size_t number) const;
   double span_left_s(double now_s) const;
   void comm_began(double at_s);
   void iteration_ended(double at_s);

@@ -195,7 +195,7 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
       moved_.received_bytes += ended.made.length_bytes - landed_bytes;
     index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
   }
-  paths_.fetched(fetch.order.piece, fetch.order.source, landed_bytes);
+  paths_.fetched(fetch.order.piece, fetch.order.source, fetch.landed ? std::optional(landed_bytes) : std::nullopt);
   callbacks_.ended(fetch.order, std::move(ended));
   segments_.unblock();
 }

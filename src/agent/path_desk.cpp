@@ -22,7 +22,7 @@ PathTold told_of(std::uint64_t incarnation, Rank from, Rank to, const arena::Pat
                 from,
                 to,
                 {},
-                word.chunk_bytes,
+                word.state.chunk_bytes,
                 word.piece_bytes,
                 word.state.version,
                 word.state.length_bytes,
@@ -38,9 +38,8 @@ PathTold told_of(std::uint64_t incarnation, Rank from, Rank to, const arena::Pat
 arena::PathWord word_of(const PathTold& told) {
   arena::PathWord word;
   if (told.id.size() == arena::path_id_bytes) std::memcpy(word.id.emplace().data(), told.id.data(), told.id.size());
-  word.chunk_bytes = told.chunk_bytes;
   word.piece_bytes = told.piece_bytes;
-  word.state = {told.version, told.length_bytes, told.promised, told.has_given_up};
+  word.state = {told.version, told.length_bytes, told.chunk_bytes, told.promised, told.has_given_up};
   return word;
 }
 
@@ -264,7 +263,8 @@ bool PathDesk::lives(const Path& path) {
 std::optional<PathDesk::Place> PathDesk::place_of(const protocol::PieceInfo& piece, NodeId source) {
   const auto found = find(piece.shard, source);
   if (!found) return std::nullopt;
-  const Path& path = *found->path;
+  Path& path = *found->path;
+  if (!path.patience[found->member].waits()) return std::nullopt;
   if (!lives(path) || piece.version.incarnation() != path.incarnation) return std::nullopt;
   if (path.landing->board().taken(found->member) >= piece.version) return std::nullopt;  // may be overwritten
   if (path.landing->bytes(found->member).size() < piece.length_bytes) return std::nullopt;
@@ -279,11 +279,16 @@ void PathDesk::fetching(const protocol::PieceInfo& piece, NodeId source) {
   fetching[found->member] = std::max(fetching[found->member], piece.version);
 }
 
-void PathDesk::fetched(const protocol::PieceInfo& piece, NodeId source, std::uint64_t landed_bytes) {
+void PathDesk::fetched(const protocol::PieceInfo& piece, NodeId source, std::optional<std::uint64_t> landed_bytes) {
   const auto found = find(piece.shard, source);
   if (!found) return;
   Path& path = *found->path;
-  path.landed_bytes += landed_bytes;
+  LandingPatience& patience = path.patience[found->member];
+  if (landed_bytes)
+    patience.waited(*landed_bytes >= piece.length_bytes / 2);
+  else
+    patience.fetched_at_once();
+  path.landed_bytes += landed_bytes.value_or(0);
   if (path.fetching[found->member] <= piece.version) path.fetching.erase(found->member);
   take(found->rank, path, found->member, piece.version);
 }

@@ -14,6 +14,7 @@
 
 #include "agent/core_queue.hpp"
 #include "agent/fields.hpp"
+#include "agent/landing_patience.hpp"
 #include "agent/segments.hpp"
 #include "agent/worker_pool.hpp"
 #include "arena/landing.hpp"
@@ -46,16 +47,18 @@ class PathDesk {
   void look(protocol::Rank rank);
   void heard(protocol::NodeId from, const PathTold& told);
 
-  // Where a piece from that node lands. Nothing where the path does not live: then there is nothing to wait for.
+  // Where a piece from that node lands. Nothing where there is nothing to wait for: the path does not live, or what was
+  // waited for lately has not come.
   struct Place {
     protocol::Rank rank = 0;
     std::size_t number = 0;
     std::shared_ptr<const arena::Landing> landing;
   };
   std::optional<Place> place_of(const protocol::PieceInfo& piece, protocol::NodeId source);
-  // A fetch from that node begins: it wants nothing older any more. It has ended, whether it took what landed or not.
+  // A fetch from that node begins: it wants nothing older any more. It has ended; `landed_bytes`: that it took so, none
+  // where it did not wait for any.
   void fetching(const protocol::PieceInfo& piece, protocol::NodeId source);
-  void fetched(const protocol::PieceInfo& piece, protocol::NodeId source, std::uint64_t landed_bytes);
+  void fetched(const protocol::PieceInfo& piece, protocol::NodeId source, std::optional<std::uint64_t> landed_bytes);
   // Nothing up to there is fetched any more.
   void committed(Version version);
 
@@ -81,6 +84,7 @@ class PathDesk {
     bool is_made = false, is_being_made = false;
     std::vector<std::optional<arena::PathWord>> words;  // of all members
     std::map<std::size_t, Version> fetching;            // by place
+    std::map<std::size_t, LandingPatience> patience;    // likewise
     std::string trouble;
     std::uint64_t landed_bytes = 0;
     std::uint64_t reserved_bytes = 0;

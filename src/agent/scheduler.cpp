@@ -28,19 +28,7 @@ schedule::OutlookOptions outlook_options(const Options& options) {
 }
 
 double in_seconds(std::int64_t us) { return 1e-6 * static_cast<double>(us); }
-double now_s() { return in_seconds(microseconds(Clock::now())); }
-
-schedule::Mark::Kind kind_of(arena::CommKind kind) {
-  switch (kind) {
-    case arena::CommKind::begin:
-      return schedule::Mark::Kind::begin;
-    case arena::CommKind::end:
-      return schedule::Mark::Kind::end;
-    case arena::CommKind::iteration:
-      break;
-  }
-  return schedule::Mark::Kind::iteration;
-}
+double now_s() { return seconds_of(Clock::now()); }
 
 json spans_json(const schedule::Profile& profile) {
   json spans = json::array();
@@ -118,8 +106,7 @@ void Scheduler::listen_to(protocol::Rank rank, Hooked& hooked) {
     hooked.began_us.clear();
   }
   for (const arena::CommEvent& event : events) {
-    // A trainer's clock is ours: a time to come is nonsense.
-    hooked.outlook.heard({kind_of(event.kind), std::min(in_seconds(event.at_us), now_s())});
+    hooked.outlook.heard(arena::mark_of(event, Clock::now()));
     note(rank, hooked, event);
   }
 }

@@ -27,6 +27,19 @@ bool is_valid(const CommEvent& event) {
 
 }  // namespace
 
+schedule::Mark mark_of(const CommEvent& event, Clock::time_point now) {
+  const double at_s = std::min(1e-6 * static_cast<double>(event.at_us), seconds_of(now));
+  switch (event.kind) {
+    case CommKind::begin:
+      return {schedule::Mark::Kind::begin, at_s};
+    case CommKind::end:
+      return {schedule::Mark::Kind::end, at_s};
+    case CommKind::iteration:
+      break;
+  }
+  return {schedule::Mark::Kind::iteration, at_s};
+}
+
 // ---- Writer ----
 
 void CommWriter::store(CommKind kind, std::uint32_t stream, Clock::time_point now) {

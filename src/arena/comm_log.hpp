@@ -11,6 +11,7 @@
 
 #include "arena/format.hpp"
 #include "base/clock.hpp"
+#include "schedule/outlook.hpp"
 
 namespace ckpt::arena {
 
@@ -22,6 +23,9 @@ struct CommEvent {
   std::uint8_t stream = 0;
   bool operator==(const CommEvent&) const = default;
 };
+
+// As schedule/ learns from them. A writer's clock is the reader's: a time to come is nonsense, and is `now`.
+schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
 // Trainer's. Any thread, without locks, system calls and allocations. Streams are below comm_streams_max. A thread that
 // is halted within a call holds up what the agent can read until the ring has gone round, and nothing else.

@@ -16,7 +16,7 @@ static_assert(id_at * 8 + path_id_bytes == sizeof(Words));
 Words to_words(const PathWord& word) {
   Words words{};
   words[0] = (word.id ? has_id : 0) | (word.state.has_given_up ? has_given_up : 0);
-  words[1] = word.chunk_bytes;
+  words[1] = word.state.chunk_bytes;
   words[2] = word.state.version;
   words[3] = word.state.length_bytes;
   words[4] = word.state.promised;
@@ -28,9 +28,8 @@ Words to_words(const PathWord& word) {
 PathWord from_words(const Words& words) {
   PathWord word;
   if ((words[0] & has_id) != 0) std::memcpy(word.id.emplace().data(), &words[id_at], path_id_bytes);
-  word.chunk_bytes = words[1];
   word.piece_bytes = words[5];
-  word.state = {words[2], words[3], words[4], (words[0] & has_given_up) != 0};
+  word.state = {words[2], words[3], words[1], words[4], (words[0] & has_given_up) != 0};
   return word;
 }
 

@@ -23,7 +23,6 @@ namespace ckpt::arena {
 // What a member of a group tells all others, all of it each time.
 struct PathWord {
   std::optional<std::array<std::byte, path_id_bytes>> id;  // of the communicator: from member 0
-  std::uint64_t chunk_bytes = 0;                           // that it can cut its chunks to; the least of all counts
   std::uint64_t piece_bytes = 0;                           // that its pieces have at most; 0: not known yet
   schedule::Agreement::State state;
   bool operator==(const PathWord&) const = default;

@@ -9,6 +9,9 @@ namespace ckpt {
 
 using Clock = std::chrono::steady_clock;
 
+// Since the clock's beginning.
+inline double seconds_of(Clock::time_point at) { return std::chrono::duration<double>(at.time_since_epoch()).count(); }
+
 inline double milliseconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::milli>(end - begin).count();
 }

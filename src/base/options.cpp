@@ -149,6 +149,16 @@ struct BlockBytes {
   static std::string text(std::uint64_t from) { return size_text(from); }
 };
 
+// Of the GPU, for chunks in each of four sub-buffers from as many ranks as a group may have.
+struct PathBytes {
+  static void parse(std::uint64_t& to, std::string_view text) {
+    const std::uint64_t bytes = parse_size_bytes(text);
+    if (bytes < (8u << 20) || bytes > (std::uint64_t{64} << 30)) throw BadValue{"must be from 8MiB to 64GiB"};
+    to = bytes;
+  }
+  static std::string text(std::uint64_t from) { return size_text(from); }
+};
+
 struct Placement {
   static void parse(std::optional<placement::Strategy>& to, std::string_view text) {
     to.reset();
@@ -349,6 +359,10 @@ const std::array keys = {
         "How main shards go to other nodes: `host`: from memory to memory; `device`: from GPU to GPU, with NCCL, where "
         "their tensors lie there and the nodes of a group hold each other's copies ([gpu](gpu.md)), else as with "
         "`host`. The same on all ranks."),
+    entry<&Options::gpu_path_bytes, PathBytes>(
+        "gpu_path_bytes", "128MiB", "", engine, 0,
+        "Memory of the GPU for chunks that go from GPU to GPU, with `path` = `device`; less is taken where the ranks' "
+        "state needs no more."),
     entry<&Options::schedule, Sending>(
         "schedule", "idle", "", agent | engine, 0,
         "When checkpoints cross the network: `idle`: in moments in which training leaves it idle, as far as its "

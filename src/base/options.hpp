@@ -56,6 +56,7 @@ struct Options {
   std::uint32_t copy_threads;
   std::uint64_t gpu_staging_bytes;
   PathMode path;
+  std::uint64_t gpu_path_bytes;
   SendMode schedule;
   std::uint32_t profile_iterations;
   std::uint64_t chunk_bytes;

@@ -24,11 +24,11 @@ GpuPath::GpuPath(device::Device& device, arena::Landing landing, std::uint64_t p
       settings_(settings),
       ring_(std::move(ring)),
       words_(landing.members()),
-      agreement_(static_cast<std::uint32_t>(landing.members()), static_cast<std::uint32_t>(landing.member())) {
+      agreement_(static_cast<std::uint32_t>(landing.members()), static_cast<std::uint32_t>(landing.member())),
+      pacer_(settings.grain_bytes, own_chunk_bytes(settings, static_cast<std::uint32_t>(landing.members())),
+             settings.buffers) {
   memory_ = std::make_shared<Memory>(Memory{std::move(landing), {}});
-  arena::PathWord& own = words_[memory_->landing.member()].emplace();
-  own.chunk_bytes = own_chunk_bytes(settings_, static_cast<std::uint32_t>(words_.size()));
-  own.piece_bytes = piece_bytes;
+  words_[memory_->landing.member()].emplace().piece_bytes = piece_bytes;
 }
 
 void GpuPath::meet(Deadline deadline) {
@@ -156,13 +156,16 @@ void GpuPath::go_on() {
 
 void GpuPath::advance() {
   if (agreement_.has_given_up()) return path_->give_up(another_gave_up);
+  if (settings_.training) training_ = settings_.training();
   offer();
   const std::uint64_t version = agreement_.own().version;
   if (busy_ && begun_ != version) path_->finish(begun_);
-  if (const auto lengths_bytes = agreement_.lengths_bytes(); lengths_bytes && !busy_ && begun_ != version)
-    begin(*lengths_bytes);
+  if (const auto terms = agreement_.terms(); terms && !busy_ && begun_ != version) begin(*terms);
   promise();
-  if (busy_ && begun_ == version) path_->allow(version, agreement_.allowed());
+  if (busy_ && begun_ == version) {
+    pacer_.allowed(seconds_of(Clock::now()), agreement_.allowed());
+    path_->allow(version, agreement_.allowed());
+  }
   tell();
 }
 
@@ -172,7 +175,7 @@ void GpuPath::offer() {
   if (memory_->pieces.empty()) return;
   const auto& [version, piece] = *memory_->pieces.rbegin();
   if (version > committed_ && version > agreement_.own().version && is_taken(begun_))
-    agreement_.offer(version, piece.bytes.size());
+    agreement_.offer(version, piece.bytes.size(), pacer_.chunk_bytes(training_));
 }
 
 bool GpuPath::is_taken(std::uint64_t version) const {
@@ -182,36 +185,37 @@ bool GpuPath::is_taken(std::uint64_t version) const {
   return true;
 }
 
-// What lies in sub-buffers, while training communicates nothing: a promise is kept, whatever comes. Where it always
+// Of what lies in sub-buffers as much as training leaves time for: a promise is kept, whatever comes. Where it always
 // communicates nothing is ever promised, and what is captured goes from host to host, where each has its share.
 void GpuPath::promise() {
   const bool has_more =
       busy_ && begun_ == agreement_.own().version && begun_ > committed_ && filled_steps_ > agreement_.own().promised;
-  const bool is_held = has_more && settings_.is_busy && settings_.is_busy();
-  if (has_more && !is_held) agreement_.promise(begun_, filled_steps_);
-  is_held_.store(is_held, std::memory_order_relaxed);
+  if (has_more) agreement_.promise(begun_, pacer_.promise(filled_steps_, training_));
+  is_held_.store(has_more && agreement_.own().promised < filled_steps_, std::memory_order_relaxed);
 }
 
-void GpuPath::begin(const std::vector<std::uint64_t>& lengths_bytes) {
+void GpuPath::begin(const schedule::Agreement::Terms& terms) {
   const std::uint64_t version = agreement_.own().version;
   arena::Landing& landing = memory_->landing;
-  std::uint64_t chunk_bytes = chunk_bytes_useful();
-  for (const auto& word : words_) chunk_bytes = std::min(chunk_bytes, word->chunk_bytes);
+  const std::uint64_t chunk_bytes = std::min(chunk_bytes_useful(), terms.chunk_bytes);
   if (chunk_bytes < settings_.grain_bytes)
     return path_->give_up("a rank of the group has no room for chunks on its GPU");
   std::vector<std::byte*> to(words_.size());
   for (std::size_t member = 0; member < words_.size(); ++member) {
     if (!is_member(member)) continue;
-    if (lengths_bytes[member] > landing.bytes(member).size())
-      return path_->give_up("a rank's state has grown beyond the room that was made for it");
+    if (terms.lengths_bytes[member] > landing.bytes(member).size())
+      return path_->give_up(
+          "a rank's state has grown beyond the room that was made for it at restore(); set slot_bytes to the largest "
+          "size that it will have");
     to[member] = landing.bytes(member).data();
     landing.begin(member, Version::from_word(version));
   }
   begun_ = version;
   filled_steps_ = 0;
   busy_ = true;
-  lengths_bytes_ = lengths_bytes;
-  plan_.emplace(schedule::ExchangeRequest{lengths_bytes, chunk_bytes * words_.size() * settings_.buffers,
+  lengths_bytes_ = terms.lengths_bytes;
+  pacer_.begin(chunk_bytes);
+  plan_.emplace(schedule::ExchangeRequest{lengths_bytes_, chunk_bytes * words_.size() * settings_.buffers,
                                           settings_.buffers, settings_.grain_bytes});
   path_->begin({version, *plan_, memory_->pieces.at(version).bytes.data(), std::move(to),
                 [this, version](std::uint64_t filled, std::uint64_t landed) { progress(version, filled, landed); },
@@ -226,6 +230,7 @@ void GpuPath::progress(std::uint64_t version, std::uint64_t filled_steps, std::u
       memory_->landing.landed(member, std::min(landed_steps * plan_->chunk_bytes(), lengths_bytes_[member]));
   filled_steps_ = filled_steps;
   agreement_.ended(version, landed_steps, plan_->steps());
+  pacer_.landed(seconds_of(Clock::now()), landed_steps);
   go_on();
   ring_();
 }

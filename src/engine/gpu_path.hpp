@@ -22,6 +22,7 @@
 #include "device/device.hpp"
 #include "protocol/version.hpp"
 #include "schedule/agreement.hpp"
+#include "schedule/step_pacer.hpp"
 
 namespace ckpt::engine {
 
@@ -31,7 +32,7 @@ class GpuPath {
     device::Path::Settings path;
     std::uint32_t buffers = 4;  // steps that may be under way
     std::uint64_t grain_bytes = 64u << 10;
-    std::function<bool()> is_busy;  // training communicates: no step is promised meanwhile; none: whenever it can
+    std::function<schedule::Training()> training;  // steps are promised for its idle spans; none: whenever they can
   };
   // `piece_bytes`: that the own piece has at most. `ring`: has the agent look at the board. `device` outlives end().
   GpuPath(device::Device& device, arena::Landing landing, std::uint64_t piece_bytes, const Settings& settings,
@@ -44,7 +45,7 @@ class GpuPath {
   void meet(Deadline deadline);
   // The agent may have changed the board, or the job's newest commit: nothing more of that is exchanged.
   void look(Version committed);
-  // A step waits for training's communication to end, of which nothing is told: to be looked at often.
+  // A step waits for training's network to be idle, of which nothing is told: to be looked at often.
   bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
   // It is to end, and need not have ended when this returns: for what is known to lead nowhere.
   void give_up(const std::string& why);
@@ -81,7 +82,7 @@ class GpuPath {
   void offer();
   bool is_taken(std::uint64_t version) const;
   void promise();
-  void begin(const std::vector<std::uint64_t>& lengths_bytes);
+  void begin(const schedule::Agreement::Terms& terms);
   void progress(std::uint64_t version, std::uint64_t filled_steps, std::uint64_t landed_steps);
   void done(std::uint64_t version);
   void failed(const std::string& why, bool is_stuck);
@@ -98,6 +99,8 @@ class GpuPath {
   std::vector<std::optional<arena::PathWord>> words_;  // of all members
   std::optional<arena::PathWord> told_;
   schedule::Agreement agreement_;
+  schedule::StepPacer pacer_;
+  schedule::Training training_;  // when it was looked at last
   // Of the exchange that was begun last, which goes on while it is busy.
   std::uint64_t begun_ = 0;  // version
   std::optional<schedule::ExchangePlan> plan_;

@@ -7,6 +7,7 @@
 #include "arena/comm_log.hpp"
 #include "base/error.hpp"
 #include "engine/engine.hpp"
+#include "engine/training_watch.hpp"
 
 namespace ckpt::engine {
 namespace {
@@ -76,9 +77,12 @@ std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline de
   try {
     GpuPath::Settings settings;
     settings.path.environment = environ;
+    settings.path.reserved_bytes = options_.gpu_path_bytes;
     const auto control = link_.session().control;
     if (options_.schedule == SendMode::idle)
-      settings.is_busy = [control] { return arena::CommReader(control->comm()).is_busy(); };
+      settings.training = [watch = std::make_shared<TrainingWatch>(control, options_.profile_iterations)] {
+        return watch->look();
+      };
     const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
     gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
                                           [control] { control->ring_agent(); });

@@ -89,8 +89,7 @@ class PathDeskTest : public ::testing::Test {
   static arena::PathWord word(std::uint64_t bytes, Version version = {}) {
     arena::PathWord word;
     word.piece_bytes = bytes;
-    word.chunk_bytes = 4096;
-    word.state = {version.word(), bytes, 1, false};
+    word.state = {version.word(), bytes, 4096, 1, false};
     return word;
   }
   void deliver() {
@@ -288,6 +287,32 @@ TEST_F(PathDeskTest, NothingIsWaitedForBeforeTheTrainerHasBegunWithAnyVersion) {
   }));
 }
 
+// And is tried again, twice as seldom each time, until it comes.
+TEST_F(PathDeskTest, WhatDidNotComeIsNotWaitedForEachTime) {
+  open();
+  live();
+  std::int64_t iteration = 0;
+  const auto waits = [&] { return desk(0).place_of(piece(1, iteration + 1), 11).has_value(); };
+  const auto fetch = [&](std::uint64_t landed_bytes) {
+    const bool has_waited = waits();
+    const auto next = piece(1, ++iteration);
+    desk(0).fetching(next, 11);
+    desk(0).fetched(next, 11, has_waited ? std::optional(landed_bytes) : std::nullopt);
+    return has_waited;
+  };
+  const auto fetches_between = [&] {
+    int fetches = 0;
+    while (!fetch(piece_bytes / 3)) ++fetches;
+    return fetches;
+  };
+  EXPECT_EQ(fetches_between(), 0);
+  for (const int at_once : {1, 3, 7, 15, 31, 63, 63}) EXPECT_EQ(fetches_between(), at_once);
+  EXPECT_TRUE(desk(0).place_of(piece(2, 1), 12)) << "another member is another matter";
+  while (!waits()) fetch(0);
+  EXPECT_TRUE(fetch(piece_bytes));
+  EXPECT_TRUE(fetch(piece_bytes)) << "all is forgiven";
+}
+
 TEST_F(PathDeskTest, APieceLandsOnlyFromItsMembersNodeInItsLifeAndWhereItFits) {
   open();
   live();
@@ -327,9 +352,9 @@ TEST_F(PathDeskTest, APlaceMayBeOverwrittenWhenItsFetchHasEndedOrNeverComes) {
   desk(0).committed(Version(life, 4));
   EXPECT_EQ(taken(0, 1), Version(life, 3)) << "it is still being taken";
   EXPECT_EQ(taken(0, 2), Version(life, 4)) << "no fetch of it came";
-  desk(0).fetched(piece(1, 4), 11, 1234);
+  desk(0).fetched(piece(1, 4), 11, piece_bytes - 1234);
   EXPECT_EQ(taken(0, 1), Version(life, 4));
-  EXPECT_EQ(desk(0).status(0).landed_bytes, 1234u);
+  EXPECT_EQ(desk(0).status(0).landed_bytes, piece_bytes - 1234);
   EXPECT_FALSE(desk(0).place_of(piece(1, 4), 11)) << "it may have been overwritten";
   EXPECT_TRUE(desk(0).place_of(piece(1, 5), 11));
 }

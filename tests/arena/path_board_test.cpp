@@ -16,9 +16,8 @@ namespace {
 PathWord word_of(std::uint64_t number) {
   PathWord word;
   word.id.emplace().fill(static_cast<std::byte>(number));
-  word.chunk_bytes = number;
   word.piece_bytes = number + 3;
-  word.state = {number, number + 1, number + 2, number % 2 == 0};
+  word.state = {number, number + 1, number + 4, number + 2, number % 2 == 0};
   return word;
 }
 
@@ -96,9 +95,9 @@ TEST_F(PathBoardTest, WhoeverReadsWhileItIsWrittenReadsAllOfOneWord) {
   while (newest != last) {
     const auto word = agents_.told();
     if (!word) continue;
-    ASSERT_EQ(*word, word_of(word->chunk_bytes));
-    ASSERT_GE(word->chunk_bytes, newest);
-    newest = word->chunk_bytes;
+    ASSERT_EQ(*word, word_of(word->state.version));
+    ASSERT_GE(word->state.version, newest);
+    newest = word->state.version;
   }
 }
 

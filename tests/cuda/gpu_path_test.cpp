@@ -23,6 +23,9 @@ constexpr std::uint64_t grain_bytes = 1000;
 constexpr std::uint32_t path_buffers = 3;
 constexpr std::size_t piece_bytes = 25'000;
 
+schedule::Training communicating() { return {{schedule::NetworkState::busy, 0}, 0}; }
+schedule::Training idle_for(double span_s) { return {{schedule::NetworkState::idle, span_s}, span_s}; }
+
 // One rank, with the landing that its agent has made.
 class Rank {
  public:
@@ -207,7 +210,7 @@ TEST_F(GpuPathTest, AVersionThatSomebodyDoesNotHaveIsLeft) {
 // It goes on by itself once that is over.
 TEST_F(GpuPathTest, NothingIsSentWhileTrainingCommunicates) {
   const auto is_busy = std::make_shared<std::atomic<bool>>(true);
-  settings_.is_busy = [is_busy] { return is_busy->load(); };
+  settings_.training = [is_busy] { return is_busy->load() ? communicating() : idle_for(1); };
   meet(2);
   const auto groups = nccl_buttons().groups();
   capture_all(1);
@@ -221,8 +224,32 @@ TEST_F(GpuPathTest, NothingIsSentWhileTrainingCommunicates) {
   EXPECT_FALSE(ranks_[0]->path().is_held());
 }
 
+TEST_F(GpuPathTest, ChunksAndPromisesAreOfWhatFitsIntoIdleSpans) {
+  settings_.path.reserved_bytes = 1 << 20;  // as much as anybody could use
+  const auto span_s = std::make_shared<std::atomic<double>>(1e3);
+  settings_.training = [span_s] { return idle_for(span_s->load()); };
+  meet(2);
+  const auto told = [&] { return ranks_[0]->landing().board().told()->state; };
+  std::int64_t iteration = 0;
+  while (++iteration <= 10) {  // what steps take becomes known
+    capture_all(iteration);
+    ASSERT_TRUE(eventually([&] { return all_have_all_of(iteration); }));
+    take_all(iteration);
+  }
+  EXPECT_GT(told().chunk_bytes, piece_bytes);
+  *span_s = 1e-9;
+  const auto groups = nccl_buttons().groups();
+  capture_all(iteration);
+  ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() == groups + 2; })) << "one step of each member";
+  ASSERT_TRUE(eventually([&] { return ranks_[0]->path().is_held() && ranks_[1]->path().is_held(); }));
+  EXPECT_EQ(told().chunk_bytes, grain_bytes);
+  EXPECT_EQ(told().promised, 1u);
+  *span_s = 1e3;
+  EXPECT_TRUE(eventually([&] { return all_have_all_of(iteration); }));
+}
+
 TEST_F(GpuPathTest, WhatIsHeldIsLeftOnceThePathHasFailed) {
-  settings_.is_busy = [] { return true; };
+  settings_.training = [] { return communicating(); };
   meet(2);
   capture_all(1);
   ASSERT_TRUE(eventually([&] { return ranks_[0]->path().is_held(); }));

@@ -26,7 +26,7 @@ class World {
     for (int i = 0; i < actions; ++i) act(static_cast<std::uint32_t>(below(members_.size())));
   }
   void offer_to_all(std::uint64_t version) {
-    for (Member& member : members_) member.agreement.offer(version, 1);
+    for (Member& member : members_) member.agreement.offer(version, 1, 1);
   }
   // Until nobody has anything to do or to say that the others have not heard.
   void settle() {
@@ -66,7 +66,7 @@ class World {
     Member& member = members_[number];
     switch (below(7)) {
       case 0:
-        if (below(4) == 0) member.agreement.offer(member.offered += 1 + below(2), 1);
+        if (below(4) == 0) member.agreement.offer(member.offered += 1 + below(2), 1, 1);
         break;
       case 1:
         member.agreement.promise(member.agreement.own().version, below(steps + 2));
@@ -146,24 +146,37 @@ TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
 
 TEST(Agreement, NothingIsExchangedBeforeAllHaveTheVersion) {
   Agreement one(3, 0);
-  one.offer(7, 100);
+  one.offer(7, 100, 16);
   one.promise(7, 4);
-  one.hear(1, {7, 50, 4, false});
-  one.hear(2, {6, 50, 4, false});
-  EXPECT_EQ(one.lengths_bytes(), std::nullopt);
+  one.hear(1, {7, 50, 16, 4, false});
+  one.hear(2, {6, 50, 16, 4, false});
+  EXPECT_FALSE(one.terms());
   EXPECT_EQ(one.allowed(), 0u);
-  one.hear(2, {7, 20, 2, false});
-  EXPECT_THAT(one.lengths_bytes(), Optional(ElementsAre(100, 50, 20)));
+  one.hear(2, {7, 20, 16, 2, false});
+  ASSERT_TRUE(one.terms());
+  EXPECT_THAT(one.terms()->lengths_bytes, ElementsAre(100, 50, 20));
   EXPECT_EQ(one.allowed(), 2u);
+}
+
+TEST(Agreement, ChunksAreTheLeastThatAnyMemberWantsForAllMembersAlike) {
+  Agreement one(2, 0), other(2, 1);
+  one.offer(7, 100, 16);
+  other.offer(7, 50, 8);
+  one.hear(1, other.own());
+  other.hear(0, one.own());
+  EXPECT_EQ(one.terms()->chunk_bytes, 8u);
+  EXPECT_EQ(other.terms()->chunk_bytes, 8u);
+  one.offer(8, 100, 4);
+  EXPECT_EQ(one.terms()->chunk_bytes, 8u) << "that of the next version counts once that is exchanged";
 }
 
 TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
   Agreement one(2, 0);
-  one.offer(7, 100);
+  one.offer(7, 100, 16);
   one.promise(7, 2);
-  one.offer(8, 100);
+  one.offer(8, 100, 16);
   EXPECT_EQ(one.own().version, 7u);
-  one.hear(1, {7, 50, 3, false});
+  one.hear(1, {7, 50, 16, 3, false});
   EXPECT_EQ(one.allowed(), 2u);
   one.ended(7, 1, 9);
   EXPECT_EQ(one.own().version, 7u);
@@ -175,11 +188,11 @@ TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
 // The other one has seen the end of it, and this one has yet to.
 TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
   Agreement one(2, 0);
-  one.offer(7, 100);
+  one.offer(7, 100, 16);
   one.promise(7, 5);
-  one.hear(1, {7, 50, 3, false});
-  one.offer(8, 100);
-  one.hear(1, {8, 50, 0, false});
+  one.hear(1, {7, 50, 16, 3, false});
+  one.offer(8, 100, 16);
+  one.hear(1, {8, 50, 16, 0, false});
   EXPECT_EQ(one.own().version, 7u);
   EXPECT_EQ(one.allowed(), 3u);
   one.ended(7, 3, 9);
@@ -188,65 +201,66 @@ TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
 
 TEST(Agreement, WhatIsSaidLateOfAnotherVersionIsIgnored) {
   Agreement one(2, 0);
-  one.offer(7, 100);
+  one.offer(7, 100, 16);
   one.promise(7, 3);
-  one.hear(1, {7, 50, 3, false});
-  one.offer(8, 100);
+  one.hear(1, {7, 50, 16, 3, false});
+  one.offer(8, 100, 16);
   one.ended(7, 3, 9);
   ASSERT_EQ(one.own().version, 8u);
   one.promise(7, 5);
   EXPECT_EQ(one.own().promised, 0u);
   one.promise(8, 3);
-  one.hear(1, {8, 50, 3, false});
-  one.offer(9, 100);
+  one.hear(1, {8, 50, 16, 3, false});
+  one.offer(9, 100, 16);
   one.ended(7, 3, 9);
   EXPECT_EQ(one.own().version, 8u) << "nothing of it was issued";
 }
 
 TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
   Agreement one(2, 0);
-  one.offer(7, 100);
+  one.offer(7, 100, 16);
   one.promise(7, 2);
-  one.offer(8, 100);
-  one.offer(9, 100);
-  one.hear(1, {9, 50, 0, false});
+  one.offer(8, 100, 16);
+  one.offer(9, 100, 16);
+  one.hear(1, {9, 50, 16, 0, false});
   EXPECT_EQ(one.own().version, 9u);
 }
 
 TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
   Agreement one(2, 0);
-  one.offer(8, 100);
+  one.offer(8, 100, 16);
   one.promise(8, 5);
-  one.hear(1, {8, 50, 3, false});
-  one.hear(1, {8, 50, 1, false});
-  one.hear(1, {7, 60, 9, false});
-  EXPECT_THAT(one.lengths_bytes(), Optional(ElementsAre(100, 50)));
+  one.hear(1, {8, 50, 16, 3, false});
+  one.hear(1, {8, 50, 16, 1, false});
+  one.hear(1, {7, 60, 16, 9, false});
+  ASSERT_TRUE(one.terms());
+  EXPECT_THAT(one.terms()->lengths_bytes, ElementsAre(100, 50));
   EXPECT_EQ(one.allowed(), 3u);
 }
 
 TEST(Agreement, WhoGivesUpEndsItForAll) {
   Agreement one(2, 0), other(2, 1);
-  one.offer(8, 100);
+  one.offer(8, 100, 16);
   one.promise(8, 5);
-  other.offer(8, 100);
+  other.offer(8, 100, 16);
   other.give_up();
   other.promise(8, 5);
   one.hear(1, other.own());
   EXPECT_TRUE(one.has_given_up());
   EXPECT_EQ(one.allowed(), 0u);
-  one.hear(1, {8, 100, 5, false});  // overtaken
+  one.hear(1, {8, 100, 16, 5, false});  // overtaken
   EXPECT_EQ(one.allowed(), 0u);
   other.ended(8, 0, 0);
-  other.offer(9, 100);
+  other.offer(9, 100, 16);
   EXPECT_TRUE(other.own().has_given_up);
 }
 
 TEST(Agreement, StrangersAndOnesOwnEchoAreIgnored) {
   Agreement one(2, 0);
-  one.offer(8, 100);
-  one.hear(0, {9, 1, 1, true});
-  one.hear(7, {9, 1, 1, true});
-  EXPECT_EQ(one.own(), (Agreement::State{8, 100, 0, false}));
+  one.offer(8, 100, 16);
+  one.hear(0, {9, 1, 16, 1, true});
+  one.hear(7, {9, 1, 16, 1, true});
+  EXPECT_EQ(one.own(), (Agreement::State{8, 100, 16, 0, false}));
   EXPECT_FALSE(one.has_given_up());
 }
 

@@ -77,6 +77,14 @@ TEST(Outlook, HoldsEverythingBackWhileItLearnsInQuietAndThenNoMore) {
   EXPECT_EQ(outlook.outlook(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
 }
 
+TEST(Outlook, KnowsTheLongestSpanOfAnIterationWithWhatTheNextOneBeginsWith) {
+  RankOutlook outlook(options(2));
+  EXPECT_TRUE(std::isinf(outlook.longest_idle_s()));
+  Trainer(outlook).iterations(5);
+  ASSERT_FALSE(outlook.learned());
+  EXPECT_NEAR(outlook.longest_idle_s(), 0.5 * (0.1 + 0.2), 1e-9) << "0.2 between the two, 0.1 and 0.2 around the end";
+}
+
 TEST(Outlook, IsTheUsablePartOfTheSpanLessWhatHasPassedOfIt) {
   RankOutlook outlook(options());
   Trainer trainer(outlook);

@@ -1,0 +1,49 @@
+#include "schedule/step_pacer.hpp"
+
+#include <algorithm>
+
+namespace ckpt::schedule {
+
+// Nothing is known of the link before the first few steps: then it is one at a time.
+std::uint64_t StepPacer::fitting_bytes(double idle_s) const {
+  constexpr double most_bytes = 1e18;
+  const auto link = estimate_.link();
+  if (!link) return idle_s > 0 ? chunk_bytes_ : 0;
+  return static_cast<std::uint64_t>(std::clamp((idle_s - link->startup_s) * link->bytes_per_s, 0.0, most_bytes));
+}
+
+std::uint64_t StepPacer::chunk_bytes(const Training& training) const {
+  if (!estimate_.link()) return chunk_bytes_max_;
+  const std::uint64_t grains = fitting_bytes(training.longest_idle_s) / buffers_ / grain_bytes_;
+  return std::clamp(grains * grain_bytes_, grain_bytes_, chunk_bytes_max_);
+}
+
+void StepPacer::begin(std::uint64_t chunk_bytes) {
+  chunk_bytes_ = chunk_bytes;
+  promised_ = allowed_ = landed_ = 0;
+  sample_.reset();
+}
+
+std::uint64_t StepPacer::promise(std::uint64_t ready, const Training& training) {
+  const auto& [state, idle_s] = training.outlook;
+  if (state == NetworkState::free) return promised_ = std::max(promised_, ready);
+  if (state != NetworkState::idle || idle_s <= 0) return promised_;
+  const std::uint64_t first = promised_ == 0 ? 1 : 0;
+  const std::uint64_t fitting = std::max(landed_ + fitting_bytes(idle_s) / chunk_bytes_, first);
+  return promised_ = std::max(promised_, std::min(ready, fitting));
+}
+
+void StepPacer::allowed(double now_s, std::uint64_t steps) {
+  if (steps <= allowed_) return;
+  if (landed_ == allowed_) sample_ = {now_s, allowed_, steps};
+  allowed_ = steps;
+}
+
+void StepPacer::landed(double now_s, std::uint64_t steps) {
+  landed_ = std::max(landed_, steps);
+  if (!sample_ || landed_ < sample_->end_step) return;
+  estimate_.add((sample_->end_step - sample_->first_step) * chunk_bytes_, now_s - sample_->began_s);
+  sample_.reset();
+}
+
+}  // namespace ckpt::schedule

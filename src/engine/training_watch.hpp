@@ -1,0 +1,44 @@
+// What the rank's own marks (arena/comm_log.hpp) tell of its training: whether it communicates now, and how long it
+// will not. Its agent learns the same from them, for the chunks that go from host to host; here it is for those that go
+// from GPU to GPU. One thread at a time; to be asked often enough that the log does not overflow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena/comm_log.hpp"
+#include "arena/control.hpp"
+#include "schedule/outlook.hpp"
+#include "schedule/step_pacer.hpp"
+
+namespace ckpt::engine {
+
+class TrainingWatch {
+ public:
+  TrainingWatch(std::shared_ptr<const arena::Control> control, std::uint32_t profile_iterations)
+      : control_(std::move(control)), log_(control_->comm()), outlook_(options_of(profile_iterations)) {}
+
+  schedule::Training look() {
+    const auto now = Clock::now();
+    events_.clear();
+    if (!log_.read(events_)) outlook_.lost_marks(seconds_of(now));
+    for (const arena::CommEvent& event : events_) outlook_.heard(arena::mark_of(event, now));
+    constexpr bool quiet = false;  // the agent keeps chunks from host to host back while a profile is learned
+    return {outlook_.outlook(seconds_of(now), log_.is_busy(), quiet), outlook_.longest_idle_s()};
+  }
+
+ private:
+  static schedule::OutlookOptions options_of(std::uint32_t profile_iterations) {
+    schedule::OutlookOptions options;
+    options.profiler.iterations = profile_iterations;
+    return options;
+  }
+
+  const std::shared_ptr<const arena::Control> control_;
+  arena::CommReader log_;
+  schedule::RankOutlook outlook_;
+  std::vector<arena::CommEvent> events_;  // kept, for its room
+};
+
+}  // namespace ckpt::engine
