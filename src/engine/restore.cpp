@@ -81,7 +81,7 @@ std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline de
     const auto control = link_.session().control;
     if (options_.schedule == SendMode::idle)
       settings.training = [watch = std::make_shared<TrainingWatch>(control, options_.profile_iterations)] {
-        return watch->look();
+        return watch->look(Clock::now());
       };
     const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
     gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,

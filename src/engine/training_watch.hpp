@@ -19,8 +19,7 @@ class TrainingWatch {
   TrainingWatch(std::shared_ptr<const arena::Control> control, std::uint32_t profile_iterations)
       : control_(std::move(control)), log_(control_->comm()), outlook_(options_of(profile_iterations)) {}
 
-  schedule::Training look() {
-    const auto now = Clock::now();
+  schedule::Training look(Clock::time_point now) {
     events_.clear();
     if (!log_.read(events_)) outlook_.lost_marks(seconds_of(now));
     for (const arena::CommEvent& event : events_) outlook_.heard(arena::mark_of(event, now));
