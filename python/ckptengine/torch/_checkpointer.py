@@ -101,7 +101,8 @@ class Checkpointer:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
         if not stored["found"]:
-            self._register(self._wanted())  # restore() looks which GPU they are on
+            with contextlib.suppress(Error):  # what cannot be registered the first snapshot() tells
+                self._register(self._wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
         self._inventory.create_missing_state(stored["main"])
         self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}))
