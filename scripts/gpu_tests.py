@@ -14,9 +14,11 @@ import argparse
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -26,21 +28,32 @@ from gpu_driver import driver_file, driver_of, gpu_name, nccl_file, program_libr
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ["cuda_conformance_test", "cuda_device_test", "cuda_timeline_test", "cuda_engine_test"]
 NCCL_PROGRAMS = ["nccl_conformance_test", "cuda_exchange_test", "cuda_path_test"]
-DEADLINE_S = 600
+TEST_DEADLINE_S, SANITIZER_DEADLINE_S = 240, 290  # of a program; less than the ten minutes that many a machine gives
+SUCCESS = ("[       OK ]", "[  SKIPPED ]", "[-----", "[=====", "[  PASSED  ]", "Running main()")
 NOTHING_TESTED = 3
 
 
-def run(name: str, command: list, environment: dict[str, str]) -> bool:
-    """Whether a command succeeded, with its output shown as it comes."""
+def run(name: str, command: list, environment: dict[str, str], deadline_s: int = TEST_DEADLINE_S) -> bool:
+    """Whether a command succeeded, with its output shown as it comes; of GoogleTest's, what is not about success."""
     print(f"{name}: running")
-    begin = time.monotonic()
-    try:
-        status = subprocess.run(command, env=environment, check=False, timeout=DEADLINE_S).returncode
-        print(f"{name}: ended with status {status} after {time.monotonic() - begin:.0f} s")
-        return status == 0
-    except subprocess.TimeoutExpired:
-        print(f"{name}: killed, as it did not end in {DEADLINE_S} s")
-        return False
+    begin, test = time.monotonic(), ""
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipe) as process:
+        timer = threading.Timer(deadline_s, os.killpg, (process.pid, signal.SIGKILL))
+        timer.start()
+        for line in process.stdout:
+            if line.startswith("[ RUN "):
+                test = line.split("]")[1].strip()
+            elif line.strip() and not line.startswith(SUCCESS):
+                print(line, end="")
+        timer.cancel()
+    after_s = time.monotonic() - begin
+    if process.returncode < 0:
+        in_test = f" in {test}" if test else ""
+        print(f"{name}: died of {signal.Signals(-process.returncode).name}{in_test} after {after_s:.0f} s")
+    else:
+        print(f"{name}: ended with status {process.returncode} after {after_s:.0f} s")
+    return process.returncode == 0
 
 
 def count(report: Path) -> tuple[int, int, int]:
@@ -64,7 +77,7 @@ def run_programs(build: Path, environment: dict[str, str], folder: Path) -> list
     reports = []
     for name in PROGRAMS + (NCCL_PROGRAMS if nccl_file() else []):
         reports.append(folder / f"{name}.xml")
-        run(name, [build / "tests" / name, "--gtest_brief=1", f"--gtest_output=xml:{reports[-1]}"], environment)
+        run(name, [build / "tests" / name, f"--gtest_output=xml:{reports[-1]}"], environment)
     return reports
 
 
@@ -123,14 +136,14 @@ def sanitize(build: Path, environment: dict[str, str]) -> int:
     if not checker:
         print("nothing was tested: there is no compute-sanitizer; put that of the CUDA toolkit on the PATH")
         return NOTHING_TESTED
-    commands = [[build / "tests" / "cuda_device_test", "--gtest_brief=1"]]
+    commands = [[build / "tests" / "cuda_device_test"]]
     parity = build / "bench" / "bench_parity_cuda"
     if accepts(parity, "--check", environment):
         commands.append([parity, "--check"])
     else:
         print("the parity and digest kernels alone are left out, as this bench_parity_cuda has no --check")
     passed = [
-        run(f"{command[0].name} under {tool}", [*checker, "--tool", tool, *command], environment)
+        run(f"{command[0].name} under {tool}", [*checker, "--tool", tool, *command], environment, SANITIZER_DEADLINE_S)
         for tool in ("memcheck", "racecheck")
         for command in commands
     ]
