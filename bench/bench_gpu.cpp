@@ -5,7 +5,7 @@
 // The device path, as far as one GPU can show it: through a communicator of one rank that sends to itself, into host
 // memory, with several sub-buffers against one, and for several sizes of them.
 //
-//   bench_gpu [MEBIBYTES [ROUNDS]]
+//   bench_gpu [MEBIBYTES [ROUNDS [copy|exchange]]]
 //
 // Says so, and measures nothing, where there is no GPU.
 #include <sys/mman.h>
@@ -241,6 +241,7 @@ void measure_exchange(std::size_t total_bytes, int rounds) {
 int main(int count, char** arguments) {
   const std::size_t total_bytes = static_cast<std::size_t>(count > 1 ? std::atoi(arguments[1]) : 1024) << 20;
   const int rounds = count > 2 ? std::atoi(arguments[2]) : 15;
+  const std::string part = count > 3 ? arguments[3] : "";
   try {
     cuda_driver();
     const Context context(0);
@@ -249,9 +250,11 @@ int main(int count, char** arguments) {
     return 0;
   }
   try {
-    measure("big", {total_bytes}, rounds);
-    measure("gpt2", gpt2_sizes(total_bytes), rounds);
-    measure_exchange(total_bytes, rounds);
+    if (part != "exchange") {
+      measure("big", {total_bytes}, rounds);
+      measure("gpt2", gpt2_sizes(total_bytes), rounds);
+    }
+    if (part != "copy") measure_exchange(total_bytes, rounds);
   } catch (const Failure& failure) {
     require(false, failure.what());
   }

@@ -1,10 +1,16 @@
-"""What a GPU has to show, one after the other: capture and restore against the peak of the link, the way from GPU to
-GPU through a communicator of one rank, parity and digest kernels against copies within the device, a hundred kill -9 in
-the middle of captures, and a training step of PyTorch with a snapshot in every iteration, with little and with much
-staging, where the copy fits into the iteration and where not.
+"""What a GPU has to show, part by part:
 
-Says so, and measures nothing, where there is no GPU. --stand-in takes the tests' stand-ins for a driver and for NCCL
-instead: that shows that all of this runs, and nothing else.
+  copy      capture and restore against the peak of the link
+  exchange  the way from GPU to GPU, through a communicator of one rank
+  parity    parity and digest kernels against copies within the device
+  kills     a hundred kill -9 in the middle of captures
+  training  a training step of PyTorch with a snapshot in every iteration, with little and with much staging, where the
+            copy fits into the iteration and where not
+
+A part that fails, or does not end in its time, does not keep the others from running; which did is said at the end,
+with status 1. Without a GPU it says so, and measures nothing; with a driver older than the CUDA of the build likewise,
+and ends with status 3. --stand-in takes the tests' stand-ins for a driver and for NCCL, and for PyTorch the CPU: that
+shows that all of this runs, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,26 +21,80 @@ import importlib.util
 import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "python" / "tests")]
 
-from gpu_driver import driver_folder, gpu_name, nccl_folder
+from comm_words import CommWords
+from gpu_driver import gpu_name, program_libraries, why_unusable
 
 MIB = 1 << 20
+ARENA = "/dev/shm"
+SLOTS = 3  # that an arena holds of a rank's state
+UNUSABLE = 3
+
+
+class LeftOut(Exception):
+    """A part that cannot be measured here."""
+
+
+@dataclass
+class Bench:
+    build: Path
+    mib: int
+    kills: int
+    stand_in: bool
+    for_programs: dict[str, str]  # environments
+    for_python: dict[str, str]
+
+    def run(self, name: str, *arguments: object) -> None:
+        """A program of the build, whose lines are shown as they come."""
+        unbuffered = ["stdbuf", "-oL"] if shutil.which("stdbuf") else []
+        command = [*unbuffered, self.build / "bench" / name, *map(str, arguments)]
+        measure(name, command, self.for_programs)
+
+
+def measure(name: str, command: list, environment: dict[str, str]) -> None:
+    """Runs a command that has to end well, and to print a ratio."""
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            ratios = 0
+            for line in process.stdout:
+                print(line, end="")
+                ratios += line.startswith("ratio: ")
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise RuntimeError(f"{name} ended with status {process.returncode}")
+    if ratios == 0:
+        raise RuntimeError(f"{name} measured nothing")
+
+
+def need_arena(state_bytes: int) -> None:
+    files = os.statvfs(ARENA)
+    free, needed = files.f_bavail * files.f_frsize, SLOTS * state_bytes
+    if free < needed:
+        raise RuntimeError(
+            f"{ARENA} has {free / 1e9:.2f} GB free and {needed / 1e9:.2f} GB are needed; mount it with more "
+            f"(in Docker: --shm-size={needed // 1_000_000_000 + 2}g)"
+        )
 
 
 @contextlib.contextmanager
 def job(build: Path) -> Iterator[dict[str, str]]:
-    """Options of a job of one rank whose arena is in /dev/shm; its agent is stopped at the end."""
+    """Options of a job of one rank; its agent is stopped at the end."""
     with (
-        tempfile.TemporaryDirectory(prefix="ckptengine-bench-", dir="/dev/shm") as arena,
+        tempfile.TemporaryDirectory(prefix="ckptengine-bench-", dir=ARENA) as arena,
         tempfile.TemporaryDirectory(prefix="ckptengine-bench-") as coordination,
     ):
         where = {"job": "gpu", "node": "n0", "arena_dir": arena, "coordination": coordination}
@@ -48,7 +108,29 @@ def job(build: Path) -> Iterator[dict[str, str]]:
             subprocess.run(tool, check=False, capture_output=True, timeout=60)
 
 
+# ---- parts that are programs ----
+
+
+def copy(bench: Bench) -> None:
+    bench.run("bench_gpu", bench.mib, 1 if bench.stand_in else 15, "copy")
+
+
+def exchange(bench: Bench) -> None:
+    bench.run("bench_gpu", bench.mib, 1 if bench.stand_in else 15, "exchange")
+
+
+def parity(bench: Bench) -> None:
+    if bench.stand_in:
+        raise LeftOut("the stand-in runs none of these kernels")
+    bench.run("bench_parity_cuda")
+
+
+# ---- kills ----
+
+
 class Trainer:
+    """A training process that is killed at the end, if not before."""
+
     def __init__(self, options: dict[str, str], size_bytes: int, environment: dict[str, str]) -> None:
         script = Path(__file__).with_name("_gpu_trainer.py")
         self.process = subprocess.Popen(
@@ -56,10 +138,16 @@ class Trainer:
             env=environment, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def says(self) -> dict:
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"gpu: a training process ended by itself with status {self.process.wait()}")
+            raise RuntimeError(f"a training process ended by itself with status {self.process.wait()}")
         return json.loads(line)
 
     def kill(self) -> None:
@@ -67,75 +155,171 @@ class Trainer:
         self.process.wait(60)
 
 
-def kill_loop(build: Path, kills: int, size_bytes: int, environment: dict[str, str]) -> None:
+def wait_until(capturing: bool, words: CommWords, trainer: Trainer) -> None:
+    while words.is_capturing() != capturing:
+        if trainer.process.poll() is not None:
+            trainer.says()
+        time.sleep(0)
+
+
+def kill_in_a_capture(trainer: Trainer, words: CommWords, delay_s: float) -> bool:
+    """Kills so long after a capture has begun. Whether it was still under way: only the trainer writes that word."""
+    wait_until(False, words, trainer)
+    wait_until(True, words, trainer)
+    time.sleep(delay_s)
+    trainer.kill()
+    return words.is_capturing()
+
+
+def check_start(trainer: Trainer, committed: int) -> None:
+    start = trainer.says()
+    if start["iteration"] < committed or not start["intact"]:
+        raise RuntimeError(f"iteration {committed} was committed before a kill -9, and this came back: {start}")
+
+
+def kills(bench: Bench) -> None:
     """Each life must find what the one before it saw committed, or something newer, bit for bit."""
     chance = random.Random(1)
-    committed = -1
-    with job(build) as options:
-        for _ in range(kills):
-            trainer = Trainer(options, size_bytes, environment)
-            start = trainer.says()
-            if start["iteration"] < committed or not start["intact"]:
-                sys.exit(f"gpu: after kill -9, iteration {committed} was committed and this came back: {start}")
-            for _ in range(chance.randint(1, 4)):
-                committed = trainer.says()["committed"]
-            time.sleep(chance.uniform(0, 0.02))  # into the next capture
-            trainer.kill()
-    print(f"kill -9: {kills} times in the middle of work, {size_bytes / MIB:.0f} MiB; always intact, last {committed}")
+    committed, hits = -1, 0
+    size_bytes = bench.mib * MIB // 4
+    need_arena(size_bytes)
+    with job(bench.build) as options:
+        for count in range(bench.kills + 1):
+            with Trainer(options, size_bytes, bench.for_python) as trainer:
+                check_start(trainer, committed)
+                if count == bench.kills:
+                    break
+                for _ in range(chance.randint(1, 4)):
+                    told = trainer.says()
+                committed = told["committed"]
+                hits += kill_in_a_capture(trainer, CommWords(options), chance.uniform(0, told["capture_s"]))
+            if count % 10 == 9:
+                print(f"kill -9: {count + 1} of {bench.kills} times, {hits} in the middle of a capture")
+    print(
+        f"kill -9: {bench.kills} times, {hits} in the middle of a capture of {size_bytes / MIB:.0f} MiB; what came "
+        f"back was always intact and never older than what was committed, last {committed}"
+    )
+    if hits == 0:
+        raise RuntimeError("no kill met a capture")
 
 
-def why_no_training() -> str:
+# ---- training ----
+
+
+def training(bench: Bench) -> None:
     if importlib.util.find_spec("torch") is None:
-        return "there is no PyTorch here"
+        raise LeftOut("there is no PyTorch here")
     import torch
 
-    return "" if torch.cuda.is_available() else f"PyTorch {torch.__version__} here has no CUDA"
-
-
-def train(build: Path, environment: dict[str, str]) -> None:
+    if not (bench.stand_in or torch.cuda.is_available()):
+        raise LeftOut(f"PyTorch {torch.__version__} here has no CUDA")
+    device = "cpu" if bench.stand_in else "cuda"
+    if not bench.stand_in:
+        need_arena(3_200_000_000)
     script = Path(__file__).with_name("_gpu_training.py")
     for name, staging_bytes, batch in [
         ("fits", 128 * MIB, 64), ("fits_staged", 4096 * MIB, 64), ("too_short", 128 * MIB, 2),
         ("too_short_staged", 4096 * MIB, 2),
     ]:  # fmt: skip
-        with job(build) as options:
-            command = [sys.executable, script, json.dumps(options), str(staging_bytes), str(batch), name]
-            subprocess.run(command, env=environment, check=True)
+        with job(bench.build) as options:
+            command = [sys.executable, script, json.dumps(options), str(staging_bytes), str(batch), name, device]
+            measure(f"training {name}", command, bench.for_python)
+
+
+# ---- all of it ----
+
+PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {  # with seconds that each may take
+    "copy": (copy, 180),
+    "exchange": (exchange, 180),
+    "parity": (parity, 240),
+    "kills": (kills, 570),
+    "training": (training, 570),
+}
+
+
+@contextlib.contextmanager
+def deadline(seconds: int) -> Iterator[None]:
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"it did not end in {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def run_part(bench: Bench, name: str) -> str:
+    """Why it failed; empty where it did not."""
+    part, seconds = PARTS[name]
+    print(f"{name}: begins")
+    begin = time.monotonic()
+    outcome, failure = "done", ""
+    try:
+        with deadline(seconds):
+            part(bench)
+    except LeftOut as why:
+        outcome = f"left out, as {why}"
+    except Exception as error:  # whatever it is, the other parts are to run
+        failure = str(error) or type(error).__name__
+        outcome = f"failed: {failure}"
+    print(f"{name}: {outcome} ({time.monotonic() - begin:.0f} s)")
+    return failure
+
+
+def run_parts(bench: Bench, names: list[str]) -> None:
+    failures = {name: why for name in names if (why := run_part(bench, name))}
+    if failures:
+        sys.exit("gpu: failed: " + "; ".join(f"{name} ({why})" for name, why in failures.items()))
+
+
+def names_of_parts(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no part '{unknown[0]}' (there are: {', '.join(PARTS)})")
+    return names
+
+
+@contextlib.contextmanager
+def stand_in(build: Path) -> Iterator[str]:
+    folder = build / "tests" / "cuda_double"
+    if not folder.is_dir():
+        sys.exit("gpu: the stand-in is part of a build and not of a bundle; "
+                 "run `./dev bench gpu -- --stand-in` in the sources")  # fmt: skip
+    yield os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "release", help="where the programs are")
+    parser.add_argument(
+        "--only", type=names_of_parts, default=list(PARTS), metavar="PART,...", help="these parts alone"
+    )
     parser.add_argument("--mib", type=int, default=1024, help="of state that is copied")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--stand-in", action="store_true", help="run on the stand-in for a driver, with little state")
     arguments = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
     build = arguments.build.resolve()
-    environment = dict(os.environ)
+    mib, count = arguments.mib, arguments.kills
     if arguments.stand_in:
-        folders = [str(build / "tests" / "cuda_double")]
-        if not os.path.isdir(folders[0]):
-            sys.exit("gpu: the stand-in is part of a build and not of a bundle; "
-                     "run `./dev bench gpu -- --stand-in` in the sources")
-        arguments.mib, arguments.kills = min(arguments.mib, 200), min(arguments.kills, 3)
+        mib, count = min(mib, 200), min(count, 3)
     else:
         name, why_not = gpu_name()
         if why_not:
             print(f"no GPU here, nothing is measured: {why_not}")
             return
-        folders = [driver_folder(), nccl_folder()]
         print(f"GPU: {name}")
-    environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")]))
-    rounds = ["1"] if arguments.stand_in else []
-    subprocess.run([build / "bench" / "bench_gpu", str(arguments.mib), *rounds], env=environment, check=True)
-    if not arguments.stand_in:
-        subprocess.run([build / "bench" / "bench_parity_cuda"], env=environment, check=True)
-    kill_loop(build, arguments.kills, arguments.mib * MIB // 4, environment)
-    why_not = "the stand-in is none for PyTorch" if arguments.stand_in else why_no_training()
-    if why_not:
-        print(f"the training step is not measured: {why_not}")
-    else:
-        train(build, environment)
+        if why_not := why_unusable(build):
+            print(f"nothing is measured: {why_not}")
+            sys.exit(UNUSABLE)
+    with stand_in(build) if arguments.stand_in else program_libraries(build) as library_path:
+        for_programs = os.environ | {"LD_LIBRARY_PATH": library_path}
+        for_python = (for_programs if arguments.stand_in else dict(os.environ)) | {"PYTHONUNBUFFERED": "1"}
+        run_parts(Bench(build, mib, count, arguments.stand_in, for_programs, for_python), arguments.only)
 
 
 if __name__ == "__main__":

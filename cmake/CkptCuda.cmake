@@ -26,6 +26,8 @@ else()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   set(CKPT_HAS_CUDA TRUE)
+  # scripts/gpu_driver.py compares it with the driver's version.
+  file(WRITE ${PROJECT_BINARY_DIR}/cuda_version.txt "${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR}\n")
   set(summary "compiled with ${CKPT_NVCC}")
 endif()
 set(CKPT_CUDA_SUMMARY "${summary}" CACHE INTERNAL "What the build does about CUDA, in words")

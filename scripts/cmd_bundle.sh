@@ -36,12 +36,13 @@ ucx_plugins() {
   [[ -z $folder || ! -d $folder ]] || echo "$folder"
 }
 
-# write_launcher NAME SCRIPT: a program of the bundle that runs one of its scripts with its libraries.
+# write_launcher NAME SCRIPT: a program of the bundle that runs one of its scripts, with the machine's own libraries: the
+# bundle's might be older than those that its Python and PyTorch need.
 write_launcher() {
   cat >"$stage/$1" <<END
 #!/bin/sh
 here=\$(dirname "\$(readlink -f "\$0")")
-export LD_LIBRARY_PATH="\$here/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" PYTHONDONTWRITEBYTECODE=1
+export PYTHONDONTWRITEBYTECODE=1
 exec python3 "\$here/$2" --build "\$here" "\$@"
 END
   chmod +x "$stage/$1"
@@ -78,7 +79,8 @@ if [[ -x build/release/bench/bench_gpu ]]; then
   cp build/release/tests/{cuda_{conformance,device,timeline,engine,exchange,path},nccl_conformance}_test "$stage/tests/"
   cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,_gpu_trainer,_gpu_training}.py "$stage/bench/"
   cp scripts/gpu_{driver,tests}.py "$stage/scripts/"
-  cp python/tests/{conftest,comm_words,communicating,cuda_trainer,test_cuda}.py "$stage/python/tests/"
+  cp python/tests/{conftest,comm_words,communicating,cuda_trainer,torch_trainer,test_cuda}.py "$stage/python/tests/"
+  cp build/release/cuda_version.txt "$stage/"
   mapfile -t libraries < <(needed_libraries "$stage"/tests/* "$stage"/bench/bench_* | grep -v '/lib\(cuda\|nccl\)\.so')
   for library in "${libraries[@]}"; do cp -L "$library" "$stage/lib/"; done
   write_launcher gpu_test scripts/gpu_tests.py

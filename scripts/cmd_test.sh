@@ -8,7 +8,7 @@ source scripts/build.sh
 show_help() {
   cat <<'TEXT'
 usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
-       ./dev test --gpu
+       ./dev test --gpu [--sanitize]
 
 Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
 processes), then the C++ tests under the address sanitizer, with 250 simulator seeds, those of what has threads under the
@@ -17,8 +17,9 @@ thread sanitizer, then the fuzzers for a minute.
   --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise); cuda is all that has
                 to do with GPUs, on a stand-in for a driver
-  --gpu         the tests of that against this machine's GPU, and nothing else; without one it says so and ends with
-                status 3
+  --gpu         the tests of that against this machine's GPU, and nothing else; without one, or with a driver older
+                than the CUDA of the build, it says so and ends with status 3
+  --sanitize    with --gpu: its kernels under compute-sanitizer (memcheck, racecheck), and nothing else
 
 The last line is "N passed, N failed". A test that does not end in its time is killed, and its stacks are shown.
 TEXT
@@ -27,11 +28,13 @@ TEXT
 only=
 chosen=
 gpu=
+sanitize=
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
     --only) only=$(option_value "$@"); shift 2 ;;
     --gpu) gpu=yes; shift ;;
+    --sanitize) sanitize=--sanitize; shift ;;
     --preset) chosen=$(option_value "$@"); check_preset "$chosen"; shift 2 ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
@@ -49,8 +52,9 @@ if [[ -n $gpu ]]; then
   ensure_packages build test
   ensure_venv
   build_or_die release
-  exec "$venv_python" scripts/gpu_tests.py --build build/release
+  exec "$venv_python" scripts/gpu_tests.py --build build/release ${sanitize:+"$sanitize"}
 fi
+[[ -z $sanitize ]] || usage_error "--sanitize goes with --gpu"
 
 fuzz=
 [[ -n $chosen || -n $only ]] || fuzz=fuzz

@@ -1,4 +1,4 @@
-"""What hooks have written to a rank's control file, read as docs/arena.md describes it."""
+"""What a trainer has written to its rank's control file, read as docs/arena.md describes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 BEGIN, END, ITERATION = 1, 2, 3
-_COMM, _STREAMS, _EVENTS, _EVENTS_MAX = 4096, 4096 + 64, 4096 + 128, 4096
+_CAPTURING, _COMM, _STREAMS, _EVENTS, _EVENTS_MAX = 144, 4096, 4096 + 64, 4096 + 128, 4096
 _ON_GPU, _ON_GPU_MAX = _EVENTS + 8 * _EVENTS_MAX, 1024
 
 
@@ -34,6 +34,9 @@ class CommWords:
 
     def is_busy(self) -> bool:
         return any(begun != ended for begun, ended in self.streams() + self.on_gpu())
+
+    def is_capturing(self) -> bool:
+        return self._word(_CAPTURING) != 0
 
     def on_gpu(self) -> list[tuple[int, int]]:
         """Begun and ended, of each place for a communication on the GPU's timeline."""
