@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/error.hpp"
@@ -11,11 +12,15 @@ namespace {
 
 constexpr auto exchange_pause = std::chrono::microseconds(50);
 constexpr auto meeting_pause = std::chrono::milliseconds(1);
+constexpr std::int64_t late_ms = 1'000;  // how much a thread that is not stuck may be late, on a machine that is busy
 
 }  // namespace
 
 CudaPath::Carrier::Carrier(const Group& group, const Settings& settings, Failed failed)
-    : group_(group), settings_(settings), failed_(std::move(failed)) {}
+    : group_(group),
+      settings_(settings),
+      failed_(std::move(failed)),
+      due_(Deadline::in_ms(settings.meet_timeout_ms + late_ms)) {}
 
 bool CudaPath::Carrier::wait_to_meet(Deadline deadline) {
   Lock lock(mutex_);
@@ -38,7 +43,9 @@ bool CudaPath::Carrier::begin(Exchange exchange) {
 void CudaPath::Carrier::allow(std::uint64_t number, std::uint64_t steps) {
   const Lock lock(mutex_);
   if (number != number_) return;
-  allowed_ = std::max(allowed_, steps);  // what was allowed is under way
+  if (steps <= allowed_) return;  // what was allowed is under way
+  allowed_ = steps;
+  if (busy_ && !due_) expect_progress(true);
   changed_.notify_all();
 }
 
@@ -55,7 +62,7 @@ void CudaPath::Carrier::give_up(const std::string& why) {
   stop_ = true;
   works_ = false;
   why_ = why;
-  changed_.notify_all();
+  hurry();
 }
 
 bool CudaPath::Carrier::works() const {
@@ -66,7 +73,7 @@ bool CudaPath::Carrier::works() const {
 Deadline CudaPath::Carrier::stop() {
   const Lock lock(mutex_);
   stop_ = true;
-  changed_.notify_all();
+  hurry();
   return end_deadline();
 }
 
@@ -90,10 +97,67 @@ void CudaPath::Carrier::run(const std::shared_ptr<const Context>& context) {
     why = failure.what();
   }
   end(context, std::move(why));
+  leave();
+}
+
+void CudaPath::Carrier::leave() {
+  const Lock lock(mutex_);
+  has_left_ = true;
+  changed_.notify_all();
+}
+
+void CudaPath::Carrier::watch_thread() {
+  Lock lock(mutex_);
+  while (!has_left_ && !(due_ && due_->passed()))
+    if (due_)
+      changed_.wait_until(lock, due_->at());
+    else
+      changed_.wait(lock);
+  if (!has_left_) end_in_its_place(std::move(lock));
+}
+
+// It comes back once the abort has ended our chunk, if that is what it waits for, and does the rest. The thread that
+// aborts calls nothing of the driver before, which might hang as well: not even to leave captures of graphs alone.
+void CudaPath::Carrier::end_in_its_place(Lock lock) {
+  if (!stop_ && why_.empty())
+    why_ = "a call of NCCL or of the GPU's driver did not come back in time; is the GPU hung?";
+  stop_ = true;
+  works_ = false;
+  changed_.notify_all();
+  const Deadline deadline = end_deadline();
+  const auto comm = comm_;
+  lock.unlock();
+  try {
+    if (comm) LeavableThread("ckpt-path-abort", [comm]() { comm->abort(); });
+  } catch (const std::system_error&) {  // there is no other thread for what may hang
+    tell();
+    comm->abort();
+  }
+  lock.lock();
+  changed_.wait_until(lock, deadline.at(), [this] { return has_left_; });
+  lock.unlock();
+  tell();
+}
+
+// With the lock held. `owes`: others wait for what the thread that issues does next.
+void CudaPath::Carrier::expect_progress(bool owes) {
+  due_.reset();
+  if (owes) due_ = Deadline::in_ms(settings_.exchange.step_timeout_ms + late_ms);
+}
+
+// With the lock held: it is to end.
+void CudaPath::Carrier::hurry() {
+  const Deadline soon = Deadline::in_ms(late_ms);
+  if (due_ && soon.at() < due_->at()) due_ = soon;
+  changed_.notify_all();
 }
 
 void CudaPath::Carrier::meet() {
-  auto comm = std::make_unique<NcclComm>(group_.id, static_cast<int>(group_.members), static_cast<int>(group_.member));
+  auto comm = std::make_shared<NcclComm>(group_.id, static_cast<int>(group_.members), static_cast<int>(group_.member));
+  {
+    const Lock lock(mutex_);
+    comm_ = comm;
+  }
   exchange_ = std::make_unique<CudaExchange>(std::move(comm), settings_.exchange);
   const Deadline deadline = Deadline::in_ms(settings_.meet_timeout_ms);
   while (!exchange_->meet() && !stopped()) {
@@ -109,6 +173,7 @@ void CudaPath::Carrier::carry_all() {
   Lock lock(mutex_);
   if (stop_) return;
   has_met_ = true;
+  expect_progress(allowed_ != 0);
   changed_.notify_all();
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || next_; });
@@ -135,19 +200,27 @@ void CudaPath::Carrier::carry(Exchange exchange) {
   while (!exchange_->over()) {
     exchange_->advance();
     tell_progress();
-    Lock lock(mutex_);
-    changed_.wait_for(lock, exchange_pause, [this] { return stop_; });
-    changed_.wait(lock, [this] { return goes_on(); });
-    if (stop_) return;
-    exchange_->allow(allowed_);
-    if (finishes_) exchange_->finish();
+    if (!come_round()) return;
   }
   const std::lock_guard calls(calls_mutex_);
   {
     const Lock lock(mutex_);
     holds_ = busy_ = false;
+    expect_progress(false);
   }
   if (!told_) done_();
+}
+
+// False where it is to end.
+bool CudaPath::Carrier::come_round() {
+  Lock lock(mutex_);
+  expect_progress(allowed_ > exchange_->landed());
+  changed_.wait_for(lock, exchange_pause, [this] { return stop_; });
+  changed_.wait(lock, [this] { return goes_on(); });
+  if (stop_) return false;
+  exchange_->allow(allowed_);
+  if (finishes_) exchange_->finish();
+  return true;
 }
 
 void CudaPath::Carrier::tell_progress() {
@@ -161,23 +234,34 @@ void CudaPath::Carrier::tell_progress() {
 void CudaPath::Carrier::end(const std::shared_ptr<const Context>& context, std::string why) {
   Lock lock(mutex_);
   works_ = false;
-  changed_.notify_all();
   if (why_.empty()) why_ = std::move(why);
   const bool holds = holds_;
   const Deadline deadline = end_deadline();
+  due_ = deadline;
+  hurry();
   lock.unlock();
-  const auto watching = holds ? watch(context, deadline) : nullptr;
+  const auto watching = holds ? watch_copies(context, deadline) : nullptr;
   if (!watching) tell();
-  exchange_.reset();
+  end_nccl(deadline);
   progress_ = nullptr;
   done_ = nullptr;
   const std::optional<Exchange> never_begun = std::exchange(next_, std::nullopt);
   if (watching) watching->join(deadline);
 }
 
+// This thread must not end before NCCL has, whoever ends that.
+void CudaPath::Carrier::end_nccl(Deadline deadline) {
+  Lock lock(mutex_);
+  due_ = deadline;  // until when it has to be told how it ended
+  const auto comm = std::exchange(comm_, nullptr);
+  lock.unlock();
+  exchange_.reset();
+  if (comm) comm->abort();  // where there was no exchange yet
+}
+
 // Null where there is no thread for it.
-std::unique_ptr<LeavableThread> CudaPath::Carrier::watch(const std::shared_ptr<const Context>& context,
-                                                         Deadline deadline) {
+std::unique_ptr<LeavableThread> CudaPath::Carrier::watch_copies(const std::shared_ptr<const Context>& context,
+                                                                Deadline deadline) {
   try {
     auto body = [self = shared_from_this(), context, deadline, given = exchange_->give_up()]() mutable {
       const ContextScope scope(*context);

@@ -3,6 +3,12 @@
 //
 // The end goes in this order: NCCL's abort begins; what was given to begin() becomes still, which a thread that does
 // nothing but watch tells; all is freed. Each of them may hang, and none is waited for beyond one deadline.
+//
+// The thread that issues may hang in the driver before it comes to that: where training waits there for a chunk of
+// ours, with a lock of the driver's, no call comes back before the chunk has ended. So whenever somebody waits for what
+// that thread does next it has a deadline: until the members have met, while a step is allowed that has not landed,
+// until NCCL's abort begins, until the end is told. A watchdog keeps it, which calls nothing of the driver's or NCCL's:
+// it has one more thread begin the abort, and tells the end itself.
 #pragma once
 
 #include <utility>
@@ -17,6 +23,10 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
 
   // On the thread that issues. May never return.
   void run(const std::shared_ptr<const Context>& context);
+  // On the watchdog's: until that thread leaves, or should have got further.
+  void watch_thread();
+  // There is no thread that issues, or no more.
+  void leave();
 
   // As the path's.
   bool wait_to_meet(Deadline deadline);
@@ -37,9 +47,14 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   void carry_all();
   void meet();
   void carry(Exchange exchange);
+  bool come_round();
   void tell_progress();
+  void expect_progress(bool owes);
+  void hurry();
+  void end_in_its_place(Lock lock);
   void end(const std::shared_ptr<const Context>& context, std::string why);
-  std::unique_ptr<LeavableThread> watch(const std::shared_ptr<const Context>& context, Deadline deadline);
+  std::unique_ptr<LeavableThread> watch_copies(const std::shared_ptr<const Context>& context, Deadline deadline);
+  void end_nccl(Deadline deadline);
   void let_go();
   bool stopped() const;
   bool goes_on() const;
@@ -66,6 +81,11 @@ class CudaPath::Carrier : public std::enable_shared_from_this<Carrier> {
   bool finishes_ = false;                   // likewise
   std::string why_;                         // it failed, or is to
   std::optional<Deadline> end_deadline_;
+  // When the thread that issues must have got further; none where nobody waits for that. Where one is set, or an
+  // earlier one, changed_ is told.
+  std::optional<Deadline> due_;
+  bool has_left_ = false;           // that thread
+  std::shared_ptr<NcclComm> comm_;  // until it ends it; the watchdog may
 };
 
 }  // namespace ckpt::device

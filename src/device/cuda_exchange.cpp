@@ -7,11 +7,13 @@
 
 namespace ckpt::device {
 
-CudaExchange::CudaExchange(std::unique_ptr<NcclComm> comm, const Settings& settings)
+CudaExchange::CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings)
     : member_(static_cast<std::uint32_t>(comm->rank())),
       settings_(settings),
       memory_(std::max(settings.reserved_bytes, 1 + static_cast<std::uint64_t>(comm->ranks()))),
       comm_(std::move(comm)) {}
+
+CudaExchange::~CudaExchange() { comm_->abort(); }
 
 bool CudaExchange::meet() {
   if (met_) return true;
@@ -109,11 +111,12 @@ void CudaExchange::issue_step() {
   ++issued_;
 }
 
-// Whether the group that was issued last is done, which `end` comes behind. Asks for errors as long as it is not.
+// Whether the group that was issued last is done, which `end` comes behind. Asks for errors before, as long as it is
+// not, and after: a group that another thread has aborted ends, too.
 bool CudaExchange::has_crossed(const Event& end) {
   if (!comm_->ready()) return false;
   if (!std::exchange(on_stream_, true)) end.record(cross_stream_);
-  return end.reached();
+  return end.reached() && comm_->ready();
 }
 
 void CudaExchange::cross() {

@@ -35,11 +35,11 @@ class CudaExchange {
     std::uint64_t reserved_bytes = 128u << 20;  // of device memory; what plans are made with
     std::int64_t step_timeout_ms = 10'000;      // without progress of a step that was allowed
   };
-  // Takes the communicator, of which the members are the ranks. Throws Failure.
-  CudaExchange(std::unique_ptr<NcclComm> comm, const Settings& settings);
-  // What was begun and is not over is given up. May never return: it waits until NCCL and the driver let go of all that
-  // the GPU works with.
-  ~CudaExchange() = default;
+  // Of a communicator, of which the members are the ranks. Throws Failure.
+  CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings);
+  // Ends the communicator; what was begun and is not over is given up. May never return: it waits until NCCL and the
+  // driver let go of all that the GPU works with.
+  ~CudaExchange();
   CudaExchange(const CudaExchange&) = delete;
   CudaExchange& operator=(const CudaExchange&) = delete;
 
@@ -103,12 +103,12 @@ class CudaExchange {
   bool on_stream_ = false;                  // the group that was issued last
   Deadline deadline_ = Deadline::in_ms(0);  // of the next progress
 
-  // What the GPU works with. Goes in the opposite order: freeing anything waits for what NCCL has on the GPU.
+  // What the GPU works with. Goes once NCCL has ended: freeing anything waits for what that has on the GPU.
   DeviceMemory memory_;
   BackgroundStream fill_stream_, cross_stream_, copy_stream_;
   Event greeted_;
   std::vector<Stage> stages_;
-  std::unique_ptr<NcclComm> comm_;
+  const std::shared_ptr<NcclComm> comm_;
 };
 
 }  // namespace ckpt::device

@@ -15,14 +15,18 @@ CudaPath::CudaPath(int ordinal, const Group& group, const Settings& settings, co
   refuse_nccl_overrides(environment);
   const auto context = std::make_shared<const Context>(ordinal);
   try {
+    watchdog_ = std::make_unique<LeavableThread>("ckpt-path-dog", [carrier = carrier_]() { carrier->watch_thread(); });
     thread_ = std::make_unique<LeavableThread>("ckpt-path", [carrier = carrier_, context]() { carrier->run(context); });
   } catch (const std::system_error& error) {
+    carrier_->leave();
     throw Failure(CKPT_ERR_SYSTEM, std::string("there is no thread for what goes from GPU to GPU: ") + error.what());
   }
 }
 
 CudaPath::~CudaPath() {
-  thread_->join(carrier_->stop());
+  const Deadline deadline = carrier_->stop();
+  thread_->join(deadline);
+  watchdog_->join(deadline);
   carrier_->tell();  // unless that was done: what is told later might find its listener gone
 }
 

@@ -1,6 +1,7 @@
 // The thread that issues what goes from this GPU to others: the only one, so that all members issue in one order. It
 // carries exchanges, one after the other, within one group of members and for one life of the job. The first thing that
-// goes wrong ends it: what is under way is given up, that is told once, and nothing is tried again.
+// goes wrong ends it: what is under way is given up, that is told once, and nothing is tried again. Beside it a
+// watchdog keeps its deadlines, and gives up in its place where it hangs in the driver.
 //
 // Thread-safe; no call waits for the GPU or for other members, but wait_to_meet() and the destructor, the latter until
 // `end_timeout_ms`. What NCCL and the driver do not let go of by then is left to the thread, which frees it as soon as
@@ -36,7 +37,7 @@ class CudaPath {
   // back.
   //
   // What is called, this and what comes with an exchange, neither throws nor blocks, and does not end the path. Nothing
-  // is called once this was told or the path has gone. What it owns may go later than the path, on the path's thread.
+  // is called once this was told or the path has gone. What it owns may go later than the path, on a thread of its.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
   // Throws Failure where there is no thread or no such GPU, or where `environment`, as in environ(7) or null, overrides
@@ -75,7 +76,7 @@ class CudaPath {
  private:
   class Carrier;
   std::shared_ptr<Carrier> carrier_;
-  std::unique_ptr<LeavableThread> thread_;
+  std::unique_ptr<LeavableThread> watchdog_, thread_;
 };
 
 }  // namespace ckpt::device

@@ -1,5 +1,7 @@
 #include "device/nccl_comm.hpp"
 
+#include <utility>
+
 #include "base/error.hpp"
 
 namespace ckpt::device {
@@ -36,9 +38,14 @@ NcclComm::NcclComm(const nccl::UniqueId& id, int ranks, int rank) : ranks_(ranks
   CKPT_NCCL(CommInitRankConfig, &comm_, ranks, id, rank, &config);
 }
 
-NcclComm::~NcclComm() { nccl_library().CommAbort(comm_); }  // what it returns changes nothing
+NcclComm::Lock NcclComm::use() const {
+  Lock lock(mutex_);
+  if (is_ending_) throw Failure(CKPT_ERR_SYSTEM, "the communicator is being ended");
+  return lock;
+}
 
 bool NcclComm::ready() const {
+  const Lock lock = use();
   nccl::Result state = nccl::success;
   CKPT_NCCL(CommGetAsyncError, comm_, &state);
   check_nccl("NCCL", state);
@@ -46,6 +53,7 @@ bool NcclComm::ready() const {
 }
 
 void NcclComm::exchange(std::span<const Transfer> transfers, CUstream stream) {
+  const Lock lock = use();
   CKPT_NCCL(GroupStart);
   try {
     for (const Transfer& transfer : transfers) add(transfer, comm_, stream);
@@ -54,6 +62,16 @@ void NcclComm::exchange(std::span<const Transfer> transfers, CUstream stream) {
     throw;
   }
   CKPT_NCCL(GroupEnd);
+}
+
+void NcclComm::abort() {
+  Lock lock(mutex_);
+  if (std::exchange(is_ending_, true)) return ended_.wait(lock, [this] { return has_ended_; });
+  lock.unlock();
+  nccl_library().CommAbort(comm_);  // what it returns changes nothing
+  lock.lock();
+  has_ended_ = true;
+  ended_.notify_all();
 }
 
 }  // namespace ckpt::device

@@ -333,6 +333,23 @@ TEST_F(Conformance, EnqueueingWaitsForRoomInAFullQueue) {
   EXPECT_CUDA(cuMemHostUnregister(pages.data()));
 }
 
+TEST_F(Conformance, CallsThatAreHeldComeBackWhenTheyAreLet) {
+  if (!has_buttons()) GTEST_SKIP();
+  const GpuEvent event;
+  std::atomic<bool> is_back{false};
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
+  std::thread thread([&] {
+    cuCtxSetCurrent(context_);
+    EXPECT_CUDA(cuEventQuery(event));
+    is_back = true;
+  });
+  EXPECT_TRUE(eventually([] { return buttons().held_calls() == 1; }));
+  EXPECT_FALSE(is_back);
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_RETURN);
+  thread.join();
+  EXPECT_TRUE(is_back);
+}
+
 TEST_F(Conformance, FreedMemoryHoldsNothingOfBefore) {
   if (!has_buttons()) GTEST_SKIP() << "undefined with a real driver";
   const auto bytes = bytes_of(4096, 6);

@@ -28,10 +28,11 @@ class Member {
   Member(const nccl::UniqueId& id, std::uint32_t count, std::uint32_t number, std::vector<std::vector<std::byte>> state,
          const CudaExchange::Settings& settings)
       : piece_(state),
-        exchange_(std::make_unique<CudaExchange>(
-            std::make_unique<NcclComm>(id, static_cast<int>(count), static_cast<int>(number)), settings)) {}
+        comm_(std::make_shared<NcclComm>(id, static_cast<int>(count), static_cast<int>(number))),
+        exchange_(std::make_unique<CudaExchange>(comm_, settings)) {}
 
   const std::vector<std::byte>& bytes() const { return piece_.bytes(); }
+  NcclComm& comm() const { return *comm_; }
   CudaExchange& exchange() const { return *exchange_; }
   // To places for pieces of these lengths, which have other bytes in them before.
   void begin(const schedule::ExchangePlan& plan, const std::vector<std::uint64_t>& lengths_bytes) {
@@ -54,6 +55,7 @@ class Member {
  private:
   PackedTensors piece_;
   std::vector<std::unique_ptr<PinnedMemory>> slots_;
+  std::shared_ptr<NcclComm> comm_;
   std::unique_ptr<CudaExchange> exchange_;
 };
 
@@ -308,6 +310,33 @@ TEST_F(CudaExchangeOfSeveralTest, AnAsynchronousErrorIsTold) {
   nccl_buttons().fail(0, nccl::internal_error);
   EXPECT_THAT(failure_of(0), HasSubstr("NCCL"));
   EXPECT_TRUE(exchange(0).give_up().wait(late()));
+}
+
+// Its end is reached all the same.
+TEST_F(CudaExchangeTest, AGroupThatAnotherThreadAbortsWhileTheDriverIsAskedLandsNowhere) {
+  join({9});
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  ASSERT_TRUE(advance_until([&] { return exchange(0).filled() == buffers; }));
+  const auto groups_before = nccl_buttons().groups(), events_before = buttons().done(CKPT_DOUBLE_OTHER);
+  nccl_buttons().hang(0, 1);
+  allow(1);
+  ASSERT_TRUE(advance_until([&] { return nccl_buttons().groups() != groups_before; }));
+  ASSERT_TRUE(eventually([&] { return members_[0]->comm().ready(); }));
+  advance();  // from now on there is the event of its end
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
+  std::string failure;
+  std::thread issuing([&] {
+    EXPECT_CUDA(cuCtxSetCurrent(context_));
+    failure = failure_of(0);
+  });
+  EXPECT_TRUE(eventually([] { return buttons().held_calls() == 1; }));
+  members_[0]->comm().abort();
+  EXPECT_TRUE(eventually([&] { return buttons().done(CKPT_DOUBLE_OTHER) == events_before + 1; }));
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_RETURN);
+  issuing.join();
+  EXPECT_THAT(failure, HasSubstr("being ended"));
+  EXPECT_TRUE(exchange(0).give_up().wait(late()));
+  EXPECT_EQ(*members_[0]->slot(0), std::byte{0x5A});
 }
 
 TEST_F(CudaExchangeTest, AGpuThatPacksNothingIsToldAsSlow) {

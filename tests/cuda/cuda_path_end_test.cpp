@@ -1,6 +1,8 @@
 // How the thread that issues ends: in time, whatever hangs, and with all that it has been given known to be still.
 #include <gmock/gmock.h>
 
+#include <stdexcept>
+
 #include "walkers.hpp"
 
 namespace ckpt::device {
@@ -143,6 +145,118 @@ TEST_F(CudaPathTest, EndsInTimeWhereNcclDoesNotComeBackFromItsBeginning) {
   EXPECT_EQ(nccl_buttons().communicators(), before.communicators);
   EXPECT_EQ(buttons().allocations(), before.allocations);
   EXPECT_EQ(walker(0).filled() + walker(0).done() + walker(0).failures(), 0);
+}
+
+// Where training waits in the driver for our chunk, with a lock that every call takes.
+TEST_F(CudaPathTest, ADriverThatAnswersOnceTheChunkHasEndedIsFreedByTheAbort) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const Before before;
+  settings_.exchange.step_timeout_ms = 50;
+  hang_in_the_driver(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
+  EXPECT_THAT(walker(0).why(), HasSubstr("did not come back"));
+  EXPECT_FALSE(walker(0).is_stuck());
+  EXPECT_FALSE(walker(0).path().works());
+  EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == before.communicators; }));
+  walkers_[0]->leave();
+  EXPECT_TRUE(all_gone());
+  EXPECT_TRUE(walker(0).has_nothing()) << "what the abort has cut off lands nowhere";
+  EXPECT_EQ(walker(0).failures(), 1);
+  walkers_.clear();
+  EXPECT_EQ(buttons().allocations(), before.allocations);
+  EXPECT_EQ(nccl_buttons().aborts(), before.aborts + 1);
+  EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
+}
+
+TEST_F(CudaPathTest, ADriverThatNeverAnswersIsToldAsStuckAndNcclEndsAllTheSame) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const Before before;
+  settings_.exchange.step_timeout_ms = settings_.end_timeout_ms = 50;
+  hang_in_the_driver(CKPT_DOUBLE_CALLS_HELD);
+  EXPECT_THAT(walker(0).why(), HasSubstr("did not come back"));
+  EXPECT_TRUE(walker(0).is_stuck());
+  EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == before.communicators; }));
+  walkers_[0]->leave();  // returns
+  EXPECT_FALSE(walker(0).gone());
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_RETURN);
+  EXPECT_TRUE(all_gone());
+  EXPECT_EQ(walker(0).failures(), 1);
+  EXPECT_EQ(nccl_buttons().aborts(), before.aborts + 1);
+  EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
+}
+
+TEST_F(CudaPathTest, TheThreadThatIssuesWaitsForAnAbortThatAnotherOneHasBegun) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const Before before;
+  settings_.exchange.step_timeout_ms = 50;
+  nccl_buttons().hold_aborts(1);
+  hang_in_the_driver(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
+  const auto allocations = buttons().allocations();
+  EXPECT_THAT(walker(0).why(), HasSubstr("did not come back"));
+  EXPECT_FALSE(walker(0).is_stuck()) << "its copies are over, whatever NCCL does";
+  EXPECT_EQ(buttons().allocations(), allocations);
+  EXPECT_EQ(nccl_buttons().communicators(), before.communicators + 1);
+  nccl_buttons().hold_aborts(0);
+  walkers_[0]->leave();
+  EXPECT_TRUE(all_gone());
+  EXPECT_EQ(nccl_buttons().communicators(), before.communicators);
+  EXPECT_EQ(nccl_buttons().aborts(), before.aborts + 1);
+  EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
+}
+
+TEST_F(CudaPathTest, WhatIsGivenUpWhileTheDriverDoesNotAnswerWaitsForNoStep) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const Before before;
+  hang_in_the_driver(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
+  walker(0).path().give_up("the other one has given up");
+  EXPECT_EQ(walker(0).why(), "the other one has given up");
+  EXPECT_FALSE(walker(0).is_stuck());
+  EXPECT_EQ(nccl_buttons().aborts(), before.aborts + 1);
+}
+
+TEST_F(CudaPathTest, WhereTheDriverDoesNotAnswerThatAPathEndsNcclEndsAllTheSame) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const Before before;
+  settings_.end_timeout_ms = 50;
+  join(1);
+  ASSERT_TRUE(walkers_[0]->begin([](std::uint64_t) {
+    buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
+    throw std::runtime_error("out of luck");
+  }));
+  EXPECT_EQ(walker(0).why(), "out of luck");
+  EXPECT_TRUE(walker(0).is_stuck());
+  EXPECT_TRUE(eventually([&] { return nccl_buttons().aborts() == before.aborts + 1; }));
+  EXPECT_TRUE(eventually([&] { return nccl_buttons().communicators() == before.communicators; }));
+}
+
+TEST_F(CudaPathTest, APathWithoutAChunkUnderWayWaitsForADriverThatDoesNotAnswer) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  settings_.exchange.step_timeout_ms = 50;
+  join(1);
+  join(1);  // another path, which shows that the first one would have given up
+  begin_all();
+  ASSERT_TRUE(eventually([&] { return walker(0).in_sub_buffers() == buffers; }));
+  ASSERT_TRUE(eventually([&] { return walker(1).in_sub_buffers() == buffers; }));
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
+  walker(1).allow(1);
+  EXPECT_TRUE(eventually([&] { return !walker(1).path().works(); }));
+  EXPECT_TRUE(walker(0).path().works());
+}
+
+TEST_F(CudaPathTest, ADriverThatDoesNotAnswerWhileMembersMeetIsTold) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  const Before before;
+  settings_.meet_timeout_ms = settings_.end_timeout_ms = 50;
+  nccl_buttons().hold_inits(1);
+  join(1);
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
+  nccl_buttons().hold_inits(0);
+  EXPECT_THAT(walker(0).why(), HasSubstr("did not come back"));
+  EXPECT_FALSE(walker(0).is_stuck()) << "nothing was given to it";
+  walkers_[0]->leave();  // returns
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_RETURN);
+  EXPECT_TRUE(all_gone());
+  EXPECT_EQ(nccl_buttons().communicators(), before.communicators);
+  EXPECT_EQ(nccl_buttons().orphans(), before.orphans);
 }
 
 TEST_F(CudaPathOfTwoTest, NeverDisturbsTheCaptureOfAGraph) {

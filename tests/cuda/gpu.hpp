@@ -25,6 +25,8 @@ struct Buttons {
   CKPT_BUTTON(reset);
   CKPT_BUTTON(hold);
   CKPT_BUTTON(let);
+  CKPT_BUTTON(hold_calls);
+  CKPT_BUTTON(held_calls);
   CKPT_BUTTON(done);
   CKPT_BUTTON(bandwidth);
   CKPT_BUTTON(kill_context);

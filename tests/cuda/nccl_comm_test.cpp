@@ -190,6 +190,26 @@ TEST_F(NcclCommTest, TransfersThatAreRefusedLeaveTheThreadInNoGroupAndTheCommuni
   EXPECT_THROW(exchange(0), Failure);
 }
 
+TEST_F(NcclCommTest, AnotherThreadMayEndItAndNobodyUsesItAfterThat) {
+  make_pair();
+  const auto aborts_before = nccl_buttons().aborts(), orphans_before = nccl_buttons().orphans();
+  nccl_buttons().hang(0, 1);
+  exchange(0);
+  ASSERT_TRUE(becomes_ready(*comms_[0]));
+  nccl_buttons().hold_aborts(1);
+  std::thread other([&] { comms_[0]->abort(); });
+  EXPECT_THAT(failure_of(*comms_[0]), HasSubstr("being ended"));
+  EXPECT_THROW(exchange(0), Failure);
+  EXPECT_TRUE(becomes_idle(0)) << "its kernel ends before the abort has come back";
+  nccl_buttons().hold_aborts(0);
+  comms_[0]->abort();  // waits for the other one's
+  EXPECT_EQ(nccl_buttons().communicators(), communicators_before_ + 1);
+  other.join();
+  comms_[0].reset();
+  EXPECT_EQ(nccl_buttons().aborts(), aborts_before + 1);
+  EXPECT_EQ(nccl_buttons().orphans(), orphans_before);
+}
+
 TEST_F(NcclCommTest, NoneIsLeftBehind) {
   make_pair();
   const auto orphans_before = nccl_buttons().orphans();

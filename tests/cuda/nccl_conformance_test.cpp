@@ -399,6 +399,18 @@ TEST_F(NcclPair, AContextThatDiesEndsWhatRuns) {
   one_->abort();
 }
 
+TEST_F(NcclPair, AnotherThreadMayAbortWhileTheOneThatIssuedIsThereWhateverTheDriverDoes) {
+  const auto before = nccl_buttons().orphans();
+  connect();
+  const GpuBytes to(8);
+  EXPECT_EQ(one_->receive(to, 0, *stream_1_), nccl::in_progress);
+  ASSERT_TRUE(one_->becomes(nccl::success));
+  buttons().hold_calls(CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL);
+  std::thread([&] { one_->abort(); }).join();
+  EXPECT_TRUE(becomes_idle(*stream_1_));
+  EXPECT_EQ(nccl_buttons().orphans(), before);
+}
+
 // NCCL may keep in the memory of the thread that issued what the group is at.
 TEST_F(NcclPair, AnAbortThatComesBackWhenTheThreadThatIssuedIsGoneIsCounted) {
   const auto before = nccl_buttons().orphans();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -29,7 +28,7 @@ class Walker {
       : piece_(tensors(10 * member, leaves)), member_(member), members_(members), settings_(settings) {
     for (std::uint32_t i = 0; i < members; ++i) {
       slots_.push_back(std::make_unique<PinnedMemory>(piece_.bytes().size()));
-      std::memset(slots_.back()->as<std::byte>(), 0x5A, piece_.bytes().size());
+      std::fill_n(slots_.back()->as<std::byte>(), piece_.bytes().size(), blank);
     }
     auto owned = std::make_shared<int>();
     owned_ = owned;
@@ -74,6 +73,12 @@ class Walker {
     const std::byte* const at = slots_[other.member_]->as<std::byte>();
     return std::equal(other.piece_.bytes().begin(), other.piece_.bytes().end(), at);
   }
+  bool has_nothing() const {
+    return std::all_of(slots_.begin(), slots_.end(), [this](const auto& slot) {
+      const std::byte* const at = slot->template as<std::byte>();
+      return std::all_of(at, at + piece_.bytes().size(), [](std::byte byte) { return byte == blank; });
+    });
+  }
   int filled() const { return filled_; }
   int done() const { return done_; }
   // Of the exchange that was begun last: steps that there are, and what it has told.
@@ -99,6 +104,8 @@ class Walker {
   bool gone() const { return owned_.expired(); }
 
  private:
+  static constexpr std::byte blank{0x5A};
+
   PackedTensors piece_;
   const std::uint32_t member_, members_;
   const CudaPath::Settings settings_;
@@ -165,6 +172,17 @@ class CudaPathTest : public NcclTest {
     buttons().hold(CKPT_DOUBLE_KERNEL, 1);
     begin_all();
     ASSERT_TRUE(eventually([&] { return walker(0).filled() == filled + static_cast<int>(buffers); }));
+  }
+  // A step of one that is alone hangs, and as soon as it is issued the driver answers nobody: with all sub-buffers
+  // filled, to issue it takes NCCL alone.
+  void hang_in_the_driver(ckpt_double_calls how) {
+    join_and_begin(1);
+    ASSERT_TRUE(eventually([&] { return walker(0).in_sub_buffers() == buffers; }));
+    const auto groups_before = nccl_buttons().groups();
+    nccl_buttons().hang(0, 1);
+    buttons().hold_calls(how);
+    walker(0).allow(UINT64_MAX);
+    ASSERT_TRUE(eventually([&] { return nccl_buttons().groups() != groups_before && buttons().held_calls() == 1; }));
   }
   // The GPU holds a copy, NCCL a step after it, and NCCL says that something is wrong.
   void fail_with_a_copy_under_way() {

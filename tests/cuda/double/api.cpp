@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "calls.hpp"
 #include "control.h"
 #include "kernels.hpp"
 #include "launch.hpp"
@@ -54,6 +55,7 @@ struct Driver {
   std::atomic<const Stream*> captured{nullptr};  // by a graph, in global mode
   std::atomic<std::uint64_t> disturbed{0};
   std::atomic<std::uint64_t> pageable_copies{0};  // to the device
+  cuda_double::Calls calls;
   Memory memory;
   std::mutex events_mutex;
   std::set<CUevent> events;
@@ -72,6 +74,7 @@ thread_local bool relaxed = false;            // NOLINT: about captures of graph
 CUresult ready() {
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
   if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
+  driver().calls.enter();
   if (const int death = driver().streams.death()) return static_cast<CUresult>(death);
   if (current.empty() || current.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   return driver().retained > 0 ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -196,6 +199,7 @@ EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
 EXPORT CUresult cuCtxPushCurrent(CUcontext context) {
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
   if (context != &driver().primary) return CUDA_ERROR_INVALID_CONTEXT;
+  driver().calls.enter();
   current.push_back(context);
   return CUDA_SUCCESS;
 }
@@ -250,6 +254,7 @@ EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
 
 EXPORT CUresult cuStreamDestroy(CUstream stream) {
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  driver().calls.enter();
   Stream* const found = stream == nullptr ? nullptr : driver().streams.find(stream);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   driver().streams.destroy(found);
@@ -352,6 +357,7 @@ EXPORT CUresult cuEventCreate(CUevent* event, unsigned flags) {
 
 EXPORT CUresult cuEventDestroy(CUevent event) {
   if (in_host_function) return CUDA_ERROR_NOT_PERMITTED;
+  driver().calls.enter();
   const std::lock_guard lock(driver().events_mutex);
   if (driver().events.erase(event) == 0) return CUDA_ERROR_INVALID_HANDLE;
   delete event;
@@ -556,6 +562,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned blocks, unsigned y,
 // ---- What tests can do ----
 
 EXPORT void ckpt_double_reset(void) {
+  driver().calls.hold(CKPT_DOUBLE_CALLS_RETURN);
   if (driver().streams.death() != 0) driver().memory.forget_all();
   driver().streams.reset();
   driver().bandwidth_bytes_per_s = 0;
@@ -568,6 +575,8 @@ EXPORT void ckpt_double_reset(void) {
 }
 EXPORT void ckpt_double_hold(ckpt_double_work kind, int held) { driver().streams.hold(kind, held != 0); }
 EXPORT void ckpt_double_let(ckpt_double_work kind, std::uint64_t count) { driver().streams.let(kind, count); }
+EXPORT void ckpt_double_hold_calls(ckpt_double_calls how) { driver().calls.hold(how); }
+EXPORT std::uint64_t ckpt_double_held_calls(void) { return driver().calls.held(); }
 EXPORT std::uint64_t ckpt_double_done(ckpt_double_work kind) { return driver().streams.done(kind); }
 EXPORT void ckpt_double_bandwidth(std::uint64_t bytes_per_s) { driver().bandwidth_bytes_per_s = bytes_per_s; }
 EXPORT void ckpt_double_kill_context(int result) { driver().streams.kill(result); }
@@ -592,7 +601,11 @@ EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().dist
 CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
   Stream* const found = driver().streams.find(stream);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  driver().streams.enqueue(*found, {CKPT_DOUBLE_KERNEL, std::move(kernel), nullptr});
+  const auto to_its_end = [kernel = std::move(kernel)] {
+    kernel();
+    driver().calls.kernel_ended();
+  };
+  driver().streams.enqueue(*found, {CKPT_DOUBLE_KERNEL, to_its_end, nullptr});
   return now_or_dead();
 }
 void cuda_double::use() {

@@ -13,8 +13,15 @@ typedef enum ckpt_double_work {
   CKPT_DOUBLE_TO_HOST = 0, /* copies from the device */
   CKPT_DOUBLE_TO_DEVICE = 1,
   CKPT_DOUBLE_KERNEL = 2,
-  CKPT_DOUBLE_WORK_KINDS = 3
+  CKPT_DOUBLE_OTHER = 3, /* events, flags, host functions: never held */
+  CKPT_DOUBLE_WORK_KINDS = 4
 } ckpt_double_work;
+
+typedef enum ckpt_double_calls {
+  CKPT_DOUBLE_CALLS_RETURN = 0,
+  CKPT_DOUBLE_CALLS_HELD = 1,
+  CKPT_DOUBLE_CALLS_WAIT_FOR_KERNEL = 2 /* until the next kernel of a library, as NCCL is one, has ended */
+} ckpt_double_calls;
 
 /* As at start: nothing held, no limits, no failure. Allocations, streams and registrations stay;
  * but a context that died is a new one and has none of the first and the last. */
@@ -25,6 +32,11 @@ void ckpt_double_hold(ckpt_double_work kind, int held);
 void ckpt_double_let(ckpt_double_work kind, uint64_t count);
 /* Work of this kind that has been done since the start. */
 uint64_t ckpt_double_done(ckpt_double_work kind);
+/* Calls that need a context do not come back, on any thread, or do again: as if another one waited for the GPU with a
+ * lock of the driver's. Kernels of libraries get onto their streams all the same. */
+void ckpt_double_hold_calls(ckpt_double_calls how);
+/* How many do not come back now. */
+uint64_t ckpt_double_held_calls(void);
 /* Of copies to and from the device; 0: as fast as memory is. */
 void ckpt_double_bandwidth(uint64_t bytes_per_s);
 /* The context dies: work that waits is dropped, and every later call returns `result` (a CUresult). */

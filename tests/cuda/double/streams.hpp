@@ -23,7 +23,7 @@
 
 namespace cuda_double {
 
-inline constexpr int other_work = CKPT_DOUBLE_WORK_KINDS;  // events, flags, host functions: never held
+inline constexpr int other_work = CKPT_DOUBLE_OTHER;
 
 struct Operation {
   int kind = other_work;
@@ -120,7 +120,7 @@ class Streams {
   std::map<const void*, std::unique_ptr<Stream>> streams_;
   std::map<std::thread::id, Stream*> of_threads_;
   Stream* legacy_ = nullptr;
-  Kind kinds_[other_work + 1];
+  Kind kinds_[CKPT_DOUBLE_WORK_KINDS];
   std::uint64_t queue_depth_ = 1024, queue_full_ = 0;
   int death_ = 0;
 };
