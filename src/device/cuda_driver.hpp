@@ -19,7 +19,6 @@ namespace ckpt::device {
   X(cuGetErrorName)                    \
   X(cuGetErrorString)                  \
   X(cuDeviceGet)                       \
-  X(cuDeviceGetAttribute)              \
   X(cuDevicePrimaryCtxRetain)          \
   X(cuDevicePrimaryCtxRelease_v2)      \
   X(cuCtxPushCurrent_v2)               \

@@ -176,12 +176,6 @@ EXPORT CUresult cuDeviceGetName(char* name, int size_bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
-  *value = 0;
-  return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (!driver().initialized) return CUDA_ERROR_NOT_INITIALIZED;
   if (device != 0) return CUDA_ERROR_INVALID_DEVICE;
