@@ -119,6 +119,8 @@ class Training:
         self._finish()
         self.host_us.clear()
         self.engine_calls.taken_us.clear()
+        for timer in self.gpu.values():
+            timer.events.clear()
         self.skipped = 0
 
     def block(self, with_snapshots: bool) -> None:

@@ -12,6 +12,8 @@ find_program(CKPT_NVCC nvcc HINTS ${CKPT_CUDA_FOLDERS})
 mark_as_advanced(CKPT_NVCC)
 
 set(CKPT_HAS_CUDA FALSE)
+set(version_file ${PROJECT_BINARY_DIR}/cuda_version.txt)  # scripts/gpu_driver.py compares it with the driver's
+file(REMOVE ${version_file})
 if(CKPT_CUDA STREQUAL "ON" AND NOT CKPT_NVCC)
   message(FATAL_ERROR "CKPT_CUDA is ON and there is no nvcc on the PATH or in /usr/local/cuda*/bin: "
                       "install the CUDA toolkit, or set CKPT_CUDA to AUTO")
@@ -26,8 +28,7 @@ else()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   set(CKPT_HAS_CUDA TRUE)
-  # scripts/gpu_driver.py compares it with the driver's version.
-  file(WRITE ${PROJECT_BINARY_DIR}/cuda_version.txt "${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR}\n")
+  file(WRITE ${version_file} "${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR}\n")
   set(summary "compiled with ${CKPT_NVCC}")
 endif()
 set(CKPT_CUDA_SUMMARY "${summary}" CACHE INTERNAL "What the build does about CUDA, in words")

@@ -18,8 +18,9 @@ std::uint64_t StepPacer::chunk_bytes(const Training& training) const {
   return std::clamp(grains * grain_bytes_, grain_bytes_, chunk_bytes_max_);
 }
 
-void StepPacer::begin(std::uint64_t chunk_bytes) {
+void StepPacer::begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes) {
   chunk_bytes_ = chunk_bytes;
+  longest_bytes_ = longest_bytes;
   promised_ = allowed_ = landed_ = 0;
   sample_.reset();
 }
@@ -42,7 +43,12 @@ void StepPacer::allowed(double now_s, std::uint64_t steps) {
 void StepPacer::landed(double now_s, std::uint64_t steps) {
   landed_ = std::max(landed_, steps);
   if (!sample_ || landed_ < sample_->end_step) return;
-  estimate_.add((sample_->end_step - sample_->first_step) * chunk_bytes_, now_s - sample_->began_s);
+  const std::uint64_t first_byte = sample_->first_step * chunk_bytes_;
+  const std::uint64_t size_bytes = std::min(sample_->end_step * chunk_bytes_, longest_bytes_) - first_byte;
+  // One that took far longer waited for something else: a member's agent, say. Where it is the network, more will come.
+  const auto link = estimate_.link();
+  const double most_s = link ? 4 * link->time_s(size_bytes) : std::numeric_limits<double>::infinity();
+  estimate_.add(size_bytes, std::min(now_s - sample_->began_s, most_s));
   sample_.reset();
 }
 

@@ -27,8 +27,8 @@ class StepPacer {
 
   // Of the next exchange: so that all that may be under way fits into the longest idle span, or a grain.
   std::uint64_t chunk_bytes(const Training& training) const;
-  // An exchange begins; nothing of the one before is under way.
-  void begin(std::uint64_t chunk_bytes);
+  // An exchange begins, of pieces of which the longest has `longest_bytes`; nothing of the one before is under way.
+  void begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes);
   // `ready` steps lie in sub-buffers; returns how many are promised, which never falls. The first one of an exchange
   // goes in any idle moment: so what steps take stays known, also where none seems to fit.
   std::uint64_t promise(std::uint64_t ready, const Training& training);
@@ -49,7 +49,7 @@ class StepPacer {
   const std::uint32_t buffers_;
   LinkEstimate estimate_;  // of chunks, for a step moves one of each member
   std::optional<Sample> sample_;
-  std::uint64_t chunk_bytes_ = 1;
+  std::uint64_t chunk_bytes_ = 1, longest_bytes_ = 0;
   std::uint64_t promised_ = 0, allowed_ = 0, landed_ = 0;  // steps
 };
 

@@ -81,7 +81,7 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
     return combine(id);
   }
   paths_.fetching(order.piece, order.source);
-  if (const auto place = paths_.place_of(order.piece, order.source); place && !fetch.urgent)
+  if (const auto place = paths_.place_to_wait_for(order.piece, order.source); place && !fetch.urgent)
     return take_landed(id, *place, transport);
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
@@ -194,8 +194,9 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
     else if (fetch.order.source != protocol::storage_node)
       moved_.received_bytes += ended.made.length_bytes - landed_bytes;
     index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
+    paths_.brought(fetch.order.piece, fetch.order.source, fetch.landed ? std::optional(landed_bytes) : std::nullopt);
   }
-  paths_.fetched(fetch.order.piece, fetch.order.source, fetch.landed ? std::optional(landed_bytes) : std::nullopt);
+  paths_.fetched(fetch.order.piece, fetch.order.source);
   callbacks_.ended(fetch.order, std::move(ended));
   segments_.unblock();
 }

@@ -263,12 +263,17 @@ bool PathDesk::lives(const Path& path) {
 std::optional<PathDesk::Place> PathDesk::place_of(const protocol::PieceInfo& piece, NodeId source) {
   const auto found = find(piece.shard, source);
   if (!found) return std::nullopt;
-  Path& path = *found->path;
-  if (!path.patience[found->member].waits()) return std::nullopt;
+  const Path& path = *found->path;
   if (!lives(path) || piece.version.incarnation() != path.incarnation) return std::nullopt;
   if (path.landing->board().taken(found->member) >= piece.version) return std::nullopt;  // may be overwritten
   if (path.landing->bytes(found->member).size() < piece.length_bytes) return std::nullopt;
   return Place{found->rank, found->member, path.landing};
+}
+
+std::optional<PathDesk::Place> PathDesk::place_to_wait_for(const protocol::PieceInfo& piece, NodeId source) {
+  const auto found = find(piece.shard, source);
+  if (!found || !found->path->patience[found->member].waits()) return std::nullopt;
+  return place_of(piece, source);
 }
 
 void PathDesk::fetching(const protocol::PieceInfo& piece, NodeId source) {
@@ -279,16 +284,22 @@ void PathDesk::fetching(const protocol::PieceInfo& piece, NodeId source) {
   fetching[found->member] = std::max(fetching[found->member], piece.version);
 }
 
-void PathDesk::fetched(const protocol::PieceInfo& piece, NodeId source, std::optional<std::uint64_t> landed_bytes) {
+void PathDesk::brought(const protocol::PieceInfo& piece, NodeId source, std::optional<std::uint64_t> landed_bytes) {
   const auto found = find(piece.shard, source);
   if (!found) return;
   Path& path = *found->path;
+  path.landed_bytes += landed_bytes.value_or(0);
   LandingPatience& patience = path.patience[found->member];
   if (landed_bytes)
     patience.waited(*landed_bytes >= piece.length_bytes / 2);
   else
     patience.fetched_at_once();
-  path.landed_bytes += landed_bytes.value_or(0);
+}
+
+void PathDesk::fetched(const protocol::PieceInfo& piece, NodeId source) {
+  const auto found = find(piece.shard, source);
+  if (!found) return;
+  Path& path = *found->path;
   if (path.fetching[found->member] <= piece.version) path.fetching.erase(found->member);
   take(found->rank, path, found->member, piece.version);
 }

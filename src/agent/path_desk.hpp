@@ -47,18 +47,20 @@ class PathDesk {
   void look(protocol::Rank rank);
   void heard(protocol::NodeId from, const PathTold& told);
 
-  // Where a piece from that node lands. Nothing where there is nothing to wait for: the path does not live, or what was
-  // waited for lately has not come.
+  // Where a piece from that node lands. Nothing where the path does not live: then there is nothing to wait for.
   struct Place {
     protocol::Rank rank = 0;
     std::size_t number = 0;
     std::shared_ptr<const arena::Landing> landing;
   };
   std::optional<Place> place_of(const protocol::PieceInfo& piece, protocol::NodeId source);
-  // A fetch from that node begins: it wants nothing older any more. It has ended; `landed_bytes`: that it took so, none
-  // where it did not wait for any.
+  // The same for a fetch that begins. Nothing, too, where what was waited for lately has not come.
+  std::optional<Place> place_to_wait_for(const protocol::PieceInfo& piece, protocol::NodeId source);
+  // A fetch from that node begins: it wants nothing older any more. It has brought the piece, of which so much had
+  // landed; none where it did not wait for any. It has ended, in whatever way.
   void fetching(const protocol::PieceInfo& piece, protocol::NodeId source);
-  void fetched(const protocol::PieceInfo& piece, protocol::NodeId source, std::optional<std::uint64_t> landed_bytes);
+  void brought(const protocol::PieceInfo& piece, protocol::NodeId source, std::optional<std::uint64_t> landed_bytes);
+  void fetched(const protocol::PieceInfo& piece, protocol::NodeId source);
   // Nothing up to there is fetched any more.
   void committed(Version version);
 

@@ -148,7 +148,7 @@ void CudaPath::Carrier::expect_progress(bool owes) {
 // With the lock held: it is to end.
 void CudaPath::Carrier::hurry() {
   const Deadline soon = Deadline::in_ms(late_ms);
-  if (due_ && soon.at() < due_->at()) due_ = soon;
+  if (!due_ || soon.at() < due_->at()) due_ = soon;
   changed_.notify_all();
 }
 

@@ -20,7 +20,7 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
 
 void Capture::attach(Session session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
-  if (session.slots && session.slots == session_.slots) {
+  if (session.slots && session.slots == session_.slots && !device_.broken()) {
     session_ = std::move(session);
     return;
   }

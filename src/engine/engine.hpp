@@ -77,6 +77,7 @@ class Engine {
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   void follow_session();
+  bool loses_path(const Session& next) const;
   Outcome discard_forgotten();
   Outcome news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
@@ -111,9 +112,10 @@ class Engine {
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;
-  std::unique_ptr<GpuPath> gpu_path_;            // once there was one, until the watcher has ended
-  std::atomic<GpuPath*> watched_path_{nullptr};  // the same, for the watcher
-  AgentLink link_;                               // behind the tickets, which its watcher uses
+  std::unique_ptr<GpuPath> gpu_path_;             // once there was one, until the watcher has ended
+  std::atomic<GpuPath*> watched_path_{nullptr};   // the same, for the watcher
+  std::shared_ptr<arena::Control> path_control_;  // of the arena in which it lands
+  AgentLink link_;                                // behind the tickets, which its watcher uses
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };

@@ -214,7 +214,7 @@ void GpuPath::begin(const schedule::Agreement::Terms& terms) {
   filled_steps_ = 0;
   busy_ = true;
   lengths_bytes_ = terms.lengths_bytes;
-  pacer_.begin(chunk_bytes);
+  pacer_.begin(chunk_bytes, *std::max_element(lengths_bytes_.begin(), lengths_bytes_.end()));
   plan_.emplace(schedule::ExchangeRequest{lengths_bytes_, chunk_bytes * words_.size() * settings_.buffers,
                                           settings_.buffers, settings_.grain_bytes});
   path_->begin({version, *plan_, memory_->pieces.at(version).bytes.data(), std::move(to),

@@ -78,7 +78,8 @@ std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline de
     GpuPath::Settings settings;
     settings.path.environment = environ;
     settings.path.reserved_bytes = options_.gpu_path_bytes;
-    const auto control = link_.session().control;
+    path_control_ = link_.session().control;
+    const auto control = path_control_;
     if (options_.schedule == SendMode::idle)
       settings.training = [watch = std::make_shared<TrainingWatch>(control, options_.profile_iterations)] {
         return watch->look(Clock::now());

@@ -66,13 +66,18 @@ void Engine::reserve_slots(const RankState& state) {
   }
 }
 
+// It may be reading from slots that are not to stay mapped, or nobody sees what it tells and where it lands.
+bool Engine::loses_path(const Session& next) const {
+  if (!gpu_path_) return false;
+  const auto& slots = capture_.session().slots;
+  return (slots && slots != next.slots) || !path_control_->same_as(*next.control);
+}
+
 void Engine::follow_session() {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return;
   Session session = link_.session();
-  // Other slots are mapped, and the path may be reading from where those before are.
-  if (gpu_path_ && capture_.session().slots && capture_.session().slots != session.slots)
-    gpu_path_->end("this node's memory was lost and made anew");
+  if (loses_path(session)) gpu_path_->end("this node's memory was lost and made anew");
   capture_.attach(std::move(session));
   session_number_ = number;
 }

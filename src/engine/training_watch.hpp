@@ -23,7 +23,8 @@ class TrainingWatch {
     events_.clear();
     if (!log_.read(events_)) outlook_.lost_marks(seconds_of(now));
     for (const arena::CommEvent& event : events_) outlook_.heard(arena::mark_of(event, now));
-    constexpr bool quiet = false;  // the agent keeps chunks from host to host back while a profile is learned
+    constexpr bool quiet =
+        false;  // a promise disturbs little, and a job's first versions are not to wait for a profile
     return {outlook_.outlook(seconds_of(now), log_.is_busy(), quiet), outlook_.longest_idle_s()};
   }
 

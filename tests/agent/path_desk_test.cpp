@@ -292,12 +292,13 @@ TEST_F(PathDeskTest, WhatDidNotComeIsNotWaitedForEachTime) {
   open();
   live();
   std::int64_t iteration = 0;
-  const auto waits = [&] { return desk(0).place_of(piece(1, iteration + 1), 11).has_value(); };
+  const auto waits = [&] { return desk(0).place_to_wait_for(piece(1, iteration + 1), 11).has_value(); };
   const auto fetch = [&](std::uint64_t landed_bytes) {
     const bool has_waited = waits();
     const auto next = piece(1, ++iteration);
     desk(0).fetching(next, 11);
-    desk(0).fetched(next, 11, has_waited ? std::optional(landed_bytes) : std::nullopt);
+    desk(0).brought(next, 11, has_waited ? std::optional(landed_bytes) : std::nullopt);
+    desk(0).fetched(next, 11);
     return has_waited;
   };
   const auto fetches_between = [&] {
@@ -307,7 +308,9 @@ TEST_F(PathDeskTest, WhatDidNotComeIsNotWaitedForEachTime) {
   };
   EXPECT_EQ(fetches_between(), 0);
   for (const int at_once : {1, 3, 7, 15, 31, 63, 63}) EXPECT_EQ(fetches_between(), at_once);
-  EXPECT_TRUE(desk(0).place_of(piece(2, 1), 12)) << "another member is another matter";
+  EXPECT_TRUE(desk(0).place_to_wait_for(piece(2, 1), 12)) << "another member is another matter";
+  EXPECT_FALSE(waits());
+  EXPECT_TRUE(desk(0).place_of(piece(1, iteration + 1), 11)) << "a fetch that has begun to wait goes on";
   while (!waits()) fetch(0);
   EXPECT_TRUE(fetch(piece_bytes));
   EXPECT_TRUE(fetch(piece_bytes)) << "all is forgiven";
@@ -352,7 +355,8 @@ TEST_F(PathDeskTest, APlaceMayBeOverwrittenWhenItsFetchHasEndedOrNeverComes) {
   desk(0).committed(Version(life, 4));
   EXPECT_EQ(taken(0, 1), Version(life, 3)) << "it is still being taken";
   EXPECT_EQ(taken(0, 2), Version(life, 4)) << "no fetch of it came";
-  desk(0).fetched(piece(1, 4), 11, piece_bytes - 1234);
+  desk(0).brought(piece(1, 4), 11, piece_bytes - 1234);
+  desk(0).fetched(piece(1, 4), 11);
   EXPECT_EQ(taken(0, 1), Version(life, 4));
   EXPECT_EQ(desk(0).status(0).landed_bytes, piece_bytes - 1234);
   EXPECT_FALSE(desk(0).place_of(piece(1, 4), 11)) << "it may have been overwritten";
@@ -362,7 +366,7 @@ TEST_F(PathDeskTest, APlaceMayBeOverwrittenWhenItsFetchHasEndedOrNeverComes) {
 TEST_F(PathDeskTest, AnAgentThatIsStartedAgainGoesOnWithTheLandingThatTheTrainerHas) {
   open();
   live();
-  desk(0).fetched(piece(1, 4), 11, 0);
+  desk(0).fetched(piece(1, 4), 11);
   nodes_[0]->desk.reset();
   start(0);
   EXPECT_EQ(taken(0, 1), Version(life, 4));
@@ -411,7 +415,7 @@ TEST_F(PathDeskTest, OfRanksThatAskedForNothingNothingIsSaid) {
   EXPECT_EQ(desk(0).status(7).trouble, "");
   desk(0).look(7);
   desk(0).fetching(piece(7, 1), 17);
-  desk(0).fetched(piece(7, 1), 17, 0);
+  desk(0).fetched(piece(7, 1), 17);
   EXPECT_THAT(nodes_[0]->notices, IsEmpty());
 }
 

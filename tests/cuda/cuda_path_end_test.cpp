@@ -1,6 +1,7 @@
 // How the thread that issues ends: in time, whatever hangs, and with all that it has been given known to be still.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <stdexcept>
 
 #include "walkers.hpp"
@@ -211,6 +212,21 @@ TEST_F(CudaPathTest, WhatIsGivenUpWhileTheDriverDoesNotAnswerWaitsForNoStep) {
   EXPECT_EQ(walker(0).why(), "the other one has given up");
   EXPECT_FALSE(walker(0).is_stuck());
   EXPECT_EQ(nccl_buttons().aborts(), before.aborts + 1);
+}
+
+TEST_F(CudaPathTest, WhatIsGivenUpWhileAFillDoesNotComeBackIsToldThoughNoStepIsAllowed) {
+  if (!has_nccl_buttons()) GTEST_SKIP();
+  settings_.end_timeout_ms = 50;
+  join(1);
+  std::atomic<bool> fills{false};
+  ASSERT_TRUE(walkers_[0]->begin([&](std::uint64_t) {
+    buttons().hold_calls(CKPT_DOUBLE_CALLS_HELD);
+    fills = true;
+  }));
+  ASSERT_TRUE(eventually([&] { return fills.load(); }));
+  walker(0).path().give_up("the other one has given up");
+  EXPECT_EQ(walker(0).why(), "the other one has given up");
+  EXPECT_TRUE(walker(0).is_stuck());
 }
 
 TEST_F(CudaPathTest, WhereTheDriverDoesNotAnswerThatAPathEndsNcclEndsAllTheSame) {

@@ -205,27 +205,53 @@ class CountingDevice : public device::HostDevice {
   int& attached_;
 };
 
-TEST_F(SnapshotTest, SlotsThatTheNextAgentTakesOverStayMappedAsTheyAre) {
-  int attached = 0;
-  auto engine = this->engine<CountingDevice>({}, std::ref(attached));
-  auto tensors = mixed_tensors();
-  register_all(*engine, tensors);
-  restore(*engine);
-  const auto goes_on = [&](std::int64_t k) {
+class SlotsOfTheNextAgent : public SnapshotTest {
+ protected:
+  void SetUp() override {
+    SnapshotTest::SetUp();
+    engine_ = engine<CountingDevice>({}, std::ref(attached_));
+    register_all(*engine_, tensors_);
+    restore(*engine_);
+    ASSERT_EQ(snapshot_once(0), CKPT_OK);
+  }
+  // When there is an agent and a grant.
+  ckpt_status snapshot_once(std::int64_t k) {
     Outcome taken{CKPT_ERR_NO_AGENT, ""};
-    while (taken.status != CKPT_OK) {
-      caught([&] { taken = engine->snapshot(k); });
-      ++k;
+    for (; taken.status != CKPT_OK; ++k) {
+      for (auto& tensor : tensors_) tensor.fill(static_cast<std::uint64_t>(k));
+      caught([&] { taken = engine_->snapshot(k); });
+      last_ = k;
       std::this_thread::yield();
     }
-    return engine->before_update().status;
-  };
-  ASSERT_EQ(goes_on(0), CKPT_OK);
+    return engine_->before_update().status;
+  }
+
+  int attached_ = 0;
+  std::vector<TestTensor> tensors_ = mixed_tensors();
+  std::unique_ptr<Engine> engine_;
+  std::int64_t last_ = 0;
+};
+
+TEST_F(SlotsOfTheNextAgent, StayMappedWhereItTakesThemOver) {
   agent_.reset();
   agent_.emplace(directory_.path());
-  ASSERT_EQ(goes_on(1), CKPT_OK);
+  ASSERT_EQ(snapshot_once(1), CKPT_OK);
   EXPECT_EQ(agent_->hellos(), 1);
-  EXPECT_EQ(attached, 1);
+  EXPECT_EQ(attached_, 1);
+  EXPECT_EQ(stored("weight", Version(1, last_)), tensors_[0].bytes);
+}
+
+TEST_F(SlotsOfTheNextAgent, AreMappedAnewWhereOneOfThemIsAnother) {
+  agent_.reset();
+  for (const auto& file : std::filesystem::directory_iterator(directory_.path() + "/job/node"))
+    if (file.path().extension() == ".segment") {
+      std::filesystem::remove(file);
+      break;
+    }
+  agent_.emplace(directory_.path());
+  ASSERT_EQ(snapshot_once(1), CKPT_OK);
+  EXPECT_EQ(attached_, 2);
+  EXPECT_EQ(stored("weight", Version(1, last_)), tensors_[0].bytes);
 }
 
 TEST_F(SnapshotTest, StateThatOutgrowsItsSlotIsRefusedAndTrainingGoesOn) {

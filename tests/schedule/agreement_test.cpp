@@ -66,7 +66,10 @@ class World {
     Member& member = members_[number];
     switch (below(7)) {
       case 0:
-        if (below(4) == 0) member.agreement.offer(member.offered += 1 + below(2), 1, 1);
+        // A version may be offered again, with other chunks, as long as it is next.
+        if (below(4) == 0) member.offered += 1 + below(2);
+        if (member.offered > member.agreement.own().version)
+          member.agreement.offer(member.offered, 1 + below(9), 1 + below(9));
         break;
       case 1:
         member.agreement.promise(member.agreement.own().version, below(steps + 2));
@@ -99,9 +102,18 @@ class World {
     member.version = member.agreement.own().version;
     member.ended = 0;
   }
+  // All that issue a version cut it the same way.
+  void check_terms(const Agreement& agreement) {
+    const auto terms = agreement.terms();
+    if (!terms) return;
+    const std::pair said(terms->lengths_bytes, terms->chunk_bytes);
+    const auto [known, is_new] = terms_.emplace(agreement.own().version, said);
+    EXPECT_TRUE(is_new || known->second == said) << "version " << agreement.own().version;
+  }
   bool issue(std::uint32_t number) {
     Member& member = members_[number];
     look(member);
+    check_terms(member.agreement);
     if (member.version == 0) return false;
     auto& counts = issued_[member.version];
     counts.resize(members_.size());
@@ -124,6 +136,7 @@ class World {
   std::vector<Member> members_;
   std::vector<Message> messages_;
   std::map<std::uint64_t, std::vector<std::uint64_t>> issued_;
+  std::map<std::uint64_t, std::pair<std::vector<std::uint64_t>, std::uint64_t>> terms_;  // by version
 };
 
 TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {

@@ -10,7 +10,8 @@ namespace {
 constexpr std::uint64_t grain_bytes = 10, chunk_bytes_max = 1000;
 constexpr std::uint32_t buffers = 4;
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr std::uint64_t all = 100;
+constexpr std::uint64_t all = 100;  // steps
+constexpr std::uint64_t all_bytes = 1'000'000;
 
 Training idle(double idle_s, double longest_idle_s = infinite) {
   return {{NetworkState::idle, idle_s}, longest_idle_s};
@@ -28,8 +29,8 @@ class StepPacerTest : public testing::Test {
     now_s_ += startup_s + static_cast<double>((steps - landed_) * chunk_bytes) / bytes_per_s;
     pacer_.landed(now_s_, landed_ = steps);
   }
-  void begin(std::uint64_t chunk_bytes) {
-    pacer_.begin(chunk_bytes);
+  void begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes = all_bytes) {
+    pacer_.begin(chunk_bytes, longest_bytes);
     landed_ = 0;
   }
   void learn() {
@@ -46,13 +47,13 @@ class StepPacerTest : public testing::Test {
 };
 
 TEST_F(StepPacerTest, PromisesAllThatIsReadyWhereNothingIsKnownOfTraining) {
-  pacer_.begin(100);
+  pacer_.begin(100, all_bytes);
   EXPECT_EQ(pacer_.promise(7, {}), 7u);
   EXPECT_EQ(pacer_.promise(9, {}), 9u);
 }
 
 TEST_F(StepPacerTest, PromisesNothingWhileTrainingCommunicatesOrTheSpanIsUsedUp) {
-  pacer_.begin(100);
+  pacer_.begin(100, all_bytes);
   EXPECT_EQ(pacer_.promise(all, busy()), 0u);
   EXPECT_EQ(pacer_.promise(all, idle(0)), 0u);
   learn();
@@ -61,7 +62,7 @@ TEST_F(StepPacerTest, PromisesNothingWhileTrainingCommunicatesOrTheSpanIsUsedUp)
 }
 
 TEST_F(StepPacerTest, NeverTakesBackWhatItPromised) {
-  pacer_.begin(100);
+  pacer_.begin(100, all_bytes);
   EXPECT_EQ(pacer_.promise(7, {}), 7u);
   EXPECT_EQ(pacer_.promise(7, busy()), 7u);
   EXPECT_EQ(pacer_.promise(9, idle(1e-9)), 7u);
@@ -103,6 +104,34 @@ TEST_F(StepPacerTest, ChunksAreSuchThatAllThatMayBeUnderWayFitsIntoTheLongestSpa
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, startup_s + 3.99)), 90u) << "whole grains";
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, 1e-3)), grain_bytes);
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, infinite)), chunk_bytes_max);
+}
+
+TEST_F(StepPacerTest, APiecesLastChunkIsCountedAsShortAsItIs) {
+  learn();
+  const std::uint64_t before = pacer_.chunk_bytes(idle(0, 10));
+  for (int i = 0; i < 20; ++i) {
+    begin(100, 110);
+    pacer_.allowed(now_s_, 2);
+    now_s_ += startup_s + 1.1;
+    pacer_.landed(now_s_, 2);
+  }
+  EXPECT_EQ(pacer_.chunk_bytes(idle(0, 10)), before);
+}
+
+TEST_F(StepPacerTest, OneStepThatTookAnAgeChangesLittle) {
+  learn();
+  const auto fits = [&] { return pacer_.promise(all, idle(startup_s + 3.01)); };
+  pacer_.allowed(now_s_, 1);
+  pacer_.landed(now_s_ + 1000, 1);
+  begin(100);
+  EXPECT_GE(fits(), 2u);
+  for (int i = 0; i < 100; ++i) {
+    begin(100);
+    pacer_.allowed(now_s_, 1);
+    pacer_.landed(now_s_ + 1000, 1);
+  }
+  begin(100);
+  EXPECT_EQ(fits(), 1u) << "where it is the network that is so slow";
 }
 
 // What was promised while others were under way takes until these are through as well, which says nothing of steps.

@@ -96,12 +96,12 @@ class Checkpointer:
     def restore(self) -> Restored:
         """Brings back the newest state that every rank can get: tensors in place, Python state through
         load_state_dict(), random number generators last. All ranks call it, before their first snapshot. A fresh start
-        (found is False) changes nothing."""
+        (found is False) changes nothing. Tensors that are replaced after it are let go of by the first snapshot()."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
         if not stored["found"]:
-            with contextlib.suppress(Error):  # what cannot be registered the first snapshot() tells
+            with contextlib.suppress(Error, ValueError):  # what cannot be registered the first snapshot() tells
                 self._register(self._wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
         self._inventory.create_missing_state(stored["main"])
