@@ -1,26 +1,40 @@
-// Capture from a GPU and restore to it, digests included, against one pinned cuMemcpyAsync of as many bytes: the peak
-// of the link. Both sides take turns in one process, into the same memory; medians are compared. The state is one large
-// tensor, and GPT-2's tensor list with as many layers as fill the size.
+// Capture from a GPU and restore to it, digests included, against one cuMemcpyAsync of as many bytes from or to pinned
+// host memory: the peak of the link. That is taken with memory of ours that is registered and with the driver's own,
+// and the better one counts. All take turns in one process; medians are compared. The state is one large tensor, and
+// GPT-2's tensor list with as many layers as fill the size.
+//
+// A restore is measured as restore() does it, from memory that was mapped right before and is pinned within the call,
+// and once more from memory that is pinned already.
+//
+// What the device takes of the host's time in snapshot() and before_update(): start() and release().
 //
 // The device path, as far as one GPU can show it: through a communicator of one rank that sends to itself, into host
 // memory, with several sub-buffers against one, and for several sizes of them.
 //
 //   bench_gpu [MEBIBYTES [ROUNDS [copy|exchange]]]
 //
-// Says so, and measures nothing, where there is no GPU.
+// Without a GPU that this build can use it says so and ends with status 3.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <semaphore>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/mapping.hpp"
+#include "base/unique_fd.hpp"
 #include "bench/gpt2.hpp"
+#include "bench/parts.hpp"
 #include "device/cuda_device.hpp"
 #include "device/cuda_exchange.hpp"
 #include "device/cuda_kernels.hpp"
@@ -31,35 +45,43 @@ namespace {
 using namespace ckpt;
 using namespace ckpt::device;
 
-constexpr std::uint64_t staging_bytes = std::uint64_t{128} << 20;
+constexpr std::uint64_t mebibyte = 1 << 20;
+constexpr std::uint64_t staging_bytes = 128 * mebibyte;
 constexpr std::size_t tensor_alignment_bytes = 256;
+constexpr double host_goal_us = 200;
 
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "bench_gpu: %s\n", what);
-  std::exit(1);
+void require(bool condition, const std::string& what) {
+  if (!condition) throw Failure(CKPT_ERR_INTERNAL, what);
 }
 
-// A place for a piece in touched host memory.
+UniqueFd memory_file(std::size_t size_bytes) {
+  UniqueFd file(::memfd_create("ckptengine-bench", MFD_CLOEXEC));
+  require(file && ::ftruncate(file.get(), static_cast<off_t>(size_bytes)) == 0, "there is no host memory");
+  return file;
+}
+
+// A place for a piece in touched host memory, shared as an arena's slots are.
 class Slot {
  public:
   explicit Slot(const Plan& plan)
-      : digests_(plan.leaves()), size_bytes_((plan.leaves() + 1) * kernels::leaf_size_bytes) {
-    data_ = ::mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    require(data_ != MAP_FAILED, "no host memory");
+      : digests_(plan.leaves()),
+        size_bytes_((plan.leaves() + 1) * kernels::leaf_size_bytes),
+        file_(memory_file(size_bytes_)),
+        mapping_(map()) {
+    mapping_.populate(1);
   }
-  ~Slot() { ::munmap(data_, size_bytes_); }
-  Slot(const Slot&) = delete;
-  Slot& operator=(const Slot&) = delete;
   Range range() const { return {data(), size_bytes_}; }
   Range digests() { return {reinterpret_cast<std::byte*>(digests_.data()), digests_.size() * sizeof(digests_[0])}; }
   Packed packed() { return {data(), digests_.data()}; }
-  std::byte* data() const { return static_cast<std::byte*>(data_); }
+  std::byte* data() const { return mapping_.data(); }
+  // Once more, at another address.
+  Mapping map() const { return Mapping(file_.get(), size_bytes_, Mapping::Access::write, "a slot"); }
 
  private:
   std::vector<std::uint64_t> digests_;
-  std::size_t size_bytes_;
-  void* data_;
+  const std::size_t size_bytes_;
+  const UniqueFd file_;
+  const Mapping mapping_;
 };
 
 // Tensors of these sizes in one allocation, each at an aligned address, as PyTorch's allocator places them.
@@ -101,66 +123,152 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void compare(const std::string& name, std::size_t bytes, int rounds, const std::function<void()>& ours,
-             const std::function<void()>& theirs) {
-  std::vector<double> ours_s, theirs_s;
-  ours();
-  theirs();
-  for (int round = 0; round < rounds; ++round) {
-    ours_s.push_back(seconds(ours));
-    theirs_s.push_back(seconds(theirs));
-  }
-  const double ours_rate = 1e-9 * static_cast<double>(bytes) / median(ours_s);
-  const double theirs_rate = 1e-9 * static_cast<double>(bytes) / median(theirs_s);
-  std::printf("ratio: %s = %.3f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), ours_rate / theirs_rate, ours_rate,
-              theirs_rate);
+struct Contestant {
+  std::string name;
+  std::function<double()> run;  // once; the seconds that it took
+};
+
+Contestant timed(const std::string& name, const std::function<void()>& work) {
+  return {name, [work] { return seconds(work); }};
 }
 
-void measure(const std::string& name, const std::vector<std::size_t>& sizes, int rounds) {
+// The median of each, in GB/s, in rounds in which they take turns.
+std::vector<double> rates(const std::vector<Contestant>& contestants, std::size_t bytes, int rounds) {
+  std::vector<std::vector<double>> times_s(contestants.size());
+  for (const Contestant& contestant : contestants) contestant.run();
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < contestants.size(); ++i) times_s[i].push_back(contestants[i].run());
+  std::vector<double> all;
+  for (const auto& of_one : times_s) all.push_back(1e-9 * static_cast<double>(bytes) / median(of_one));
+  return all;
+}
+
+void print_ratio(const std::string& name, double ours, double theirs) {
+  std::printf("ratio: %s = %.3f (ours %.2f, theirs %.2f, GB/s)\n", name.c_str(), ours / theirs, ours, theirs);
+}
+
+// A state on the GPU, its slot, and the device between them.
+class Rig {
+ public:
+  Rig(const std::vector<std::size_t>& sizes, std::uint64_t device_staging_bytes)
+      : tensors_(sizes), slot_(tensors_.plan()), device_(0, device_staging_bytes) {
+    device_.attach({slot_.range(), slot_.digests()});
+    require(!device_.broken(), device_.failure());
+  }
+  std::size_t size_bytes() const { return tensors_.plan().length_bytes(); }
+  std::uint64_t staging_bytes_taken() const { return device_.staging_bytes(); }
+  std::byte* slot() const { return slot_.data(); }
+
+  void start() {
+    const Device::Copy copy{&tensors_.plan(), slot_.packed()};
+    device_.start({&copy, 1}, {&nothing_, {}}, stream());
+  }
+  void release() {
+    const Stream streams[] = {stream()};
+    const auto done = [this](bool whole) {
+      is_whole_ = whole;
+      captured_.release();
+    };
+    require(device_.release(streams, Deadline::in_ms(60'000), done), "a capture failed: " + device_.failure());
+  }
+  void wait_until_captured() {
+    captured_.acquire();
+    require(is_whole_, "a capture failed: " + device_.failure());
+  }
+  void capture() {
+    start();
+    release();
+    wait_until_captured();
+  }
+
+  void restore_from(const std::byte* data) {
+    const auto wrong_leaf = device_.load(tensors_.plan(), {data, slot_.packed().digests}, stream());
+    require(!wrong_leaf, "a leaf does not match");
+  }
+  // In seconds; without the end of the mapping.
+  double restore_afresh() {
+    const Mapping fresh = slot_.map();
+    return seconds([&] { restore_from(fresh.data()); });
+  }
+
+  void copy_to_host(void* to) {
+    CKPT_CUDA(cuMemcpyDtoHAsync_v2, to, tensors_.pointer(), size_bytes(), stream_);
+    wait();
+  }
+  void copy_to_device(const void* from) {
+    CKPT_CUDA(cuMemcpyHtoDAsync_v2, tensors_.pointer(), from, size_bytes(), stream_);
+    wait();
+  }
+
+ private:
+  Stream stream() const { return static_cast<CUstream>(stream_); }
+  void wait() const {
+    done_.record(stream_);
+    while (!done_.reached()) {
+    }
+  }
+
+  const Tensors tensors_;
+  const Plan nothing_{{}};
+  Slot slot_;
+  bool is_whole_ = false;
+  std::binary_semaphore captured_{0};
+  const BackgroundStream stream_;
+  const Event done_;
+  CudaDevice device_;
+};
+
+// Each of ours against the better one of two copies.
+void compare_with_peak(const std::vector<Contestant>& ours, const std::function<void()>& registered,
+                       const std::function<void()>& allocated, std::size_t bytes, int rounds) {
+  std::vector<Contestant> all = ours;
+  all.push_back(timed("registered", registered));
+  all.push_back(timed("allocated", allocated));
+  const std::vector<double> found = rates(all, bytes, rounds);
+  const double in_registered = found[ours.size()], in_allocated = found[ours.size() + 1];
+  std::printf("peak for %s: %.2f GB/s with registered memory, %.2f with memory from cuMemHostAlloc\n",
+              ours.front().name.c_str(), in_registered, in_allocated);
+  for (std::size_t i = 0; i < ours.size(); ++i)
+    print_ratio(ours[i].name, found[i], std::max(in_registered, in_allocated));
+}
+
+void measure_copies(const std::string& name, const std::vector<std::size_t>& sizes, int rounds) {
   const Context context(0);
   const ContextScope scope(context);
-  const Tensors tensors(sizes);
-  const Plan& plan = tensors.plan();
-  const Plan nothing({});
-  Slot slot(plan);
-  CudaDevice device(0, staging_bytes);
-  device.attach({slot.range(), slot.digests()});
-  require(!device.broken(), device.failure().c_str());
-  const BackgroundStream stream;
-  const Event done;
-  const auto wait = [&] {
-    done.record(stream);
-    while (!done.reached()) {
-    }
-  };
-  const std::size_t bytes = plan.length_bytes();
-  std::binary_semaphore captured(0);
-  const auto capture = [&] {
-    const Device::Copy copy{&plan, slot.packed()};
-    bool is_whole = false;
-    device.start({&copy, 1}, {&nothing, {}}, nullptr);
-    const bool released = device.release({}, Deadline::in_ms(60'000), [&](bool whole) {
-      is_whole = whole;
-      captured.release();
-    });
-    require(released, "a capture failed");
-    captured.acquire();
-    require(is_whole, "a capture failed");
-  };
-  compare("gpu_capture_" + name, bytes, rounds, capture, [&] {
-    CKPT_CUDA(cuMemcpyDtoHAsync_v2, slot.data(), tensors.pointer(), bytes, stream);
-    wait();
-  });
-  capture();  // the slot holds the piece again
-  compare(
-      "gpu_restore_" + name, bytes, rounds,
-      [&] {
-        require(!device.load(plan, {slot.data(), slot.packed().digests}, nullptr), "a leaf does not match");
-      },
-      [&] {
-        CKPT_CUDA(cuMemcpyHtoDAsync_v2, tensors.pointer(), slot.data(), bytes, stream);
-        wait();
-      });
+  Rig rig(sizes, staging_bytes);
+  const PinnedMemory allocated(rig.size_bytes());
+  compare_with_peak(
+      {timed("gpu_capture_" + name, [&] { rig.capture(); })}, [&] { rig.copy_to_host(rig.slot()); },
+      [&] { rig.copy_to_host(allocated.as<void>()); }, rig.size_bytes(), rounds);
+  rig.capture();  // the slot holds the piece again
+  compare_with_peak(
+      {{"gpu_restore_" + name, [&] { return rig.restore_afresh(); }},
+       timed("gpu_restore_pinned_" + name, [&] { rig.restore_from(rig.slot()); })},
+      [&] { rig.copy_to_device(rig.slot()); }, [&] { rig.copy_to_device(allocated.as<void>()); }, rig.size_bytes(),
+      rounds);
+}
+
+// With an update that comes so long after the snapshot.
+void measure_host_time(const std::string& name, const std::vector<std::size_t>& sizes,
+                       std::uint64_t device_staging_bytes, std::chrono::milliseconds pause, int rounds) {
+  const Context context(0);
+  const ContextScope scope(context);
+  Rig rig(sizes, device_staging_bytes);
+  rig.capture();
+  std::vector<double> start_us, release_us, both_us;
+  for (int round = 0; round < rounds; ++round) {
+    start_us.push_back(1e6 * seconds([&] { rig.start(); }));
+    std::this_thread::sleep_for(pause);
+    release_us.push_back(1e6 * seconds([&] { rig.release(); }));
+    rig.wait_until_captured();
+    both_us.push_back(start_us.back() + release_us.back());
+  }
+  const double ours_us = median(both_us);
+  std::printf("host time, %s: %.0f MiB of state, %.0f MiB of sub-buffers: start() %.0f us, release() %.0f us\n",
+              name.c_str(), static_cast<double>(rig.size_bytes()) / mebibyte,
+              static_cast<double>(rig.staging_bytes_taken()) / mebibyte, median(start_us), median(release_us));
+  std::printf("ratio: gpu_host_calls_%s = %.3f (ours %.0f, goal %.0f, us); at most %.0f us\n", name.c_str(),
+              ours_us / host_goal_us, ours_us, host_goal_us, *std::max_element(both_us.begin(), both_us.end()));
 }
 
 std::vector<std::size_t> gpt2_sizes(std::size_t total_bytes) {
@@ -213,13 +321,6 @@ class Loop {
 };
 
 void measure_exchange(std::size_t total_bytes, int rounds) {
-  try {
-    nccl_library();
-  } catch (const Failure& failure) {
-    std::printf("the device path is not measured: %s\n", failure.what());
-    return;
-  }
-  constexpr std::uint64_t mebibyte = 1 << 20;
   const Context context(0);
   const ContextScope scope(context);
   const Tensors tensors({total_bytes / 4});  // many steps all the same
@@ -231,9 +332,21 @@ void measure_exchange(std::size_t total_bytes, int rounds) {
                   Loop(tensors, slot, buffers, chunk_bytes).rate(rounds));
   Slot other(tensors.plan());
   Loop pipelined(tensors, slot, 4, 16 * mebibyte), unpipelined(tensors, other, 1, 16 * mebibyte);
-  compare(
-      "gpu_exchange_pipelined", tensors.plan().length_bytes(), rounds, [&] { pipelined.run(); },
-      [&] { unpipelined.run(); });
+  const std::vector<double> found =
+      rates({timed("pipelined", [&] { pipelined.run(); }), timed("unpipelined", [&] { unpipelined.run(); })},
+            tensors.plan().length_bytes(), rounds);
+  print_ratio("gpu_exchange_pipelined", found[0], found[1]);
+}
+
+void run_copies(bench::Parts& parts, std::size_t total_bytes, int rounds) {
+  const std::vector<std::size_t> gpt2 = gpt2_sizes(total_bytes);
+  const std::uint64_t enough_bytes = std::accumulate(gpt2.begin(), gpt2.end(), 32 * mebibyte);  // and a sub-buffer
+  parts.run("copying one large tensor", [&] { measure_copies("big", {total_bytes}, rounds); });
+  parts.run("copying GPT-2's tensors", [&] { measure_copies("gpt2", gpt2, rounds); });
+  parts.run("the host's time with all of the state in sub-buffers",
+            [&] { measure_host_time("staged", gpt2, enough_bytes, std::chrono::milliseconds(20), rounds); });
+  parts.run("the host's time with more state than sub-buffers",
+            [&] { measure_host_time("unstaged", gpt2, staging_bytes, std::chrono::milliseconds(0), rounds); });
 }
 
 }  // namespace
@@ -241,22 +354,15 @@ void measure_exchange(std::size_t total_bytes, int rounds) {
 int main(int count, char** arguments) {
   const std::size_t total_bytes = static_cast<std::size_t>(count > 1 ? std::atoi(arguments[1]) : 1024) << 20;
   const int rounds = count > 2 ? std::atoi(arguments[2]) : 15;
-  const std::string part = count > 3 ? arguments[3] : "";
+  const std::string only = count > 3 ? arguments[3] : "";
   try {
     cuda_driver();
-    const Context context(0);
   } catch (const Failure& failure) {
-    std::printf("no GPU here, nothing is measured: a tensor %s\n", failure.what());
-    return 0;
+    std::printf("nothing is measured: the state %s\n", failure.what());
+    return bench::nothing_measured;
   }
-  try {
-    if (part != "exchange") {
-      measure("big", {total_bytes}, rounds);
-      measure("gpt2", gpt2_sizes(total_bytes), rounds);
-    }
-    if (part != "copy") measure_exchange(total_bytes, rounds);
-  } catch (const Failure& failure) {
-    require(false, failure.what());
-  }
-  return 0;
+  bench::Parts parts("bench_gpu");
+  if (only != "exchange") run_copies(parts, total_bytes, rounds);
+  if (only != "copy") parts.run("the device path", [&] { measure_exchange(total_bytes, rounds); });
+  return parts.finish();
 }

@@ -1,51 +1,206 @@
-// Parity on a GPU, checked against the coder on the CPU, then measured in turns with copies: XOR against a copy within
-// the device, in bytes read and written; Reed-Solomon likewise; encoding against copying its sources to pinned host
-// memory. Says so, and measures nothing, where there is no GPU.
+// Parity and digests on a GPU. First their bytes are compared with the CPU's; then they are measured in turns with
+// copies: XOR against a copy within the device, in bytes read and written; Reed-Solomon likewise; encoding against
+// copying its sources to pinned host memory; digests in launches of a sub-buffer's size, and in large ones.
+//
+// Without a GPU that this build can use it says so and ends with status 3.
 #include <cuda_runtime_api.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <initializer_list>
+#include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "bench/parts.hpp"
 #include "kernels/digest_cuda.hpp"
 #include "kernels/parity_cuda.hpp"
 
 namespace {
 
 using namespace ckpt::kernels;
+using Work = std::function<void()>;
 
-constexpr std::size_t piece_bytes = std::size_t{256} << 20;
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+constexpr std::size_t piece_bytes = 256 * mebibyte;      // far beyond any cache
+constexpr std::size_t sub_buffer_bytes = 32 * mebibyte;  // of the engine's staging
+constexpr int rounds = 15, calls_per_round = 16;
 
 void check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  std::fprintf(stderr, "bench_parity_cuda: %s: %s\n", what, cudaGetErrorString(result));
-  std::exit(1);
+  if (result != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(result));
 }
 
-std::byte* device_memory(std::size_t size_bytes) {
+struct FreeDevice {
+  void operator()(std::byte* memory) const { cudaFree(memory); }
+};
+using DeviceMemory = std::unique_ptr<std::byte, FreeDevice>;
+DeviceMemory device_memory(std::size_t size_bytes) {
   void* memory = nullptr;
-  check(cudaMalloc(&memory, size_bytes), "cudaMalloc");
-  return static_cast<std::byte*>(memory);
+  check(cudaMalloc(&memory, std::max<std::size_t>(size_bytes, 1)), "cudaMalloc");
+  return DeviceMemory(static_cast<std::byte*>(memory));
 }
 
-double time_ms(cudaStream_t stream, const std::function<void()>& work) {
-  cudaEvent_t begin, end;
-  check(cudaEventCreate(&begin), "cudaEventCreate");
-  check(cudaEventCreate(&end), "cudaEventCreate");
-  check(cudaEventRecord(begin, stream), "cudaEventRecord");
+struct FreePinned {
+  void operator()(std::byte* memory) const { cudaFreeHost(memory); }
+};
+using PinnedMemory = std::unique_ptr<std::byte, FreePinned>;
+PinnedMemory pinned_memory(std::size_t size_bytes) {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, size_bytes), "cudaMallocHost");
+  return PinnedMemory(static_cast<std::byte*>(memory));
+}
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }  // NOLINT: it is one
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { check(cudaEventCreate(&event_), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  double wait_ms_since(const Event& begin) {
+    float ms = 0;
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    check(cudaEventElapsedTime(&ms, begin.event_, event_), "cudaEventElapsedTime");
+    return ms;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+void copy(void* to, const void* from, std::size_t size_bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+  if (size_bytes != 0) check(cudaMemcpyAsync(to, from, size_bytes, kind, stream), "cudaMemcpyAsync");
+}
+
+std::vector<std::byte> random_bytes(std::size_t size_bytes, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<std::byte> bytes(size_bytes);
+  for (std::size_t at = 0; at < size_bytes; at += sizeof(std::uint64_t)) {
+    const std::uint64_t word = random();
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof(word), size_bytes - at));
+  }
+  return bytes;
+}
+
+// ---- Bytes ----
+
+constexpr std::size_t guard_bytes = 32;  // around an output
+constexpr std::byte guard{0xA5};
+
+// A source in device memory that ends with it, so that a checker of memory sees what is read beyond.
+struct CheckedSource {
+  CheckedSource(std::size_t size_bytes, std::size_t shift, std::uint64_t seed, cudaStream_t stream)
+      : bytes(random_bytes(size_bytes, seed)), memory(device_memory(shift + size_bytes)), data(memory.get() + shift) {
+    copy(data, bytes.data(), size_bytes, cudaMemcpyHostToDevice, stream);
+  }
+  const std::vector<std::byte> bytes;
+  const DeviceMemory memory;
+  std::byte* const data;
+};
+
+// An output between guards, and what all of that is to be.
+struct CheckedOutput {
+  CheckedOutput(std::size_t length_bytes, std::size_t shift, cudaStream_t stream)
+      : expected(shift + length_bytes + 2 * guard_bytes, guard),
+        offset(shift + guard_bytes),
+        memory(device_memory(expected.size())) {
+    check(cudaMemsetAsync(memory.get(), static_cast<int>(guard), expected.size(), stream), "cudaMemsetAsync");
+  }
+  bool is_as_expected(cudaStream_t stream) const {
+    std::vector<std::byte> found(expected.size());
+    copy(found.data(), memory.get(), found.size(), cudaMemcpyDeviceToHost, stream);
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    return found == expected;
+  }
+  std::vector<std::byte> expected;
+  const std::size_t offset;
+  const DeviceMemory memory;
+};
+
+// With sources of different lengths, at any alignment.
+void check_encoding(std::size_t data, std::size_t parity, std::size_t length_bytes, cudaStream_t stream) {
+  std::mt19937_64 random(data * 10 + parity + length_bytes);
+  const Matrix matrix = ErasureCode(data, parity).encoder();
+  std::deque<CheckedSource> sources;
+  std::deque<CheckedOutput> outputs;
+  std::vector<Source> on_host, on_device;
+  std::vector<Output> wanted, made;
+  for (std::size_t i = 0; i < data; ++i) {
+    const std::size_t size_bytes = i == 0 ? length_bytes : random() % (length_bytes + 1);
+    const auto& source = sources.emplace_back(size_bytes, random() % 16, random(), stream);
+    on_host.push_back({source.bytes.data(), size_bytes});
+    on_device.push_back({source.data, size_bytes});
+  }
+  for (std::size_t row = 0; row < parity; ++row) {
+    auto& output = outputs.emplace_back(length_bytes, random() % 16, stream);
+    wanted.push_back({output.expected.data() + output.offset, nullptr});
+    made.push_back({output.memory.get() + output.offset, nullptr});
+  }
+  Coder(matrix).combine(on_host, wanted, length_bytes);
+  check(device::combine(matrix, on_device, made, length_bytes, stream), "combine");
+  for (std::size_t row = 0; row < parity; ++row)
+    if (!outputs[row].is_as_expected(stream))
+      throw std::runtime_error("row " + std::to_string(row) + " of " + std::to_string(parity) + " of " +
+                               std::to_string(data) + " sources with " + std::to_string(length_bytes) +
+                               " bytes differs from the CPU's");
+}
+
+void check_encoding(std::initializer_list<std::size_t> numbers_of_data, std::initializer_list<std::size_t> parities,
+                    cudaStream_t stream) {
+  for (const std::size_t data : numbers_of_data)
+    for (const std::size_t parity : parities)
+      for (const std::size_t length_bytes : {1, 15, 16, 17, 4097, 65536, 100003})
+        check_encoding(data, parity, length_bytes, stream);
+}
+
+void check_digests(std::size_t length_bytes, std::size_t shift, cudaStream_t stream) {
+  const CheckedSource source(length_bytes, shift, length_bytes, stream);
+  std::vector<std::uint64_t> expected(leaf_count(length_bytes)), found(expected.size());
+  digest_leaves(source.bytes.data(), length_bytes, expected.data());
+  const std::size_t digests_bytes = expected.size() * sizeof(expected[0]);
+  const DeviceMemory digests = device_memory(digests_bytes);
+  check(device::digest_leaves(source.data, length_bytes, reinterpret_cast<std::uint64_t*>(digests.get()), stream),
+        "digest_leaves");
+  copy(found.data(), digests.get(), digests_bytes, cudaMemcpyDeviceToHost, stream);
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  if (found != expected)
+    throw std::runtime_error("digests of " + std::to_string(length_bytes) + " bytes differ from the CPU's");
+}
+
+void check_all_digests(cudaStream_t stream) {
+  for (const std::size_t length_bytes :
+       {1, 3, 8, 16, 17, 128, 129, 200, 240, 241, 300, 1024, 65535, 65536, 65537, 1000000})
+    for (const std::size_t shift : {0, 8, 5}) check_digests(length_bytes, shift, stream);
+}
+
+// ---- Rates ----
+
+// Of one call among many. The stream is busy when the time begins, so that no launch is waited for in it.
+double time_ms(cudaStream_t stream, const Work& work) {
+  Event begin, end;
   work();
-  check(cudaEventRecord(end, stream), "cudaEventRecord");
-  check(cudaEventSynchronize(end), "cudaEventSynchronize");
-  float ms = 0;
-  check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  return ms;
+  begin.record(stream);
+  for (int call = 0; call < calls_per_round; ++call) work();
+  end.record(stream);
+  return end.wait_ms_since(begin) / calls_per_round;
 }
 
 double median(std::vector<double> values) {
@@ -53,141 +208,148 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void compare(const std::string& name, cudaStream_t stream, double ours_bytes, const std::function<void()>& ours,
-             double theirs_bytes, const std::function<void()>& theirs) {
+void compare(const std::string& name, cudaStream_t stream, std::size_t ours_bytes, const Work& ours,
+             std::size_t theirs_bytes, const Work& theirs) {
   std::vector<double> ours_ms, theirs_ms;
-  ours();
-  theirs();
-  for (int round = 0; round < 15; ++round) {
+  time_ms(stream, ours);
+  time_ms(stream, theirs);
+  for (int round = 0; round < rounds; ++round) {
     ours_ms.push_back(time_ms(stream, ours));
     theirs_ms.push_back(time_ms(stream, theirs));
   }
-  const double ours_rate = ours_bytes / median(ours_ms) / 1e6, theirs_rate = theirs_bytes / median(theirs_ms) / 1e6;
-  std::printf("ratio: %s = %.2f (ours %.1f, theirs %.1f, GB/s)\n", name.c_str(), ours_rate / theirs_rate, ours_rate,
+  const double ours_rate = 1e-6 * static_cast<double>(ours_bytes) / median(ours_ms);
+  const double theirs_rate = 1e-6 * static_cast<double>(theirs_bytes) / median(theirs_ms);
+  std::printf("ratio: %s = %.3f (ours %.1f, theirs %.1f, GB/s)\n", name.c_str(), ours_rate / theirs_rate, ours_rate,
               theirs_rate);
 }
 
-// Small pieces of odd lengths and alignments: the same bytes as on the CPU.
-void check_bytes(std::size_t data, std::size_t parity, cudaStream_t stream) {
-  std::mt19937_64 random(data * 10 + parity);
+// Of piece_bytes, random, and other ones for every number.
+DeviceMemory random_piece(std::size_t number, cudaStream_t stream) {
+  constexpr std::size_t distance_bytes = 4096;
+  static const auto bytes = random_bytes(piece_bytes + max_stripe_pieces * distance_bytes, 1);
+  DeviceMemory piece = device_memory(piece_bytes);
+  copy(piece.get(), bytes.data() + number * distance_bytes, piece_bytes, cudaMemcpyHostToDevice, stream);
+  return piece;
+}
+
+// In launches of `launch_bytes`, from one end of a piece to the other.
+void measure_digests(const std::string& name, std::size_t launch_bytes, cudaStream_t stream) {
+  const DeviceMemory piece = random_piece(0, stream), copied = device_memory(piece_bytes);
+  const DeviceMemory digests = device_memory(leaf_count(piece_bytes) * sizeof(std::uint64_t));
+  const auto in_turn = [launch_bytes](const std::function<void(std::size_t)>& launch) {
+    return [launch, launch_bytes, at = std::size_t{0}]() mutable {
+      launch(at);
+      at = (at + launch_bytes) % piece_bytes;
+    };
+  };
+  const auto digest = [&](std::size_t at) {
+    auto* const to = reinterpret_cast<std::uint64_t*>(digests.get()) + at / leaf_size_bytes;
+    check(device::digest_leaves(piece.get() + at, launch_bytes, to, stream), "digest_leaves");
+  };
+  const auto copy_within = [&](std::size_t at) {
+    copy(copied.get() + at, piece.get() + at, launch_bytes, cudaMemcpyDeviceToDevice, stream);
+  };
+  compare(name, stream, launch_bytes, in_turn(digest), 2 * launch_bytes, in_turn(copy_within));
+}
+
+bool has_room(const std::string& name, std::size_t needed_bytes) {
+  std::size_t free_bytes = 0, total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+  if (needed_bytes <= free_bytes) return true;
+  std::printf("%s is not measured: it needs %.1f GB of device memory, and %.1f are free\n", name.c_str(),
+              1e-9 * static_cast<double>(needed_bytes), 1e-9 * static_cast<double>(free_bytes));
+  return false;
+}
+
+void measure_encoding(std::size_t data, std::size_t parity, cudaStream_t stream) {
+  const std::string suffix = "_k" + std::to_string(data) + (parity > 1 ? "_p" + std::to_string(parity) : "");
+  const std::string name = (parity == 1 ? "xor_gpu" : "rs_gpu") + suffix;
+  if (!has_room(name, (data + parity + 2) * piece_bytes)) return;  // what is copied to, and some to spare
+
   const Matrix matrix = ErasureCode(data, parity).encoder();
-  const std::size_t length = 100000 + random() % 1000;
-  std::byte* memory = device_memory((data + parity) * (length + 64));
-  std::vector<std::vector<std::byte>> pieces, expected(parity, std::vector<std::byte>(length));
-  std::vector<Source> on_host, on_device;
-  std::vector<Output> made, wanted;
-  for (std::size_t i = 0; i < data + parity; ++i) {
-    std::byte* at = memory + i * (length + 64) + random() % 16;
-    if (i < data) {
-      auto& piece = pieces.emplace_back(length - random() % 50000);
-      for (std::byte& byte : piece) byte = static_cast<std::byte>(random());
-      check(cudaMemcpyAsync(at, piece.data(), piece.size(), cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
-      on_device.push_back({at, piece.size()});
-    } else {
-      made.push_back({at, nullptr});
-      wanted.push_back({expected[i - data].data(), nullptr});
-    }
-  }
-  for (const auto& piece : pieces) on_host.push_back({piece.data(), piece.size()});
-  check(device::combine(matrix, on_device, made, length, stream), "combine");
-  Coder(matrix).combine(on_host, wanted, length);
-  std::vector<std::byte> found(length);
-  for (std::size_t row = 0; row < parity; ++row) {
-    check(cudaMemcpyAsync(found.data(), made[row].data, length, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
-    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-    if (std::memcmp(found.data(), expected[row].data(), length) != 0) {
-      std::fprintf(stderr, "bench_parity_cuda: row %zu of rs(%zu,%zu) differs from the CPU's\n", row, data + parity,
-                   parity);
-      std::exit(1);
-    }
-  }
-  check(cudaFree(memory), "cudaFree");
-}
-
-void check_digests(std::size_t length, std::size_t shift, cudaStream_t stream) {
-  std::mt19937_64 random(length);
-  std::vector<std::byte> bytes(length);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  std::vector<std::uint64_t> expected(leaf_count(length)), found(leaf_count(length));
-  ckpt::kernels::digest_leaves(bytes.data(), length, expected.data());
-  std::byte* memory = device_memory(length + shift);
-  auto* digests = reinterpret_cast<std::uint64_t*>(device_memory(8 * found.size()));
-  check(cudaMemcpyAsync(memory + shift, bytes.data(), length, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync");
-  check(device::digest_leaves(memory + shift, length, digests, stream), "digest_leaves");
-  check(cudaMemcpyAsync(found.data(), digests, 8 * found.size(), cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
-  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
-  if (found != expected) {
-    std::fprintf(stderr, "bench_parity_cuda: digests of %zu bytes differ from the CPU's\n", length);
-    std::exit(1);
-  }
-  check(cudaFree(memory), "cudaFree");
-  check(cudaFree(digests), "cudaFree");
-}
-
-void measure_digests(cudaStream_t stream) {
-  std::byte* data = device_memory(piece_bytes);
-  std::byte* copied = device_memory(piece_bytes);
-  auto* digests = reinterpret_cast<std::uint64_t*>(device_memory(8 * leaf_count(piece_bytes)));
-  const auto bytes = static_cast<double>(piece_bytes);
-  compare(
-      "digest_gpu", stream, bytes,
-      [&] { check(device::digest_leaves(data, piece_bytes, digests, stream), "digest_leaves"); }, 2 * bytes,
-      [&] { check(cudaMemcpyAsync(copied, data, piece_bytes, cudaMemcpyDeviceToDevice, stream), "copy"); });
-  check(cudaFree(data), "cudaFree");
-  check(cudaFree(copied), "cudaFree");
-  check(cudaFree(digests), "cudaFree");
-}
-
-void measure(std::size_t data, std::size_t parity, cudaStream_t stream) {
-  const Matrix matrix = ErasureCode(data, parity).encoder();
+  std::vector<DeviceMemory> pieces;
   std::vector<Source> sources;
   std::vector<Output> outputs;
-  for (std::size_t i = 0; i < data; ++i) sources.push_back({device_memory(piece_bytes), piece_bytes});
-  for (std::size_t row = 0; row < parity; ++row) outputs.push_back({device_memory(piece_bytes), nullptr});
-  std::byte* copied = device_memory(piece_bytes);
-  void* host = nullptr;
-  check(cudaMallocHost(&host, piece_bytes), "cudaMallocHost");
+  for (std::size_t i = 0; i < data; ++i)
+    sources.push_back({pieces.emplace_back(random_piece(i, stream)).get(), piece_bytes});
+  for (std::size_t row = 0; row < parity; ++row)
+    outputs.push_back({pieces.emplace_back(device_memory(piece_bytes)).get(), nullptr});
+  const DeviceMemory copied = device_memory(piece_bytes);
+  const PinnedMemory host = pinned_memory(piece_bytes);
 
-  const std::string suffix = "_k" + std::to_string(data) + (parity > 1 ? "_p" + std::to_string(parity) : "");
   const auto encode = [&] { check(device::combine(matrix, sources, outputs, piece_bytes, stream), "combine"); };
-  const auto copy = [&] {
-    check(cudaMemcpyAsync(copied, sources[0].data, piece_bytes, cudaMemcpyDeviceToDevice, stream), "copy");
-  };
-  const auto to_host = [&] {
-    check(cudaMemcpyAsync(host, sources[0].data, piece_bytes, cudaMemcpyDeviceToHost, stream), "copy");
-  };
-  const auto bytes = static_cast<double>(piece_bytes);
-  compare((parity == 1 ? "xor_gpu" : "rs_gpu") + suffix, stream, static_cast<double>(data + parity) * bytes, encode,
-          2 * bytes, copy);
-  compare("encode_gpu_vs_copy_to_host" + suffix, stream, static_cast<double>(data) * bytes, encode, bytes, to_host);
+  const auto copy_within = [&] { copy(copied.get(), sources[0].data, piece_bytes, cudaMemcpyDeviceToDevice, stream); };
+  const auto copy_to_host = [&] { copy(host.get(), sources[0].data, piece_bytes, cudaMemcpyDeviceToHost, stream); };
+  compare(name, stream, (data + parity) * piece_bytes, encode, 2 * piece_bytes, copy_within);
+  compare("encode_gpu_vs_copy_to_host" + suffix, stream, data * piece_bytes, encode, piece_bytes, copy_to_host);
+}
 
-  check(cudaFreeHost(host), "cudaFreeHost");
-  check(cudaFree(copied), "cudaFree");
-  for (const Source& source : sources) check(cudaFree(const_cast<std::byte*>(source.data)), "cudaFree");
-  for (const Output& output : outputs) check(cudaFree(output.data), "cudaFree");
+// ---- All of it ----
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Why nothing can run here; empty where it can.
+std::string why_unusable() {
+  int version = 0, devices = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "there is no CUDA driver";
+  if (version / 1000 < CUDART_VERSION / 1000)
+    return "the CUDA driver is too old: it is for CUDA " + version_text(version) + ", and this was built with CUDA " +
+           version_text(CUDART_VERSION) + "; update the driver";
+  const cudaError_t result = cudaGetDeviceCount(&devices);
+  if (result != cudaSuccess) return std::string("the CUDA driver does not start: ") + cudaGetErrorString(result);
+  return devices == 0 ? "the CUDA driver knows no GPU" : "";
+}
+
+void say_where() {
+  cudaDeviceProp properties;
+  int version = 0;
+  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+  check(cudaDriverGetVersion(&version), "cudaDriverGetVersion");
+  std::printf("%s, driver for CUDA %s\n", properties.name, version_text(version).c_str());
+}
+
+void compare_with_cpu(ckpt::bench::Parts& parts, cudaStream_t stream) {
+  parts.run("XOR's comparison with the CPU", [&] { check_encoding({1, 3, 7, 15, 31, 63}, {1}, stream); });
+  parts.run("Reed-Solomon's comparison with the CPU", [&] { check_encoding({1, 3, 7, 31, 60}, {2, 3, 4}, stream); });
+  parts.run("the digests' comparison with the CPU", [&] { check_all_digests(stream); });
+  if (!parts.any_failed()) std::puts("XOR, Reed-Solomon and digests are the CPU's, byte by byte");
+}
+
+void measure(ckpt::bench::Parts& parts, cudaStream_t stream) {
+  for (const std::size_t data : {3, 7, 15, 31, 63})
+    parts.run("XOR of " + std::to_string(data), [&] { measure_encoding(data, 1, stream); });
+  for (const std::size_t parity : {2, 4})
+    parts.run("Reed-Solomon with " + std::to_string(parity) + " rows", [&] { measure_encoding(6, parity, stream); });
+  parts.run("digests of pieces", [&] { measure_digests("digest_gpu", piece_bytes, stream); });
+  parts.run("digests of sub-buffers", [&] { measure_digests("digest_gpu_sub_buffer", sub_buffer_bytes, stream); });
+}
+
+int run(bool is_check_only) {
+  say_where();
+  const Stream stream;
+  ckpt::bench::Parts parts("bench_parity_cuda");
+  compare_with_cpu(parts, stream);
+  if (!is_check_only) measure(parts, stream);
+  return parts.finish();
 }
 
 }  // namespace
 
-int main() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("there is no GPU here: nothing measured");
-    return 0;
+int main(int count, char** arguments) {
+  CLI::App app("Parity and digest kernels on a GPU: their bytes against the CPU's, their rates against copies");
+  bool is_check_only = false;
+  app.add_flag("--check", is_check_only, "only compare bytes; status 1 where they differ, 3 without a GPU to use");
+  CLI11_PARSE(app, count, arguments);
+  if (const std::string why = why_unusable(); !why.empty()) {
+    std::printf("nothing is measured: %s\n", why.c_str());
+    return ckpt::bench::nothing_measured;
   }
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
-  std::printf("%s\n", properties.name);
-  cudaStream_t stream;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  for (const std::size_t parity : {1, 2, 3, 4}) {
-    for (const std::size_t data : {1, 3, 7, 60}) check_bytes(data, parity, stream);
+  try {
+    return run(is_check_only);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_parity_cuda: %s\n", error.what());
+    return 1;
   }
-  for (const std::size_t length : {1, 200, 300, 1000000}) {
-    for (const std::size_t shift : {0, 8, 5}) check_digests(length, shift, stream);
-  }
-  for (const std::size_t data : {3, 7}) measure(data, 1, stream);
-  for (const std::size_t parity : {2, 4}) measure(6, parity, stream);
-  measure_digests(stream);
-  check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
