@@ -177,9 +177,12 @@ TEST(Agreement, ChunksAreTheLeastThatAnyMemberWantsForAllMembersAlike) {
   other.offer(7, 50, 8);
   one.hear(1, other.own());
   other.hear(0, one.own());
+  ASSERT_TRUE(one.terms() && other.terms());
   EXPECT_EQ(one.terms()->chunk_bytes, 8u);
   EXPECT_EQ(other.terms()->chunk_bytes, 8u);
+  one.promise(7, 1);
   one.offer(8, 100, 4);
+  ASSERT_TRUE(one.terms());
   EXPECT_EQ(one.terms()->chunk_bytes, 8u) << "that of the next version counts once that is exchanged";
 }
 
