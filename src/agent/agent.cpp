@@ -13,6 +13,7 @@
 #include "agent/trainer_server.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
+#include "coord/bounded_store.hpp"
 #include "coord/open_store.hpp"
 
 namespace ckpt::agent {
@@ -83,6 +84,9 @@ struct Agent::Parts {
 
   AgentSetup setup;
   const Options& options = setup.options;
+  coord::BoundedStore store{
+      std::move(setup.store), options.coordination,
+      setup.store_timeout_ms != 0 ? setup.store_timeout_ms : coord::StoreLocation(options).timeout_ms()};
   std::mutex mutex;
   std::string replaced;  // with the mutex
   UniqueFd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -105,12 +109,12 @@ struct Agent::Parts {
 Agent::Parts::Parts(AgentSetup agent_setup)
     : setup(std::move(agent_setup)),
       arena(options.node_dir(), options.job, options.node),
-      node_id(coord::node_id(*setup.store, options.node)),
+      node_id(coord::node_id(store, options.node)),
       scheduler(options, arena.directory(), trace),
       driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
               [this](EndReason reason, const std::string& why) { ask_to_stop(reason, why); }, setup.sources},
              node_id, agent_id) {
-  const std::string token = find_token(options, *setup.store);
+  const std::string token = find_token(options, store);
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());
   join_job();
   // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
@@ -119,7 +123,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   heard.life = [this](const protocol::LifeRead& read) { driver.store_read(read); };
   heard.seats = [this](const protocol::SeatsRead& read) { driver.store_read(read); };
   heard.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
-  store_poller = std::make_unique<StorePoller>(*setup.store, options.lease_ms, std::move(heard), setup.log);
+  store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(heard), setup.log);
   driver.use(*transport, *store_poller);
   server = std::make_unique<TrainerServer>(options, driver, setup.log);
   core_thread = start_thread("ckptd-core", [this] { driver.run(); });
@@ -133,6 +137,7 @@ Agent::Parts::~Parts() {
   if (core_thread.joinable()) core_thread.join();
   driver.end_transfers();
   server.reset();
+  store.give_up();  // it may hang
   store_poller.reset();
   transport.reset();
 }
@@ -150,8 +155,7 @@ net::Transport::Handlers Agent::Parts::handlers() {
 }
 
 void Agent::Parts::join_job() {
-  coord::register_node(*setup.store,
-                       {options.node, node_id, arena.arena_id(), agent_id, ::getpid(), transport->address()});
+  coord::register_node(store, {options.node, node_id, arena.arena_id(), agent_id, ::getpid(), transport->address()});
 }
 
 Agent::Agent(AgentSetup setup) : parts_(std::make_unique<Parts>(std::move(setup))) {}

@@ -20,6 +20,7 @@ struct AgentSetup {
   std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
   Log log;
   std::vector<persist::SourceFactory> sources = {};  // of versions, besides storage; the same on all nodes
+  std::int64_t store_timeout_ms = 0;                 // of a call into the store; 0: as its kind wants
 };
 
 // With the store that the option `coordination` names, and UCX as transport.

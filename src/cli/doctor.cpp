@@ -12,6 +12,8 @@
 #include "cli/commands.hpp"
 #include "cli/findings.hpp"
 #include "cli/table.hpp"
+#include "coord/bounded_store.hpp"
+#include "coord/mount_check.hpp"
 #include "coord/open_store.hpp"
 
 namespace ckpt::cli {
@@ -44,6 +46,15 @@ Finding shared_memory(const Scope& scope) {
           text + "; enlarge it (mount -o remount,size=..., or --shm-size of the container) if the state does not fit"};
 }
 
+Finding coordination_directory(const std::string& at) {
+  const std::string where = existing_part(at);
+  if (::access(where.c_str(), R_OK | W_OK | X_OK) != 0)
+    return {Health::bad, "coordination", "cannot write in " + where + ": " + std::strerror(errno)};
+  if (const std::string failure = coord::what_fails_in(where); !failure.empty())
+    return {Health::bad, "coordination", failure};
+  return {Health::good, "coordination", at + " can be written, and two writers exclude each other there"};
+}
+
 Finding coordination(const Scope& scope) {
   const std::string& at = scope.coordination.at;
   if (scope.coordination.is_etcd()) try {
@@ -52,10 +63,11 @@ Finding coordination(const Scope& scope) {
     } catch (const Failure& failure) {
       return {Health::bad, "coordination", failure.what()};
     }
-  const std::string where = existing_part(at);
-  if (::access(where.c_str(), R_OK | W_OK | X_OK) != 0)
-    return {Health::bad, "coordination", "cannot write in " + where + ": " + std::strerror(errno)};
-  return {Health::good, "coordination", at + " can be written"};
+  try {
+    return coord::within(scope.coordination.timeout_ms(), at, [at] { return coordination_directory(at); });
+  } catch (const Failure& failure) {
+    return {Health::bad, "coordination", failure.what()};
+  }
 }
 
 // Of an agent that answers with this status.

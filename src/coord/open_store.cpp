@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "base/secret_file.hpp"
+#include "coord/bounded_store.hpp"
 #include "coord/directory_store.hpp"
 #include "coord/etcd_store.hpp"
 #include "coord/registry.hpp"
@@ -114,13 +115,19 @@ EtcdAddress parse_etcd_address(const std::string& at) {
   return address;
 }
 
+std::int64_t StoreLocation::timeout_ms() const { return is_etcd() ? etcd_timeout_ms : directory_timeout_ms; }
+
 std::unique_ptr<Store> open_store(const StoreLocation& location, const std::string& job) {
-  if (!location.is_etcd()) return std::make_unique<DirectoryStore>(location.at + "/" + job);
-  const EtcdPlace place = etcd_place(location);
-  return std::make_unique<EtcdStore>(place.client, place.prefix + job + "/");
+  return within(location.timeout_ms(), location.at, [=]() -> std::unique_ptr<Store> {
+    if (!location.is_etcd()) return std::make_unique<DirectoryStore>(location.at + "/" + job);
+    const EtcdPlace place = etcd_place(location);
+    return std::make_unique<EtcdStore>(place.client, place.prefix + job + "/");
+  });
 }
 
-std::vector<std::string> jobs_with_records(const StoreLocation& location) {
+namespace {
+
+std::vector<std::string> find_jobs(const StoreLocation& location) {
   std::vector<std::string> jobs;
   if (location.is_etcd()) {
     const EtcdPlace place = etcd_place(location);
@@ -138,7 +145,7 @@ std::vector<std::string> jobs_with_records(const StoreLocation& location) {
   return jobs;
 }
 
-JobRecords look_at_records(const StoreLocation& location, const std::string& job) {
+JobRecords look(const StoreLocation& location, const std::string& job) {
   if (location.is_etcd()) {
     const EtcdPlace place = etcd_place(location);
     EtcdStore::Content content = EtcdStore(place.client, place.prefix + job + "/").content();
@@ -149,16 +156,30 @@ JobRecords look_at_records(const StoreLocation& location, const std::string& job
   return {DirectoryStore(directory).undamaged(), 0};
 }
 
-bool remove_records(const StoreLocation& location, const std::string& job, const JobRecords& seen) {
+bool remove(const StoreLocation& location, const std::string& job, const JobRecords& seen) {
   if (location.is_etcd()) {
     const EtcdPlace place = etcd_place(location);
     return EtcdStore(place.client, place.prefix + job + "/").remove_all(seen.revision);
   }
-  if (look_at_records(location, job).entries != seen.entries) return false;
+  if (look(location, job).entries != seen.entries) return false;
   std::error_code error;
   fs::remove_all(location.at + "/" + job, error);
   if (error) throw Failure(CKPT_ERR_SYSTEM, "cannot remove " + location.at + "/" + job + ": " + error.message());
   return true;
+}
+
+}  // namespace
+
+std::vector<std::string> jobs_with_records(const StoreLocation& location) {
+  return within(location.timeout_ms(), location.at, [=] { return find_jobs(location); });
+}
+
+JobRecords look_at_records(const StoreLocation& location, const std::string& job) {
+  return within(location.timeout_ms(), location.at, [=] { return look(location, job); });
+}
+
+bool remove_records(const StoreLocation& location, const std::string& job, const JobRecords& seen) {
+  return within(location.timeout_ms(), location.at, [=] { return remove(location, job, seen); });
 }
 
 }  // namespace ckpt::coord

@@ -1,8 +1,9 @@
 // From options to stores: what the option `coordination` and those of etcd say, and the records of jobs below it.
 //
-// Free functions over plain values; thread-safe. They throw Failure.
+// Free functions over plain values; thread-safe. They throw Failure, also where the store does not answer in time.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct StoreLocation {
   StoreLocation(std::string coordination) : at(std::move(coordination)) {}  // NOLINT(google-explicit-constructor)
   explicit StoreLocation(const Options& options);
   bool is_etcd() const { return !at.starts_with('/'); }
+  std::int64_t timeout_ms() const;  // of a call; no function below takes longer, whatever the mount does
 
   std::string at;  // "/directory", or "etcd[s]://host:port[,host:port...][/prefix]"
   std::string user, password_file;

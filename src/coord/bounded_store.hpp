@@ -1,0 +1,84 @@
+// Calls into a store that may never return, as on a mount whose server is gone: each call ends at its deadline.
+//
+// A thread that hangs is left behind, and ends by itself once the file system answers. The next call takes a new
+// thread. While several hang, calls fail at once, and a new thread is tried seldom.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/leavable_thread.hpp"
+#include "coord/store.hpp"
+
+namespace ckpt::coord {
+
+// A directory's call takes a few system calls. etcd's calls have deadlines of their own; these only back them up.
+inline constexpr std::int64_t directory_timeout_ms = 5000;
+inline constexpr std::int64_t etcd_timeout_ms = 20'000;
+
+Failure no_answer(const std::string& store, std::int64_t timeout_ms);
+
+// The result of `body`, which runs in a thread of its own and owns all that it uses. `store`: its name in sentences.
+template <class Body>
+auto within(std::int64_t timeout_ms, const std::string& store, Body body) {
+  using Result = std::invoke_result_t<Body&>;
+  struct Answer {
+    std::optional<Result> result;
+    std::exception_ptr failure;
+  };
+  const auto answer = std::make_shared<Answer>();
+  LeavableThread thread("ckpt-store", [answer, body = std::move(body)]() mutable {
+    try {
+      answer->result.emplace(body());
+    } catch (...) {
+      answer->failure = std::current_exception();
+    }
+  });
+  if (!thread.join(Deadline::in_ms(timeout_ms))) throw no_answer(store, timeout_ms);
+  if (answer->failure) std::rethrow_exception(answer->failure);
+  return std::move(*answer->result);
+}
+
+class BoundedStore : public Store {
+ public:
+  BoundedStore(std::shared_ptr<Store> store, std::string name, std::int64_t timeout_ms);
+  ~BoundedStore() override;
+  BoundedStore(const BoundedStore&) = delete;
+  BoundedStore& operator=(const BoundedStore&) = delete;
+
+  std::optional<Entry> get(const std::string& key) override;
+  std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
+                                      std::uint64_t expected) override;
+  std::vector<Entry> list(const std::string& prefix) override;
+  std::vector<std::string> keys(const std::string& prefix) override;
+  void remove(const std::string& key) override;
+  std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
+
+  // [any thread] All calls fail from now on, those that wait too.
+  void give_up();
+
+ private:
+  struct Shared;
+  struct Lane;
+
+  template <class Body>
+  auto call(Body body);
+  void run(std::function<void()> body);
+
+  const std::shared_ptr<Store> store_;
+  const std::string name_;
+  const std::int64_t timeout_ms_;
+  const std::shared_ptr<Shared> shared_;
+  // With shared_'s mutex.
+  std::shared_ptr<Lane> lane_;
+  Deadline next_thread_ = Deadline::in_ms(0);  // while many hang
+};
+
+}  // namespace ckpt::coord

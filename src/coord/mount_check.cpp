@@ -1,0 +1,84 @@
+#include "coord/mount_check.hpp"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <array>
+#include <barrier>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "coord/directory_store.hpp"
+
+namespace ckpt::coord {
+namespace {
+
+constexpr std::uint64_t rounds = 20;
+constexpr const char* contested = "contest";
+
+// One of two writers that want the same revision. Both link at the same time, and neither goes on before both did.
+struct Contender {
+  std::set<std::uint64_t> won;
+  std::string failure;
+
+  void run(const std::string& directory, RevisionHooks hooks, std::barrier<>& both) {
+    const auto link = hooks.link;
+    hooks.link = [&both, link](int at, const char* from, const char* to) {
+      both.arrive_and_wait();
+      const int result = link ? link(at, from, to) : ::linkat(at, from, at, to, 0);
+      const int error = errno;
+      both.arrive_and_wait();
+      errno = error;
+      return result;
+    };
+    try {
+      DirectoryStore store(directory, hooks);
+      for (std::uint64_t round = 0; round < rounds; ++round) {
+        both.arrive_and_wait();
+        if (const auto revision = store.put_if(contested, "value", round)) won.insert(*revision);
+      }
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    both.arrive_and_drop();
+  }
+};
+
+std::string outcome(const std::string& scratch, const RevisionHooks& hooks) {
+  std::array<Contender, 2> contenders;
+  std::barrier both(std::ssize(contenders));
+  {
+    std::vector<std::jthread> threads;
+    for (Contender& contender : contenders) threads.emplace_back([&] { contender.run(scratch, hooks, both); });
+  }
+  for (const Contender& contender : contenders)
+    if (!contender.failure.empty()) return contender.failure;
+  constexpr const char* remedy = "; choose a directory on another mount, or etcd (option coordination)";
+  for (const std::uint64_t revision : contenders[0].won)
+    if (contenders[1].won.contains(revision))
+      return "two writers both won revision " + std::to_string(revision) + " of a record in " + scratch +
+             ": link(2) is not exclusive there" + remedy;
+  const auto last = DirectoryStore(scratch, hooks).get(contested);
+  if (!last || last->revision != rounds || contenders[0].won.size() + contenders[1].won.size() != rounds)
+    return "what one writer wrote in " + scratch + " another one did not see" + remedy;
+  return "";
+}
+
+}  // namespace
+
+std::string what_fails_in(const std::string& directory, const RevisionHooks& hooks) {
+  std::string scratch = directory + "/.ckptengine-doctor-XXXXXX";
+  if (::mkdtemp(scratch.data()) == nullptr)
+    return "cannot make a directory in " + directory + ": " + std::strerror(errno);
+  const std::string failure = outcome(scratch + "/job", hooks);
+  std::error_code ignored;
+  std::filesystem::remove_all(scratch, ignored);
+  return failure;
+}
+
+}  // namespace ckpt::coord
