@@ -1,7 +1,11 @@
-"""Breaks the core on purpose and expects the simulator to notice.
+"""Breaks the core on purpose and expects somebody to notice.
 
-Each *.patch beside this file breaks one rule of src/protocol; its head says which, and which invariant must trip. Only
-the patched file is compiled again, then linked with the rest as built.
+Each *.patch beside this file breaks one rule of src/protocol. Its head says which, and who must notice:
+
+    Expect: I4                          the simulator reports a violation of this invariant
+    Expect: test PROGRAM FILTER         a test of this GoogleTest program fails, of those that the filter names
+
+Only the patched file is compiled again, then linked with the rest as built.
 """
 
 import argparse
@@ -18,7 +22,9 @@ from pathlib import Path
 
 COMPILE_TIMEOUT_S = 120
 RUN_TIMEOUT_S = 300
+SIMULATOR = "ckpt_sim"
 VIOLATION = re.compile(r"^seed (\d+) at \d+ ms: (\S+): (.*)$", re.MULTILINE)
+FAILED_TEST = re.compile(r"^\[  FAILED  \] (\S+?),? ", re.MULTILINE)
 
 
 @dataclass
@@ -26,7 +32,9 @@ class Mutant:
     name: str
     patch: Path
     rule: str
-    expected: str
+    gate: str  # an invariant of the simulator, or "test"
+    program: str
+    filter: str  # of a test program
     source: str
 
 
@@ -39,11 +47,15 @@ class Verdict:
 def read_mutant(patch):
     text = patch.read_text()
     rule = re.search(r"^Rule: (.*)$", text, re.MULTILINE)
-    expected = re.search(r"^Expect: (I[1-6])$", text, re.MULTILINE)
+    expected = re.search(r"^Expect: (?:(I[1-6])|(test) (\S+) (\S+))$", text, re.MULTILINE)
     sources = re.findall(r"^\+\+\+ b/(src/protocol/\S+\.cpp)$", text, re.MULTILINE)
     if not rule or not expected or len(sources) != 1:
-        sys.exit(f"{patch}: needs 'Rule:', 'Expect: I1..I6' and a patch of one source of src/protocol")
-    return Mutant(patch.stem, patch, rule[1], expected[1], sources[0])
+        sys.exit(
+            f"{patch}: needs 'Rule:', 'Expect: I1..I6' or 'Expect: test PROGRAM FILTER', "
+            "and a patch of one source of src/protocol"
+        )
+    invariant, test, program, tests = expected.groups()
+    return Mutant(patch.stem, patch, rule[1], invariant or test, program or SIMULATOR, tests or "", sources[0])
 
 
 def compile_command(commands, source):
@@ -54,7 +66,7 @@ def compile_command(commands, source):
 
 
 def build(mutant, arguments, commands):
-    """Returns the mutant's simulator, or a text that says why there is none."""
+    """Returns the program that must notice, with the mutant in it, or a text that says why there is none."""
     work = arguments.work / mutant.name
     shutil.rmtree(work, ignore_errors=True)
     (work / "src").mkdir(parents=True)
@@ -69,8 +81,8 @@ def build(mutant, arguments, commands):
     flags = [word for word in command if re.match(r"-(O|g|f|m|D|std=)", word)]
     compiler = next(word for word in command if re.search(r"(\+\+|g\+\+-\d+|clang\+\+-\d+)$", word))
     includes = [f"-I{work}/src", f"-I{arguments.source}", f"-I{arguments.source}/src"]
-    program = work / "ckpt_sim"
-    linked = [str(path) for path in arguments.link]
+    program = work / mutant.program
+    linked = [*arguments.programs[mutant.program], *map(str, arguments.libraries)]
     compiled = subprocess.run(
         [compiler, *flags, *includes, str(work / mutant.source), *linked, "-pthread", "-o", str(program)],
         capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
@@ -84,8 +96,26 @@ def judge(mutant, arguments, commands):
     program = build(mutant, arguments, commands)
     if isinstance(program, str):
         return Verdict(False, program)
+    if mutant.gate == "test":
+        return judge_tests(mutant, program)
     command = [str(program), "--seeds", str(arguments.seeds), "--violations", "10", "--jobs", "1"]
     return judge_run(mutant, command, arguments.seeds)
+
+
+def judge_tests(mutant, program):
+    try:
+        run = subprocess.run(
+            [program, f"--gtest_filter={mutant.filter}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(False, f"{mutant.program} took too long")
+    failed = FAILED_TEST.search(run.stdout)
+    if failed:
+        return Verdict(True, f"{failed[1]} fails")
+    if run.returncode != 0:
+        return Verdict(False, f"{mutant.program} itself failed: {run.stdout[-500:].strip()}")
+    return Verdict(False, f"no test of {mutant.program} {mutant.filter} failed: {mutant.rule}")
 
 
 def judge_run(mutant, command, seeds):
@@ -99,7 +129,7 @@ def judge_run(mutant, command, seeds):
             for line in run.stdout:
                 lines.append(line)
                 violation = VIOLATION.match(line)
-                if violation and violation[2] == mutant.expected:
+                if violation and violation[2] == mutant.gate:
                     return Verdict(True, f"seed {violation[1]}: {violation[3]}")
                 if violation:
                     others.add(violation[2])
@@ -109,29 +139,35 @@ def judge_run(mutant, command, seeds):
     if not lines or not lines[-1].startswith("sim: seeds="):
         return Verdict(False, f"the simulator itself failed, or took too long: {''.join(lines[-3:]).strip()}")
     tripped = ", ".join(sorted(others)) or "nothing"
-    return Verdict(False, f"{mutant.expected} did not trip in {seeds} seeds ({tripped} did): {mutant.rule}")
+    return Verdict(False, f"{mutant.gate} did not trip in {seeds} seeds ({tripped} did): {mutant.rule}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="root of the source tree")
     parser.add_argument("--commands", type=Path, required=True, help="compile_commands.json of the build")
-    parser.add_argument("--link", type=Path, nargs="+", required=True, help="objects and libraries, in link order")
+    parser.add_argument("--program", nargs="+", action="append", required=True, metavar=("NAME", "OBJECT"),
+                        help="one that may notice, and its objects")
+    parser.add_argument("--libraries", type=Path, nargs="+", required=True, help="of all programs, in link order")
     parser.add_argument("--work", type=Path, required=True, help="folder for the mutants")
-    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds each mutant gets")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many seeds the simulator has")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     arguments = parser.parse_args()
+    arguments.programs = {name: objects for name, *objects in arguments.program}
 
     patches = sorted(Path(__file__).parent.glob("*.patch"))
     mutants = [read_mutant(patch) for patch in patches if arguments.only in patch.stem]
+    unknown = {mutant.program for mutant in mutants} - arguments.programs.keys()
+    if unknown:
+        sys.exit(f"no objects were given of {', '.join(sorted(unknown))}: tests/mutants/CMakeLists.txt lists programs")
     commands = json.loads(arguments.commands.read_text())
     escaped = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         verdicts = pool.map(lambda each: judge(each, arguments, commands), mutants)
         for mutant, verdict in zip(mutants, verdicts, strict=True):
             word = "caught " if verdict.caught else "ESCAPED"
-            print(f"{word} {mutant.expected} {mutant.name}: {verdict.text}", flush=True)
+            print(f"{word} {mutant.gate} {mutant.name}: {verdict.text}", flush=True)
             escaped += not verdict.caught
     print(f"mutants: caught={len(mutants) - escaped} escaped={escaped}")
     return 1 if escaped or not mutants else 0
