@@ -21,17 +21,24 @@ void Agent::on(const Send& send) {
 }
 
 void Agent::on(const SwapRoot& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
-void Agent::on(const SwapLife& swap) { write_seats(swap, 0); }
+
+// What it decides is judged by what can be known now, when it decides, and not when that is on record.
+void Agent::on(const SwapLife& swap) {
+  const auto judgement = world_.invariants.judge(machine_, swap.record);
+  write_seats(swap, 0, [&world = world_, node = machine_.id, judgement](const LifeRead& before, const LifeRead& now) {
+    world.invariants.life_written(node, before, now, judgement);
+  });
+}
 
 // Each record after the answer to the one before, and the life's record last.
-void Agent::write_seats(const SwapLife& swap, std::size_t number) {
+void Agent::write_seats(const SwapLife& swap, std::size_t number, const Store::LifeWritten& written) {
   const auto& seats = swap.seats;
   const std::size_t begin = number * Store::seats_per_record;
-  if (begin >= seats.size()) return world_.store.swap(machine_.id, swap, store_answer());
+  if (begin >= seats.size()) return world_.store.swap(machine_.id, swap, written, store_answer());
   const auto end = std::min(begin + Store::seats_per_record, seats.size());
-  const auto go_on = [&world = world_, node = machine_.id, id = id_, swap, number] {
+  const auto go_on = [&world = world_, node = machine_.id, id = id_, swap, number, written] {
     if (Agent* agent = world.agent(node, id))
-      agent->take([swap, number](Agent& self) { self.write_seats(swap, number + 1); });
+      agent->take([swap, number, written](Agent& self) { self.write_seats(swap, number + 1, written); });
   };
   world_.store.write_seats(
       machine_.id, swap.record.seats, number,
@@ -89,7 +96,7 @@ void Agent::on(const RestoreFailed& failed) {
   const auto found = sessions_.find(failed.rank);
   if (found == sessions_.end() || !found->second.waits_for_restore) return;
   found->second.waits_for_restore = false;
-  world_.invariants.restore_refused(machine_, failed);
+  world_.invariants.restore_refused(failed);
   world_.tell(found->second.instance, [failed](Trainer& trainer) { trainer.restore_failed(failed); });
 }
 
@@ -122,6 +129,8 @@ void Agent::on(const ReleaseSegment& release) {
   world_.invariants.releasing(machine_, release.rank, release.shard);
   machine_.arena.segments.erase({release.rank, release.shard});
 }
+
+void Agent::on(const MemberChanged& changed) { world_.invariants.member_told(machine_, changed); }
 
 void Agent::on(const ListStorage&) { world_.storage.list(*this); }
 void Agent::on(const StartWrite& write) { world_.storage.write(machine_, *this, write); }

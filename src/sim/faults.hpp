@@ -99,6 +99,7 @@ class Faults {
   bool claim_twice();
   bool freeze_agent(bool on_root);
   bool fill_memory();
+  void jump(Machine& machine, TimeMs by_ms);
   bool jump_clock();
   bool cut_network(bool one_way);
   bool worsen_weather(Fault fault);

@@ -27,6 +27,7 @@ struct Slot {
 
   // What nobody on the node can see; for the invariants.
   bool counted = false;          // the core was told that it holds a whole piece, and has not dropped it
+  protocol::TimeMs counted_since = 0;
   bool draining = false;         // dropped, and not released yet
   int readers = 0;               // transfers and restores that read it
   std::uint64_t filled_by = 0;   // the transfer that writes it

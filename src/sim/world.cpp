@@ -20,10 +20,7 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       network(timeline, Random(mix(settings.seed, hash_of("network"))), settings.loss_per_mille,
               [this](NodeId from, NodeId to, const Message& message) { deliver(from, to, message); }),
       store(timeline, Random(mix(settings.seed, hash_of("store"))),
-            {[this](NodeId by, const RootRead& now) { invariants.root_written(by, now); },
-             [this](NodeId by, const LifeRead& before, const LifeRead& now) {
-               invariants.life_written(by, before, now);
-             }}),
+            [this](NodeId by, const RootRead& now) { invariants.root_written(by, now); }),
       storage(*this),
       transfers(*this),
       launcher(*this),
@@ -68,6 +65,7 @@ void World::add_machine(NodeId id) {
   Machine& machine = machines[id];
   machine.id = id;
   machine.arena.id = random.next();
+  machine.memory_since = timeline.now();
   machine.clock_offset_ms = random.between(0, 1'000'000);
   next_node_ = std::max(next_node_, id + 1);
   timeline.after(random.between(0, 500), [this, &machine] { start_agent(machine); });
@@ -87,7 +85,7 @@ void World::start_agent(Machine& machine) {
   if (machine.agent || machine.is_lost) return;
   trace.line(timeline.now(), [&] { return text("node ", machine.id, " agent starts"); });
   machine.agent = std::make_unique<Agent>(*this, machine, ++agents_);
-  machine.calm_since = timeline.now();
+  machine.awake_since = machine.listens_since = machine.paused_from = timeline.now();
   machine.agent->start();
 }
 
@@ -104,6 +102,7 @@ void World::lose_machine(Machine& machine) {
   if (machine.is_lost) return;
   trace.line(timeline.now(), [&] { return text("node ", machine.id, " is lost"); });
   machine.is_lost = true;
+  machine.memory_since = timeline.now();
   invariants.memory_lost(machine);
   if (machine.agent) {
     transfers.agent_died(machine.id, machine.agent->id());
@@ -125,6 +124,7 @@ void World::replace(NodeId id) {
   Machine& machine = machines.at(id);
   machine.is_lost = false;
   machine.arena.id = random.next();
+  machine.memory_since = timeline.now();
   machine.clock_offset_ms = random.between(0, 1'000'000);
   start_agent(machine);
 }
@@ -137,13 +137,17 @@ std::vector<NodeId> World::usable_machines() const {
   return usable;
 }
 
-bool World::is_calm(const Machine& machine, TimeMs for_ms) const {
-  return machine.agent && machine.troubles == 0 && timeline.now() - machine.calm_since >= for_ms;
+bool World::could_be_heard(const Machine& node, const Machine& root, TimeMs since) const {
+  if (!node.agent || node.agent->is_frozen() || node.awake_since > since) return false;
+  if (node.id == root.id) return true;
+  const bool knows_root = store.answers_since(node.id) <= since || node.arena.epoch >= root.arena.epoch;
+  return knows_root && network.open_both_ways_since(node.id, root.id) <= since && network.fair_since() <= since;
 }
 
-void World::trouble_ends(Machine& machine) {
-  --machine.troubles;
-  machine.calm_since = timeline.now();
+void World::agent_paused(Machine& machine, TimeMs since) {
+  if (timeline.now() - since < pause_ms()) return;
+  machine.awake_since = machine.listens_since = timeline.now();
+  machine.paused_from = since;
 }
 
 void World::deliver(NodeId from, NodeId to, const Message& message) {

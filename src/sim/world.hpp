@@ -36,8 +36,10 @@ struct Machine {
   bool is_shunned = false;  // the launcher starts nothing on it
   TimeMs clock_offset_ms = 0;
   TimeMs memory_full_until = 0;
-  int troubles = 0;       // that last: cut off, frozen, in bad weather
-  TimeMs calm_since = 0;  // when the last trouble ended or its agent started
+  TimeMs memory_since = 0;   // that its arena has been there
+  TimeMs awake_since = 0;    // that its agent has run without a pause that others can notice
+  TimeMs listens_since = 0;  // likewise, without a pause of its own clock either
+  TimeMs paused_from = 0;    // when the last such pause began
 };
 
 struct Outcome {
@@ -66,9 +68,11 @@ class World {
   std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
   bool decision_is_told() const;  // of the newest life: to some other node than the root
-  bool is_calm(const Machine& machine, TimeMs for_ms) const;
-  void trouble_begins(Machine& machine) { ++machine.troubles; }
-  void trouble_ends(Machine& machine);
+  TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // a shorter one nobody notices
+  // Nothing has been in the way since then of what `node` says to a root on `root`: it ran, could reach it, and could
+  // know that it is root. Whether the root itself was awake does not matter: that is its own affair.
+  bool could_be_heard(const Machine& node, const Machine& root, TimeMs since) const;
+  void agent_paused(Machine& machine, TimeMs since);
 
   // Trainers.
   std::uint64_t make_trainer(int launch, Rank rank, NodeId node);
