@@ -77,6 +77,7 @@ class Agent {
   void release_if_idle(const SlotRef& ref);
 
   void carry_out(const protocol::Effect& effect);
+  bool fails(const protocol::Effect& effect);
   void on(const protocol::Send& send);
   void on(const protocol::SwapRoot& swap);
   void on(const protocol::SwapLife& swap);

@@ -12,7 +12,34 @@ using namespace protocol;
 void Agent::carry_out(const Effect& effect) {
   world_.trace.mark(effect.index());
   world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " -> ", describe(effect)); });
+  if (world_.timeline.now() < machine_.effects_fail_until && fails(effect)) return;
   std::visit([this](const auto& content) { on(content); }, effect);
+}
+
+// What takes more than memory can fail: what the core would hear of it then it hears, and of the rest nothing.
+bool Agent::fails(const Effect& effect) {
+  if (!world_.random.chance(300)) return false;
+  const auto answer = [this](Event event) {
+    later(1, [event = std::move(event)](Agent& agent) { agent.handle(event); });
+  };
+  const bool is_silent = std::holds_alternative<Send>(effect) || std::holds_alternative<SwapRoot>(effect) ||
+                         std::holds_alternative<SwapLife>(effect) || std::holds_alternative<ReadSeats>(effect) ||
+                         std::holds_alternative<RemoveSeats>(effect);
+  if (const auto* fetch = std::get_if<StartFetch>(&effect)) {
+    answer(FetchEnded{fetch->fetch, FetchResult::failed});
+  } else if (const auto* write = std::get_if<StartWrite>(&effect)) {
+    answer(WriteEnded{write->version, "it failed"});
+  } else if (const auto* commit = std::get_if<CommitStep>(&effect)) {
+    answer(StepEnded{commit->version, "it failed"});
+  } else if (std::holds_alternative<ListStorage>(effect)) {
+    StorageListed listed;
+    listed.trouble = "it failed";
+    answer(listed);
+  } else if (!is_silent) {
+    return false;
+  }
+  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " !! that fails"); });
+  return true;
 }
 
 void Agent::on(const Send& send) {

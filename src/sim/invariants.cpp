@@ -31,6 +31,7 @@ void Tally::add(const Tally& other) {
   given_up += other.given_up;
   relayed += other.relayed;
   told_lost += other.told_lost;
+  slowest_commit_ms = std::max(slowest_commit_ms, other.slowest_commit_ms);
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }
 
@@ -177,14 +178,15 @@ void Invariants::committed(const Machine& machine, Version version) {
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->version == version;
   const std::size_t wanted = copies_wanted(is_restored ? history_.incarnation() : version.incarnation());
+  const TimeMs known_until = world_.news_of_before();
   // Or, where it was a commit before and comes from storage, go by that meanwhile.
   const bool is_stored = is_restored && world_.storage.has_step(version);
-  if (const auto [copies, shard] = history_.scarcest(version); copies < wanted && !is_stored) {
+  if (const auto [copies, shard] = history_.scarcest(version, known_until); copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while shard ", shard, " has ",
                                copies, " of ", wanted, " copies")};
   }
   const std::uint64_t placed_by = is_restored ? history_.incarnation() : version.incarnation();
-  if (const std::string shard = history_.unprotected(version);
+  if (const std::string shard = history_.unprotected(version, known_until);
       wants_parity(placed_by) && !shard.empty() && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while the parity of shard ",
                                shard, " is not whole")};

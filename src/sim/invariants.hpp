@@ -46,6 +46,7 @@ struct Tally {
   std::uint64_t relayed = 0;       // reports
   std::uint64_t told_lost = 0;     // members
   TimeMs slowest_recovery_ms = 0;  // after the last fault
+  TimeMs slowest_commit_ms = 0;    // after the one before, while all was well
 
   void add(const Tally& other);
 };
@@ -139,10 +140,10 @@ class Invariants {
   Tally tally_;
   Version newest_whole_;  // of the current life, with all the copies wanted
   protocol::RootRecord root_record_;
-  std::uint64_t newest_life_ = 0;  // that was ever opened
+  std::uint64_t newest_life_ = 0;                               // that was ever opened
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, life) of which that was told
-  protocol::NodeStatus stale_before_;                         // of the node that handles a stale directive
-  std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;  // (by, from) -> newest epoch of a report
+  protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive
+  std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;    // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (life, shard)
   std::map<std::pair<std::uint64_t, std::uint64_t>, protocol::Report> reports_;      // (agent, sequence), as sent
 };

@@ -19,7 +19,7 @@ void Network::send(NodeId from, NodeId to, protocol::Message message) {
 // A few milliseconds; one message in two hundred is held up for long, so that it arrives in another epoch or life.
 TimeMs Network::draw_delay() {
   if (weather_.delay_ms_max > 0) return random_.between(1, weather_.delay_ms_max);
-  return random_.chance(5) ? random_.between(100, 4000) : random_.between(1, 6);
+  return random_.chance(5) ? random_.between(100, delay_ms_max) : random_.between(1, 6);
 }
 
 void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message) {

@@ -45,6 +45,8 @@ class Network {
   };
   void set_weather(const Weather& weather);
 
+  static constexpr TimeMs delay_ms_max = 4000;
+
   // Nothing sent before arrives any more.
   void forget_everything() { ++era_; }
 

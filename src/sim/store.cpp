@@ -25,6 +25,7 @@ void Store::read_life(NodeId by, Answer answer) {
 void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
   const auto apply = [this, by, swap] {
     if (root_.revision != swap.expected_revision) return;
+    former_roots_.push_back(root_);
     root_ = {root_.revision + 1, swap.record};
     root_written_(by, root_);
   };
@@ -35,6 +36,7 @@ void Store::swap(NodeId by, const protocol::SwapLife& swap, LifeWritten written,
   const auto apply = [this, swap, written = std::move(written)] {
     if (life_.revision != swap.expected_revision) return;
     const protocol::LifeRead before = life_;
+    former_lives_.push_back(life_);
     life_ = {life_.revision + 1, swap.record};
     written(before, life_);
   };
@@ -117,8 +119,29 @@ void Store::cut_off(NodeId node, TimeMs duration_ms) {
 
 void Store::lose_answers(int swaps) { lost_answers_ = swaps; }
 
+bool Store::lose_record() {
+  const std::uint64_t which = random_.below(3);
+  if (which == 0) root_ = {};
+  if (which == 1) life_ = {};
+  if (which == 2) seats_.erase(life_.record.seats);
+  return true;
+}
+
+bool Store::take_back_record() {
+  constexpr std::size_t writes_max = 6;
+  const auto take_back = [&](auto& now, auto& former) {
+    if (former.empty()) return false;
+    const std::size_t back = 1 + random_.below(std::min(writes_max, former.size()));
+    now = former[former.size() - back];
+    return true;
+  };
+  return random_.chance(500) ? take_back(root_, former_roots_) : take_back(life_, former_lives_);
+}
+
 void Store::clear() {
   ++era_;
+  former_roots_.clear();
+  former_lives_.clear();
   root_ = {};
   life_ = {};
   seats_.clear();

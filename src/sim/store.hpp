@@ -43,10 +43,13 @@ class Store {
 
   void outage(TimeMs duration_ms);
   bool is_out() const { return timeline_.now() < out_until_; }
-  TimeMs answers_since(NodeId node) const;  // in the future while it does not
+  TimeMs answers_since(NodeId node) const;        // in the future while it does not
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
   void lose_answers(int swaps);                   // the next so many swaps succeed or fail unheard for a while
-  void clear();                                   // all records are removed, and all requests forgotten
+  // One record is gone, or again what it was some writes ago. False: there is none, or it never was anything else.
+  bool lose_record();
+  bool take_back_record();
+  void clear();  // all records are removed, and all requests forgotten
 
  private:
   void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer);
@@ -58,6 +61,8 @@ class Store {
   RootWritten root_written_;
   protocol::RootRead root_;
   protocol::LifeRead life_;
+  std::vector<protocol::RootRead> former_roots_;
+  std::vector<protocol::LifeRead> former_lives_;
   std::map<protocol::SeatsName, std::map<std::size_t, std::vector<protocol::Seat>>> seats_;  // by number
   // A node's requests go through one connection: carried out and answered in order.
   struct Connection {

@@ -64,13 +64,32 @@ bool Faults::strike_agent(Fault fault) {
   return true;
 }
 
+void Faults::freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms) {
+  machine.agent->freeze();
+  mend_after(low_ms, high_ms, [this, node = machine.id, id = machine.agent->id()] {
+    if (Agent* agent = world_.agent(node, id)) agent->wake();
+  });
+}
+
 bool Faults::freeze_agent(bool on_root) {
   Machine* machine = on_root ? root_machine() : pick_machine();
   if (machine == nullptr) return false;
-  machine->agent->freeze();
-  mend_after(200, 7000, [this, machine, id = machine->agent->id()] {
-    if (Agent* agent = world_.agent(machine->id, id)) agent->wake();
-  });
+  freeze(*machine, 200, 7000);
+  return true;
+}
+
+// They wake within a moment of one another, as after one pause of all, or each for itself.
+bool Faults::freeze_agents(bool all) {
+  std::vector<Machine*> running;
+  for (auto& [id, machine] : world_.machines) {
+    if (machine.agent && !machine.agent->is_frozen()) running.push_back(&machine);
+  }
+  if (running.size() < 2) return false;
+  world_.random.shuffle(running);
+  if (!all) running.resize(2 + world_.random.below(running.size() - 1));
+  const TimeMs pause_ms = world_.random.between(1000, 15000);
+  const TimeMs apart_ms = world_.random.chance(700) ? 20 : 3000;
+  for (Machine* machine : running) freeze(*machine, pause_ms, pause_ms + apart_ms);
   return true;
 }
 
@@ -158,6 +177,53 @@ bool Faults::jump_clock() {
   Machine* machine = pick_machine();
   if (machine == nullptr) return false;
   jump(*machine, world_.random.between(300, 12000));
+  return true;
+}
+
+bool Faults::jump_all_clocks() {
+  const TimeMs by_ms = world_.random.between(1000, 15000);
+  for (auto& [id, machine] : world_.machines) {
+    if (machine.agent) jump(machine, by_ms);
+  }
+  return true;
+}
+
+// What lies beyond the newest commit is found more often than there is of it.
+bool Faults::find_damage() {
+  struct Found {
+    NodeId node = 0;
+    SlotRef ref;
+  };
+  std::vector<Found> whole, uncommitted;
+  for (auto& [id, machine] : world_.machines) {
+    if (!machine.agent) continue;
+    machine.arena.for_each([&, node = id](const SlotRef& ref, const Slot& slot) {
+      if (!slot.counted || !slot.intact()) return;
+      whole.push_back({node, ref});
+      if (slot.header.version > world_.invariants.history().newest_committed()) uncommitted.push_back({node, ref});
+    });
+  }
+  if (whole.empty()) return false;
+  const Found& found = world_.random.pick(!uncommitted.empty() && world_.random.chance(700) ? uncommitted : whole);
+  Machine& machine = world_.machines.at(found.node);
+  Slot& slot = *machine.arena.find(found.ref);
+  slot.bytes ^= 2;
+  world_.invariants.bit_flipped(slot);
+  machine.agent->later(world_.random.between(0, 1500), [ref = found.ref](Agent& agent) { agent.verify(ref); });
+  return true;
+}
+
+bool Faults::spoil_record(Fault fault) {
+  const bool struck = fault == Fault::store_record_lost ? world_.store.lose_record() : world_.store.take_back_record();
+  if (struck) mend_after(4000, 4000, [] {});
+  return struck;
+}
+
+bool Faults::fail_effects() {
+  Machine* machine = pick_machine();
+  if (machine == nullptr) return false;
+  machine->effects_fail_until = world_.timeline.now() + world_.random.between(500, 6000);
+  mend_after(6000, 6000, [] {});
   return true;
 }
 

@@ -26,7 +26,8 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       launcher(*this),
       invariants(*this),
       faults(*this),
-      ending(*this) {}
+      ending(*this),
+      pace(*this) {}
 
 World::~World() = default;
 
@@ -41,6 +42,7 @@ Outcome World::run() {
       graveyard_.clear();
       faults.after_step();
       ending.after_step();
+      pace.after_step();
       if (timeline.steps() > steps_max) throw Violation{"I6", "events follow one another without end"};
     }
   } catch (const Violation& violation) {
@@ -54,7 +56,9 @@ Outcome World::run() {
   outcome.faults = faults.table();
   outcome.tally = invariants.tally();
   outcome.tally.restarts = launcher.launch() - 1;
+  outcome.plan = faults.planned();
   outcome.tally.given_up = launcher.give_ups();
+  outcome.tally.slowest_commit_ms = pace.slowest_ms();
   outcome.tally.slowest_recovery_ms = ending.took_ms();
   return outcome;
 }
@@ -148,6 +152,14 @@ void World::agent_paused(Machine& machine, TimeMs since) {
   if (timeline.now() - since < pause_ms()) return;
   machine.awake_since = machine.listens_since = timeline.now();
   machine.paused_from = since;
+  pause_began_ = pause_ended_ < since ? since : std::min(pause_began_, since);
+  pause_ended_ = timeline.now();
+}
+
+TimeMs World::news_of_before() const {
+  const TimeMs believed_ms = settings.core.node_timeout_ms + 2 * settings.core.report_ms + Network::delay_ms_max;
+  const TimeMs since = timeline.now() - believed_ms;
+  return pause_ended_ >= since ? std::min(since, pause_began_ - believed_ms) : since;
 }
 
 void World::deliver(NodeId from, NodeId to, const Message& message) {
