@@ -206,7 +206,7 @@ void Driver::carry_out(const protocol::ReadSeats& read) { store_->read(read); }
 void Driver::carry_out(const protocol::RemoveSeats& removal) { store_->remove(removal); }
 
 void Driver::carry_out(const protocol::Persist& persist) {
-  parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch});
+  parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch, persist.newest_damaged});
   if (persist.highest_commit <= committed_) return;
   committed_ = persist.highest_commit;
   paths_.committed(committed_);

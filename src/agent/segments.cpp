@@ -67,6 +67,7 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
   // Where an agent died while it enlarged a segment there are two; the older one is whole until it is removed.
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return number_of(a) < number_of(b); });
   protocol::Recovered recovered;
+  bool is_damaged = false;
   for (arena::Segment& segment : found) {
     const SegmentKey key = key_of(segment.spec());
     if (segments_.contains(key)) {
@@ -85,6 +86,7 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
         recovered.slots.back().piece = piece_info(*manifest);
       } catch (const Failure& failure) {
         notices.push_back("dropped a piece in " + shared->path() + ": " + failure.what());
+        is_damaged = true;  // of which version, nobody can tell any more
         continue;
       }
       recovered.slots.back().whole = true;
@@ -99,6 +101,7 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
   const arena::NodeMemory memory = arena_.memory();
   recovered.highest_commit = memory.highest_commit;
   recovered.newest_seen = memory.newest_seen;
+  recovered.newest_damaged = is_damaged ? memory.newest_seen : memory.newest_damaged;
   recovered.epoch = memory.highest_epoch;
   return recovered;
 }

@@ -44,6 +44,7 @@ struct NodeHeader {
   alignas(64) Word64 highest_commit;  // agent: newest commit (Version word) this node ever heard of
   Word64 newest_seen;                 // agent: newest version ever captured or received here
   Word64 highest_epoch;               // agent: newest epoch obeyed; older ones are refused for ever
+  Word64 newest_damaged;              // agent: newest version of which a piece was lost to damage here
 };
 
 // At the start of a control file, one page. The trainer maps its own file and no other.

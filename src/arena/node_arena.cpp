@@ -62,6 +62,7 @@ void initialize(NodeHeader& header, const std::string& job, const std::string& n
   header.highest_commit.store(0, std::memory_order_relaxed);
   header.newest_seen.store(0, std::memory_order_relaxed);
   header.highest_epoch.store(0, std::memory_order_relaxed);
+  header.newest_damaged.store(0, std::memory_order_relaxed);
   // The magic makes the header one; before it, whoever attaches begins again.
   std::atomic_ref(header.magic).store(node_magic, std::memory_order_release);
 }
@@ -87,7 +88,8 @@ std::string name_of(const char (&field)[name_bytes_max]) {
 NodeMemory memory_of(const NodeHeader& header) {
   return {Version::from_word(header.highest_commit.load(std::memory_order_acquire)),
           Version::from_word(header.newest_seen.load(std::memory_order_acquire)),
-          header.highest_epoch.load(std::memory_order_acquire)};
+          header.highest_epoch.load(std::memory_order_acquire),
+          Version::from_word(header.newest_damaged.load(std::memory_order_acquire))};
 }
 
 void raise(Word64& word, std::uint64_t value) {
@@ -148,6 +150,7 @@ void NodeArena::remember(const NodeMemory& memory) {
   raise(header()->highest_commit, memory.highest_commit.word());
   raise(header()->newest_seen, memory.newest_seen.word());
   raise(header()->highest_epoch, memory.highest_epoch);
+  raise(header()->newest_damaged, memory.newest_damaged.word());
 }
 
 std::vector<Segment> NodeArena::attach_segments(std::vector<std::string>& removed) {

@@ -22,6 +22,7 @@ struct NodeMemory {
   Version highest_commit;
   Version newest_seen;
   std::uint64_t highest_epoch = 0;
+  Version newest_damaged;
 };
 
 // The arena's directory and those above it, where they are not there yet. Throws Failure for one that cannot be made or

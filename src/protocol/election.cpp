@@ -4,7 +4,19 @@
 
 namespace ckpt::protocol {
 
+std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known) {
+  return std::string("the coordination record \"") + record + "\" is damaged: its " + number + " is " +
+         std::to_string(claimed) + ", and this node knows of none after " + std::to_string(known) +
+         ". Stop the job's agents (ckptctl stop), remove its records with ckptctl gc --records, and start it again: "
+         "what is in memory stays";
+}
+
 void Election::on_read(const RootRead& read, TimeMs now) {
+  if (!is_plausible_epoch(highest_epoch_, read.record.epoch)) {
+    trouble_ = damaged_record("root", "epoch", read.record.epoch, highest_epoch_);
+    return;
+  }
+  trouble_.clear();
   if (revision_ && read.revision < *revision_) {
     // A root whose record was lost puts it back. Where it was not, and answers overtook each other, that does nothing.
     if (is_root() && read.record.epoch <= my_epoch_) {
@@ -24,18 +36,29 @@ void Election::on_read(const RootRead& read, TimeMs now) {
   const bool mine = record_.node == config_.node && record_.epoch == attempted_epoch_ && attempted_epoch_ != 0 &&
                     attempted_epoch_ == highest_epoch_;
   my_epoch_ = mine ? attempted_epoch_ : 0;
+  if (!mine || record_.beat >= proving_beat_) unproven_since_.reset();
 }
 
-void Election::on_higher_epoch(std::uint64_t epoch) {
+bool Election::on_higher_epoch(std::uint64_t epoch) {
+  if (!is_plausible_epoch(highest_epoch_, epoch)) return false;
   highest_epoch_ = std::max(highest_epoch_, epoch);
   if (my_epoch_ != 0 && epoch > my_epoch_) my_epoch_ = 0;
+  return true;
+}
+
+void Election::on_pause(TimeMs now) {
+  unchanged_since_ = now;
+  if (older_since_) older_since_ = now;
+  if (!is_root()) return;
+  unproven_since_ = now;
+  proving_beat_ = std::max(last_beat_, record_.beat) + 1;
 }
 
 void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   if (!revision_) return;  // nothing is known of the store yet
   if (is_root()) {
-    if (!obeyed || now - last_swap_ < config_.lease_ms / 4) return;
-    swap({my_epoch_, config_.node, record_.beat + 1}, now, effects);
+    if (!obeyed || !renewal_is_due(now)) return;
+    swap({my_epoch_, config_.node, std::max(last_beat_, record_.beat) + 1}, now, effects);
   } else if (lease_expired(now) && (last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2)) {
     attempted_epoch_ = highest_epoch_ + 1;
     predecessor_ = record_.node == config_.node ? Predecessor() : Predecessor{record_.node, unchanged_since_};
@@ -52,8 +75,14 @@ bool Election::lease_expired(TimeMs now) const {
   return now - unchanged_since_ >= patience;
 }
 
+bool Election::renewal_is_due(TimeMs now) const {
+  if (!unproven_since_) return now - last_swap_ >= config_.lease_ms / 4;
+  return last_swap_ < *unproven_since_ || now - last_swap_ >= std::min(config_.report_ms, config_.lease_ms / 4);
+}
+
 void Election::swap(const RootRecord& record, TimeMs now, Effects& effects) {
   last_swap_ = now;
+  last_beat_ = record.beat;
   effects.push_back(SwapRoot{*revision_, record});
 }
 

@@ -4,10 +4,15 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "protocol/events.hpp"
+#include "protocol/plausible.hpp"
 
 namespace ckpt::protocol {
+
+// For people: why a record is not believed.
+std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
 // Whose lease ran out, and since when: the first of all nodes to be known as silent.
 struct Predecessor {
@@ -21,17 +26,25 @@ class Election {
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
   void on_read(const RootRead& read, TimeMs now);
-  void on_higher_epoch(std::uint64_t epoch);  // learned from a message
+  // Learned from a message or another record. False: it cannot be true, and what says so is to be ignored.
+  bool on_higher_epoch(std::uint64_t epoch);
+  // This node did nothing for a while. Whoever it waited for may have spoken, and another may lead by now.
+  void on_pause(TimeMs now);
   // `obeyed`: as root, by any other node; else the lease is left to expire.
   void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
   bool is_root() const { return my_epoch_ != 0; }
+  // False after a pause, until the store says that the term still lasts, or says nothing while nobody contradicts.
+  bool knows_its_term(TimeMs now) const { return !unproven_since_ || now - *unproven_since_ > config_.node_timeout_ms; }
+  const std::string& trouble() const { return trouble_; }  // why the record is not believed, "" where it is
   std::uint64_t epoch() const { return is_root() ? my_epoch_ : record_.epoch; }
+  std::uint64_t highest_epoch() const { return highest_epoch_; }
   NodeId root() const { return is_root() ? config_.node : record_.node; }
   const Predecessor& predecessor() const { return predecessor_; }  // of this node as root
 
  private:
   void swap(const RootRecord& record, TimeMs now, Effects& effects);
+  bool renewal_is_due(TimeMs now) const;
   bool lease_expired(TimeMs now) const;
 
   const Config config_;
@@ -44,6 +57,10 @@ class Election {
   std::uint64_t attempted_epoch_ = 0;  // of the last takeover tried in this life of the agent
   Predecessor predecessor_;            // in that takeover
   TimeMs last_swap_ = 0;
+  std::uint64_t last_beat_ = 0;           // of that swap
+  std::optional<TimeMs> unproven_since_;  // a pause, after which it is not known yet whether the term still lasts
+  std::uint64_t proving_beat_ = 0;        // in the record, it was swapped after that pause
+  std::string trouble_;
 };
 
 }  // namespace ckpt::protocol

@@ -149,6 +149,7 @@ struct Persist {
   Version highest_commit;
   Version newest_seen;
   std::uint64_t epoch = 0;
+  Version newest_damaged;
 };
 
 // To trainers, through their control words.

@@ -53,6 +53,7 @@ struct Report {
   bool standby = false;         // likewise
   Version highest_commit;       // newest commit the node ever heard of
   Version newest_seen;          // newest version that was ever whole on the node
+  Version newest_damaged;       // newest version of which the node ever lost a piece to damage
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, version) once
   bool storage = false;           // as Config::storage

@@ -1,5 +1,8 @@
 #include "protocol/node.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "protocol/election.hpp"
 #include "protocol/relay.hpp"
 #include "protocol/root.hpp"
@@ -17,14 +20,25 @@ struct Overloaded : Functions... {
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
+// An epoch that no leader can have had is damage, and would outlive every record: no leader would be obeyed again.
+Recovered believable(Recovered recovered) {
+  if (recovered.epoch > epoch_max) recovered.epoch = 0;
+  return recovered;
+}
+
 }  // namespace
 
 struct Node::Parts {
   Parts(const Config& node_config, std::uint64_t agent_id, const Recovered& recovered)
       : config(node_config), worker(config, agent_id, recovered), election(config, recovered.epoch), relay(config) {}
 
+  void look_at_clock(TimeMs next);
+
   void dispatch(const Event& event, Effects& effects);
   void receive(const LifeRead& read);
+  bool believes(const LifeRecord& record);
+  void tell_trouble(Effects& effects);
+  std::string record_trouble() const { return election.trouble().empty() ? life_trouble : election.trouble(); }
   void receive(NodeId from, const Report& report, Effects& effects);
   void receive(NodeId from, const Gathered& gathered, Effects& effects);
   void receive(NodeId from, const Directive& directive, Effects& effects);
@@ -43,20 +57,35 @@ struct Node::Parts {
   Relay relay;
   std::optional<Root> root;  // while elected
   std::optional<LifeRead> life;
+  std::string life_trouble;
+  std::string told_trouble;
+  bool has_begun = false;
   TimeMs now = 0;
 };
 
 Node::Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
-    : parts_(std::make_unique<Parts>(config, agent_id, recovered)) {}
+    : parts_(std::make_unique<Parts>(config, agent_id, believable(recovered))) {}
 
 Node::~Node() = default;
 
 Effects Node::handle(const Event& event, TimeMs now) {
   Effects effects;
-  parts_->now = now;
+  parts_->look_at_clock(now);
   parts_->dispatch(event, effects);
   parts_->settle(effects);
+  parts_->tell_trouble(effects);
   return effects;
+}
+
+// Events come often, ticks if nothing else. Where none came for long this node was stopped itself: that others were
+// silent meanwhile says nothing about them.
+void Node::Parts::look_at_clock(TimeMs next) {
+  const TimeMs before = std::exchange(now, next);
+  const bool is_first = !std::exchange(has_begun, true);
+  const TimeMs pause_ms = std::min(config.node_timeout_ms, config.lease_ms) / 2 + (root ? root->settle_gap_ms() : 0);
+  if (is_first || now - before <= pause_ms) return;
+  election.on_pause(now);
+  if (root) root->on_pause(before, now);
 }
 
 void Node::Parts::dispatch(const Event& event, Effects& effects) {
@@ -84,9 +113,28 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
 }
 
 void Node::Parts::receive(const LifeRead& read) {
-  election.on_higher_epoch(read.record.epoch);  // the root's own record may have been lost alone
+  if (!believes(read.record)) return;
   if (!life || read.revision >= life->revision) life = read;
   if (root) root->on(read);
+}
+
+bool Node::Parts::believes(const LifeRecord& record) {
+  const std::uint64_t known_epoch = election.highest_epoch();
+  const std::uint64_t known = std::max(life ? life->record.incarnation : 0, worker.newest_seen().incarnation());
+  life_trouble.clear();
+  if (!election.on_higher_epoch(record.epoch)) {  // the root's own record may have been lost alone
+    life_trouble = damaged_record("life", "epoch", record.epoch, known_epoch);
+  } else if (!is_plausible_incarnation(known, record.incarnation)) {
+    life_trouble = damaged_record("life", "incarnation", record.incarnation, known);
+  }
+  return life_trouble.empty();
+}
+
+void Node::Parts::tell_trouble(Effects& effects) {
+  const std::string trouble = record_trouble();
+  if (trouble == told_trouble) return;
+  told_trouble = trouble;
+  if (!trouble.empty()) effects.push_back(Notice{trouble});
 }
 
 void Node::Parts::receive(NodeId from, const Report& report, Effects& effects) {
@@ -109,15 +157,14 @@ void Node::Parts::receive(NodeId from, const Dealt& dealt, Effects& effects) {
 
 // As root; false: this node is none.
 bool Node::Parts::hear(NodeId from, const Report& report) {
-  election.on_higher_epoch(report.epoch);
+  if (!election.on_higher_epoch(report.epoch)) return true;
   if (!root || !election.is_root()) return false;
   root->on(from, report, now);
   return true;
 }
 
 void Node::Parts::obey(const Directive& directive) {
-  election.on_higher_epoch(directive.epoch);
-  worker.on(directive);
+  if (election.on_higher_epoch(directive.epoch)) worker.on(directive);
 }
 
 void Node::Parts::settle(Effects& effects) {
@@ -157,7 +204,7 @@ void Node::Parts::send_report(Effects& effects) {
 
 void Node::Parts::route_own_messages(Effects& effects) {
   for (;;) {
-    if (root) root->settle(now, effects);
+    if (root && election.knows_its_term(now)) root->settle(now, effects);
     std::vector<Message> own;
     std::erase_if(effects, [&](Effect& effect) {
       Send* send = std::get_if<Send>(&effect);
@@ -175,7 +222,8 @@ void Node::Parts::route_own_messages(Effects& effects) {
 
 std::optional<TimeMs> Node::tick_wanted_at() const {
   auto wanted = parts_->relay.settle_wanted_at();
-  const auto of_root = parts_->root ? parts_->root->settle_wanted_at() : std::nullopt;
+  const bool may_settle = parts_->root && parts_->election.knows_its_term(parts_->now);
+  const auto of_root = may_settle ? parts_->root->settle_wanted_at() : std::nullopt;
   if (of_root && (!wanted || *of_root < *wanted)) wanted = of_root;
   return wanted;
 }
@@ -190,8 +238,10 @@ NodeStatus Node::status() const {
   status.epoch = parts_->worker.epoch();
   status.incarnation = directive.incarnation;
   status.decision = directive.decision;
-  status.committed = directive.committed;
   status.highest_commit = parts_->worker.highest_commit();
+  // A root that has yet to hear all members does not announce what those who are here know.
+  const bool knows_newer = status.highest_commit.incarnation() >= directive.incarnation;
+  status.committed = knows_newer ? std::max(directive.committed, status.highest_commit) : directive.committed;
   status.resume_at = directive.resume_at;
   status.copies_now = directive.copies_now;
   status.parity_now = directive.parity_now;
@@ -205,6 +255,7 @@ NodeStatus Node::status() const {
   status.stored = directive.stored;
   status.stored_skipped = directive.stored_skipped;
   status.storage_trouble = directive.storage_trouble;
+  status.record_trouble = parts_->record_trouble();
   return status;
 }
 

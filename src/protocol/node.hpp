@@ -29,6 +29,7 @@ struct Recovered {
   Version highest_commit;
   Version newest_seen;
   std::uint64_t epoch = 0;
+  Version newest_damaged;
 };
 
 // For `ckptctl status` and the simulator's invariants.
@@ -55,6 +56,7 @@ struct NodeStatus {
   Version stored;
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
+  std::string record_trouble;  // why a record of the coordination store is not believed, "" if none
 };
 
 class Node {

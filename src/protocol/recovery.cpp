@@ -142,8 +142,9 @@ std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
 }
 
 // The newest version of any shard that the node has at `version`. A commit of the last life that is newer would have
-// left that shard there.
+// left that shard there, unless damage has taken it: a node that has thrown away anything newer does not know.
 bool holds_nothing_newer(const Report& report, Version version) {
+  if (report.newest_damaged > version) return false;
   return std::any_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& piece) {
     return piece.version == version &&
            std::none_of(report.pieces.begin(), report.pieces.end(),

@@ -114,14 +114,13 @@ std::optional<TimeMs> Root::settle_wanted_at() const {
 
 void Root::settle(TimeMs now, Effects& effects) {
   if (!life_) return;
-  if (led_since_) listen(now);
   is_settled_ = now - settled_at_ >= settle_gap_ms();
   if (!is_settled_) return;
   settled_at_ = now;
   const bool knows_seating = settle_seating(now, effects);
   if (!in_charge()) take_charge(now, effects);
   if (!in_charge() || !knows_seating) return;
-  if (!led_since_) led_since_ = listened_at_ = listening_since_ = followed_at_ = now;
+  if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
   hear_roll(now);
   inventory_ = take_inventory(present_);
   settle_outsiders();

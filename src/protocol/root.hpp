@@ -35,11 +35,14 @@ class Root {
   void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
+  // This node did nothing from `before` on. Nobody's silence counts for that time, and no wait goes on.
+  void on_pause(TimeMs before, TimeMs now);
 
   // Draws the conclusions: store writes as effects, a directive for every node that needs one.
   // With many pieces it does so now and then only, for all that it heard in between.
   void settle(TimeMs now, Effects& effects);
   std::optional<TimeMs> settle_wanted_at() const;  // none: all that it heard is settled
+  TimeMs settle_gap_ms() const;
 
   std::uint64_t epoch() const { return epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
@@ -51,8 +54,8 @@ class Root {
  private:
   struct Peer {
     Report report;
-    NodeId via = no_node;  // who brought it: where the answer goes
-    TimeMs heard_at = 0;
+    NodeId via = no_node;      // who brought it: where the answer goes
+    TimeMs heard_at = 0;       // or the end of a pause of this root's own, if it was not yet missed before
     std::uint64_t obeyed = 0;  // newest directive that it says it has
     TimeMs obeyed_at = 0;      // when it first said so
     bool answer_due = false;   // a report came: repeat the directive even if nothing changed
@@ -66,7 +69,6 @@ class Root {
   };
 
   bool in_charge() const { return life_ && life_->epoch == epoch_; }
-  TimeMs settle_gap_ms() const;
   bool is_present(const Peer& peer, TimeMs now) const;
   void hear_roll(TimeMs now);
 
@@ -101,13 +103,13 @@ class Root {
   void settle_placement(Effects& effects);
   std::set<std::string> lacking_in_memory() const;
   bool is_followed(TimeMs now) const;
-  void listen(TimeMs now);
   bool misses_only_its_predecessor(TimeMs now) const;
   bool has_listened(TimeMs now) const;
+  bool has_listened_long(TimeMs now) const { return now - listening_since_ > config_.node_timeout_ms; }
   bool knows_who_is_lost(TimeMs now);
   std::set<NodeId> lost_members(TimeMs now) const;
   void note_released(const std::vector<Member>& next);
-  void tell_released(TimeMs now, Effects& effects);
+  void tell_released(bool knows_who_is_lost, TimeMs now, Effects& effects);
   void settle_losses(TimeMs now, Effects& effects);
   void tell_changes(const std::set<NodeId>& lost, Effects& effects);
   std::vector<Seat> seats_of(const std::set<NodeId>& nodes) const;
@@ -121,6 +123,7 @@ class Root {
   void settle_outsiders();
   void settle_disagreements();
   bool never_complete(Version version, const Pieces& pieces) const;
+  bool is_crowded_out(Version version, const Pieces& pieces) const;
   void name_next_iteration(Version abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
@@ -175,11 +178,10 @@ class Root {
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;
   Version newest_abandoned_;
-  TimeMs named_at_ = 0;                 // when resume_at_ was named last
-  std::int64_t margin_ = 0;             // by which resume_at_ lies ahead of the furthest rank's next iteration
-  std::map<NodeId, NodeId> told_lost_;  // members, with the stand-in that was told of
-  std::vector<NodeId> released_;        // former members that are to be told
-  TimeMs listened_at_ = elected_at_;
+  TimeMs named_at_ = 0;                   // when resume_at_ was named last
+  std::int64_t margin_ = 0;               // by which resume_at_ lies ahead of the furthest rank's next iteration
+  std::map<NodeId, NodeId> told_lost_;    // members, with the stand-in that was told of
+  std::vector<NodeId> released_;          // former members that are to be told
   TimeMs listening_since_ = elected_at_;  // to nodes that are told something, without a pause of its own
   TimeMs followed_at_ = elected_at_;
   std::string alarm_;

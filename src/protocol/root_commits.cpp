@@ -74,6 +74,31 @@ bool Root::never_complete(Version version, const Pieces& pieces) const {
   return false;
 }
 
+// Some holder lacks a piece of it, and has no slot for that: versions that count lie in all of them, a newer one among
+// these. Neither would ever be complete, so this one, of which there is less, makes way.
+bool Root::is_crowded_out(Version version, const Pieces& pieces) const {
+  const auto is_taken_by_newer = [&](NodeId node, const std::string& shard) {
+    std::size_t taken = 0;
+    bool has_newer = false;
+    for (const auto& [other, its_pieces] : inventory_) {
+      const bool is_newer = other > version && other.incarnation() == life_->incarnation;
+      const bool counts = other == committed_ || other == life_->decision.version || is_newer;
+      if (!counts || other < committed_ || contains(abandoned_, other) || !has(node, shard, other)) continue;
+      ++taken;
+      has_newer = has_newer || is_newer;
+    }
+    return has_newer && taken >= config_.held_slots;
+  };
+  for (const auto& [shard, place] : places_.own()) {
+    const auto found = pieces.find(shard);
+    for (const NodeId node : place.holders) {
+      if (contains(place.capturers, node) || (found != pieces.end() && is_held_by(found->second, node))) continue;
+      if (is_taken_by_newer(node, shard)) return true;
+    }
+  }
+  return false;
+}
+
 // Nothing while a stand-in has the place of a member: what it helps to commit, the member would not have, and after the
 // next loss it would bear witness that nothing of the kind was committed.
 void Root::settle_commits(TimeMs now, Effects& effects) {
@@ -108,7 +133,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
   std::erase_if(abandoned_, [&](Version version) { return version <= committed_ || !inventory_.contains(version); });
   for (const auto& [version, pieces] : inventory_) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (never_complete(version, pieces)) {
+    if (never_complete(version, pieces) || is_crowded_out(version, pieces)) {
       add_once(abandoned_, version);
       if (version > newest_abandoned_) name_next_iteration(version, now);
     }
@@ -185,7 +210,7 @@ void Root::settle_storage(TimeMs now, Effects& effects) {
   if (!config_.storage_writes || !places_.is_arranged()) return;
   const Version committed = newest_known_commit();
   // Before a new root has heard the nodes that are there, all of them seem to have lost their copies.
-  const bool has_heard = missing_.empty() || now - elected_at_ > config_.node_timeout_ms;
+  const bool has_heard = missing_.empty() || has_listened_long(now);
   if (!committed || !has_heard) return;
   storing_.settle_writes({committed, life_->decision.version, is_short(committed), life_->world_size,
                           places_.of(life_->decision.version), places_.own(), inventory_},

@@ -102,6 +102,11 @@ void Root::open_life(std::uint32_t world_size, TimeMs now, Effects& effects) {
   if (!may_swap_life(now)) return;
   LifeRecord next = *life_;
   next.incarnation = std::max({life_->incarnation, newest_written(), newest_served()}) + 1;
+  if (next.incarnation > Version::incarnation_max) {
+    alarm_ = "no life of the job can follow life " + std::to_string(life_->incarnation) +
+             ": it is the last number there is. Give the job another name";
+    return;
+  }
   next.world_size = world_size;
   next.decision = {};
   swap_life(std::move(next), now, effects);
@@ -110,19 +115,26 @@ void Root::open_life(std::uint32_t world_size, TimeMs now, Effects& effects) {
 // The newest life of which anything is known to have been captured. The store says so, unless its records were lost or
 // are older ones again: then a life might get a number for the second time, or one below what is to be restored.
 std::uint64_t Root::newest_written() const {
-  Version newest;
+  std::uint64_t newest = 0;
+  const auto consider = [&](std::uint64_t claimed) {
+    if (is_plausible_incarnation(life_->incarnation, claimed)) newest = std::max(newest, claimed);
+  };
   for (const auto& [node, peer] : peers_) {
-    newest = std::max({newest, peer.report.highest_commit, peer.report.newest_seen});
-    for (const PieceInfo& piece : peer.report.pieces) newest = std::max(newest, piece.version);
+    consider(peer.report.highest_commit.incarnation());
+    consider(peer.report.newest_seen.incarnation());
+    for (const PieceInfo& piece : peer.report.pieces) consider(piece.version.incarnation());
   }
-  return std::max(newest.incarnation(), storing_.newest_incarnation());
+  consider(storing_.newest_incarnation());
+  return newest;
 }
 
 // The newest life that any rank was told of.
 std::uint64_t Root::newest_served() const {
   std::uint64_t newest = 0;
   for (const auto& [node, peer] : peers_)
-    for (const RankReport& rank : peer.report.ranks) newest = std::max(newest, rank.incarnation);
+    for (const RankReport& rank : peer.report.ranks) {
+      if (is_plausible_incarnation(life_->incarnation, rank.incarnation)) newest = std::max(newest, rank.incarnation);
+    }
   return newest;
 }
 
@@ -177,12 +189,16 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
   const bool is_untold = !storage_trouble().empty();
   const bool storage_is_late = waited_ms >= config_.storage_wait_ms;
   RecoveryQuestion asked = question(!is_untold || storage_is_late);
+  // Only damage claims versions of lives that are to come.
+  const auto is_of_the_future = [&](Version version) { return version.incarnation() >= life_->incarnation; };
+  std::erase_if(inventory_, [&](const auto& entry) { return is_of_the_future(entry.first); });
+  std::erase_if(asked.stored, [&](const PieceInfo& piece) { return is_of_the_future(piece.version); });
   asked.whole = whole_of_last_life();
   const RecoveryAnswer answer = plan_recovery(asked, std::move(inventory_));
   if (!answer.alarm.empty()) alarm_ = answer.alarm;
   const bool can_restore = answer.decision.verdict == Verdict::restore;
   if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
-  if (!answer.final && waited_ms < config_.node_wait_ms) return;
+  if (!answer.final && (waited_ms < config_.node_wait_ms || !has_listened_long(now))) return;
   LifeRecord decided = *life_;
   decided.decision = answer.decision;
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.

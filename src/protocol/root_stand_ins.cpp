@@ -7,9 +7,19 @@
 
 namespace ckpt::protocol {
 
-void Root::listen(TimeMs now) {
-  if (now - listened_at_ > config_.node_timeout_ms / 2) listening_since_ = now;
-  listened_at_ = now;
+// Whoever was not missed before the pause is not missed after it, until it has been silent for as long as ever. The
+// roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
+// more.
+void Root::on_pause(TimeMs before, TimeMs now) {
+  for (auto& [node, peer] : peers_) {
+    if (before - peer.heard_at <= config_.node_timeout_ms) peer.heard_at = now;
+    if (before - peer.obeyed_at <= config_.node_timeout_ms) peer.obeyed_at = now;
+  }
+  listening_since_ = followed_at_ = now;
+  predecessor_.silent_since = now;
+  all_waiting_since_.reset();
+  if (source_lost_at_) source_lost_at_ = now;
+  if (unreadable_since_) unreadable_since_ = now;
 }
 
 bool Root::misses_only_its_predecessor(TimeMs now) const {
@@ -24,7 +34,7 @@ bool Root::misses_only_its_predecessor(TimeMs now) const {
 // for the length of a lease before: where all others are here, it only needs the time to find the new root.
 bool Root::has_listened(TimeMs now) const {
   const TimeMs listened_ms = now - listening_since_;
-  if (listened_ms > config_.node_timeout_ms) return true;
+  if (has_listened_long(now)) return true;
   return listened_ms > 2 * config_.report_ms && now - predecessor_.silent_since > config_.node_timeout_ms &&
          misses_only_its_predecessor(now);
 }
@@ -37,8 +47,9 @@ bool Root::knows_who_is_lost(TimeMs now) {
 }
 
 void Root::settle_losses(TimeMs now, Effects& effects) {
-  tell_released(now, effects);
-  if (!knows_who_is_lost(now)) return;
+  const bool knows = knows_who_is_lost(now);
+  tell_released(knows, now, effects);
+  if (!knows) return;
   const std::set<NodeId> lost = lost_members(now);
   tell_changes(lost, effects);
   if (!has_begun()) return;
@@ -90,15 +101,17 @@ void Root::note_released(const std::vector<Member>& next) {
 }
 
 // The job has gone on without them. Whoever does not answer is told as lost first, in case that was not known yet.
-void Root::tell_released(TimeMs now, Effects& effects) {
-  for (const NodeId node : released_) {
+void Root::tell_released(bool knows_who_is_lost, TimeMs now, Effects& effects) {
+  std::erase_if(released_, [&](NodeId node) {
     const auto peer = peers_.find(node);
     const bool answers = peer != peers_.end() && is_present(peer->second, now);
-    if (!answers && !told_lost_.contains(node)) effects.push_back(MemberChanged{Change::lost, node});
+    const bool is_lost = !answers && !told_lost_.contains(node);
+    if (is_lost && !knows_who_is_lost) return false;
+    if (is_lost) effects.push_back(MemberChanged{Change::lost, node});
     effects.push_back(MemberChanged{Change::released, node});
     told_lost_.erase(node);
-  }
-  released_.clear();
+    return true;
+  });
 }
 
 std::vector<Seat> Root::seats_of(const std::set<NodeId>& nodes) const {

@@ -23,7 +23,8 @@ Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& re
       epoch_(recovered.epoch),
       highest_commit_(recovered.highest_commit),
       newest_seen_(recovered.newest_seen),
-      persisted_{recovered.highest_commit, recovered.newest_seen, recovered.epoch} {
+      newest_damaged_(recovered.newest_damaged),
+      persisted_{recovered.highest_commit, recovered.newest_seen, recovered.epoch, recovered.newest_damaged} {
   for (const auto& [ref, piece, whole] : recovered.slots) {
     slots_.add_segment(ref.rank, ref.shard, static_cast<std::uint8_t>(ref.slot + 1));
     if (!whole) continue;
@@ -171,6 +172,8 @@ void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
   if (slot.state != SlotState::whole) return;
   effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
                            std::to_string(slot.piece.version.iteration()) + ": its bytes are not what they should be"});
+  newest_damaged_ = std::max(newest_damaged_, slot.piece.version);
+  if (corrupt.slot.rank == held_rank) damaged_held_.emplace(slot.piece.shard, slot.piece.version);
   slots_.drain(corrupt.slot);
   effects.push_back(DropSlot{corrupt.slot});
 }
@@ -246,9 +249,9 @@ void Worker::settle(TimeMs now, Effects& effects) {
 }
 
 void Worker::persist_if_newer(Effects& effects) {
-  const Persist now{highest_commit_, newest_seen_, epoch_};
+  const Persist now{highest_commit_, newest_seen_, epoch_, newest_damaged_};
   if (now.highest_commit == persisted_.highest_commit && now.newest_seen == persisted_.newest_seen &&
-      now.epoch == persisted_.epoch) {
+      now.epoch == persisted_.epoch && now.newest_damaged == persisted_.newest_damaged) {
     return;
   }
   persisted_ = now;
@@ -291,6 +294,7 @@ void Worker::settle_drops(Effects& effects) {
     effects.push_back(CancelFetch{id});
   }
   std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
+  std::erase_if(damaged_held_, [&](const auto& entry) { return !keeps(entry.second); });
 }
 
 // Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
@@ -300,8 +304,20 @@ void Worker::settle_fetches(TimeMs now, Effects& effects) {
   for (const FetchOrder& order : directive_.fetches) {
     const auto& [shard, version] = std::tie(order.piece.shard, order.piece.version);
     if (!keeps(version) || slots_.find_whole(shard, version) != nullptr || slots_.is_filling(shard, version)) continue;
-    if (waiting.contains(shard) || !start_fetch(order, now, effects)) waiting.insert(shard);
+    if (waiting.contains(shard) || waits_for_older(shard, version) || !start_fetch(order, now, effects))
+      waiting.insert(shard);
   }
+}
+
+// The slot that damage has freed belongs to the version that lay there, until the root gives that version up. An order
+// for a newer one may come from a root that has not heard of the damage: were it obeyed, the older version would find
+// no slot here, and the newer one none elsewhere.
+bool Worker::waits_for_older(const std::string& shard, Version version) const {
+  return std::any_of(damaged_held_.begin(), damaged_held_.end(), [&](const auto& damaged) {
+    const auto& [name, older] = damaged;
+    return name == shard && older < version && older > directive_.committed && keeps(older) &&
+           slots_.find_whole(name, older) == nullptr && !slots_.is_filling(name, older);
+  });
 }
 
 // False when it has to wait: for a source after a failure, or for a slot. The order stands.
@@ -526,6 +542,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.standby = config_.standby;
   report.highest_commit = highest_commit_;
   report.newest_seen = newest_seen_;
+  report.newest_damaged = newest_damaged_;
   report.ranks = rank_reports();
   report.pieces = slots_.whole_pieces();
   report.storage = config_.storage;

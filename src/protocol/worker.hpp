@@ -44,6 +44,7 @@ class Worker {
   const Directive& directive() const { return directive_; }
   const SlotTable& slots() const { return slots_; }
   Version highest_commit() const { return highest_commit_; }
+  Version newest_seen() const { return newest_seen_; }
   std::vector<RankReport> rank_reports() const;
 
  private:
@@ -102,6 +103,7 @@ class Worker {
   void settle_segments(Effects& effects);
   void settle_writes(Effects& effects);
   bool is_void() const;
+  bool waits_for_older(const std::string& shard, Version version) const;
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
   const Trainer* home_of(const std::string& shard) const;
@@ -123,12 +125,14 @@ class Worker {
   Written written_;
   std::uint64_t written_epoch_ = 0;  // of the root that ordered it
   std::set<Version> damaged_;
+  std::set<std::pair<std::string, Version>> damaged_held_;  // held pieces that have to come once more
   std::string read_trouble_;
 
   Directive directive_;
   std::uint64_t epoch_ = 0;
   Version highest_commit_;
   Version newest_seen_;
+  Version newest_damaged_;
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;

@@ -47,6 +47,7 @@ Recovered Agent::attach(Arena& arena, TimeMs now) {
   Recovered recovered;
   recovered.highest_commit = arena.highest_commit;
   recovered.newest_seen = arena.newest_seen;
+  recovered.newest_damaged = arena.newest_damaged;
   recovered.epoch = arena.epoch;
   std::set<SlotRef> granted;
   for (const auto& [rank, control] : arena.controls) {

@@ -79,6 +79,7 @@ void Agent::on(const Persist& persist) {
   world_.invariants.persisting(machine_, persist);
   machine_.arena.highest_commit = persist.highest_commit;
   machine_.arena.newest_seen = persist.newest_seen;
+  machine_.arena.newest_damaged = persist.newest_damaged;
   machine_.arena.epoch = persist.epoch;
 }
 

@@ -67,6 +67,7 @@ struct Arena {
   std::map<Rank, Control> controls;
   Version highest_commit;
   Version newest_seen;
+  Version newest_damaged;
   std::uint64_t epoch = 0;
 
   Slot* find(const SlotRef& ref);

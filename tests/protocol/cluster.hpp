@@ -37,21 +37,31 @@ class Cluster {
   }
 
   // Starts (or replaces) a node with an empty arena.
-  void boot(NodeId node) { boot(node, ++ids_, Recovered{}); }
+  void boot(NodeId node) {
+    persisted_.erase(node);
+    boot(node, ++ids_, Recovered{});
+  }
   // All agents end and start again; what was whole in the arenas still is.
   void restart_agents() {
-    for (auto& [node, core] : nodes_) {
-      Recovered recovered;
-      for (const PieceInfo& piece : core->status().pieces) {
-        recovered.slots.push_back({*core->find(piece.shard, piece.version), piece, true});
-      }
-      recovered.highest_commit = core->status().highest_commit;
-      recovered.epoch = core->status().epoch;
-      core.reset();
-      boot(node, arenas_.at(node), recovered);
-    }
+    for (auto& [node, core] : nodes_) restart_agent(node);
     granted_.clear();
   }
+  void restart_agent(NodeId node) {
+    auto& core = nodes_.at(node);
+    Recovered recovered;
+    for (const PieceInfo& piece : core->status().pieces) {
+      recovered.slots.push_back({*core->find(piece.shard, piece.version), piece, true});
+    }
+    const Persist& kept = persisted_[node];
+    recovered.highest_commit = kept.highest_commit;
+    recovered.newest_seen = kept.newest_seen;
+    recovered.epoch = kept.epoch;
+    recovered.newest_damaged = kept.newest_damaged;
+    core.reset();
+    boot(node, arenas_.at(node), recovered);
+  }
+  // All agents stand still together, as when their machines are suspended: nothing happens, and time passes.
+  void pause(TimeMs ms) { now_ += ms; }
   void boot(NodeId node, std::uint64_t arena_id, const Recovered& recovered) {
     arenas_[node] = arena_id;
     Config config;
@@ -118,6 +128,17 @@ class Cluster {
   void come_back(Rank rank) {
     feed(homes_.at(rank),
          TrainerHello{rank, instances_.at(rank), incarnation(), world_size_, main_of(rank), private_shard(rank)});
+    drain();
+  }
+  // A bad write into the coordination store, which every agent reads.
+  void damage(const std::function<void(RootRecord&, LifeRecord&)>& write) {
+    write(root_, life_);
+    ++root_revision_;
+    ++life_revision_;
+    for (const auto& [node, core] : nodes_) {
+      feed(node, RootRead{root_revision_, root_});
+      feed(node, LifeRead{life_revision_, life_});
+    }
     drain();
   }
   // Of the coordination store, the record of who is root alone.
@@ -227,6 +248,7 @@ class Cluster {
   bool reading_seats = true;                     // false: they are not told
   int seats_asked = 0;
   Seating seating() const { return Seating(life_.seats.life, seats.at(life_.seats)); }
+  bool answering_root_swaps = true;
   bool swapping = true;  // false: changes of the life record stay under way, their seats being written
   std::vector<std::pair<NodeId, SwapLife>> held_swaps;
   void release_swaps() {
@@ -310,6 +332,7 @@ class Cluster {
     if (!cut.contains({from, send.to}) && arrives(from, send)) feed(send.to, MessageArrived{from, send.message});
   }
   void carry_out(NodeId from, SwapRoot& swap) {
+    if (!answering_root_swaps) return;
     if (swap.expected_revision == root_revision_) {
       root_ = swap.record;
       ++root_revision_;
@@ -434,7 +457,7 @@ class Cluster {
     paths[tell.rank].push_back(tell);
   }
   void carry_out(NodeId, Fence& fence) { fenced[fence.rank] = fence; }
-  void carry_out(NodeId, Persist&) {}
+  void carry_out(NodeId from, Persist& persist) { persisted_[from] = persist; }
   void carry_out(NodeId, ReleaseSegment&) {}
   void carry_out(NodeId, MemberChanged& changed) { changes.push_back(changed); }
   void carry_out(NodeId, Notice& notice) { notices.push_back(notice.text); }
@@ -445,6 +468,7 @@ class Cluster {
   std::map<NodeId, std::unique_ptr<Node>> nodes_;
   std::map<NodeId, std::map<NodeId, std::unique_ptr<Node>>::node_type> stopped_;
   std::map<NodeId, std::uint64_t> arenas_;
+  std::map<NodeId, Persist> persisted_;  // in its arena
   std::map<Rank, std::uint64_t> instances_;
   std::map<Rank, NodeId> homes_;
   std::map<Rank, std::vector<SlotRef>> granted_;  // unused grants
