@@ -25,6 +25,7 @@ bool Agent::fails(const Effect& effect) {
   const bool is_silent = std::holds_alternative<Send>(effect) || std::holds_alternative<SwapRoot>(effect) ||
                          std::holds_alternative<SwapLife>(effect) || std::holds_alternative<ReadSeats>(effect) ||
                          std::holds_alternative<RemoveSeats>(effect);
+  if (const auto* send = std::get_if<Send>(&effect)) world_.invariants.sending(machine_, send->message);
   if (const auto* fetch = std::get_if<StartFetch>(&effect)) {
     answer(FetchEnded{fetch->fetch, FetchResult::failed});
   } else if (const auto* write = std::get_if<StartWrite>(&effect)) {

@@ -15,7 +15,7 @@ struct Shrunk {
   Outcome whole;                 // of the seed as it is
   std::set<std::size_t> faults;  // that are left, by number in the plan, from 1
   std::uint64_t shake = 0;
-  Outcome outcome;         // with these; the seed's own invariant is violated
+  Outcome outcome;         // with these; they violate what the seed does
   bool is_fewest = false;  // no smaller set of them does that, as far as was tried
   std::uint64_t runs = 0;
 };
