@@ -87,7 +87,8 @@ RankPort::Seen RankPort::look(const Segments& segments) {
   return seen;
 }
 
-// All slots of the grant, whole and of one version, newer than the last.
+// All slots of the grant, whole and of one version of the rank's life, newer than the last. A version of another life
+// would be remembered as seen, and the next life of the job would be numbered after it.
 bool RankPort::take_captured(const Segments& segments, Seen& seen) const {
   protocol::Captured captured{hello_.rank, {}};
   decltype(seen.pieces) pieces;
@@ -96,6 +97,7 @@ bool RankPort::take_captured(const Segments& segments, Seen& seen) const {
     if (segment == nullptr || ref.slot >= segment->spec().slots) return false;
     auto manifest = segment->slot(ref.slot).read();
     if (!manifest || manifest->version <= last_captured_ || manifest->world_size != hello_.world_size) return false;
+    if (incarnation_ != 0 && manifest->version.incarnation() != incarnation_) return false;
     captured.pieces.push_back(piece_info(*manifest));
     if (captured.pieces.back().version != captured.pieces.front().version) return false;
     pieces.emplace_back(ref, std::move(*manifest));

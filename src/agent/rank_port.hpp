@@ -39,6 +39,8 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
+  // The rank goes on in this life, and captures what belongs to it.
+  void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
   void commit(Version version) { control_->committed(version); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
@@ -64,6 +66,7 @@ class RankPort {
 
   const protocol::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
+  std::uint64_t incarnation_ = hello_.incarnation;
   std::uint64_t sequence_ = 0;  // of the newest grant
   std::optional<OpenGrant> outstanding_;
   Version last_captured_;

@@ -124,7 +124,11 @@ TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
         fill(1, 1, version);
         write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", version, 100, 9));
       },
+      [&] {
+        fill(1, 1, {2, 5});
+      },  // of another life
   };
+  port_->joined(1);
   grant(1, 1);
   for (const auto& lie : lies) {
     const auto grant = control_->grant();

@@ -161,12 +161,13 @@ class Cluster {
     for (Rank rank = 0; rank < world_size_; ++rank) ask_restore(rank);
   }
   void begin_training() {
-    for (Rank rank = 0; rank < world_size_; ++rank) {
-      feed(homes_.at(rank), RestoreDone{rank});
-      auto segments = parts_of(main_of(rank), shares_.at(rank));
-      segments.push_back(private_shard(rank));
-      feed(homes_.at(rank), SegmentsReady{rank, segments});
-    }
+    for (Rank rank = 0; rank < world_size_; ++rank) begin_training(rank);
+  }
+  void begin_training(Rank rank) {
+    feed(homes_.at(rank), RestoreDone{rank});
+    auto segments = parts_of(main_of(rank), shares_.at(rank));
+    segments.push_back(private_shard(rank));
+    feed(homes_.at(rank), SegmentsReady{rank, segments});
     drain();
   }
   // A whole snapshot of one rank; false when it holds no grant (it then skips).
@@ -178,7 +179,7 @@ class Cluster {
       drain();
       return false;
     }
-    const Version version(incarnation(), iteration);
+    const Version version(served_in_.at(rank), iteration);
     Captured captured{rank, {}};
     for (const SlotRef& slot : grant->second) captured.pieces.push_back(piece_of(slot.shard, version, world_size_));
     granted_.erase(grant);
@@ -447,6 +448,7 @@ class Cluster {
   void carry_out(NodeId, Grant& grant) { granted_[grant.rank] = grant.slots; }
   void carry_out(NodeId, RestoreReady& answer) {
     ready[answer.rank] = answer;
+    served_in_[answer.rank] = answer.incarnation;
     shares_[answer.rank] = answer.share;
   }
   void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
@@ -473,6 +475,7 @@ class Cluster {
   std::map<Rank, NodeId> homes_;
   std::map<Rank, std::vector<SlotRef>> granted_;  // unused grants
   std::map<Rank, Share> shares_;
+  std::map<Rank, std::uint64_t> served_in_;  // life
   std::deque<std::pair<NodeId, Effect>> pending_;
   std::uint64_t root_revision_ = 0;
   RootRecord root_;
