@@ -18,7 +18,7 @@ Agent::Agent(World& world, Machine& machine, std::uint64_t id)
     : world_(world),
       machine_(machine),
       id_(id),
-      node_(configure(world, machine), id, attach(swept(world, machine.arena))) {
+      node_(configure(world, machine), id, attach(swept(world, machine.arena), world.timeline.now())) {
   for (const auto& [rank, control] : machine.arena.controls) {
     if (control.grant_is_open()) open_grants_.insert(rank);
   }
@@ -43,7 +43,7 @@ Config Agent::configure(const World& world, const Machine& machine) {
 }
 
 // What the former agent had in its head is gone; slots of a grant that is still open belong to its writer.
-Recovered Agent::attach(Arena& arena) {
+Recovered Agent::attach(Arena& arena, TimeMs now) {
   Recovered recovered;
   recovered.highest_commit = arena.highest_commit;
   recovered.newest_seen = arena.newest_seen;
@@ -57,6 +57,7 @@ Recovered Agent::attach(Arena& arena) {
   }
   arena.for_each([&](const SlotRef& ref, Slot& slot) {
     slot.counted = slot.findable() && !granted.contains(ref);
+    slot.counted_since = now;
     slot.draining = false;
     slot.readers = 0;
     slot.filled_by = 0;
@@ -108,8 +109,14 @@ void Agent::receive(Event event) {
   take([event = std::move(event)](Agent& agent) { agent.handle(event); });
 }
 
+void Agent::freeze() {
+  frozen_ = true;
+  frozen_at_ = world_.timeline.now();
+}
+
 void Agent::wake() {
   frozen_ = false;
+  world_.agent_paused(machine_, frozen_at_);
   while (!frozen_ && !inbox_.empty() && world_.agent(machine_.id, id_) == this) {
     const auto input = std::move(inbox_.front());
     inbox_.pop_front();
@@ -261,6 +268,7 @@ void Agent::read_words(Rank rank) {
       Slot& slot = *machine_.arena.find(ref);
       captured.pieces.push_back(slot.header);
       slot.counted = true;
+      slot.counted_since = world_.timeline.now();
       world_.invariants.counted(machine_, slot.header);
     }
     handle(captured);
@@ -279,6 +287,7 @@ void Agent::fetch_ended(std::uint64_t fetch, const SlotRef& ref, FetchResult res
   if (Slot* slot = machine_.arena.find(ref)) {
     slot->filled_by = 0;
     slot->counted = result == FetchResult::complete;
+    slot->counted_since = world_.timeline.now();
     if (slot->counted) world_.invariants.counted(machine_, slot->header);
   }
   handle(FetchEnded{fetch, result, {}, made});

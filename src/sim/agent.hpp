@@ -12,6 +12,7 @@
 
 #include "protocol/node.hpp"
 #include "sim/memory.hpp"
+#include "sim/store.hpp"
 #include "sim/timeline.hpp"
 
 namespace ckpt::sim {
@@ -30,7 +31,7 @@ class Agent {
   std::uint64_t id() const { return id_; }
   const protocol::Node& node() const { return node_; }
   bool is_frozen() const { return frozen_; }
-  void freeze() { frozen_ = true; }
+  void freeze();
   void wake();
   void crash_in_next_effects(int after) { crash_after_effects_ = after; }
 
@@ -63,7 +64,7 @@ class Agent {
   };
 
   static Arena& swept(World& world, Arena& arena);
-  static protocol::Recovered attach(Arena& arena);
+  static protocol::Recovered attach(Arena& arena, TimeMs now);
   static protocol::Config configure(const World& world, const Machine& machine);
 
   void take(std::function<void(Agent&)> input);
@@ -76,10 +77,11 @@ class Agent {
   void release_if_idle(const SlotRef& ref);
 
   void carry_out(const protocol::Effect& effect);
+  bool fails(const protocol::Effect& effect);
   void on(const protocol::Send& send);
   void on(const protocol::SwapRoot& swap);
   void on(const protocol::SwapLife& swap);
-  void write_seats(const protocol::SwapLife& swap, std::size_t number);
+  void write_seats(const protocol::SwapLife& swap, std::size_t number, const Store::LifeWritten& written);
   void on(const protocol::ReadSeats& read);
   void on(const protocol::RemoveSeats& removal);
   void on(const protocol::Persist& persist);
@@ -97,7 +99,7 @@ class Agent {
   void on(const protocol::ListStorage& list);
   void on(const protocol::StartWrite& write);
   void on(const protocol::CommitStep& commit);
-  void on(const protocol::MemberChanged&) {}
+  void on(const protocol::MemberChanged& changed);
   void on(const protocol::Notice&) {}
 
   World& world_;
@@ -108,6 +110,7 @@ class Agent {
   std::set<Rank> open_grants_;                     // given and not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // while frozen
   bool frozen_ = false;
+  TimeMs frozen_at_ = 0;
   TimeMs wanted_tick_at_ = 0;
   int crash_after_effects_ = -1;
 };

@@ -12,7 +12,35 @@ using namespace protocol;
 void Agent::carry_out(const Effect& effect) {
   world_.trace.mark(effect.index());
   world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " -> ", describe(effect)); });
+  if (world_.timeline.now() < machine_.effects_fail_until && fails(effect)) return;
   std::visit([this](const auto& content) { on(content); }, effect);
+}
+
+// What takes more than memory can fail: what the core would hear of it then it hears, and of the rest nothing.
+bool Agent::fails(const Effect& effect) {
+  if (!world_.random.chance(300)) return false;
+  const auto answer = [this](Event event) {
+    later(1, [event = std::move(event)](Agent& agent) { agent.handle(event); });
+  };
+  const bool is_silent = std::holds_alternative<Send>(effect) || std::holds_alternative<SwapRoot>(effect) ||
+                         std::holds_alternative<SwapLife>(effect) || std::holds_alternative<ReadSeats>(effect) ||
+                         std::holds_alternative<RemoveSeats>(effect);
+  if (const auto* send = std::get_if<Send>(&effect)) world_.invariants.sending(machine_, send->message);
+  if (const auto* fetch = std::get_if<StartFetch>(&effect)) {
+    answer(FetchEnded{fetch->fetch, FetchResult::failed});
+  } else if (const auto* write = std::get_if<StartWrite>(&effect)) {
+    answer(WriteEnded{write->version, "it failed"});
+  } else if (const auto* commit = std::get_if<CommitStep>(&effect)) {
+    answer(StepEnded{commit->version, "it failed"});
+  } else if (std::holds_alternative<ListStorage>(effect)) {
+    StorageListed listed;
+    listed.trouble = "it failed";
+    answer(listed);
+  } else if (!is_silent) {
+    return false;
+  }
+  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " !! that fails"); });
+  return true;
 }
 
 void Agent::on(const Send& send) {
@@ -21,17 +49,24 @@ void Agent::on(const Send& send) {
 }
 
 void Agent::on(const SwapRoot& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
-void Agent::on(const SwapLife& swap) { write_seats(swap, 0); }
+
+// What it decides is judged by what can be known now, when it decides, and not when that is on record.
+void Agent::on(const SwapLife& swap) {
+  const auto judgement = world_.invariants.judge(machine_, swap.record);
+  write_seats(swap, 0, [&world = world_, node = machine_.id, judgement](const LifeRead& before, const LifeRead& now) {
+    world.invariants.life_written(node, before, now, judgement);
+  });
+}
 
 // Each record after the answer to the one before, and the life's record last.
-void Agent::write_seats(const SwapLife& swap, std::size_t number) {
+void Agent::write_seats(const SwapLife& swap, std::size_t number, const Store::LifeWritten& written) {
   const auto& seats = swap.seats;
   const std::size_t begin = number * Store::seats_per_record;
-  if (begin >= seats.size()) return world_.store.swap(machine_.id, swap, store_answer());
+  if (begin >= seats.size()) return world_.store.swap(machine_.id, swap, written, store_answer());
   const auto end = std::min(begin + Store::seats_per_record, seats.size());
-  const auto go_on = [&world = world_, node = machine_.id, id = id_, swap, number] {
+  const auto go_on = [&world = world_, node = machine_.id, id = id_, swap, number, written] {
     if (Agent* agent = world.agent(node, id))
-      agent->take([swap, number](Agent& self) { self.write_seats(swap, number + 1); });
+      agent->take([swap, number, written](Agent& self) { self.write_seats(swap, number + 1, written); });
   };
   world_.store.write_seats(
       machine_.id, swap.record.seats, number,
@@ -90,7 +125,7 @@ void Agent::on(const RestoreFailed& failed) {
   const auto found = sessions_.find(failed.rank);
   if (found == sessions_.end() || !found->second.waits_for_restore) return;
   found->second.waits_for_restore = false;
-  world_.invariants.restore_refused(machine_, failed);
+  world_.invariants.restore_refused(failed);
   world_.tell(found->second.instance, [failed](Trainer& trainer) { trainer.restore_failed(failed); });
 }
 
@@ -123,6 +158,8 @@ void Agent::on(const ReleaseSegment& release) {
   world_.invariants.releasing(machine_, release.rank, release.shard);
   machine_.arena.segments.erase({release.rank, release.shard});
 }
+
+void Agent::on(const MemberChanged& changed) { world_.invariants.member_told(machine_, changed); }
 
 void Agent::on(const ListStorage&) { world_.storage.list(*this); }
 void Agent::on(const StartWrite& write) { world_.storage.write(machine_, *this, write); }

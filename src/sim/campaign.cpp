@@ -72,19 +72,20 @@ std::string tally_text(const CampaignResult& result) {
   const Tally& tally = result.tally;
   return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
               " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
-              " from storage; standby nodes put in place ", tally.stood_in, "; steps stored ", tally.stored,
-              "; restarts of the job ", tally.restarts, "; lives decided: ", tally.decided_restore, " restore (",
-              tally.decided_behind, " behind), ", tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ",
-              tally.decided_unknown, " with commit status unknown; elections ", tally.elections,
-              "; pieces quarantined ", tally.quarantined, "; reports passed on by relays ", tally.relayed,
-              "; runs with an alarm ", tally.alarms, "; jobs given up ", tally.given_up, "; slowest recovery ",
-              tally.slowest_recovery_ms, " ms\n", result.steps, " steps, ", result.virtual_ms / 1000,
-              " s of virtual time\n");
+              " from storage; members told as lost ", tally.told_lost, "; standby nodes put in place ", tally.stood_in,
+              "; steps stored ", tally.stored, "; restarts of the job ", tally.restarts,
+              "; lives decided: ", tally.decided_restore, " restore (", tally.decided_behind, " behind), ",
+              tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
+              " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
+              "; reports passed on by relays ", tally.relayed, "; runs with an alarm ", tally.alarms,
+              "; jobs given up ", tally.given_up, "; slowest recovery ", tally.slowest_recovery_ms,
+              " ms; slowest commit while all was well ", tally.slowest_commit_ms, " ms\n", result.steps, " steps, ",
+              result.virtual_ms / 1000, " s of virtual time\n");
 }
 
-std::string violation_text(const Outcome& outcome) {
+std::string violation_text(const Outcome& outcome, const std::string& options) {
   return text("seed ", outcome.seed, " at ", outcome.virtual_ms, " ms: ", outcome.violation->invariant, ": ",
-              outcome.violation->text, "\n  again: ckpt_sim --seed ", outcome.seed, " --trace\n");
+              outcome.violation->text, "\n  again: ckpt_sim ", options, " --trace\n");
 }
 
 }  // namespace ckpt::sim

@@ -36,7 +36,7 @@ CampaignResult run_campaign(const Campaign& campaign, const CampaignObserver& ob
 // For people: how often each fault struck in each phase ("-": it cannot), and what happened besides.
 std::string fault_table_text(const FaultTable& faults);
 std::string tally_text(const CampaignResult& result);
-// Seed, time, invariant, sentence, and how to see it again.
-std::string violation_text(const Outcome& outcome);
+// Seed, time, invariant, sentence, and how to see it again, with these options.
+std::string violation_text(const Outcome& outcome, const std::string& options);
 
 }  // namespace ckpt::sim

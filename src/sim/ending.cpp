@@ -49,12 +49,12 @@ Ending::Lack Ending::lack() const {
 Ending::Lack Ending::redundancy_lack() const {
   const Version committed = world_.invariants.history().newest_committed();
   const std::size_t copies = world_.invariants.copies_wanted(committed.incarnation());
-  if (!world_.invariants.is_whole(committed, copies, 0)) {
+  if (!world_.invariants.is_whole(committed, copies)) {
     return {"I6", text(describe(committed), " has not ", copies, " copies of every shard")};
   }
   const bool wants_parity = world_.invariants.wants_parity(committed.incarnation());
   if (wants_parity) {
-    const auto covered = world_.invariants.covered(committed, false, 0);
+    const auto covered = world_.invariants.covered(committed, false);
     for (const std::string& shard : world_.settings.shards()) {
       if (!covered.contains(shard)) return {"I6", text("the parity of ", shard, " at ", describe(committed), " lacks")};
     }

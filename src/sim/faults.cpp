@@ -41,6 +41,8 @@ bool is_possible(Fault fault, Phase phase) {
 
 void Faults::start() {
   for (int i = 0; i < world_.settings.faults; ++i) plan_one();
+  if (world_.settings.is_hard) plan_harder();
+  leave_out();
   armed_at_ = world_.timeline.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
 
@@ -53,12 +55,12 @@ bool Faults::can_come(Phase phase) const {
 
 // The root is lost more often than chance would have it, at every step of a recovery; and where nodes stand by, more
 // happens while they stand in.
-Faults::Plan Faults::draw() const {
+Faults::Plan Faults::draw() {
   Plan plan;
   const bool is_root_loss = world_.random.chance(150);
   const bool is_standing_in = world_.settings.core.standby && world_.random.chance(300);
   do {
-    plan.fault = is_root_loss ? Fault::root_crash : static_cast<Fault>(world_.random.below(fault_count));
+    plan.fault = is_root_loss ? Fault::root_crash : static_cast<Fault>(world_.random.below(first_faults));
     plan.phase = is_standing_in ? Phase::standing_in : static_cast<Phase>(world_.random.below(phase_count));
   } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase) ||
            (is_root_loss && !is_of_recovery(plan.phase)));
@@ -66,8 +68,8 @@ Faults::Plan Faults::draw() const {
 }
 
 // Phases that hardly come by themselves are brought about by another fault just before.
-void Faults::plan_one() {
-  const Plan plan = draw();
+std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random) const {
+  std::vector<Plan> plans;
   std::optional<Fault> prelude;
   if (plan.phase == Phase::electing || plan.phase == Phase::gathering) prelude = Fault::root_crash;
   if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding || plan.phase == Phase::standing_in)
@@ -80,10 +82,46 @@ void Faults::plan_one() {
   // A root that crashes while nobody leads is one that sleeps.
   const bool on_root = plan.fault == Fault::root_crash && plan.phase == Phase::electing;
   if (on_root) prelude = Fault::agent_freeze;
-  if (prelude && (on_root || world_.random.chance(700))) plan_.push_back({*prelude, Phase::idle, false, on_root});
-  plan_.push_back(plan);
+  if (prelude && (on_root || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_root});
+  plans.push_back(plan);
   // What is damaged there shows only when it is needed.
-  if (plan.fault == Fault::storage_damaged) plan_.push_back({Fault::everything_lost, Phase::capturing});
+  if (plan.fault == Fault::storage_damaged) plans.push_back({Fault::everything_lost, Phase::capturing});
+  return plans;
+}
+
+void Faults::plan_one() {
+  for (const Plan& plan : with_prelude(draw(), world_.random)) plan_.push_back(plan);
+}
+
+// Where these are: anywhere among the others, which stay as they are. Two of three strike a recovery.
+void Faults::plan_harder() {
+  Random random(mix(world_.settings.seed, hash_of("harder")));
+  if (random.chance(400)) return;
+  for (std::uint64_t left = 1 + random.below(2); left > 0; --left) {
+    Plan plan;
+    const bool in_recovery = random.chance(600);
+    do {
+      plan.fault = static_cast<Fault>(first_faults + random.below(fault_count - first_faults));
+      plan.phase = static_cast<Phase>(random.below(phase_count));
+    } while (!can_come(plan.phase) || (in_recovery && !is_of_recovery(plan.phase)));
+    std::vector<std::size_t> places = {0};  // not between a fault and its prelude
+    for (std::size_t i = 0; i < plan_.size(); ++i)
+      if (plan_[i].is_last) places.push_back(i + 1);
+    const auto plans = with_prelude(plan, random);
+    plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
+  }
+}
+
+// What a replay is not to have. Chance goes other ways from here on where it is to try that.
+void Faults::leave_out() {
+  for (std::size_t i = 0; i < plan_.size(); ++i) {
+    plan_[i].number = i + 1;
+    planned_.push_back(text(fault_names[static_cast<std::size_t>(plan_[i].fault)], " while ",
+                            phase_names[static_cast<std::size_t>(plan_[i].phase)]));
+  }
+  const auto& only = world_.settings.only_faults;
+  if (only) std::erase_if(plan_, [&](const Plan& plan) { return !only->contains(plan.number); });
+  if (world_.settings.shake != 0) world_.random = Random(mix(world_.random.next(), world_.settings.shake));
 }
 
 void Faults::after_step() {
@@ -96,6 +134,7 @@ void Faults::after_step() {
   if (!world_.random.chance(300)) return;  // anywhere in the phase, not always at its first event
   if (strike(plan)) {
     count(plan.fault, phases);
+    struck_at_ = now;
   } else if (now < armed_at_ + give_up_ms) {
     return;
   }
@@ -175,6 +214,19 @@ bool Faults::strike(const Plan& plan) {
     case Fault::storage_outage:
     case Fault::storage_damaged:
       return hurt_storage(fault);
+    case Fault::agents_freeze:
+      return freeze_agents(false);
+    case Fault::all_agents_freeze:
+      return freeze_agents(true);
+    case Fault::all_clocks_jump:
+      return jump_all_clocks();
+    case Fault::damage_found:
+      return find_damage();
+    case Fault::store_record_lost:
+    case Fault::store_record_old:
+      return spoil_record(fault);
+    case Fault::effects_fail:
+      return fail_effects();
   }
   return false;
 }

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "protocol/types.hpp"
 #include "sim/phase.hpp"
+#include "sim/random.hpp"
 #include "sim/timeline.hpp"
 
 namespace ckpt::sim {
@@ -48,15 +50,25 @@ enum class Fault : std::uint8_t {
   everything_lost,  // all machines at once
   storage_outage,
   storage_damaged,  // a bit of the newest step
+  // Drawn apart from those above, so that what a seed did without them it still does.
+  agents_freeze,      // several at once
+  all_agents_freeze,  // all of them: a suspended cluster
+  all_clocks_jump,
+  damage_found,       // a flipped bit, and its node looks at once, preferably at what is not committed yet
+  store_record_lost,  // one of the coordination store's
+  store_record_old,   // one of them is again as it was before
+  effects_fail,       // what a core asks of its agent is not done, for a while
 };
-inline constexpr std::size_t fault_count = 28;
+inline constexpr std::size_t fault_count = 35;
+inline constexpr std::size_t first_faults = 28;  // those drawn first
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
     "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "root crash",
     "node loss",         "two node losses",    "node outdated",       "torn write",         "bit flip stored",
     "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
     "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump",
-    "everything lost",   "storage outage",     "storage damaged"};
+    "everything lost",   "storage outage",     "storage damaged",     "agents freeze",      "all agents freeze",
+    "all clocks jump",   "damage found",       "store record lost",   "store record old",   "effects fail"};
 
 // How often each fault struck in each phase.
 using FaultTable = std::array<std::array<std::uint64_t, phase_count>, fault_count>;
@@ -72,18 +84,26 @@ class Faults {
   void after_step();
   bool is_over() const { return plan_.empty() && unmended_ == 0; }
   const FaultTable& table() const { return table_; }
+  // All that was drawn, in order, also what the run leaves out.
+  const std::vector<std::string>& planned() const { return planned_; }
+  bool is_mended() const { return unmended_ == 0; }
+  TimeMs struck_at() const { return struck_at_; }  // last
 
  private:
   struct Plan {
     Fault fault = Fault::trainer_crash;
     Phase phase = Phase::idle;
-    bool is_last = true;   // else the next one follows at once
-    bool on_root = false;  // of a fault that strikes some agent
+    bool is_last = true;     // else the next one follows at once
+    bool on_root = false;    // of a fault that strikes some agent
+    std::size_t number = 0;  // in the plan, from 1
   };
 
   bool can_come(Phase phase) const;
-  Plan draw() const;
+  Plan draw();
+  std::vector<Plan> with_prelude(const Plan& plan, Random& random) const;
   void plan_one();
+  void plan_harder();
+  void leave_out();
   void count(Fault fault, Phases phases);
   bool strike(const Plan& plan);  // false: there is nothing to strike now
   void mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend);
@@ -98,8 +118,15 @@ class Faults {
   bool corrupt_silently();
   bool claim_twice();
   bool freeze_agent(bool on_root);
+  void freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms);
+  bool freeze_agents(bool all);
   bool fill_memory();
+  void jump(Machine& machine, TimeMs by_ms);
   bool jump_clock();
+  bool jump_all_clocks();
+  bool find_damage();
+  bool spoil_record(Fault fault);
+  bool fail_effects();
   bool cut_network(bool one_way);
   bool worsen_weather(Fault fault);
   bool stop_store(Fault fault);
@@ -112,8 +139,10 @@ class Faults {
 
   World& world_;
   std::deque<Plan> plan_;
+  std::vector<std::string> planned_;
   FaultTable table_{};
   TimeMs armed_at_ = 0;
+  TimeMs struck_at_ = 0;
   int unmended_ = 0;
 };
 

@@ -28,22 +28,36 @@ bool History::ranks_disagree(Version version) const {
 
 void History::gained(NodeId node, const PieceInfo& piece) {
   if (!piece.is_parity()) {
-    holders_[piece.version][piece.shard].insert(node);
+    holders_[piece.version][piece.shard][node] = has_it;
     return;
   }
   Group& group = groups_[piece.version][protocol::parse_part(piece.shard).shard];
   group.shards.clear();
   for (const auto& ingredient : piece.recipe.ingredients) group.shards.push_back(ingredient.shard);
-  group.holders[piece.recipe.member].insert(node);
+  group.holders[piece.recipe.member][node] = has_it;
 }
 
-std::string History::unprotected(Version version) const {
+void History::lost(NodeId node, const PieceInfo& piece, TimeMs now) {
+  const auto lose = [&](Holders& holders) {
+    const auto holder = holders.find(node);
+    if (holder != holders.end() && holder->second == has_it) holder->second = now;
+  };
+  if (!piece.is_parity()) return lose(holders_[piece.version][piece.shard]);
+  lose(groups_[piece.version][protocol::parse_part(piece.shard).shard].holders[piece.recipe.member]);
+}
+
+std::size_t History::count(const Holders& holders, TimeMs since) {
+  return static_cast<std::size_t>(
+      std::count_if(holders.begin(), holders.end(), [&](const auto& holder) { return holder.second >= since; }));
+}
+
+std::string History::unprotected(Version version, TimeMs since) const {
   std::set<std::string> covered;
   if (const auto groups = groups_.find(version); groups != groups_.end()) {
     for (const auto& [name, group] : groups->second) {
       const bool is_whole = group.holders.size() == group.shards.size() &&
                             std::all_of(group.holders.begin(), group.holders.end(),
-                                        [](const auto& entry) { return !entry.second.empty(); });
+                                        [&](const auto& entry) { return count(entry.second, since) > 0; });
       if (is_whole) covered.insert(group.shards.begin(), group.shards.end());
     }
   }
@@ -60,14 +74,14 @@ void History::dropped(NodeId node, const PieceInfo& piece) {
   if (pieces != holders_.end()) pieces->second[piece.shard].erase(node);
 }
 
-History::Scarcest History::scarcest(Version version) const {
+History::Scarcest History::scarcest(Version version, TimeMs since) const {
   const auto pieces = holders_.find(version);
   Scarcest scarcest{SIZE_MAX, {}};
   for (const std::string& shard : shards_) {
     std::size_t copies = 0;
     if (pieces != holders_.end()) {
       const auto nodes = pieces->second.find(shard);
-      copies = nodes == pieces->second.end() ? 0 : nodes->second.size();
+      copies = nodes == pieces->second.end() ? 0 : count(nodes->second, since);
     }
     if (copies < scarcest.copies) scarcest = {copies, shard};
   }

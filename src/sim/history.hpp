@@ -13,6 +13,8 @@
 
 namespace ckpt::sim {
 
+using protocol::TimeMs;
+
 class History {
  public:
   explicit History(std::vector<std::string> shards) : shards_(std::move(shards)) {}
@@ -24,21 +26,24 @@ class History {
   bool ranks_disagree(Version version) const;
   bool ranks_ever_disagreed() const { return ranks_disagreed_; }
 
-  // Nodes that have had the piece; one that lost it through a fault still counts, one that dropped it does not.
+  // Nodes that have the piece. One that dropped it is forgotten; one that lost it, with its machine or because it found
+  // it damaged, is one that had it.
   void gained(NodeId node, const PieceInfo& piece);
   void dropped(NodeId node, const PieceInfo& piece);
+  void lost(NodeId node, const PieceInfo& piece, TimeMs now);
   // A fault destroyed some copy of the version.
   void damaged(Version version) { damaged_.insert(version); }
   bool was_damaged(Version version) const { return damaged_.contains(version); }
-  // The smallest number of such nodes over all shards, and a shard that has so few.
+  // The smallest number of such nodes over all shards, and a shard that has so few. Who lost it at `since` or later
+  // counts, for nobody may know yet; by default, whoever had it ever.
   struct Scarcest {
     std::size_t copies = 0;
     std::string shard;
   };
-  Scarcest scarcest(Version version) const;
+  Scarcest scarcest(Version version, TimeMs since = 0) const;
   std::size_t copies(Version version) const { return scarcest(version).copies; }
-  // A shard of which no group of parity has been whole in this way, "" where all have one.
-  std::string unprotected(Version version) const;
+  // A shard of which no group of parity is whole in this way, "" where all have one.
+  std::string unprotected(Version version, TimeMs since = 0) const;
   // Every shard was whole somewhere, once.
   bool was_whole(Version version) const { return copies(version) > 0; }
   std::vector<Version> whole_versions() const;
@@ -66,11 +71,14 @@ class History {
   std::vector<std::string> shards_;
   std::map<Version, std::map<std::string, std::set<std::uint64_t>>> digests_;
   bool ranks_disagreed_ = false;
-  std::map<Version, std::map<std::string, std::set<NodeId>>> holders_;
+  using Holders = std::map<NodeId, TimeMs>;  // and when it lost it, far in the future where it has it
+  static constexpr TimeMs has_it = INT64_MAX;
+  static std::size_t count(const Holders& holders, TimeMs since);
+  std::map<Version, std::map<std::string, Holders>> holders_;
   // Of each group by the first part of its pieces' names: the shards, and who has had the parity of its members.
   struct Group {
     std::vector<std::string> shards;
-    std::map<std::uint32_t, std::set<NodeId>> holders;
+    std::map<std::uint32_t, Holders> holders;
   };
   std::map<Version, std::map<std::string, Group>> groups_;
   std::set<Version> damaged_;

@@ -11,11 +11,6 @@ namespace ckpt::sim {
 
 using namespace protocol;
 
-namespace {
-// A node that has been well for so long is known to a root that does its work: a few reports, or a change of root.
-constexpr TimeMs known_after_ms = 3500;
-}  // namespace
-
 void Tally::add(const Tally& other) {
   commits += other.commits;
   restores += other.restores;
@@ -35,6 +30,8 @@ void Tally::add(const Tally& other) {
   restarts += other.restarts;
   given_up += other.given_up;
   relayed += other.relayed;
+  told_lost += other.told_lost;
+  slowest_commit_ms = std::max(slowest_commit_ms, other.slowest_commit_ms);
   slowest_recovery_ms = std::max(slowest_recovery_ms, other.slowest_recovery_ms);
 }
 
@@ -44,6 +41,8 @@ void Invariants::forget_everything() {
   history_ = History(world_.settings.shards());
   newest_whole_ = {};
   root_record_ = {};
+  newest_life_ = 0;
+  stranded_.clear();
   heard_.clear();
   restored_digests_.clear();
   reports_.clear();
@@ -54,10 +53,10 @@ std::size_t Invariants::copies_wanted(std::uint64_t incarnation) const {
                                std::max<std::size_t>(1, history_.hosts(incarnation).size()));
 }
 
-Invariants::Whole Invariants::whole_pieces(Version version, TimeMs calm_for_ms) const {
+Invariants::Whole Invariants::whole_pieces(Version version, const Nodes* among) const {
   Whole whole;
   for (auto& [id, machine] : world_.machines) {
-    if (calm_for_ms > 0 && !world_.is_calm(machine, calm_for_ms)) continue;
+    if (among != nullptr && !among->contains(id)) continue;
     machine.arena.for_each([&, node = id](const SlotRef&, const Slot& slot) {
       if (slot.counted && slot.intact() && slot.header.version == version) whole[slot.header.shard][node] = &slot;
     });
@@ -65,8 +64,8 @@ Invariants::Whole Invariants::whole_pieces(Version version, TimeMs calm_for_ms) 
   return whole;
 }
 
-bool Invariants::is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const {
-  const Whole whole = whole_pieces(version, calm_for_ms);
+bool Invariants::is_whole(Version version, std::size_t copies) const {
+  const Whole whole = whole_pieces(version, nullptr);
   const auto shards = world_.settings.shards();
   return std::all_of(shards.begin(), shards.end(), [&](const std::string& shard) {
     const auto found = whole.find(shard);
@@ -102,9 +101,9 @@ std::set<NodeId> Invariants::contradicting(const Whole& whole, const LifeRecord&
   return found;
 }
 
-bool Invariants::is_disputed(Version version, const LifeRecord& life, TimeMs calm_for_ms) const {
-  const auto left_out = contradicting(whole_pieces(version, 0), life);
-  const Whole whole = whole_pieces(version, calm_for_ms);
+bool Invariants::is_disputed(Version version, const LifeRecord& life, const Nodes* among) const {
+  const auto left_out = contradicting(whole_pieces(version, nullptr), life);
+  const Whole whole = whole_pieces(version, among);
   const auto shards = world_.settings.shards();
   return std::any_of(shards.begin(), shards.end(), [&](const std::string& shard) {
     const auto found = whole.find(shard);
@@ -121,8 +120,8 @@ bool Invariants::wants_parity(std::uint64_t incarnation) const {
 }
 
 // Counted by members, not by what the core would do: a member lacks something where its shard or its parity does.
-std::set<std::string> Invariants::covered(Version version, bool may_lack, TimeMs calm_for_ms) const {
-  const Whole whole = whole_pieces(version, calm_for_ms);
+std::set<std::string> Invariants::covered(Version version, bool may_lack, const Nodes* among) const {
+  const Whole whole = whole_pieces(version, among);
   std::map<std::string, std::map<std::uint32_t, const Slot*>> groups;
   for (const auto& [shard, nodes] : whole) {
     const Slot& slot = *nodes.begin()->second;
@@ -142,9 +141,9 @@ std::set<std::string> Invariants::covered(Version version, bool may_lack, TimeMs
   return covered;
 }
 
-bool Invariants::is_there(Version version, TimeMs calm_for_ms) const {
-  const Whole whole = whole_pieces(version, calm_for_ms);
-  const auto decodable = covered(version, true, calm_for_ms);
+bool Invariants::is_there(Version version, const Nodes* among) const {
+  const Whole whole = whole_pieces(version, among);
+  const auto decodable = covered(version, true, among);
   const auto shards = world_.settings.shards();
   return std::all_of(shards.begin(), shards.end(),
                      [&](const auto& shard) { return whole.contains(shard) || decodable.contains(shard); });
@@ -179,23 +178,23 @@ void Invariants::committed(const Machine& machine, Version version) {
   const Decision* decision = history_.decision(history_.incarnation());
   const bool is_restored = decision != nullptr && decision->version == version;
   const std::size_t wanted = copies_wanted(is_restored ? history_.incarnation() : version.incarnation());
+  const TimeMs known_until = world_.news_of_before();
   // Or, where it was a commit before and comes from storage, go by that meanwhile.
   const bool is_stored = is_restored && world_.storage.has_step(version);
-  if (const auto [copies, shard] = history_.scarcest(version); copies < wanted && !is_stored) {
+  if (const auto [copies, shard] = history_.scarcest(version, known_until); copies < wanted && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while shard ", shard, " has ",
                                copies, " of ", wanted, " copies")};
   }
   const std::uint64_t placed_by = is_restored ? history_.incarnation() : version.incarnation();
-  if (const std::string shard = history_.unprotected(version);
+  if (const std::string shard = history_.unprotected(version, known_until);
       wants_parity(placed_by) && !shard.empty() && !is_stored) {
     throw Violation{"I2", text("node ", machine.id, " commits ", describe(version), " while the parity of shard ",
                                shard, " is not whole")};
   }
   // What its own life commits, all ranks have captured, and all were compared. What another one goes on from it may
   // have been before that: then whoever captured something else may be lost, and nothing left tells.
-  const bool root_knows = world_.is_calm(machine, known_after_ms);
-  if (is_restored ? root_knows && is_disputed(version, world_.store.life().record, known_after_ms)
-                  : history_.ranks_disagree(version)) {
+  const Nodes heard = heard_by(machine);
+  if (is_restored ? is_disputed(version, world_.store.life().record, &heard) : history_.ranks_disagree(version)) {
     throw Violation{"I1", text("node ", machine.id, " commits ", describe(version),
                                " although ranks that share a shard captured different bytes")};
   }
@@ -230,6 +229,7 @@ void Invariants::check_passed_on(const Machine& machine, const Report& report) {
 
 void Invariants::directed(const Machine& root, const Directive& directive) {
   committed(root, directive.committed);
+  stranding(root, directive);
   if (directive.alarm.empty()) return;
   tally_.alarms = 1;
   if (!history_.ranks_ever_disagreed()) {
@@ -304,17 +304,7 @@ void Invariants::restore_offered(const Machine& machine, std::uint64_t instance,
   check(ready.private_.slot, world_.settings.private_shard(ready.rank));
 }
 
-void Invariants::restore_refused(const Machine& machine, const RestoreFailed& failed) {
-  const Decision* decision = history_.decision(history_.incarnation());
-  // Whoever is cut off itself finds nothing that the others have, be it the root or one that is none any more.
-  const auto root = world_.machines.find(world_.store.root().record.node);
-  const bool root_knows = root != world_.machines.end() && world_.is_calm(root->second, known_after_ms);
-  const bool is_to_restore = root_knows && world_.is_calm(machine, known_after_ms) && decision != nullptr &&
-                             decision->verdict == Verdict::restore;
-  if (failed.error == RestoreError::lost && is_to_restore && is_there(decision->version, known_after_ms)) {
-    throw Violation{"I2", text("restore of rank ", failed.rank, " ends as lost (", failed.text, ") although all of ",
-                               describe(decision->version), " is there")};
-  }
+void Invariants::restore_refused(const RestoreFailed& failed) const {
   if (failed.text.empty()) throw Violation{"I6", text("restore of rank ", failed.rank, " fails without saying why")};
 }
 
@@ -361,166 +351,6 @@ void Invariants::restored(const Trainer& trainer, const RestoreReady& ready) {
     const Slot& slot = *machine.arena.find(source.slot);
     check(slot.header.shard, slot.bytes);
   }
-}
-
-// ---- The store ----
-
-void Invariants::root_written(NodeId by, const RootRead& now) {
-  const bool renewed = now.record.epoch == root_record_.epoch && now.record.node == root_record_.node;
-  if (!renewed && now.record.epoch <= root_record_.epoch) {
-    throw Violation{"I4", text("node ", by, " becomes root with epoch ", now.record.epoch, ", which was used before")};
-  }
-  if (!renewed) ++tally_.elections;
-  root_record_ = now.record;
-}
-
-void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead& now) {
-  world_.trace.line(world_.timeline.now(), [&] { return text("store: by ", by, " ", describe(Event{now})); });
-  const LifeRecord& old = before.record;
-  const LifeRecord& record = now.record;
-  if (record.epoch < old.epoch || record.incarnation < old.incarnation || record.incarnation > old.incarnation + 1) {
-    throw Violation{"I4", text("node ", by, " of an older epoch or life writes the life record")};
-  }
-  const bool same_life = record.incarnation == old.incarnation;
-  const bool was_decided = same_life && old.decision.verdict != Verdict::undecided;
-  if (was_decided && !(record.decision == old.decision)) {
-    throw Violation{"I4", text("node ", by, " changes the decision of life ", record.incarnation, " from ",
-                               describe(old.decision), " to ", describe(record.decision))};
-  }
-  if (record.first_commit < old.first_commit) {
-    throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
-  }
-  const auto seating = world_.store.seating(record.seats);
-  if (seating.name() != record.seats) {
-    throw Violation{"I2", text("node ", by, " writes a life record whose seats are not all in the store")};
-  }
-  if (!was_decided && record.decision.verdict != Verdict::undecided) {
-    check_decision(by, old, record);
-    committed(world_.machines.at(by), record.base);
-  }
-  check_stand_ins(by, old, record, seating);
-  // A restored version is committed with its place on record: a root that reads it there goes by it.
-  if (was_decided && record.base == record.decision.version && record.base != old.base) {
-    committed(world_.machines.at(by), record.base);
-  }
-}
-
-// One for a member each, and never a member: what a lost node comes back with is not to be mixed with it.
-void Invariants::check_stand_ins(NodeId by, const LifeRecord& old, const LifeRecord& record,
-                                 const protocol::Seating& seating) {
-  std::set<NodeId> members, lost, standing_in;
-  for (const protocol::Member& member : seating.members()) members.insert(member.node);
-  for (const protocol::StandIn& each : record.stand_ins) {
-    if (std::find(old.stand_ins.begin(), old.stand_ins.end(), each) == old.stand_ins.end()) ++tally_.stood_in;
-    if (members.contains(each.lost) && !seating.is_member(each.by.node, each.by.arena_id) &&
-        lost.insert(each.lost).second && standing_in.insert(each.by.node).second)
-      continue;
-    throw Violation{"I4", text("node ", by, " puts node ", each.by.node, " into the place of node ", each.lost)};
-  }
-}
-
-// The nodes that the last life named are all there, with the memory that they had.
-bool Invariants::is_witnessed(const std::vector<Member>& members) const {
-  return std::all_of(members.begin(), members.end(), [&](const Member& member) {
-    const auto found = world_.machines.find(member.node);
-    return found != world_.machines.end() && !found->second.is_lost && found->second.arena.id == member.arena_id &&
-           world_.is_calm(found->second, known_after_ms);
-  });
-}
-
-// The nodes that the last life named were all replaced some time ago.
-bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
-  return !members.empty() && std::all_of(members.begin(), members.end(), [&](const Member& member) {
-    const auto found = world_.machines.find(member.node);
-    return found != world_.machines.end() && found->second.arena.id != member.arena_id &&
-           world_.is_calm(found->second, known_after_ms);
-  });
-}
-
-// The newest commit that a node knows of which must have been asked.
-Version Invariants::newest_on_record() const {
-  Version newest;
-  for (const auto& [id, machine] : world_.machines) {
-    if (world_.is_calm(machine, known_after_ms)) newest = std::max(newest, machine.arena.highest_commit);
-  }
-  return newest;
-}
-
-void Invariants::check_decision(NodeId by, const LifeRecord& before, const LifeRecord& now) {
-  const Decision& decision = now.decision;
-  const Version version = decision.version;
-  const Version committed = history_.newest_committed();
-  const Version reported = history_.newest_reported();
-  const std::string what = text("life ", now.incarnation, " decides ", describe(decision));
-  const bool gives_state = decision.verdict == Verdict::restore;
-  const bool flagged = decision.behind || decision.status_unknown;
-  const bool root_knows = world_.is_calm(world_.machines.at(by), known_after_ms);
-  const auto before_it = world_.store.seating(before.seats);
-  const auto& members_before = before_it.members();
-
-  const bool is_stored = world_.storage.has_step(version);
-  // What was committed was whole, whoever has dropped it since.
-  const bool was_whole =
-      history_.was_whole(version) || history_.was_damaged(version) || history_.was_committed(version);
-  if (gives_state && !was_whole && !is_stored && !is_there(version, 0)) {
-    throw Violation{"I1", what + ", a version of which some shard was never whole"};
-  }
-  if (root_knows && gives_state && is_disputed(version, before, known_after_ms)) {
-    throw Violation{"I1",
-                    text(what, " although ranks that share a shard captured different bytes, and both are there")};
-  }
-  if (root_knows && version < reported && is_there(reported, known_after_ms)) {
-    throw Violation{"I2", text(what, " although ", describe(reported), " was reported committed and is still there")};
-  }
-  if (root_knows && !gives_state) {
-    for (const Version whole : history_.whole_versions()) {
-      if (history_.ranks_disagree(whole) || !is_there(whole, known_after_ms)) continue;
-      throw Violation{"I2", text(what, " although all of ", describe(whole), " is there")};
-    }
-  }
-  const bool storage_tells = world_.settings.core.storage && world_.storage.is_calm(known_after_ms);
-  if (root_knows && storage_tells && version < world_.storage.newest_sound(known_after_ms)) {
-    throw Violation{
-        "I2", text(what, " although all of ", describe(world_.storage.newest_sound(known_after_ms)), " is on storage")};
-  }
-  if (decision.verdict != Verdict::lost && version < committed && !flagged) {
-    throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};
-  }
-  if (root_knows && gives_state && !decision.behind && version < newest_on_record()) {
-    throw Violation{
-        "I3", text(what, " although a node has it on record that ", describe(newest_on_record()), " was committed")};
-  }
-  if (gives_state && !flagged && is_unwitnessed(members_before)) {
-    throw Violation{"I3", text(what, " although no node of the last life is left to tell what it committed")};
-  }
-  if (decision.behind && history_.newest_committed_ever() <= version) {
-    throw Violation{"I3", what + ", but nothing newer was ever committed"};
-  }
-  // Whether what the last life went on from was a commit, those may have known who were gone by then.
-  const Decision* last = history_.decision(before.seats.life);
-  const bool is_below_last = last != nullptr && version < last->version;
-  if (gives_state && is_below_last && !flagged) {
-    throw Violation{"I3", text(what, " without a word about ", describe(last->version), ", from which life ",
-                               before.seats.life, " went on")};
-  }
-  if (root_knows && decision.status_unknown && !is_below_last && is_witnessed(members_before)) {
-    throw Violation{"I3", what + ", but every node that could know of a newer commit answers"};
-  }
-  if (decision.verdict == Verdict::lost && !history_.newest_committed_ever()) {
-    throw Violation{"I3", what + ", but nothing was ever committed"};
-  }
-  if (decision.verdict == Verdict::mismatch) throw Violation{"I3", what + ", but the world never changed its size"};
-
-  const auto seating = world_.store.seating(now.seats);
-  Decision with_cuts = decision;
-  with_cuts.cuts = seating.cuts();
-  history_.decided(now.incarnation, with_cuts);
-  for (const Member& member : seating.members()) history_.hosted(now.incarnation, member.node);
-  tally_.decided_fresh += decision.verdict == Verdict::fresh;
-  tally_.decided_restore += gives_state;
-  tally_.decided_lost += decision.verdict == Verdict::lost;
-  tally_.decided_behind += decision.behind;
-  tally_.decided_unknown += decision.status_unknown;
 }
 
 // ---- Stale messages ----

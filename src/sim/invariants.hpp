@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "protocol/node.hpp"
 #include "protocol/seating.hpp"
@@ -41,7 +44,9 @@ struct Tally {
   std::uint64_t restarts = 0;
   std::uint64_t given_up = 0;
   std::uint64_t relayed = 0;       // reports
+  std::uint64_t told_lost = 0;     // members
   TimeMs slowest_recovery_ms = 0;  // after the last fault
+  TimeMs slowest_commit_ms = 0;    // after the one before, while all was well
 
   void add(const Tally& other);
 };
@@ -66,12 +71,16 @@ class Invariants {
   void persisting(const Machine& machine, const protocol::Persist& persist);
   void commit_told(const Machine& machine, Rank rank, Version version);
   void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
-  void restore_refused(const Machine& machine, const protocol::RestoreFailed& failed);
+  void restore_refused(const protocol::RestoreFailed& failed) const;
   void restore_hangs(const Trainer& trainer);
   void restored(const Trainer& trainer, const protocol::RestoreReady& ready);
   void storing(const Machine& root, const protocol::CommitStep& step);
   void root_written(NodeId by, const protocol::RootRead& now);
-  void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now);
+  // What a root is about to write, judged by what it could have known; a violation once it is written.
+  std::optional<Violation> judge(const Machine& root, const protocol::LifeRecord& record) const;
+  void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now,
+                    const std::optional<Violation>& judgement);
+  void member_told(const Machine& root, const protocol::MemberChanged& changed);
 
   // Around every event that a core handles (I4).
   void before(const Machine& machine, const protocol::Node& node, const protocol::Event& event);
@@ -86,23 +95,28 @@ class Invariants {
   const Tally& tally() const { return tally_; }
   // Copies that placement can ask for in the current life.
   std::size_t copies_wanted(std::uint64_t incarnation) const;
-  // Every shard of the version is whole on at least so many nodes now; only nodes calm for so long count.
-  bool is_whole(Version version, std::size_t copies, TimeMs calm_for_ms) const;
-  // Nodes calm for so long have different bytes of a shard at the version; without those that took no part in the life
-  // and contradict one that did.
-  bool is_disputed(Version version, const protocol::LifeRecord& life, TimeMs calm_for_ms) const;
+  // Every shard of the version is whole on at least so many nodes now.
+  bool is_whole(Version version, std::size_t copies) const;
+  // Below, only what these nodes have counts; null: what any has.
+  using Nodes = std::set<NodeId>;
+  // They have different bytes of a shard at the version; without those that took no part in the life and contradict one
+  // that did.
+  bool is_disputed(Version version, const protocol::LifeRecord& life, const Nodes* among) const;
   // Whether lives of such a number of nodes keep parity.
   bool wants_parity(std::uint64_t incarnation) const;
-  // Every shard of the version is whole on such a node, or in a group that has lost no more members than it may.
-  bool is_there(Version version, TimeMs calm_for_ms) const;
+  // Every shard of the version is whole on one of them, or in a group that has lost no more members than it may.
+  bool is_there(Version version, const Nodes* among) const;
   // The shards of groups that lack nothing, or with `may_lack` no more members than they may lose.
-  std::set<std::string> covered(Version version, bool may_lack, TimeMs calm_for_ms) const;
+  std::set<std::string> covered(Version version, bool may_lack, const Nodes* among = nullptr) const;
   // A version of the current life that is whole in all places, and that nobody has reported yet.
   bool awaits_commit() const;
 
  private:
   using Whole = std::map<std::string, std::map<NodeId, const Slot*>>;  // by shard, and where
-  Whole whole_pieces(Version version, TimeMs calm_for_ms) const;
+  Whole whole_pieces(Version version, const Nodes* among) const;
+  // Of whom a root has heard, if it did its work; with those for whom it has yet to wait.
+  Nodes heard_by(const Machine& root) const;
+  Nodes awaited_by(const Machine& root) const;
   std::set<protocol::NodeId> contradicting(const Whole& whole, const protocol::LifeRecord& life) const;
   static bool is_same(const protocol::Decision& told, const protocol::Decision& decided);
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
@@ -112,18 +126,24 @@ class Invariants {
   void check_stand_ins(NodeId by, const protocol::LifeRecord& old, const protocol::LifeRecord& record,
                        const protocol::Seating& seating);
   void check_is_not_counted(const Machine& machine, const protocol::Node& node, const protocol::Report& report) const;
-  void check_decision(NodeId by, const protocol::LifeRecord& before, const protocol::LifeRecord& now);
-  bool is_witnessed(const std::vector<protocol::Member>& members) const;
+  std::optional<Violation> judge_loss(const Machine& root, const protocol::Decision& decision,
+                                      const std::string& what) const;
+  std::optional<Violation> judge_doubt(const Machine& root, const protocol::LifeRecord& before,
+                                       const protocol::Decision& decision, const std::string& what) const;
+  void check_decision(const protocol::LifeRecord& before, const protocol::LifeRecord& now);
+  void stranding(const Machine& root, const protocol::Directive& directive);
+  bool is_witnessed(const std::vector<protocol::Member>& members, const Nodes& among) const;
   bool is_unwitnessed(const std::vector<protocol::Member>& members) const;
-  Version newest_on_record() const;
 
   World& world_;
   History history_;
   Tally tally_;
   Version newest_whole_;  // of the current life, with all the copies wanted
   protocol::RootRecord root_record_;
-  protocol::NodeStatus stale_before_;                         // of the node that handles a stale directive
-  std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;  // (by, from) -> newest epoch of a report
+  std::uint64_t newest_life_ = 0;                               // that was ever opened
+  std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, life) of which that was told
+  protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive
+  std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;    // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (life, shard)
   std::map<std::pair<std::uint64_t, std::uint64_t>, protocol::Report> reports_;      // (agent, sequence), as sent
 };

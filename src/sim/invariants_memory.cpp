@@ -70,6 +70,7 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
   if (!slot->intact()) {
     ++tally_.quarantined;
     history_.damaged(version);
+    history_.lost(machine.id, slot->header, world_.timeline.now());
     return;
   }
   history_.dropped(machine.id, slot->header);
@@ -113,7 +114,9 @@ void Invariants::releasing(const Machine& machine, Rank rank, const std::string&
 // What was on the machine counts as lost to a fault.
 void Invariants::memory_lost(Machine& machine) {
   machine.arena.for_each([&](const SlotRef&, Slot& slot) {
-    if (slot.findable()) history_.damaged(slot.header.version);
+    if (!slot.findable()) return;
+    history_.damaged(slot.header.version);
+    history_.lost(machine.id, slot.header, world_.timeline.now());
   });
 }
 

@@ -4,20 +4,58 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
+#include <set>
+#include <sstream>
+#include <string>
 
 #include "sim/campaign.hpp"
 #include "sim/scale.hpp"
+#include "sim/shrink.hpp"
 
 namespace {
 
 using namespace ckpt;
 using namespace ckpt::sim;
 
-int run_one(std::uint64_t seed, bool trace) {
-  const Outcome outcome = run_seed(seed, trace ? &std::cout : nullptr);
-  if (outcome.violation) std::cout << violation_text(outcome);
+// "none", or numbers with commas between.
+std::set<std::size_t> parse_faults(const std::string& list) {
+  std::set<std::size_t> numbers;
+  if (list == "none") return numbers;
+  std::istringstream in(list);
+  for (std::string number; std::getline(in, number, ',');) {
+    std::size_t end = 0;
+    try {
+      numbers.insert(std::stoul(number, &end));
+    } catch (const std::exception&) {
+      end = 0;
+    }
+    if (end == 0 || end != number.size())
+      throw CLI::ValidationError("--faults", "'" + list + "' is not a list of numbers such as 1,3, or none");
+  }
+  return numbers;
+}
+
+int run_one(const Settings& settings, bool trace) {
+  World world(settings, trace ? &std::cout : nullptr);
+  const Outcome outcome = world.run();
+  if (outcome.violation) std::cout << violation_text(outcome, replay_options(settings));
   std::cout << "sim: seeds=1 violations=" << (outcome.violation ? 1 : 0) << '\n';
   return outcome.violation ? 1 : 0;
+}
+
+int run_shrinking(std::uint64_t seed) {
+  auto shown = std::chrono::steady_clock::now();
+  const bool on_terminal = isatty(STDERR_FILENO) == 1;
+  const auto progress = [&](std::uint64_t runs) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - shown < std::chrono::seconds(on_terminal ? 1 : 30)) return;
+    shown = now;
+    std::cerr << (on_terminal ? "\r" : "") << runs << " runs" << (on_terminal ? "" : "\n") << std::flush;
+  };
+  const Shrunk shrunk = shrink(seed, progress);
+  if (on_terminal) std::cerr << "\r\033[K" << std::flush;
+  std::cout << shrunk_text(shrunk) << "sim: seeds=1 violations=" << (shrunk.whole.violation ? 1 : 0) << '\n';
+  return shrunk.whole.violation ? 1 : 0;
 }
 
 int run_many(const Campaign& campaign) {
@@ -27,7 +65,7 @@ int run_many(const Campaign& campaign) {
   // At once: a run that is ended early has shown what it found.
   const auto violated = [&](const Outcome& outcome) {
     if (on_terminal) std::cerr << "\r\033[K" << std::flush;
-    std::cout << violation_text(outcome) << std::flush;
+    std::cout << violation_text(outcome, text("--seed ", outcome.seed)) << std::flush;
   };
   const auto progress = [&](std::uint64_t done) {
     const auto now = std::chrono::steady_clock::now();
@@ -79,6 +117,13 @@ int main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   auto* one = app.add_option("--seed", seed, "run this one seed")->excludes(many);
   app.add_flag("--trace", trace, "print its events")->needs(one);
+  std::string faults;
+  auto* some =
+      app.add_option("--faults", faults, "with these faults of its plan alone, by number: 1,3, or none")->needs(one);
+  std::uint64_t shake = 0;
+  app.add_option("--shake", shake, "and let chance go another way")->needs(some);
+  bool shrinks = false;
+  app.add_flag("--shrink", shrinks, "find the fewest of its faults that it takes to fail")->needs(one)->excludes(some);
   protocol::NodeId nodes = 0;
   auto* scale =
       app.add_option("--scale", nodes, "measure what the protocol costs with so many nodes, see docs/scale.md")
@@ -96,5 +141,14 @@ int main(int argc, char** argv) {
   });
   CLI11_PARSE(app, argc, argv);
   if (scale->count() > 0) return run_nodes(nodes, sharers);
-  return one->count() > 0 ? run_one(seed, trace) : run_many(campaign);
+  if (one->count() == 0) return run_many(campaign);
+  if (shrinks) return run_shrinking(seed);
+  Settings settings = draw_settings(seed);
+  try {
+    if (some->count() > 0) settings.only_faults = parse_faults(faults);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  settings.shake = shake;
+  return run_one(settings, trace);
 }

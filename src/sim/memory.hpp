@@ -26,7 +26,8 @@ struct Slot {
   Version dropped;  // not to be found again when the agent re-attaches
 
   // What nobody on the node can see; for the invariants.
-  bool counted = false;          // the core was told that it holds a whole piece, and has not dropped it
+  bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it
+  protocol::TimeMs counted_since = 0;
   bool draining = false;         // dropped, and not released yet
   int readers = 0;               // transfers and restores that read it
   std::uint64_t filled_by = 0;   // the transfer that writes it

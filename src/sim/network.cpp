@@ -1,5 +1,7 @@
 #include "sim/network.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace ckpt::sim {
@@ -17,7 +19,7 @@ void Network::send(NodeId from, NodeId to, protocol::Message message) {
 // A few milliseconds; one message in two hundred is held up for long, so that it arrives in another epoch or life.
 TimeMs Network::draw_delay() {
   if (weather_.delay_ms_max > 0) return random_.between(1, weather_.delay_ms_max);
-  return random_.chance(5) ? random_.between(100, 4000) : random_.between(1, 6);
+  return random_.chance(5) ? random_.between(100, delay_ms_max) : random_.between(1, 6);
 }
 
 void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message) {
@@ -35,11 +37,33 @@ bool Network::open(NodeId from, NodeId to) const {
   return true;
 }
 
+bool Network::separates(const Cut& cut, NodeId one, NodeId other) {
+  return cut.inside.contains(one) != cut.inside.contains(other);
+}
+
+TimeMs Network::open_both_ways_since(NodeId one, NodeId other) const {
+  if (!open_both_ways(one, other)) return std::numeric_limits<TimeMs>::max();
+  TimeMs since = 0;
+  for (const auto& [cut, mended_at] : mended_)
+    if (separates(cut, one, other)) since = std::max(since, mended_at);
+  return since;
+}
+
+void Network::set_weather(const Weather& weather) {
+  weather_ = weather;
+  const bool is_fair = weather.loss == 0 && weather.delay_ms_max == 0;
+  fair_since_ = is_fair ? timeline_.now() : std::numeric_limits<TimeMs>::max();
+}
+
 int Network::cut(std::set<NodeId> inside, bool one_way) {
   cuts_[next_cut_] = {std::move(inside), one_way};
   return next_cut_++;
 }
 
-void Network::mend(int cut) { cuts_.erase(cut); }
+void Network::mend(int cut) {
+  const auto found = cuts_.find(cut);
+  mended_.emplace_back(std::move(found->second), timeline_.now());
+  cuts_.erase(found);
+}
 
 }  // namespace ckpt::sim

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "protocol/messages.hpp"
 #include "sim/random.hpp"
@@ -27,6 +28,11 @@ class Network {
   bool open(NodeId from, NodeId to) const;
   bool open_both_ways(NodeId one, NodeId other) const { return open(one, other) && open(other, one); }
 
+  // Since when both can hear each other; far in the future while they cannot.
+  TimeMs open_both_ways_since(NodeId one, NodeId other) const;
+  // Since when what is sent arrives as a rule.
+  TimeMs fair_since() const { return fair_since_; }
+
   // No message from inside to outside, and none back unless one_way. Returns a handle for mend().
   int cut(std::set<NodeId> inside, bool one_way);
   void mend(int cut);
@@ -37,7 +43,9 @@ class Network {
     unsigned repeats = 0;
     TimeMs delay_ms_max = 0;
   };
-  void set_weather(const Weather& weather) { weather_ = weather; }
+  void set_weather(const Weather& weather);
+
+  static constexpr TimeMs delay_ms_max = 4000;
 
   // Nothing sent before arrives any more.
   void forget_everything() { ++era_; }
@@ -48,6 +56,7 @@ class Network {
     bool one_way = false;
   };
 
+  static bool separates(const Cut& cut, NodeId one, NodeId other);
   void deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message);
   TimeMs draw_delay();
 
@@ -57,6 +66,8 @@ class Network {
   Deliver deliver_;
   Weather weather_;
   std::map<int, Cut> cuts_;
+  std::vector<std::pair<Cut, TimeMs>> mended_;  // and when
+  TimeMs fair_since_ = 0;
   int next_cut_ = 0;
   int era_ = 0;
 };

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,10 @@ struct Settings {
   TimeMs transfer_ms = 50;      // of one piece between two nodes
   unsigned loss_per_mille = 0;  // of messages, always
   int faults = 4;
-  TimeMs fault_gap_ms = 4000;  // up to so long between a fault and the next
+  bool is_hard = true;                               // with the faults that are drawn last
+  std::optional<std::set<std::size_t>> only_faults;  // of the plan, by number from 1; none: all of them
+  std::uint64_t shake = 0;                           // other chance, with the same plan
+  TimeMs fault_gap_ms = 4000;                        // up to so long between a fault and the next
 
   std::string main_shard(Rank rank) const;
   std::uint32_t parts(Rank rank) const;  // in which its main shard is stored

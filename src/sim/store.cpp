@@ -5,8 +5,12 @@
 
 namespace ckpt::sim {
 
-Store::Store(Timeline& timeline, Random random, Watchers watchers)
-    : timeline_(timeline), random_(random), watchers_(std::move(watchers)) {}
+namespace {
+constexpr TimeMs late_ms = 100;
+}
+
+Store::Store(Timeline& timeline, Random random, RootWritten root_written)
+    : timeline_(timeline), random_(random), root_written_(std::move(root_written)) {}
 
 void Store::read_root(NodeId by, Answer answer) {
   ask(
@@ -21,18 +25,20 @@ void Store::read_life(NodeId by, Answer answer) {
 void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
   const auto apply = [this, by, swap] {
     if (root_.revision != swap.expected_revision) return;
+    former_roots_.push_back(root_);
     root_ = {root_.revision + 1, swap.record};
-    watchers_.root_written(by, root_);
+    root_written_(by, root_);
   };
   ask(by, true, apply, [this, answer = std::move(answer)] { answer(root_); });
 }
 
-void Store::swap(NodeId by, const protocol::SwapLife& swap, Answer answer) {
-  const auto apply = [this, by, swap] {
+void Store::swap(NodeId by, const protocol::SwapLife& swap, LifeWritten written, Answer answer) {
+  const auto apply = [this, swap, written = std::move(written)] {
     if (life_.revision != swap.expected_revision) return;
     const protocol::LifeRead before = life_;
+    former_lives_.push_back(life_);
     life_ = {life_.revision + 1, swap.record};
-    watchers_.life_written(by, before, life_);
+    written(before, life_);
   };
   ask(by, true, apply, [this, answer = std::move(answer)] { answer(life_); });
 }
@@ -87,6 +93,7 @@ void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::funct
   Connection& connection = connections_[by];
   connection.applied_at = std::max(connection.applied_at, now + apply_after);
   connection.answered_at = std::max({connection.answered_at, connection.applied_at, now + answer_after});
+  if (connection.answered_at - now > late_ms) connection.late_until = connection.answered_at;
   timeline_.after(connection.applied_at - now, [this, apply = std::move(apply), era = era_] {
     if (era == era_) apply();
   });
@@ -95,10 +102,13 @@ void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::funct
   });
 }
 
-TimeMs Store::outage_left(NodeId by) const {
-  const auto own = cut_off_until_.find(by);
-  const TimeMs until = std::max(out_until_, own == cut_off_until_.end() ? 0 : own->second);
-  return std::max<TimeMs>(0, until - timeline_.now());
+TimeMs Store::outage_left(NodeId by) const { return std::max<TimeMs>(0, answers_since(by) - timeline_.now()); }
+
+TimeMs Store::answers_since(NodeId node) const {
+  const auto own = cut_off_until_.find(node);
+  const auto connection = connections_.find(node);
+  return std::max({out_until_, own == cut_off_until_.end() ? 0 : own->second,
+                   connection == connections_.end() ? 0 : connection->second.late_until});
 }
 
 void Store::outage(TimeMs duration_ms) { out_until_ = std::max(out_until_, timeline_.now() + duration_ms); }
@@ -109,8 +119,29 @@ void Store::cut_off(NodeId node, TimeMs duration_ms) {
 
 void Store::lose_answers(int swaps) { lost_answers_ = swaps; }
 
+bool Store::lose_record() {
+  const std::uint64_t which = random_.below(3);
+  if (which == 0) root_ = {};
+  if (which == 1) life_ = {};
+  if (which == 2) seats_.erase(life_.record.seats);
+  return true;
+}
+
+bool Store::take_back_record() {
+  constexpr std::size_t writes_max = 6;
+  const auto take_back = [&](auto& now, auto& former) {
+    if (former.empty()) return false;
+    const std::size_t back = 1 + random_.below(std::min(writes_max, former.size()));
+    now = former[former.size() - back];
+    return true;
+  };
+  return random_.chance(500) ? take_back(root_, former_roots_) : take_back(life_, former_lives_);
+}
+
 void Store::clear() {
   ++era_;
+  former_roots_.clear();
+  former_lives_.clear();
   root_ = {};
   life_ = {};
   seats_.clear();

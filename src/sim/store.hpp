@@ -20,19 +20,17 @@ using protocol::NodeId;
 class Store {
  public:
   using Answer = std::function<void(const protocol::Event& read)>;
-  struct Watchers {
-    std::function<void(NodeId by, const protocol::RootRead& now)> root_written;
-    std::function<void(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now)> life_written;
-  };
+  using RootWritten = std::function<void(NodeId by, const protocol::RootRead& now)>;
+  using LifeWritten = std::function<void(const protocol::LifeRead& before, const protocol::LifeRead& now)>;
 
-  Store(Timeline& timeline, Random random, Watchers watchers);
+  Store(Timeline& timeline, Random random, RootWritten root_written);
 
   // Each ends in one call of `answer` with the record as it then is.
   void read_root(NodeId by, Answer answer);
   void read_life(NodeId by, Answer answer);
   void swap(NodeId by, const protocol::SwapRoot& swap, Answer answer);
   // Of a life whose seats are written. Writing them comes before, a record at a time, and ends in a call of `done`.
-  void swap(NodeId by, const protocol::SwapLife& swap, Answer answer);
+  void swap(NodeId by, const protocol::SwapLife& swap, LifeWritten written, Answer answer);
   static constexpr std::size_t seats_per_record = 3;
   void write_seats(NodeId by, const protocol::SeatsName& name, std::size_t number, std::vector<protocol::Seat> seats,
                    std::function<void()> done);
@@ -45,9 +43,13 @@ class Store {
 
   void outage(TimeMs duration_ms);
   bool is_out() const { return timeline_.now() < out_until_; }
+  TimeMs answers_since(NodeId node) const;        // in the future while it does not
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
   void lose_answers(int swaps);                   // the next so many swaps succeed or fail unheard for a while
-  void clear();                                   // all records are removed, and all requests forgotten
+  // One record is gone, or again what it was some writes ago. False: there is none, or it never was anything else.
+  bool lose_record();
+  bool take_back_record();
+  void clear();  // all records are removed, and all requests forgotten
 
  private:
   void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer);
@@ -56,14 +58,17 @@ class Store {
 
   Timeline& timeline_;
   Random random_;
-  Watchers watchers_;
+  RootWritten root_written_;
   protocol::RootRead root_;
   protocol::LifeRead life_;
+  std::vector<protocol::RootRead> former_roots_;
+  std::vector<protocol::LifeRead> former_lives_;
   std::map<protocol::SeatsName, std::map<std::size_t, std::vector<protocol::Seat>>> seats_;  // by number
   // A node's requests go through one connection: carried out and answered in order.
   struct Connection {
     TimeMs applied_at = 0;
     TimeMs answered_at = 0;
+    TimeMs late_until = 0;  // an answer that took long held up all that came after it
   };
   std::map<NodeId, Connection> connections_;
   std::map<NodeId, TimeMs> cut_off_until_;

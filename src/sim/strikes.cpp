@@ -64,15 +64,32 @@ bool Faults::strike_agent(Fault fault) {
   return true;
 }
 
+void Faults::freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms) {
+  machine.agent->freeze();
+  mend_after(low_ms, high_ms, [this, node = machine.id, id = machine.agent->id()] {
+    if (Agent* agent = world_.agent(node, id)) agent->wake();
+  });
+}
+
 bool Faults::freeze_agent(bool on_root) {
   Machine* machine = on_root ? root_machine() : pick_machine();
   if (machine == nullptr) return false;
-  machine->agent->freeze();
-  world_.trouble_begins(*machine);
-  mend_after(200, 7000, [this, machine, id = machine->agent->id()] {
-    world_.trouble_ends(*machine);
-    if (Agent* agent = world_.agent(machine->id, id)) agent->wake();
-  });
+  freeze(*machine, 200, 7000);
+  return true;
+}
+
+// They wake within a moment of one another, as after one pause of all, or each for itself.
+bool Faults::freeze_agents(bool all) {
+  std::vector<Machine*> running;
+  for (auto& [id, machine] : world_.machines) {
+    if (machine.agent && !machine.agent->is_frozen()) running.push_back(&machine);
+  }
+  if (running.size() < 2) return false;
+  world_.random.shuffle(running);
+  if (!all) running.resize(2 + world_.random.below(running.size() - 1));
+  const TimeMs pause_ms = world_.random.between(1000, 15000);
+  const TimeMs apart_ms = world_.random.chance(700) ? 20 : 3000;
+  for (Machine* machine : running) freeze(*machine, pause_ms, pause_ms + apart_ms);
   return true;
 }
 
@@ -91,7 +108,6 @@ bool Faults::outdate_machine() {
   if (trainers.empty() || world_.usable_machines().size() < 3) return false;
   Machine& machine = world_.machines.at(world_.random.pick(trainers)->node);
   const int cut = world_.network.cut({machine.id}, false);
-  world_.trouble_begins(machine);
   machine.is_shunned = true;
   for (Trainer* trainer : world_.trainers_on(machine.id)) trainer->die();
   mend_after(9000, 20000, [this, &machine, cut] {
@@ -101,7 +117,6 @@ bool Faults::outdate_machine() {
     for (const NodeId other : others) world_.lose_machine(world_.machines.at(other));
     machine.is_shunned = false;
     world_.network.mend(cut);
-    world_.trouble_ends(machine);
   });
   return true;
 }
@@ -147,17 +162,68 @@ bool Faults::fill_memory() {
   Machine* machine = pick_machine();
   if (machine == nullptr) return false;
   machine->memory_full_until = world_.timeline.now() + world_.random.between(500, 6000);
-  world_.trouble_begins(*machine);
-  mend_after(6000, 6000, [this, machine] { world_.trouble_ends(*machine); });
+  mend_after(6000, 6000, [] {});
   return true;
+}
+
+// Whose clock jumps has not listened meanwhile, as far as it can tell.
+void Faults::jump(Machine& machine, TimeMs by_ms) {
+  machine.clock_offset_ms += by_ms;
+  if (by_ms < world_.pause_ms()) return;
+  machine.listens_since = machine.paused_from = world_.timeline.now();
 }
 
 bool Faults::jump_clock() {
   Machine* machine = pick_machine();
   if (machine == nullptr) return false;
-  machine->clock_offset_ms += world_.random.between(300, 12000);
-  world_.trouble_begins(*machine);
-  world_.trouble_ends(*machine);
+  jump(*machine, world_.random.between(300, 12000));
+  return true;
+}
+
+bool Faults::jump_all_clocks() {
+  const TimeMs by_ms = world_.random.between(1000, 15000);
+  for (auto& [id, machine] : world_.machines) {
+    if (machine.agent) jump(machine, by_ms);
+  }
+  return true;
+}
+
+// What lies beyond the newest commit is found more often than there is of it.
+bool Faults::find_damage() {
+  struct Found {
+    NodeId node = 0;
+    SlotRef ref;
+  };
+  std::vector<Found> whole, uncommitted;
+  for (auto& [id, machine] : world_.machines) {
+    if (!machine.agent) continue;
+    machine.arena.for_each([&, node = id](const SlotRef& ref, const Slot& slot) {
+      if (!slot.counted || !slot.intact()) return;
+      whole.push_back({node, ref});
+      if (slot.header.version > world_.invariants.history().newest_committed()) uncommitted.push_back({node, ref});
+    });
+  }
+  if (whole.empty()) return false;
+  const Found& found = world_.random.pick(!uncommitted.empty() && world_.random.chance(700) ? uncommitted : whole);
+  Machine& machine = world_.machines.at(found.node);
+  Slot& slot = *machine.arena.find(found.ref);
+  slot.bytes ^= 2;
+  world_.invariants.bit_flipped(slot);
+  machine.agent->later(world_.random.between(0, 1500), [ref = found.ref](Agent& agent) { agent.verify(ref); });
+  return true;
+}
+
+bool Faults::spoil_record(Fault fault) {
+  const bool struck = fault == Fault::store_record_lost ? world_.store.lose_record() : world_.store.take_back_record();
+  if (struck) mend_after(4000, 4000, [] {});
+  return struck;
+}
+
+bool Faults::fail_effects() {
+  Machine* machine = pick_machine();
+  if (machine == nullptr) return false;
+  machine->effects_fail_until = world_.timeline.now() + world_.random.between(500, 6000);
+  mend_after(6000, 6000, [] {});
   return true;
 }
 
@@ -171,13 +237,9 @@ bool Faults::cut_network(bool one_way) {
   const TimeMs duration = world_.random.between(300, 9000);
   const bool from_store_too = world_.random.chance(300);
   for (const NodeId node : inside) {
-    world_.trouble_begins(world_.machines.at(node));
     if (from_store_too) world_.store.cut_off(node, duration);
   }
-  mend_after(duration, duration, [this, cut, inside] {
-    world_.network.mend(cut);
-    for (const NodeId node : inside) world_.trouble_ends(world_.machines.at(node));
-  });
+  mend_after(duration, duration, [this, cut] { world_.network.mend(cut); });
   return true;
 }
 
@@ -187,13 +249,7 @@ bool Faults::worsen_weather(Fault fault) {
   if (fault == Fault::messages_repeated) weather.repeats = 600;
   if (fault == Fault::messages_reordered) weather.delay_ms_max = world_.random.between(100, 3000);
   world_.network.set_weather(weather);
-  for (auto& [id, machine] : world_.machines) world_.trouble_begins(machine);
-  std::vector<NodeId> troubled;
-  for (auto& [id, machine] : world_.machines) troubled.push_back(id);
-  mend_after(500, 5000, [this, troubled] {
-    world_.network.set_weather({});
-    for (const NodeId node : troubled) world_.trouble_ends(world_.machines.at(node));
-  });
+  mend_after(500, 5000, [this] { world_.network.set_weather({}); });
   return true;
 }
 
@@ -205,14 +261,7 @@ bool Faults::stop_store(Fault fault) {
   } else {
     world_.store.lose_answers(static_cast<int>(world_.random.between(1, 4)));
   }
-  std::vector<NodeId> troubled;
-  for (auto& [id, machine] : world_.machines) {
-    troubled.push_back(id);
-    world_.trouble_begins(machine);
-  }
-  mend_after(duration, duration, [this, troubled] {
-    for (const NodeId node : troubled) world_.trouble_ends(world_.machines.at(node));
-  });
+  mend_after(duration, duration, [] {});
   return true;
 }
 

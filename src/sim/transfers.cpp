@@ -25,7 +25,7 @@ std::uint64_t parity_digest(const PieceInfo& parity) {
 
 void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   const std::uint64_t id = next_++;
-  active_[id] = Transfer{to.id, agent.id(), order, {}, false};
+  active_[id] = Transfer{to.id, agent.id(), order, {}, false, false};
   Slot& slot = *to.arena.find(order.slot);
   slot.sealed = false;
   slot.filled_by = id;
@@ -122,9 +122,9 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   }
   const TimeMs typical = world_.settings.transfer_ms;
   // Now and then one takes longer than anybody waits for a node.
-  const bool is_slow = world_.random.chance(5);
-  const TimeMs duration = is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)
-                                  : world_.random.between(typical / 2, typical * 2);
+  transfer.is_slow = world_.random.chance(5);
+  const TimeMs duration = transfer.is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)
+                                           : world_.random.between(typical / 2, typical * 2);
   world_.timeline.after(duration, [this, id] { arrive(id, 0); });
 }
 

@@ -31,6 +31,7 @@ struct Transfer {
   protocol::StartFetch order;
   std::vector<Reading> readings;  // while it is served
   bool flip = false;              // a bit on the wire
+  bool is_slow = false;           // takes longer than anybody waits for a node
 
   bool reads_from(NodeId node) const;
 };

@@ -20,16 +20,14 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       network(timeline, Random(mix(settings.seed, hash_of("network"))), settings.loss_per_mille,
               [this](NodeId from, NodeId to, const Message& message) { deliver(from, to, message); }),
       store(timeline, Random(mix(settings.seed, hash_of("store"))),
-            {[this](NodeId by, const RootRead& now) { invariants.root_written(by, now); },
-             [this](NodeId by, const LifeRead& before, const LifeRead& now) {
-               invariants.life_written(by, before, now);
-             }}),
+            [this](NodeId by, const RootRead& now) { invariants.root_written(by, now); }),
       storage(*this),
       transfers(*this),
       launcher(*this),
       invariants(*this),
       faults(*this),
-      ending(*this) {}
+      ending(*this),
+      pace(*this) {}
 
 World::~World() = default;
 
@@ -44,6 +42,7 @@ Outcome World::run() {
       graveyard_.clear();
       faults.after_step();
       ending.after_step();
+      pace.after_step();
       if (timeline.steps() > steps_max) throw Violation{"I6", "events follow one another without end"};
     }
   } catch (const Violation& violation) {
@@ -57,7 +56,9 @@ Outcome World::run() {
   outcome.faults = faults.table();
   outcome.tally = invariants.tally();
   outcome.tally.restarts = launcher.launch() - 1;
+  outcome.plan = faults.planned();
   outcome.tally.given_up = launcher.give_ups();
+  outcome.tally.slowest_commit_ms = pace.slowest_ms();
   outcome.tally.slowest_recovery_ms = ending.took_ms();
   return outcome;
 }
@@ -68,6 +69,7 @@ void World::add_machine(NodeId id) {
   Machine& machine = machines[id];
   machine.id = id;
   machine.arena.id = random.next();
+  machine.memory_since = timeline.now();
   machine.clock_offset_ms = random.between(0, 1'000'000);
   next_node_ = std::max(next_node_, id + 1);
   timeline.after(random.between(0, 500), [this, &machine] { start_agent(machine); });
@@ -87,7 +89,7 @@ void World::start_agent(Machine& machine) {
   if (machine.agent || machine.is_lost) return;
   trace.line(timeline.now(), [&] { return text("node ", machine.id, " agent starts"); });
   machine.agent = std::make_unique<Agent>(*this, machine, ++agents_);
-  machine.calm_since = timeline.now();
+  machine.awake_since = machine.listens_since = machine.paused_from = timeline.now();
   machine.agent->start();
 }
 
@@ -104,6 +106,7 @@ void World::lose_machine(Machine& machine) {
   if (machine.is_lost) return;
   trace.line(timeline.now(), [&] { return text("node ", machine.id, " is lost"); });
   machine.is_lost = true;
+  machine.memory_since = timeline.now();
   invariants.memory_lost(machine);
   if (machine.agent) {
     transfers.agent_died(machine.id, machine.agent->id());
@@ -125,6 +128,7 @@ void World::replace(NodeId id) {
   Machine& machine = machines.at(id);
   machine.is_lost = false;
   machine.arena.id = random.next();
+  machine.memory_since = timeline.now();
   machine.clock_offset_ms = random.between(0, 1'000'000);
   start_agent(machine);
 }
@@ -137,13 +141,25 @@ std::vector<NodeId> World::usable_machines() const {
   return usable;
 }
 
-bool World::is_calm(const Machine& machine, TimeMs for_ms) const {
-  return machine.agent && machine.troubles == 0 && timeline.now() - machine.calm_since >= for_ms;
+bool World::could_be_heard(const Machine& node, const Machine& root, TimeMs since) const {
+  if (!node.agent || node.agent->is_frozen() || node.awake_since > since) return false;
+  if (node.id == root.id) return true;
+  const bool knows_root = store.answers_since(node.id) <= since || node.arena.epoch >= root.arena.epoch;
+  return knows_root && network.open_both_ways_since(node.id, root.id) <= since && network.fair_since() <= since;
 }
 
-void World::trouble_ends(Machine& machine) {
-  --machine.troubles;
-  machine.calm_since = timeline.now();
+void World::agent_paused(Machine& machine, TimeMs since) {
+  if (timeline.now() - since < pause_ms()) return;
+  machine.awake_since = machine.listens_since = timeline.now();
+  machine.paused_from = since;
+  pause_began_ = pause_ended_ < since ? since : std::min(pause_began_, since);
+  pause_ended_ = timeline.now();
+}
+
+TimeMs World::news_of_before() const {
+  const TimeMs believed_ms = settings.core.node_timeout_ms + 2 * settings.core.report_ms + Network::delay_ms_max;
+  const TimeMs since = timeline.now() - believed_ms;
+  return pause_ended_ >= since ? std::min(since, pause_began_ - believed_ms) : since;
 }
 
 void World::deliver(NodeId from, NodeId to, const Message& message) {

@@ -18,6 +18,7 @@
 #include "sim/launcher.hpp"
 #include "sim/memory.hpp"
 #include "sim/network.hpp"
+#include "sim/pace.hpp"
 #include "sim/settings.hpp"
 #include "sim/storage.hpp"
 #include "sim/store.hpp"
@@ -36,8 +37,11 @@ struct Machine {
   bool is_shunned = false;  // the launcher starts nothing on it
   TimeMs clock_offset_ms = 0;
   TimeMs memory_full_until = 0;
-  int troubles = 0;       // that last: cut off, frozen, in bad weather
-  TimeMs calm_since = 0;  // when the last trouble ended or its agent started
+  TimeMs effects_fail_until = 0;  // some of them
+  TimeMs memory_since = 0;        // that its arena has been there
+  TimeMs awake_since = 0;         // that its agent has run without a pause that others can notice
+  TimeMs listens_since = 0;       // likewise, without a pause of its own clock either
+  TimeMs paused_from = 0;         // when the last such pause began
 };
 
 struct Outcome {
@@ -48,6 +52,7 @@ struct Outcome {
   std::uint64_t fingerprint = 0;
   FaultTable faults;
   Tally tally;
+  std::vector<std::string> plan;  // of faults, those left out too
 };
 
 class World {
@@ -66,9 +71,15 @@ class World {
   std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
   bool decision_is_told() const;  // of the newest life: to some other node than the root
-  bool is_calm(const Machine& machine, TimeMs for_ms) const;
-  void trouble_begins(Machine& machine) { ++machine.troubles; }
-  void trouble_ends(Machine& machine);
+  TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // a shorter one nobody notices
+  // Nothing has been in the way since then of what `node` says to a root on `root`: it ran, could reach it, and could
+  // know that it is root. Whether the root itself was awake does not matter: that is its own affair.
+  bool could_be_heard(const Machine& node, const Machine& root, TimeMs since) const;
+  // Whatever happened before that, a root that did its work has heard of, or can no longer believe the opposite: what
+  // it was told counts for node_timeout_ms, and may have been on the way for as long as a message or a relay's pause
+  // takes.
+  TimeMs news_of_before() const;
+  void agent_paused(Machine& machine, TimeMs since);
 
   // Trainers.
   std::uint64_t make_trainer(int launch, Rank rank, NodeId node);
@@ -93,6 +104,7 @@ class World {
   Invariants invariants;
   Faults faults;
   Ending ending;
+  Pace pace;
   std::map<NodeId, Machine> machines;
 
  private:
@@ -106,6 +118,8 @@ class World {
   std::uint64_t decision_told_ = 0;  // newest life of which it was
   std::uint64_t agents_ = 0;
   int replacements_due_ = 0;
+  TimeMs pause_began_ = 0;  // of the newest that ended, of any agent
+  TimeMs pause_ended_ = -1'000'000;
 };
 
 // Draws the settings from the seed, runs, and never throws: whatever goes wrong is a violation.
