@@ -378,12 +378,15 @@ const std::array keys = {
     entry<&Options::sub_buffers, Count<1, 64>>(
         "sub_buffers", "4", "", agent, 0,
         "How many transfers of a piece may have arrived without being verified yet before the next one is sent."),
-    entry<&Options::transport, Text>("transport", "tcp", "", agent, 0,
-                                     "How agents reach each other, as UCX_TLS names it: `tcp`, `shm`, `all`."),
-    entry<&Options::interface, Text>("interface", "", "UCX chooses", agent, 0,
-                                     "Network device that agents use, as UCX names it."),
+    entry<&Options::transport, Text>(
+        "transport", "tcp", "", agent, 0,
+        "How agents reach each other: `tcp`; `shm`, which is tcp and reads the memory of agents on the same machine; "
+        "or "
+        "UCX, by a list as UCX_TLS takes it, e.g. `rc,ud` or `all`. The same on all nodes."),
+    entry<&Options::interface, Text>("interface", "", "the first that is no loopback", agent, 0,
+                                     "Network device that agents use, e.g. `eth0`; with UCX as UCX names it."),
     entry<&Options::port, Count<0, 65528>>("port", "0", "", agent, 0,
-                                           "TCP port at which the agent lets others of its job in; it uses the seven "
+                                           "TCP port at which the agent lets others of its job in; UCX uses the seven "
                                            "after it, too. 0: any that are free."),
     entry<&Options::token_file, OptionalPath>(
         "token_file", "", "the token is a record of `coordination`", agent, 0,

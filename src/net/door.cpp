@@ -113,12 +113,13 @@ struct Door::Visit {
   const Asking& asking() const { return static_cast<const Asking&>(*talk.side); }
 };
 
-Door::Door(const Member& self, const DoorOptions& options, std::string ucx_address, Guests& guests,
+Door::Door(const Member& self, const DoorOptions& options, std::string place, Guests& guests, OnMember member,
            std::function<void(const std::string&)> remark)
     : self_(self),
       options_(options),
-      ucx_address_(std::move(ucx_address)),
+      place_(std::move(place)),
       guests_(guests),
+      member_(std::move(member)),
       remark_(std::move(remark)),
       limit_(options.source_burst, options.source_per_s, random_word()),
       turned_away_(remark_) {
@@ -206,7 +207,7 @@ void Door::let_in(UniqueFd visitor, const SocketAddress& from) {
     visitors_.pop_front();
   }
   try {
-    auto side = std::make_unique<Answering>(self_, ucx_address_, fresh_nonce());
+    auto side = std::make_unique<Answering>(self_, place_, fresh_nonce());
     visitors_.push_back(
         Talk{std::move(visitor), std::move(side), Deadline::in_ms(options_.timeout_ms), to_text(from), true});
   } catch (const std::exception&) {  // the visitor comes again
@@ -223,7 +224,7 @@ void Door::listen_to_visitors() {
     }
     Talk::State state = Talk::State::broken;
     try {
-      // Known before the visitor hears of it: it may be at UCX at once.
+      // Known before the visitor hears of it: its hello may be there at once.
       state = visitor.go_on([&] {
         if (visitor.side->session()) guests_.expect(*visitor.side->session());
       });
@@ -235,6 +236,7 @@ void Door::listen_to_visitors() {
     if (refusal == Refusal::none && !visitor.side->session())
       turned_away_.note(visitor.with, "hung up before it had proven itself");
     if (state == Talk::State::broken || refusal == Refusal::nonsense) hang_up(visitor.fd);
+    if (state == Talk::State::over && visitor.side->session() && member_) member_(std::move(visitor.fd));
     return true;
   });
 }
@@ -291,7 +293,8 @@ void Door::go_on(Visit& visit) {
   visit.over = state != Talk::State::going_on;
   if (state == Talk::State::over) visit.result.reach = Reach::answers;
   visit.result.session = talk.side->session();
-  visit.result.ucx_address = visit.asking().ucx_address();
+  visit.result.place = visit.asking().place();
+  if (visit.result.session) *visit.result.connection = std::move(talk.fd);
   complain(visit.asking(), talk.with);
 }
 

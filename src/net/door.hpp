@@ -1,5 +1,6 @@
 // Where nodes meet first: a TCP listener of ours, and our own visits to the listeners of others. Both sides prove that
-// they have the job's token (handshake.hpp); only then is UCX's address told.
+// they have the job's token (handshake.hpp). The connection of a visitor that has done so carries frames from then on,
+// or ends where UCX carries them.
 //
 // One thread, the door's, does all of it without blocking. Whatever a stranger does, it takes of the door: one entry of
 // a table whose oldest one makes room, for at most `timeout_ms`, some hundred bytes, and no more turns than its source
@@ -36,15 +37,18 @@ class Door {
   // How a visit ended. Without a session `end` says why.
   struct Visited {
     std::optional<Session> session;
-    std::string ucx_address;
+    std::string place;  // see Asking::place()
+    std::shared_ptr<UniqueFd> connection = std::make_shared<UniqueFd>();
     FetchEnd end = FetchEnd::peer_failed;
     Reach reach = Reach::unreachable;
   };
   using OnVisited = std::function<void(const Visited&)>;
+  using OnMember = std::function<void(UniqueFd)>;
 
-  // Who is let in is told `ucx_address` and found among `guests`, which outlive the door. `remark` is called on the
-  // door's thread. Throws Failure (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID where a token is lacking).
-  Door(const Member& self, const DoorOptions& options, std::string ucx_address, Guests& guests,
+  // Who is let in is told `place` and found among `guests`, which outlive the door. `member`, unless it is null, gets
+  // the connection. `member` and `remark` are called on the door's thread. Throws Failure (CKPT_ERR_SYSTEM, or
+  // CKPT_ERR_INVALID where a token is lacking).
+  Door(const Member& self, const DoorOptions& options, std::string place, Guests& guests, OnMember member,
        std::function<void(const std::string&)> remark);
   // Visits under way end without a call.
   ~Door();
@@ -77,8 +81,9 @@ class Door {
 
   const Member self_;
   const DoorOptions options_;
-  const std::string ucx_address_;
+  const std::string place_;
   Guests& guests_;
+  const OnMember member_;
   const std::function<void(const std::string&)> remark_;
   std::string address_;
   UniqueFd listener_;

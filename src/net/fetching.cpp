@@ -25,7 +25,7 @@ struct Fetching::Fetch {
   std::span<std::byte> memory;
   std::vector<bool> taken;     // grains received or being received
   std::size_t bytes_left = 0;  // not landed yet
-  std::size_t receives = 0;    // in UCX's hands
+  std::size_t receives = 0;    // under way
   bool owes_room = false;      // the source waits to hear of it
 };
 

@@ -1,4 +1,4 @@
-// Sessions of peers that were let in at the door and have not come to UCX yet. Each is good for one connection, and not
+// Sessions of peers that were let in at the door and have not said hello yet. Each is good for one connection, and not
 // for long; the oldest make room.
 //
 // Thread-safe.

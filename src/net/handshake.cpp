@@ -6,7 +6,7 @@ namespace ckpt::net {
 namespace {
 
 constexpr std::uint32_t magic = 0x44504b43;  // "CKPD"
-constexpr std::size_t address_bytes_max = 64;
+constexpr std::size_t place_bytes_max = 64;
 
 // All fields little-endian, naturally aligned, without holes; what is not used is zero.
 struct Preamble {
@@ -36,7 +36,7 @@ struct Verdict {
 };
 
 struct Welcome {
-  std::array<char, address_bytes_max> address = {};
+  std::array<char, place_bytes_max> place = {};
   Mac proof = {};
 };
 
@@ -88,12 +88,12 @@ Session session_of(const Member& self, const Bytes& said, NodeId peer, std::uint
 
 std::optional<Mac> mac_in(std::span<const std::byte> frame) { return wire::decode<Mac>(frame); }
 
-// The address as text, if the rest is zero.
-std::optional<std::string> address_in(const Welcome& welcome) {
-  const std::string_view all(welcome.address.data(), welcome.address.size());
-  const std::string_view address = all.substr(0, all.find('\0'));
-  if (address.empty() || all.find_first_not_of('\0', address.size()) != std::string_view::npos) return std::nullopt;
-  return std::string(address);
+// The place as text, if the rest is zero.
+std::optional<std::string> place_in(const Welcome& welcome) {
+  const std::string_view all(welcome.place.data(), welcome.place.size());
+  const std::string_view place = all.substr(0, all.find('\0'));
+  if (place.empty() || all.find_first_not_of('\0', place.size()) != std::string_view::npos) return std::nullopt;
+  return std::string(place);
 }
 
 Refusal refusal_in(Refusal received) { return received < Refusal::unknown ? received : Refusal::unknown; }
@@ -185,18 +185,18 @@ std::vector<std::byte> Asking::take(std::span<const std::byte> frame) {
       break;
   }
   const auto welcome = *wire::decode<Welcome>(frame);
-  const auto address = address_in(welcome);
-  if (!address) return refuse(Refusal::nonsense);
-  append(said_, welcome.address);
+  const auto place = place_in(welcome);
+  if (!place) return refuse(Refusal::nonsense);
+  append(said_, welcome.place);
   if (!equal(welcome.proof, mac_over(label_answerer, self_, said_))) return refuse(Refusal::token);
-  ucx_address_ = *address;
+  place_ = *place;
   session_ = session_of(self_, said_, peer_, peer_instance_);
   due_ = Due::nothing;
   return {};
 }
 
-Answering::Answering(const Member& self, const std::string& ucx_address, const Nonce& nonce)
-    : self_(self), ucx_address_(ucx_address.substr(0, address_bytes_max)), nonce_(nonce) {}
+Answering::Answering(const Member& self, const std::string& place, const Nonce& nonce)
+    : self_(self), place_(place.substr(0, place_bytes_max)), nonce_(nonce) {}
 
 std::size_t Answering::due_bytes() const {
   switch (due_) {
@@ -253,8 +253,8 @@ std::vector<std::byte> Answering::judge(std::span<const std::byte> frame) {
   append(said_, frame);
   append(said_, Verdict{});
   Welcome welcome;
-  ucx_address_.copy(welcome.address.data(), welcome.address.size());
-  append(said_, welcome.address);
+  place_.copy(welcome.place.data(), welcome.place.size());
+  append(said_, welcome.place);
   welcome.proof = mac_over(label_answerer, self_, said_);
   session_ = session_of(self_, said_, knock.from_node, knock.from_instance);
   due_ = Due::nothing;

@@ -1,5 +1,5 @@
 // How two nodes prove to each other that they have the job's token, byte by byte. It happens on a TCP connection of our
-// own, before UCX hears of the other side.
+// own, which then carries their frames, or ends where UCX does that.
 //
 //   asker                                                    answerer (the door)
 //   preamble 8 bytes    magic, version           -->
@@ -12,8 +12,8 @@
 //
 // Preamble and greeting stay as they are in all versions, so that peers of different ones can say so. Every HMAC is
 // over a role's label, the job's name and all that was said before; none can be used in the other direction, another
-// job, or again, as both sides put a fresh nonce in. The address is told only to who has the token. Whatever is not
-// exactly what is due ends the handshake.
+// job, or again, as both sides put a fresh nonce in. The place, where to go on, is told only to who has the token.
+// Whatever is not exactly what is due ends the handshake.
 //
 // Pure: bytes in, bytes out. Not thread-safe.
 #pragma once
@@ -84,8 +84,8 @@ class Asking final : public Handshake {
   std::size_t due_bytes() const override;
   std::vector<std::byte> take(std::span<const std::byte> frame) override;
 
-  // Where the peer's UCX listens; together with session().
-  const std::string& ucx_address() const { return ucx_address_; }
+  // Where to go on: here ("stream"), or where the peer's UCX listens. Together with session().
+  const std::string& place() const { return place_; }
   // What the other side said that it speaks; 0 before.
   std::uint32_t peer_version() const { return peer_version_; }
 
@@ -98,14 +98,14 @@ class Asking final : public Handshake {
   const std::uint64_t peer_instance_;
   std::vector<std::byte> said_;  // by both, in order
   Due due_ = Due::greeting;
-  std::string ucx_address_;
+  std::string place_;
   std::uint32_t peer_version_ = 0;
 };
 
 // Of the door.
 class Answering final : public Handshake {
  public:
-  Answering(const Member& self, const std::string& ucx_address, const Nonce& nonce);
+  Answering(const Member& self, const std::string& place, const Nonce& nonce);
   std::size_t due_bytes() const override;
   std::vector<std::byte> take(std::span<const std::byte> frame) override;
 
@@ -116,7 +116,7 @@ class Answering final : public Handshake {
   std::vector<std::byte> refuse(Refusal refusal);
 
   const Member self_;
-  const std::string ucx_address_;
+  const std::string place_;
   const Nonce nonce_;
   std::vector<std::byte> said_;
   Due due_ = Due::preamble;

@@ -19,30 +19,6 @@ std::int64_t now_ms() {
       .count();
 }
 
-// Freed when UCX has called back. `link` is null once the operation is over for us.
-struct Link::Operation {
-  std::shared_ptr<Link> link;
-  Done done;
-  std::shared_ptr<const void> keep;
-  std::array<std::byte, sizeof(wire::Hello)> header;  // the largest; UCX reads it until the operation is over
-};
-
-Link::~Link() { assert(endpoint_ == nullptr && operations_.empty()); }
-
-ucp_err_handler_t Link::error_handler() {
-  return {[](void* link, ucp_ep_h, ucs_status_t) { static_cast<Link*>(link)->fail(FetchEnd::peer_failed); }, this};
-}
-
-bool Link::open(const std::string& address) {
-  endpoint_ = ucx_.connect(address, error_handler());
-  return endpoint_ != nullptr;
-}
-
-bool Link::open(ucp_conn_request_h request) {
-  endpoint_ = ucx_.accept(request, error_handler());
-  return endpoint_ != nullptr;
-}
-
 void Link::expect(NodeId peer, std::uint64_t instance) {
   peer_ = peer;
   peer_instance_ = instance;
@@ -67,60 +43,19 @@ void Link::when_proven(std::function<void()> work) {
   }
 }
 
-Link::Operation* Link::start(Done done, std::shared_ptr<const void> keep) {
-  if (operations_.empty()) note_progress();
-  auto* operation = new Operation{shared_from_this(), std::move(done), std::move(keep), {}};
-  operations_.insert(operation);
-  return operation;
-}
-
-// A request that UCX took calls back, possibly already did; otherwise the operation ends here.
-void Link::submitted(Operation* operation, ucs_status_ptr_t result) {
-  if (UCS_PTR_IS_PTR(result)) return;
-  finish(operation, UCS_PTR_STATUS(result));
-  delete operation;
-}
-
-void Link::finish(Operation* operation, ucs_status_t status) {
-  const auto link = std::exchange(operation->link, nullptr);
-  if (link == nullptr) return;  // given up before
-  link->operations_.erase(operation);
-  const bool ok = status == UCS_OK;
-  if (ok) {
-    link->note_progress();
-  } else {
-    link->fail(FetchEnd::peer_failed);
-  }
-  const auto done = std::exchange(operation->done, nullptr);
-  operation->keep.reset();
-  if (done) done(ok);
-}
-
 void Link::send_bytes(wire::Kind kind, std::span<const std::byte> header, std::span<const std::byte> payload,
                       std::shared_ptr<const void> keep, Done done) {
-  if (endpoint_ == nullptr || failed_) {
+  if (failed_ || !is_open()) {
     if (done) done(false);
     return;
   }
-  Operation* operation = start(std::move(done), std::move(keep));
+  Header sealed;
   const std::size_t seal_bytes = kind == wire::kind_hello ? 0 : sizeof(seal_out_);
-  const std::size_t header_bytes = seal_bytes + header.size();
-  assert(header_bytes <= operation->header.size());
-  std::memcpy(operation->header.data(), &seal_out_, seal_bytes);
-  if (!header.empty()) std::memcpy(operation->header.data() + seal_bytes, header.data(), header.size());
-
-  ucp_request_param_t parameters = {};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  parameters.flags = UCP_AM_SEND_FLAG_REPLY;  // tells the receiver which connection this came over
-  parameters.user_data = operation;
-  parameters.cb.send = [](void* request, ucs_status_t status, void* operation_pointer) {
-    auto* finished = static_cast<Operation*>(operation_pointer);
-    finish(finished, status);
-    delete finished;
-    ucp_request_free(request);
-  };
-  submitted(operation, ucp_am_send_nbx(endpoint_, kind, operation->header.data(), header_bytes, payload.data(),
-                                       payload.size(), &parameters));
+  sealed.size_bytes = seal_bytes + header.size();
+  assert(sealed.size_bytes <= sealed.bytes.size());
+  std::memcpy(sealed.bytes.data(), &seal_out_, seal_bytes);
+  if (!header.empty()) std::memcpy(sealed.bytes.data() + seal_bytes, header.data(), header.size());
+  transmit(kind, sealed, payload, std::move(keep), std::move(done));
 }
 
 bool Link::unseal(Arrival& arrival) const {
@@ -133,28 +68,18 @@ bool Link::unseal(Arrival& arrival) const {
 
 void Link::receive(Arrival& arrival, std::span<std::byte> memory, Done done) {
   assert(memory.size() == arrival.payload_bytes && !arrival.taken);
-  if (!arrival.rendezvous) {
+  if (!arrival.to_receive) {
     if (!memory.empty()) std::memcpy(memory.data(), arrival.payload, memory.size());
     note_progress();
     done(true);
     return;
   }
   arrival.taken = true;
-  Operation* operation = start(std::move(done), nullptr);
-  ucp_request_param_t parameters = {};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  parameters.user_data = operation;
-  parameters.cb.recv_am = [](void* request, ucs_status_t status, std::size_t, void* operation_pointer) {
-    auto* finished = static_cast<Operation*>(operation_pointer);
-    finish(finished, status);
-    delete finished;
-    ucp_request_free(request);
-  };
-  submitted(operation, ucp_am_recv_data_nbx(ucx_.worker(), arrival.payload, memory.data(), memory.size(), &parameters));
+  receive_rest(arrival, memory, std::move(done));
 }
 
 void Link::read(Arrival& arrival, std::function<void(std::span<const std::byte>)> then) {
-  if (!arrival.rendezvous) {
+  if (!arrival.to_receive) {
     note_progress();
     then(arrival.bytes());
     return;
@@ -181,18 +106,14 @@ void Link::fail(FetchEnd reason) {
 }
 
 void Link::check_progress(std::int64_t timeout_ms) {
-  if (!operations_.empty() && now_ms() - progressed_at_ms_ > timeout_ms) fail(FetchEnd::timed_out);
+  if (!idle() && now_ms() - progressed_at_ms_ > timeout_ms) fail(FetchEnd::timed_out);
 }
 
 void Link::close() {
   waiting_.clear();
   if (std::exchange(closed_, true)) return;
   if (failed_) --failures_;
-  if (endpoint_ != nullptr) ucx_.close(std::exchange(endpoint_, nullptr));
-}
-
-void Link::end_operations() {
-  while (!operations_.empty()) finish(*operations_.begin(), UCS_ERR_CANCELED);
+  shut();
 }
 
 }  // namespace ckpt::net

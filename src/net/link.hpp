@@ -1,10 +1,11 @@
-// One connection to a peer and the operations that UCX has in hand for it.
+// One connection to a peer, whatever carries it: a TCP stream of ours (stream_link.hpp) or UCX (ucx_link.hpp).
 //
-// An operation is over when UCX has called back, or some time after the endpoint was closed: from then on UCX has no
-// way left to reach its memory. Either way its `done` runs exactly once. A link that makes no progress for too long
-// while operations are in flight has failed: UCX itself does not notice a peer that is stopped but alive.
+// An operation is a send or a receive under way. It is over when its bytes were sent or received, or some time after
+// the link was closed: from then on nobody can reach its memory. Either way its `done` runs exactly once. A link that
+// makes no progress for too long while operations are under way has failed: the kernel does not notice a peer that is
+// stopped but alive, nor does UCX.
 //
-// An outgoing link is there before its endpoint: that is opened when the peer's door has told where to.
+// An outgoing link is there before its connection: it opens when the peer's door has let this node in.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -14,30 +15,42 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <unordered_set>
+#include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "net/session.hpp"
 #include "net/transport.hpp"
-#include "net/ucx.hpp"
+#include "net/wire.hpp"
 
 namespace ckpt::net {
 
 // Milliseconds on the monotonic clock.
 std::int64_t now_ms();
 
+// A frame from a peer, during the call that delivers it.
+struct Arrival {
+  std::span<const std::byte> header;
+  void* payload = nullptr;  // the bytes themselves, or the link's name for bytes that are to be received
+  std::size_t payload_bytes = 0;
+  bool to_receive = false;
+  bool taken = false;  // a receive was posted: the link must not drop the payload
+
+  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(payload), payload_bytes}; }
+};
+
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // `ok`: sent as far as UCX is concerned, or received. May run before the call that started the operation returns.
+  // `ok`: sent as far as we can tell, or received. May run before the call that started the operation returns.
   using Done = std::function<void(bool ok)>;
 
   // `failures` counts the links that failed and are not closed yet.
-  Link(Ucx& ucx, bool outgoing, std::size_t& failures) : ucx_(ucx), outgoing_(outgoing), failures_(failures) {}
-  ~Link();
+  Link(bool outgoing, std::size_t& failures) : outgoing_(outgoing), failures_(failures) {}
+  virtual ~Link() = default;
 
-  bool open(const std::string& address);
-  bool open(ucp_conn_request_h request);
-  ucp_ep_h endpoint() const { return endpoint_; }
+  // Opens an outgoing link. `place` and `connection` are what the visit to the peer's door has brought. False where
+  // that is nothing to talk over.
+  virtual bool open(const std::string& place, UniqueFd connection) = 0;
   bool outgoing() const { return outgoing_; }
 
   // Who is at the other end; meaningful once proven.
@@ -80,22 +93,29 @@ class Link : public std::enable_shared_from_this<Link> {
   void note_progress() { progressed_at_ms_ = now_ms(); }
   std::int64_t progressed_at_ms() const { return progressed_at_ms_; }
 
-  // Closes the endpoint. Operations in flight then end on their own, or are given up by end_operations().
+  // Closes the connection. Operations under way then end on their own, or are given up by end_operations().
   void close();
-  bool idle() const { return operations_.empty(); }
-  void end_operations();
+  virtual bool idle() const = 0;
+  virtual void end_operations() = 0;
+
+ protected:
+  struct Header {
+    std::array<std::byte, sizeof(wire::Hello)> bytes = {};  // the largest
+    std::size_t size_bytes = 0;
+
+    std::span<const std::byte> span() const { return std::span(bytes).first(size_bytes); }
+  };
+  virtual bool is_open() const = 0;
+  // Of an open link; see send_bytes().
+  virtual void transmit(wire::Kind kind, const Header& header, std::span<const std::byte> payload,
+                        std::shared_ptr<const void> keep, Done done) = 0;
+  // Of an arrival whose payload is to be received.
+  virtual void receive_rest(Arrival& arrival, std::span<std::byte> memory, Done done) = 0;
+  virtual void shut() = 0;
 
  private:
-  struct Operation;
-  Operation* start(Done done, std::shared_ptr<const void> keep);
-  void submitted(Operation* operation, ucs_status_ptr_t result);
-  static void finish(Operation* operation, ucs_status_t status);
-  ucp_err_handler_t error_handler();
-
-  Ucx& ucx_;
   const bool outgoing_;
   std::size_t& failures_;
-  ucp_ep_h endpoint_ = nullptr;
   NodeId peer_ = 0;
   std::uint64_t peer_instance_ = 0;
   bool proven_ = false;
@@ -109,7 +129,6 @@ class Link : public std::enable_shared_from_this<Link> {
   std::vector<std::function<void()>> waiting_;
   std::size_t incoming_bytes_ = 0;
   std::int64_t progressed_at_ms_ = now_ms();
-  std::unordered_set<Operation*> operations_;
 };
 
 }  // namespace ckpt::net

@@ -7,13 +7,13 @@ namespace ckpt::net {
 namespace {
 
 constexpr std::size_t links_max = 16384;
-// How long after its endpoint was closed UCX may take to hand back an operation. It takes a few rounds of progress.
+// How long after its connection was closed UCX may take to hand back an operation. It takes a few rounds of progress.
 constexpr std::int64_t hand_back_ms = 1000;
 
 }  // namespace
 
-Links::Links(Ucx& ucx, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down)
-    : ucx_(ucx),
+Links::Links(Carrier& carrier, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down)
+    : carrier_(carrier),
       options_(options),
       job_hash_(wire::job_hash(options.job)),
       guests_(guests),
@@ -36,7 +36,7 @@ void Links::set_peer(NodeId node, std::uint64_t instance, const std::string& add
   peer.instance = instance;
   peer.address = address;
   if (const auto old = std::exchange(peer.outgoing, nullptr)) old->retire();
-  for (const auto& [endpoint, link] : by_endpoint_) {
+  for (const auto& link : open_) {
     if (!link->outgoing() && link->proven() && link->peer() == node && link->peer_instance() != instance) {
       link->retire();  // the life of the node that this one replaces
     }
@@ -48,7 +48,7 @@ std::shared_ptr<Link> Links::to(NodeId node) {
   if (found == peers_.end()) return nullptr;
   Peer& peer = found->second;
   if (peer.outgoing != nullptr && !peer.outgoing->failed()) return peer.outgoing;
-  auto link = std::make_shared<Link>(ucx_, true, failures_);
+  auto link = carrier_.outgoing();
   link->expect(node, peer.instance);
   visiting_.insert(link);
   peer.outgoing = link;
@@ -59,9 +59,9 @@ std::shared_ptr<Link> Links::to(NodeId node) {
 void Links::visited(const std::shared_ptr<Link>& link, const Door::Visited& result) {
   if (link->failed()) return;  // dropped meanwhile
   if (!result.session) return link->fail(result.end);
-  if (!link->open(result.ucx_address)) return link->fail(FetchEnd::peer_failed);
+  if (!link->open(result.place, std::move(*result.connection))) return link->fail(FetchEnd::peer_failed);
   visiting_.erase(link);
-  by_endpoint_[link->endpoint()] = link;
+  open_.insert(link);
   link->expect(*result.session);
   link->note_progress();
   wire::Hello hello = hello_to(link->peer(), link->peer_instance());
@@ -69,19 +69,7 @@ void Links::visited(const std::shared_ptr<Link>& link, const Door::Visited& resu
   link->send(wire::kind_hello, hello);
 }
 
-std::shared_ptr<Link> Links::find(ucp_ep_h endpoint) const {
-  const auto found = by_endpoint_.find(endpoint);
-  return found == by_endpoint_.end() || found->second->failed() ? nullptr : found->second;
-}
-
-void Links::accept(ucp_conn_request_h request) {
-  if (by_endpoint_.size() >= links_max) {
-    ucx_.reject(request);
-    return;
-  }
-  auto link = std::make_shared<Link>(ucx_, false, failures_);
-  if (link->open(request)) by_endpoint_[link->endpoint()] = link;
-}
+bool Links::has_room() const { return open_.size() < links_max; }
 
 // The session that `hello` proves, if what it says is true besides.
 std::optional<Session> Links::trusted(const Link& link, const wire::Hello& hello) {
@@ -123,11 +111,11 @@ void Links::hello(const std::shared_ptr<Link>& link, const Arrival& arrival) {
 
 std::vector<std::shared_ptr<Link>> Links::failed() const {
   std::vector<std::shared_ptr<Link>> result;
-  if (failures_ == 0) return result;
+  if (carrier_.failures() == 0) return result;
   for (const auto& link : visiting_) {
     if (link->failed()) result.push_back(link);
   }
-  for (const auto& [endpoint, link] : by_endpoint_) {
+  for (const auto& link : open_) {
     if (link->failed()) result.push_back(link);
   }
   return result;
@@ -136,7 +124,7 @@ std::vector<std::shared_ptr<Link>> Links::failed() const {
 void Links::sweep() {
   for (const auto& link : failed()) {
     visiting_.erase(link);
-    by_endpoint_.erase(link->endpoint());
+    open_.erase(link);
     const auto peer = peers_.find(link->peer());
     if (peer != peers_.end() && peer->second.outgoing == link) peer->second.outgoing = nullptr;
     on_down_(link);
@@ -151,7 +139,7 @@ void Links::sweep() {
 
 void Links::tick() {
   for (const auto& link : visiting_) check_in_time(*link);
-  for (const auto& [endpoint, link] : by_endpoint_) {
+  for (const auto& link : open_) {
     link->check_progress(options_.progress_timeout_ms);
     check_in_time(*link);
   }
@@ -165,7 +153,7 @@ void Links::check_in_time(Link& link) const {
 
 void Links::retire_all() {
   for (const auto& link : visiting_) link->retire();
-  for (const auto& [endpoint, link] : by_endpoint_) link->retire();
+  for (const auto& link : open_) link->retire();
 }
 
 void Links::end_operations() {

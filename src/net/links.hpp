@@ -1,7 +1,7 @@
 // All connections of this node: who is known, who is connected, who has proven to be whom.
 //
 // Towards each peer there is at most one outgoing link, made when it is first needed and made again after it broke: by
-// a visit to the peer's door, which tells where its UCX listens, and a hello there that proves that the visit was ours.
+// a visit to the peer's door, and a hello on the connection that comes of it, which proves that the visit was ours.
 // Incoming links are the peers' outgoing ones; they only carry what the peer asks and our answers.
 //
 // Not thread-safe: everything on the transport's thread.
@@ -15,8 +15,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "net/carrier.hpp"
 #include "net/door.hpp"
-#include "net/link.hpp"
 
 namespace ckpt::net {
 
@@ -26,17 +26,16 @@ class Links {
   // Visits the door of a peer for a link, and calls visited() when that is over.
   using Visit = std::function<void(const std::shared_ptr<Link>&, const std::string& address)>;
 
-  // `on_down` hears of every link before it is closed; operations on it may still be in flight. `guests` outlive this.
-  Links(Ucx& ucx, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down);
+  // `on_down` hears of every link before it is closed; operations on it may still be in flight. `carrier` and
+  // `guests` outlive this.
+  Links(Carrier& carrier, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down);
 
   void set_peer(NodeId peer, std::uint64_t instance, const std::string& address);
   // The link to ask `peer` things, made if need be; null for an unknown peer.
   std::shared_ptr<Link> to(NodeId peer);
-  // Null for an endpoint that is no longer, or not yet, used.
-  std::shared_ptr<Link> find(ucp_ep_h endpoint) const;
-
   void visited(const std::shared_ptr<Link>& link, const Door::Visited& result);
-  void accept(ucp_conn_request_h request);
+  bool has_room() const;
+  void joined(const std::shared_ptr<Link>& link) { open_.insert(link); }
   void hello(const std::shared_ptr<Link>& link, const Arrival& arrival);
 
   // Closes what has failed and forgets what is over.
@@ -45,8 +44,8 @@ class Links {
   void tick();
 
   void retire_all();
-  // Nothing of any link is in UCX's hands.
-  bool idle() const { return visiting_.empty() && by_endpoint_.empty() && closing_.empty(); }
+  // Nothing of any link is under way.
+  bool idle() const { return visiting_.empty() && open_.empty() && closing_.empty(); }
   void end_operations();
 
  private:
@@ -64,17 +63,16 @@ class Links {
   std::vector<std::shared_ptr<Link>> failed() const;
   std::optional<Session> trusted(const Link& link, const wire::Hello& hello);
 
-  Ucx& ucx_;
+  Carrier& carrier_;
   const TransportOptions& options_;
   const std::uint64_t job_hash_;
   Guests& guests_;
   const Visit visit_;
   const OnDown on_down_;
   std::unordered_map<NodeId, Peer> peers_;
-  std::unordered_set<std::shared_ptr<Link>> visiting_;  // outgoing ones that have no endpoint yet
-  std::unordered_map<ucp_ep_h, std::shared_ptr<Link>> by_endpoint_;
+  std::unordered_set<std::shared_ptr<Link>> visiting_;  // outgoing ones that are not open yet
+  std::unordered_set<std::shared_ptr<Link>> open_;
   std::list<Closing> closing_;
-  std::size_t failures_ = 0;
 };
 
 }  // namespace ckpt::net

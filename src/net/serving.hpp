@@ -1,9 +1,9 @@
 // The giving side of fetches: pieces that peers asked for, sent in chunks, a few at a time.
 //
 // At most serves_max requests are served at once, and as many that are urgent; further ones wait (the asker is told) up
-// to a limit, then are refused. A piece stays pinned until UCX has handed back every chunk of it, also when the asker
-// cancelled or vanished. When a chunk leaves is the pace's to say; it is under way until its receiver has acknowledged
-// it. An asker whose next chunk waits is told so now and then.
+// to a limit, then are refused. A piece stays pinned until the link has handed back every chunk of it, also when the
+// asker cancelled or vanished. When a chunk leaves is the pace's to say; it is under way until its receiver has
+// acknowledged it. An asker whose next chunk waits is told so now and then.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once

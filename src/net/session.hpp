@@ -1,6 +1,6 @@
 // What two nodes have in common after their handshake, and what they make of it.
 //
-// A session opens one UCX connection, once. Its key is never sent: the hello on that connection proves it, and each
+// A session opens one connection, once. Its key is never sent: the hello on that connection proves it, and each
 // header after that begins with a seal made of it, so that frames of others that get into the connection are dropped.
 //
 // Pure; thread-safe as plain values are.

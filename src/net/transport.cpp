@@ -16,7 +16,7 @@
 #include "net/fetching.hpp"
 #include "net/links.hpp"
 #include "net/serving.hpp"
-#include "net/ucx.hpp"
+#include "net/streams.hpp"
 
 namespace ckpt::net {
 namespace {
@@ -29,6 +29,7 @@ constexpr std::int64_t owing_sleep_us = 250;
 // as a thread can be woken, and takes time from training elsewhere.
 constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
 constexpr std::chrono::microseconds hasty_sleep{50};
+constexpr std::chrono::seconds other_way_complaint_every{60};  // of peers that carry data in another way
 
 DoorOptions door_options(const TransportOptions& options) {
   DoorOptions door;
@@ -51,23 +52,23 @@ class Message {
   std::atomic<std::size_t>& count_;
 };
 
-class UcxTransport final : public Transport, private UcxEvents {
+class CarriedTransport final : public Transport, private CarrierEvents {
  public:
-  UcxTransport(const TransportOptions& options, Handlers handlers)
+  CarriedTransport(const TransportOptions& options, Handlers handlers)
       : options_(options),
         handlers_(std::move(handlers)),
-        ucx_(options_, *this),
+        carrier_(make_carrier(options_, *this)),
         links_(
-            ucx_, options_, guests_,
+            *carrier_, options_, guests_,
             [this](const std::shared_ptr<Link>& link, const std::string& address) { visit(link, address); },
             [this](const std::shared_ptr<Link>& link) { link_down(link); }),
         fetching_(options_),
         serving_(options_, handlers_.serve, handlers_.pace),
         door_({options_.job, options_.token, options_.node, options_.node_instance}, door_options(options_),
-              ucx_.address(), guests_, handlers_.remark),
+              carrier_->place(), guests_, taker(), handlers_.remark),
         thread_([this] { run(); }) {}
 
-  ~UcxTransport() override {
+  ~CarriedTransport() override {
     commands_.push([this] { stopping_ = true; });
     thread_.join();
   }
@@ -81,7 +82,8 @@ class UcxTransport final : public Transport, private UcxEvents {
   }
   std::string description() const override {
     return options_.transports + " over " + (options_.interface.empty() ? "all interfaces" : options_.interface) +
-           ", door at " + door_.address() + ", UCX at " + ucx_.address();
+           ", door at " + door_.address() +
+           (uses_streams(options_) ? ", no other port" : ", UCX at " + carrier_->place());
   }
 
   void set_peer(NodeId peer, std::uint64_t instance, const std::string& address) override {
@@ -122,9 +124,12 @@ class UcxTransport final : public Transport, private UcxEvents {
   void tick_if_due();
   void send_message(NodeId to, const std::shared_ptr<const Message>& message);
   void visit(const std::shared_ptr<Link>& link, const std::string& address);
+  void complain(const std::string& address);
   void link_down(const std::shared_ptr<Link>& link);
-  void arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) override;
-  void connection_requested(ucp_conn_request_h request) override;
+  Door::OnMember taker();
+  void arrived(wire::Kind kind, const std::shared_ptr<Link>& link, Arrival& arrival) override;
+  bool has_room() override { return !stopping_ && links_.has_room(); }
+  void joined(const std::shared_ptr<Link>& link) override { links_.joined(link); }
 
   const TransportOptions options_;
   const Handlers handlers_;
@@ -136,25 +141,35 @@ class UcxTransport final : public Transport, private UcxEvents {
   Guests guests_;
 
   // The transport's thread only.
-  Ucx ucx_;
+  const std::unique_ptr<Carrier> carrier_;
   Links links_;
   Fetching fetching_;
   Serving serving_;
   std::int64_t ticked_at_ms_ = 0;
   bool stopping_ = false;
 
-  Door door_;  // its thread uses commands and guests
+  Clock::time_point complains_again_at_ = {};  // the door's thread only
+  Door door_;                                  // its thread uses commands and guests
   std::thread thread_;
 };
 
-void UcxTransport::run() {
+// Null where members come elsewhere.
+Door::OnMember CarriedTransport::taker() {
+  if (!carrier_->wants_connections()) return nullptr;
+  return [this](UniqueFd connection) {
+    commands_.push(
+        [this, member = std::make_shared<UniqueFd>(std::move(connection))] { carrier_->take_in(std::move(*member)); });
+  };
+}
+
+void CarriedTransport::run() {
   int idle = 0, enough = idle_rounds;
   while (!stopping_) {
     if (!commands_.empty()) {
       commands_.run_all();
       idle = 0;
     }
-    idle = ucx_.progress() == 0 ? idle + 1 : 0;
+    idle = carrier_->progress() == 0 ? idle + 1 : 0;
     round();
     if (idle <= enough) continue;
     const auto slept_at = Clock::now();
@@ -165,14 +180,14 @@ void UcxTransport::run() {
 }
 
 // What callbacks left to do.
-void UcxTransport::round() {
+void CarriedTransport::round() {
   fetching_.pump();
   serving_.pump();
   tick_if_due();
   links_.sweep();
 }
 
-void UcxTransport::tick_if_due() {
+void CarriedTransport::tick_if_due() {
   const std::int64_t now = now_ms();
   if (now - ticked_at_ms_ < tick_ms) return;
   ticked_at_ms_ = now;
@@ -182,51 +197,59 @@ void UcxTransport::tick_if_due() {
 }
 
 // Whether something has happened meanwhile, or may have.
-bool UcxTransport::sleep() {
-  if (!commands_.empty() || !ucx_.arm()) return true;
-  pollfd waits[] = {{ucx_.event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
+bool CarriedTransport::sleep() {
+  if (!commands_.empty() || !carrier_->arm()) return true;
+  pollfd waits[] = {{carrier_->event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
   std::int64_t sleep_us = serving_.ask_again_us().value_or(sleep_us_max);
   sleep_us = std::clamp<std::int64_t>(sleep_us, 1, fetching_.owes() ? owing_sleep_us : sleep_us_max);
   const timespec time{0, sleep_us * 1000};
   return ::ppoll(waits, 2, &time, nullptr) != 0;
 }
 
-void UcxTransport::shut_down() {
+void CarriedTransport::shut_down() {
   const std::int64_t deadline_ms = now_ms() + options_.progress_timeout_ms;
   links_.retire_all();
   while (now_ms() < deadline_ms) {
-    ucx_.progress();
+    carrier_->progress();
     links_.sweep();
-    if (links_.idle() && ucx_.closes_in_flight() == 0) break;
+    if (links_.idle() && carrier_->quiet()) break;
   }
   links_.end_operations();
   // Fetches asked for since end at once; a sink that answers its end with another fetch is heard a few times.
   for (int again = 0; again < 4 && !commands_.empty(); ++again) commands_.run_all();
 }
 
-void UcxTransport::send_message(NodeId to, const std::shared_ptr<const Message>& message) {
+void CarriedTransport::send_message(NodeId to, const std::shared_ptr<const Message>& message) {
   const auto link = stopping_ ? nullptr : links_.to(to);
   if (link == nullptr) return;
   link->when_proven(
       [link = link.get(), message] { link->send_bytes(wire::kind_message, {}, message->bytes(), message, nullptr); });
 }
 
-void UcxTransport::visit(const std::shared_ptr<Link>& link, const std::string& address) {
-  door_.visit(link->peer(), link->peer_instance(), address, [this, link](const Door::Visited& result) {
+void CarriedTransport::visit(const std::shared_ptr<Link>& link, const std::string& address) {
+  door_.visit(link->peer(), link->peer_instance(), address, [this, link, address](const Door::Visited& result) {
+    if (result.session && uses_streams(options_) != (result.place == Streams::here())) complain(address);
     commands_.push([this, link, result] { links_.visited(link, result); });
   });
 }
 
-void UcxTransport::link_down(const std::shared_ptr<Link>& link) {
+// On the door's thread.
+void CarriedTransport::complain(const std::string& address) {
+  const auto now = Clock::now();
+  if (!handlers_.remark || now < complains_again_at_) return;
+  complains_again_at_ = now + other_way_complaint_every;
+  handlers_.remark("this node and the one at " + address +
+                   " carry their data in different ways; give both the same option transport");
+}
+
+void CarriedTransport::link_down(const std::shared_ptr<Link>& link) {
   fetching_.link_down(link);
   serving_.link_down(link);
   const bool meant_a_peer = link->proven() || link->outgoing();
   if (meant_a_peer && !link->retired() && handlers_.peer_failed) handlers_.peer_failed(link->peer());
 }
 
-void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
-  const auto link = links_.find(from);
-  if (link == nullptr) return;
+void CarriedTransport::arrived(wire::Kind kind, const std::shared_ptr<Link>& link, Arrival& arrival) {
   if (kind == wire::kind_hello) return links_.hello(link, arrival);
   if (!link->unseal(arrival)) return;
   switch (kind) {
@@ -255,18 +278,10 @@ void UcxTransport::arrived(wire::Kind kind, ucp_ep_h from, Arrival& arrival) {
   }
 }
 
-void UcxTransport::connection_requested(ucp_conn_request_h request) {
-  if (stopping_) {
-    ucx_.reject(request);
-  } else {
-    links_.accept(request);
-  }
-}
-
 }  // namespace
 
 std::unique_ptr<Transport> Transport::create(const TransportOptions& options, Handlers handlers) {
-  return std::make_unique<UcxTransport>(options, std::move(handlers));
+  return std::make_unique<CarriedTransport>(options, std::move(handlers));
 }
 
 }  // namespace ckpt::net

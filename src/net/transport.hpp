@@ -1,11 +1,12 @@
 // How agents talk: small messages, and pieces fetched straight into the receiver's memory.
 //
-// One thread, owned by the transport, drives the UCX worker; every callback below runs on it and must not block, take
-// long or call back into the transport except through the functions marked [any thread]. Everything is best effort
-// with a deadline: a message may be lost or overtake another (the protocol repeats its state), a fetch ends in exactly
-// one of FetchEnd. Peers are proven: before a connection both sides show at the door (door.hpp) that they have the
-// job's token, and it starts with a hello that proves that it belongs to that handshake and carries both nodes'
-// identities. Whoever cannot, or answers as somebody else, is dropped (a released port may belong to a stranger).
+// One thread, owned by the transport, drives the streams or the UCX worker; every callback below runs on it and must
+// not block, take long or call back into the transport except through the functions marked [any thread]. Everything is
+// best effort with a deadline: a message may be lost or overtake another (the protocol repeats its state), a fetch ends
+// in exactly one of FetchEnd. Peers are proven: before a connection both sides show at the door (door.hpp) that they
+// have the job's token, and it starts with a hello that proves that it belongs to that handshake and carries both
+// nodes' identities. Whoever cannot, or answers as somebody else, is dropped (a released port may belong to a
+// stranger).
 #pragma once
 
 #include <cstddef>
@@ -85,7 +86,7 @@ struct TransportOptions {
   NodeId node = 0;                  // this node
   std::uint64_t node_instance = 0;  // this life of the node's arena: tells a replacement from the node it replaces
   std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
-  std::string interface;           // network device as UCX names it ("eth0", "lo"); empty: UCX chooses
+  std::string interface;           // network device ("eth0", "lo"), for UCX as UCX names it; empty: any
   std::uint16_t port = 0;          // of the door; UCX takes some of the next ones (ucx.hpp); 0: any
   std::size_t chunk_bytes = 2u << 20;        // size of one transfer: still in a cache when it is verified
   std::size_t chunks_in_flight = 4;          // per fetch, until the receiver has them
@@ -109,7 +110,7 @@ class Transport {
     std::function<void(const std::string&)> remark = {};
   };
 
-  // Throws Failure (CKPT_ERR_SYSTEM) when UCX cannot start, e.g. for an unknown transport or interface, or when the
+  // Throws Failure (CKPT_ERR_SYSTEM) when it cannot start, e.g. for an unknown transport or interface, or when the
   // port is taken, and CKPT_ERR_INVALID without a token.
   static std::unique_ptr<Transport> create(const TransportOptions& options, Handlers handlers);
 

@@ -198,7 +198,7 @@ ucs_status_t Ucx::on_active_message(void* kind_handler, const void* header, std:
   arrival.header = {static_cast<const std::byte*>(header), header_bytes};
   arrival.payload = payload;
   arrival.payload_bytes = payload_bytes;
-  arrival.rendezvous = (parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  arrival.to_receive = (parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   handler.events->arrived(handler.kind, parameters->reply_ep, arrival);
   return arrival.taken ? UCS_INPROGRESS : UCS_OK;  // UCS_OK drops a rendezvous payload and frees its sender
 }

@@ -17,21 +17,11 @@
 #include <string>
 
 #include "net/async_gate.hpp"
+#include "net/link.hpp"
 #include "net/transport.hpp"
 #include "net/wire.hpp"
 
 namespace ckpt::net {
-
-// An active message, during the call that delivers it.
-struct Arrival {
-  std::span<const std::byte> header;
-  void* payload = nullptr;  // the bytes themselves, or UCX's name for bytes that are to be received (rendezvous)
-  std::size_t payload_bytes = 0;
-  bool rendezvous = false;
-  bool taken = false;  // a receive was posted: UCX must not drop the payload
-
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(payload), payload_bytes}; }
-};
 
 class UcxEvents {
  public:

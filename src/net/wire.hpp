@@ -1,9 +1,9 @@
 // What agents say to each other, byte by byte.
 //
-// Each kind is one UCX active message id, a header of fixed size (below: all fields little-endian, naturally aligned,
-// without holes) and, where noted, a payload. A connection is made by the side that asks, after the handshake at the
-// door (handshake.hpp); answers go back over it. All headers but the hello's come behind a seal of 8 bytes, which only
-// the two sides of the session know (session.hpp).
+// Each kind is one kind of frame on a stream, or one UCX active message id. It has a header of fixed size (below: all
+// fields little-endian, naturally aligned, without holes) and, where noted, a payload. A connection is made by the side
+// that asks, after the handshake at the door (handshake.hpp); answers go back over it. All headers but the hello's come
+// behind a seal of 8 bytes, which only the two sides of the session know (session.hpp).
 //
 //   id  kind            header    payload             direction
 //   1   hello           80 bytes  -                   both ways, first; nothing else is heard before it

@@ -33,6 +33,7 @@ class Connection {
   }
   bool made() const { return made_; }
   int fd() const { return fd_.get(); }
+  UniqueFd take() { return std::move(fd_); }
   bool send(std::span<const std::byte> bytes) const {
     return ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
   }
@@ -91,6 +92,6 @@ inline Asking visit(const Connection& door, const Member& self, NodeId peer, std
 // Of node 1 in its life 100, which most tests turn to.
 inline Asking visit(const std::string& door, const Member& self) { return visit(Connection(door), self, 1, 100); }
 
-inline std::string ucx_address_behind(const std::string& door) { return visit(door, member(9, 900)).ucx_address(); }
+inline std::string ucx_address_behind(const std::string& door) { return visit(door, member(9, 900)).place(); }
 
 }  // namespace ckpt::net::testing

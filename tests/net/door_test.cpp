@@ -13,7 +13,7 @@
 namespace ckpt::net::testing {
 namespace {
 
-constexpr char ucx_address[] = "127.0.0.1:4242";
+constexpr char place[] = "127.0.0.1:4242";
 
 DoorOptions on_loopback() {
   DoorOptions options;
@@ -24,7 +24,10 @@ DoorOptions on_loopback() {
 
 struct House {
   explicit House(const Member& self = member(1, 100), const DoorOptions& options = on_loopback())
-      : door(self, options, ucx_address, guests, [this](const std::string& remark) { remarks.put(remark); }) {}
+      : door(
+            self, options, place, guests,
+            [this](UniqueFd connection) { members.put(std::make_shared<UniqueFd>(std::move(connection))); },
+            [this](const std::string& remark) { remarks.put(remark); }) {}
 
   // What a member who comes to this door is told, through a door of his own.
   Door::Visited visited_by(Door& member) {
@@ -40,6 +43,7 @@ struct House {
   }
 
   Mailbox<std::string> remarks;
+  Mailbox<std::shared_ptr<UniqueFd>> members;
   Guests guests;
   Door door;
 };
@@ -50,18 +54,45 @@ std::string source(int number) {
   return "127.1." + std::to_string(number / 250) + "." + std::to_string(number % 250 + 1) + ":0";
 }
 
-TEST(Door, AMemberIsToldWhereUcxListensAndExpectedThere) {
+TEST(Door, AMemberIsToldWhereToGoOnAndExpectedThere) {
   House house;
   House other(member(9, 900));
   const auto visited = house.visited_by(other.door);
   ASSERT_TRUE(visited.session);
-  EXPECT_EQ(visited.ucx_address, ucx_address);
+  EXPECT_EQ(visited.place, place);
   wire::Hello hello;
   prove(*visited.session, Side::asker, hello);
   const auto guest = house.guests.arrived(hello);
   ASSERT_TRUE(guest);
   EXPECT_EQ(guest->peer, 9u);
   EXPECT_EQ(house.door.strangers().count, 0u);
+}
+
+TEST(Door, BothSidesKeepTheConnectionOfAMember) {
+  House house;
+  House other(member(9, 900));
+  const auto visited = house.visited_by(other.door);
+  const auto kept = house.members.wait_for(1);
+  ASSERT_EQ(kept.size(), 1u);
+  ASSERT_TRUE(*visited.connection);
+  const char sent = 'x';
+  char heard = 0;
+  ASSERT_EQ(::send(visited.connection->get(), &sent, 1, MSG_NOSIGNAL), 1);
+  pollfd entry{kept[0]->get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(patience).count())), 1);
+  ASSERT_EQ(::recv(kept[0]->get(), &heard, 1, 0), 1);
+  EXPECT_EQ(heard, sent);
+}
+
+TEST(Door, TheConnectionOfAStrangerIsNotKept) {
+  House house;
+  Member stranger = member(9, 900);
+  stranger.token = "another token";
+  EXPECT_FALSE(house.lets_in(stranger));
+  house.await_strangers(1);
+  EXPECT_TRUE(house.lets_in(member(9, 900)));
+  EXPECT_EQ(house.members.wait_for(1).size(), 1u);
+  EXPECT_EQ(house.members.count(), 1u);
 }
 
 TEST(Door, WithoutTheTokenNobodyIsToldTheAddress) {

@@ -11,7 +11,7 @@
 namespace ckpt::net::testing {
 namespace {
 
-constexpr char ucx_address[] = "127.0.0.1:4242";
+constexpr char place[] = "127.0.0.1:4242";
 using Bytes = std::vector<std::byte>;
 // May change a frame on its way; `to` receives it.
 using Way = std::function<void(Side to, std::size_t number, Bytes& frame)>;
@@ -42,7 +42,7 @@ void hold(Meeting& meeting, const Way& way = nullptr) {
 
 Meeting meeting(const Member& asker = member(9, 900), const Member& answerer = member(1, 100), NodeId peer = 1,
                 std::uint64_t peer_instance = 100) {
-  return {Asking(asker, peer, peer_instance, nonce_of(1)), Answering(answerer, ucx_address, nonce_of(2))};
+  return {Asking(asker, peer, peer_instance, nonce_of(1)), Answering(answerer, place, nonce_of(2))};
 }
 
 wire::Hello hello_of(const Session& session, Side side) {
@@ -62,14 +62,14 @@ TEST(Handshake, MembersEndWithTheSameSession) {
   EXPECT_EQ(both.asking.session()->peer_instance, 100u);
   EXPECT_EQ(both.answering.session()->peer, 9u);
   EXPECT_EQ(both.answering.session()->peer_instance, 900u);
-  EXPECT_EQ(both.asking.ucx_address(), ucx_address);
+  EXPECT_EQ(both.asking.place(), place);
 }
 
 TEST(Handshake, EachWhoDoesNotFitIsToldWhy) {
   const auto refusals = [](Meeting both) {
     hold(both);
     EXPECT_FALSE(both.asking.session() || both.answering.session());
-    EXPECT_TRUE(both.asking.ucx_address().empty());
+    EXPECT_TRUE(both.asking.place().empty());
     EXPECT_EQ(both.asking.refusal(), both.answering.refusal());
     return both.answering.refusal();
   };
@@ -120,7 +120,7 @@ TEST(Handshake, WhatWasRecordedIsWorthNothing) {
   std::vector<Bytes> recorded;
   Meeting whole = meeting();
   hold(whole, [&](Side, std::size_t, Bytes& frame) { recorded.push_back(frame); });
-  Answering again(member(1, 100), ucx_address, nonce_of(3));
+  Answering again(member(1, 100), place, nonce_of(3));
   for (const std::size_t number : {0, 1, 4}) again.take(recorded[number]);
   EXPECT_EQ(again.refusal(), Refusal::token);
   EXPECT_FALSE(again.session());
@@ -149,7 +149,7 @@ TEST(Handshake, WhatIsSentBackToItsSenderIsRefused) {
 }
 
 TEST(Handshake, AFrameOfAnotherSizeEndsIt) {
-  Answering answering(member(1, 100), ucx_address, nonce_of(2));
+  Answering answering(member(1, 100), place, nonce_of(2));
   EXPECT_TRUE(answering.take(Bytes(9)).empty());
   EXPECT_EQ(answering.refusal(), Refusal::nonsense);
   EXPECT_EQ(answering.due_bytes(), 0u);

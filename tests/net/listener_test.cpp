@@ -1,4 +1,5 @@
-// Connections that end, or begin, at the worst moment: while they are being made, while their listener is taken down.
+// Connections to UCX that end, or begin, at the worst moment: while they are being made, while their listener is taken
+// down.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -8,12 +9,15 @@
 #include <thread>
 
 #include "door_support.hpp"
-#include "net/link.hpp"
+#include "net/ucx_link.hpp"
 
 namespace ckpt::net::testing {
 namespace {
 
 using Bytes = std::vector<std::byte>;
+
+// Transports that are UCX's.
+constexpr char by_ucx[] = "tcp,cma";
 
 class NoEvents final : public UcxEvents {
   void arrived(wire::Kind, ucp_ep_h, Arrival&) override {}
@@ -33,9 +37,9 @@ Bytes greeting() {
   {
     NoEvents events;
     std::size_t failures = 0;
-    Ucx ucx(loopback_options(9, 900), events);
-    const auto link = std::make_shared<Link>(ucx, true, failures);
-    if (!link->open(to_text(address))) throw std::runtime_error("cannot connect");
+    Ucx ucx(loopback_options(9, 900, by_ucx), events);
+    const auto link = std::make_shared<UcxLink>(ucx, true, failures);
+    if (!link->open(to_text(address), UniqueFd())) throw std::runtime_error("cannot connect");
     accepted.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     pollfd readable{accepted.get(), POLLIN, 0};
     const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -71,7 +75,7 @@ class Listener : public ::testing::Test {
 TEST_F(Listener, IsSurvivedByConnectionsThatAreHalfMade) {
   const auto most = std::span(greeting_).first(greeting_.size() - 1);
   for (int round = 0; round < 50; ++round) {
-    auto transport = Transport::create(loopback_options(1, 100), {});
+    auto transport = Transport::create(loopback_options(1, 100, by_ucx), {});
     const auto address = ucx_address_behind(transport->address());
     const auto half_made = connections(64, address, most);
     std::thread finisher([&] {
@@ -87,7 +91,7 @@ TEST_F(Listener, IsSurvivedByConnectionsThatAreHalfMade) {
 TEST_F(Listener, MayEndWhileConnectionsComeIn) {
   const auto most = std::span(greeting_).first(greeting_.size() - 1);
   for (int round = 0; round < 50; ++round) {
-    auto transport = Transport::create(loopback_options(1, 100), {});
+    auto transport = Transport::create(loopback_options(1, 100, by_ucx), {});
     const auto half_made = connections(200, ucx_address_behind(transport->address()), most);
     std::thread finisher([&] {
       for (const auto& connection : half_made) connection.send(std::span(greeting_).last(1));
@@ -98,14 +102,14 @@ TEST_F(Listener, MayEndWhileConnectionsComeIn) {
 }
 
 TEST_F(Listener, WorksOnWhenConnectionsBreakOffAnywhere) {
-  Node node(loopback_options(1, 100));
+  Node node(loopback_options(1, 100, by_ucx));
   const auto address = ucx_address_behind(node.transport->address());
   for (std::size_t size = 0; size <= greeting_.size(); ++size) {
     for (const bool reset : {false, true}) {
       for (auto& connection : connections(8, address, std::span(greeting_).first(size))) connection.end(reset);
     }
   }
-  Node friendly(loopback_options(2, 200));
+  Node friendly(loopback_options(2, 200, by_ucx));
   friendly.knows(node);
   node.serves({"alive", 1}, pattern(3'000'000, 5), "");
   EXPECT_EQ(friendly.fetch(1, {"alive", 1})->end(), FetchEnd::complete);

@@ -105,6 +105,10 @@ class MemorySink : public Sink {
   std::map<std::size_t, std::size_t> landings_per_byte_of_chunk_;
 };
 
+// Streams of our own, with and without reading a local peer's memory, and UCX.
+constexpr const char* each_transport[] = {"tcp", "shm", "tcp,cma"};
+inline std::string name_of(const std::string& transports) { return transports == "tcp,cma" ? "ucx" : transports; }
+
 inline TransportOptions loopback_options(NodeId node, std::uint64_t instance, const std::string& transports = "tcp") {
   TransportOptions options;
   options.job = "test job";
@@ -128,6 +132,7 @@ class Node {
     };
     handlers.serve = [this](NodeId, const PieceName& name) { return find(name); };
     handlers.peer_failed = [this](NodeId peer) { failures.put(peer); };
+    handlers.remark = [this](const std::string& remark) { remarks.put(remark); };
     transport = Transport::create(options_, std::move(handlers));
   }
   ~Node() { transport.reset(); }
@@ -155,6 +160,7 @@ class Node {
   std::unique_ptr<Transport> transport;
   Mailbox<std::pair<NodeId, std::vector<std::byte>>> messages;
   Mailbox<NodeId> failures;
+  Mailbox<std::string> remarks;
 
  private:
   struct Piece {

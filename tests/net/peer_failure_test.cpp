@@ -54,8 +54,8 @@ TransportOptions impatient_options(const std::string& transports) {
 }
 
 class OverEachTransport : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::Values("tcp", "shm"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::ValuesIn(each_transport),
+                         [](const auto& tested) { return name_of(tested.param); });
 
 TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
   RemoteNode victim(2, 200, GetParam());

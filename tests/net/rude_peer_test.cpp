@@ -1,4 +1,4 @@
-// Peers that speak UCX but not our protocol, or only as much of it as does harm.
+// Peers that were let in, but do not speak our protocol, or only as much of it as does harm.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -6,8 +6,8 @@
 #include <random>
 
 #include "door_support.hpp"
+#include "net/carrier.hpp"
 #include "net/door.hpp"
-#include "net/link.hpp"
 
 namespace ckpt::net::testing {
 namespace {
@@ -35,30 +35,34 @@ std::vector<wire::Hello> spoilt(const wire::Hello& right) {
   return result;
 }
 
-// One connection to `victim`, driven by hand.
-class RudePeer : private UcxEvents {
+// One connection to a victim, driven by hand.
+class RudePeer : private CarrierEvents {
  public:
-  explicit RudePeer(const Transport& victim) : RudePeer(visit(victim.address(), member(9, 900))) {}
-  explicit RudePeer(const Asking& asking) : session_(asking.session().value()), ucx_(loopback_options(9, 900), *this) {
-    link_ = std::make_shared<Link>(ucx_, true, failures_);
-    if (!link_->open(asking.ucx_address())) throw std::runtime_error("cannot connect");
+  RudePeer(const Transport& victim, const std::string& transports)
+      : options_(loopback_options(9, 900, transports)),
+        door_(std::make_unique<Connection>(victim.address())),
+        asking_(visit(*door_, member(9, 900), 1, 100)),
+        carrier_(make_carrier(options_, *this)),
+        link_(carrier_->outgoing()) {
+    if (!link_->open(asking_.place(), door_->take())) throw std::runtime_error("cannot connect");
   }
-  ~RudePeer() {
-    link_->retire();
-    link_->close();
-    for (int i = 0; i < 1000 && !link_->idle(); ++i) ucx_.progress();
-    link_->end_operations();
+  ~RudePeer() { end(*carrier_, link_); }
+  static void end(Carrier& carrier, const std::shared_ptr<Link>& link) {
+    link->retire();
+    link->close();
+    for (int i = 0; i < 1000 && !link->idle(); ++i) carrier.progress();
+    link->end_operations();
   }
 
   // Returns when it was answered or the connection was closed.
   void say_hello(wire::Hello hello = hello_of(9, 900, 1, 100)) {
-    prove(session_, Side::asker, hello);
+    prove(session(), Side::asker, hello);
     say_as_it_is(hello);
   }
   void say_as_it_is(const wire::Hello& hello) {
     link_->send(wire::kind_hello, hello);
     progress_until([this] { return heard_[wire::kind_hello] > 0; });
-    if (heard_[wire::kind_hello] > 0) link_->prove(session_);
+    if (heard_[wire::kind_hello] > 0) link_->prove(session());
   }
   void ask_for(const std::string& shard) {
     auto name = std::make_shared<const std::string>(shard);
@@ -72,43 +76,50 @@ class RudePeer : private UcxEvents {
   template <class Done>
   void progress_until(Done done) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
-    while (!done() && !link_->failed() && std::chrono::steady_clock::now() < deadline) ucx_.progress();
+    while (!done() && !link_->failed() && std::chrono::steady_clock::now() < deadline) carrier_->progress();
   }
   Link& link() { return *link_; }
-  const Session& session() const { return session_; }
+  const Session& session() const { return *asking_.session(); }
   int heard(wire::Kind kind) const { return heard_[kind]; }
 
  private:
-  void arrived(wire::Kind kind, ucp_ep_h, Arrival&) override { ++heard_[kind]; }
-  void connection_requested(ucp_conn_request_h request) override { ucx_.reject(request); }
+  void arrived(wire::Kind kind, const std::shared_ptr<Link>&, Arrival&) override { ++heard_[kind]; }
+  bool has_room() override { return false; }
+  void joined(const std::shared_ptr<Link>&) override {}
 
-  const Session session_;
-  std::size_t failures_ = 0;
   int heard_[wire::kind_end] = {};
-  Ucx ucx_;
-  std::shared_ptr<Link> link_;
+  const TransportOptions options_;
+  const std::unique_ptr<Connection> door_;
+  const Asking asking_;
+  const std::unique_ptr<Carrier> carrier_;
+  const std::shared_ptr<Link> link_;
 };
 
 // Answers every hello with the same one.
-class RudeHost : private UcxEvents {
+class RudeHost : private CarrierEvents {
  public:
-  explicit RudeHost(const wire::Hello& answer) : answer_(answer), ucx_(loopback_options(9, 900), *this) {
+  RudeHost(const wire::Hello& answer, const std::string& transports)
+      : answer_(answer), options_(loopback_options(9, 900, transports)), carrier_(make_carrier(options_, *this)) {
     DoorOptions options;
     options.listen_on = local_address("lo");
-    door_ = std::make_unique<Door>(member(9, 900), options, ucx_.address(), guests_, nullptr);
+    Door::OnMember take;
+    if (carrier_->wants_connections())
+      take = [this](UniqueFd connection) { comers_.put(std::make_shared<UniqueFd>(std::move(connection))); };
+    door_ = std::make_unique<Door>(member(9, 900), options, carrier_->place(), guests_, take, nullptr);
   }
   ~RudeHost() {
-    if (link_ == nullptr) return;
-    link_->retire();
-    link_->close();
-    for (int i = 0; i < 1000 && !link_->idle(); ++i) ucx_.progress();
-    link_->end_operations();
+    door_.reset();
+    if (link_ != nullptr) RudePeer::end(*carrier_, link_);
   }
   const std::string& address() const { return door_->address(); }
   template <class Done>
   void progress_until(Done done) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
-    while (!done() && std::chrono::steady_clock::now() < deadline) ucx_.progress();
+    while (!done() && std::chrono::steady_clock::now() < deadline) {
+      for (; taken_in_ < comers_.count(); ++taken_in_)
+        carrier_->take_in(std::move(*comers_.wait_for(taken_in_ + 1)[taken_in_]));
+      carrier_->progress();
+    }
   }
   int asked_for() const { return asked_for_; }
   // What every request is answered with, one after the other.
@@ -116,9 +127,9 @@ class RudeHost : private UcxEvents {
   bool spoils_proof = false;
 
  private:
-  void arrived(wire::Kind kind, ucp_ep_h, Arrival& arrival) override {
+  void arrived(wire::Kind kind, const std::shared_ptr<Link>& link, Arrival& arrival) override {
     if (kind == wire::kind_hello) answer_hello(*wire::decode<wire::Hello>(arrival.header));
-    if (kind != wire::kind_fetch_request || !link_->unseal(arrival)) return;
+    if (kind != wire::kind_fetch_request || !link->unseal(arrival)) return;
     ++asked_for_;
     const auto request = wire::decode<wire::FetchRequest>(arrival.header);
     for (wire::FetchAnswer answer : fetch_answers_) {
@@ -126,6 +137,8 @@ class RudeHost : private UcxEvents {
       link_->send(wire::kind_fetch_answer, answer, std::span(manifest_).first(answer.manifest_bytes));
     }
   }
+  bool has_room() override { return true; }
+  void joined(const std::shared_ptr<Link>& link) override { link_ = link; }
   void answer_hello(const wire::Hello& hello) {
     const auto session = guests_.arrived(hello);
     ASSERT_TRUE(session);
@@ -135,33 +148,35 @@ class RudeHost : private UcxEvents {
     link_->send(wire::kind_hello, answer);
     link_->prove(*session);
   }
-  void connection_requested(ucp_conn_request_h request) override {
-    link_ = std::make_shared<Link>(ucx_, false, failures_);
-    link_->open(request);
-  }
 
   const wire::Hello answer_;
   const std::vector<std::byte> manifest_ = std::vector<std::byte>(100);
   std::vector<wire::FetchAnswer> fetch_answers_;
-  std::size_t failures_ = 0;
   int asked_for_ = 0;
-  Ucx ucx_;
   Guests guests_;
+  Mailbox<std::shared_ptr<UniqueFd>> comers_;
+  std::size_t taken_in_ = 0;
+  const TransportOptions options_;
+  const std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<Door> door_;
   std::shared_ptr<Link> link_;
 };
 
-void expect_alive(Node& node) {
-  Node friendly(loopback_options(2, 200));
+class OverEachTransport : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::ValuesIn(each_transport),
+                         [](const auto& tested) { return name_of(tested.param); });
+
+void expect_alive(Node& node, const std::string& transports) {
+  Node friendly(loopback_options(2, 200, transports));
   node.knows(friendly);
   friendly.knows(node);
   node.serves({"alive", 1}, pattern(3'000'000, 5), "");
   EXPECT_EQ(friendly.fetch(1, {"alive", 1})->end(), FetchEnd::complete);
 }
 
-TEST(RudePeer, NothingIsHeardBeforeTheHello) {
-  Node node(loopback_options(1, 100));
-  RudePeer rude(*node.transport);
+TEST_P(OverEachTransport, NothingIsHeardBeforeTheHello) {
+  Node node(loopback_options(1, 100, GetParam()));
+  RudePeer rude(*node.transport, GetParam());
   const auto words = bytes_of("let me in");
   bool sent = false;
   rude.link().send_bytes(wire::kind_message, {}, words, nullptr, [&](bool) { sent = true; });
@@ -175,26 +190,26 @@ TEST(RudePeer, NothingIsHeardBeforeTheHello) {
   EXPECT_EQ(text_of(heard[0].second), "please");
 }
 
-TEST(RudePeer, AHelloThatIsWrongInAnyFieldIsRefused) {
-  Node node(loopback_options(1, 100));
+TEST_P(OverEachTransport, AHelloThatIsWrongInAnyFieldIsRefused) {
+  Node node(loopback_options(1, 100, GetParam()));
   node.transport->set_peer(9, 900, "127.0.0.1:1");
   const auto right = hello_of(9, 900, 1, 100);
   for (const auto& hello : spoilt(right)) {
-    RudePeer rude(*node.transport);
+    RudePeer rude(*node.transport, GetParam());
     rude.say_hello(hello);
     EXPECT_EQ(rude.heard(wire::kind_hello), 0);
     EXPECT_TRUE(rude.link().failed());
   }
-  RudePeer polite(*node.transport);
+  RudePeer polite(*node.transport, GetParam());
   polite.say_hello(right);
   EXPECT_EQ(polite.heard(wire::kind_hello), 1);
 }
 
-TEST(RudePeer, AnAnswerThatIsWrongInAnyFieldIsRefused) {
+TEST_P(OverEachTransport, AnAnswerThatIsWrongInAnyFieldIsRefused) {
   const auto right = hello_of(9, 900, 1, 100);
   for (const auto& answer : spoilt(right)) {
-    RudeHost host(answer);
-    Node node(loopback_options(1, 100));
+    RudeHost host(answer, GetParam());
+    Node node(loopback_options(1, 100, GetParam()));
     node.transport->set_peer(9, 900, host.address());
     const auto sink = node.fetch(9, {"piece", 1});
     host.progress_until([&] { return sink->ends.count() > 0; });
@@ -202,9 +217,9 @@ TEST(RudePeer, AnAnswerThatIsWrongInAnyFieldIsRefused) {
     EXPECT_EQ(host.asked_for(), 0);
   }
   for (const bool spoils_proof : {true, false}) {
-    RudeHost host(right);
+    RudeHost host(right, GetParam());
     host.spoils_proof = spoils_proof;
-    Node node(loopback_options(1, 100));
+    Node node(loopback_options(1, 100, GetParam()));
     node.transport->set_peer(9, 900, host.address());
     const auto sink = node.fetch(9, {"piece", 1});
     host.progress_until([&] { return host.asked_for() > 0 || sink->ends.count() > 0; });
@@ -212,9 +227,9 @@ TEST(RudePeer, AnAnswerThatIsWrongInAnyFieldIsRefused) {
   }
 }
 
-TEST(RudePeer, AHelloThatProvesNothingIsRefused) {
-  Node node(loopback_options(1, 100));
-  RudePeer visitor(*node.transport);
+TEST_P(OverEachTransport, AHelloThatProvesNothingIsRefused) {
+  Node node(loopback_options(1, 100, GetParam()));
+  RudePeer visitor(*node.transport, GetParam());
   wire::Hello right = hello_of(9, 900, 1, 100);
   prove(visitor.session(), Side::asker, right);
   std::vector<wire::Hello> wrong(4, right);
@@ -223,7 +238,7 @@ TEST(RudePeer, AHelloThatProvesNothingIsRefused) {
   wrong[2].proof[31] ^= std::byte{1};
   prove(visitor.session(), Side::answerer, wrong[3]);
   for (const auto& hello : wrong) {
-    RudePeer rude(*node.transport);
+    RudePeer rude(*node.transport, GetParam());
     rude.say_as_it_is(hello);
     EXPECT_EQ(rude.heard(wire::kind_hello), 0);
     EXPECT_TRUE(rude.link().failed());
@@ -232,24 +247,24 @@ TEST(RudePeer, AHelloThatProvesNothingIsRefused) {
   EXPECT_EQ(visitor.heard(wire::kind_hello), 1);
 }
 
-TEST(RudePeer, AHelloThatIsRepeatedIsRefused) {
-  Node node(loopback_options(1, 100));
+TEST_P(OverEachTransport, AHelloThatIsRepeatedIsRefused) {
+  Node node(loopback_options(1, 100, GetParam()));
   wire::Hello recorded = hello_of(9, 900, 1, 100);
   {
-    RudePeer visitor(*node.transport);
+    RudePeer visitor(*node.transport, GetParam());
     prove(visitor.session(), Side::asker, recorded);
     visitor.say_as_it_is(recorded);
     ASSERT_EQ(visitor.heard(wire::kind_hello), 1);
   }
-  RudePeer replay(*node.transport);
+  RudePeer replay(*node.transport, GetParam());
   replay.say_as_it_is(recorded);
   EXPECT_EQ(replay.heard(wire::kind_hello), 0);
   EXPECT_TRUE(replay.link().failed());
 }
 
-TEST(RudePeer, WhatDoesNotCarryTheSealIsDropped) {
-  Node node(loopback_options(1, 100));
-  RudePeer peer(*node.transport);
+TEST_P(OverEachTransport, WhatDoesNotCarryTheSealIsDropped) {
+  Node node(loopback_options(1, 100, GetParam()));
+  RudePeer peer(*node.transport, GetParam());
   peer.say_hello();
   Session of_another = peer.session();
   of_another.key[0] ^= std::byte{1};
@@ -264,9 +279,9 @@ TEST(RudePeer, WhatDoesNotCarryTheSealIsDropped) {
   EXPECT_EQ(text_of(heard[0].second), "own");
 }
 
-TEST(RudePeer, AnAnswerWithMoreThanWasAskedForIsDropped) {
-  RudeHost host(hello_of(9, 900, 1, 100));
-  Node node(loopback_options(1, 100));
+TEST_P(OverEachTransport, AnAnswerWithMoreThanWasAskedForIsDropped) {
+  RudeHost host(hello_of(9, 900, 1, 100), GetParam());
+  Node node(loopback_options(1, 100, GetParam()));
   node.transport->set_peer(9, 900, host.address());
   constexpr auto chunk_bytes = wire::grain_bytes;
   const wire::FetchAnswer in_order{0, 0, chunk_bytes, 0, wire::Status::found};
@@ -283,9 +298,9 @@ TEST(RudePeer, AnAnswerWithMoreThanWasAskedForIsDropped) {
   }
 }
 
-TEST(RudePeer, GarbageOfEveryKindIsDropped) {
-  Node node(loopback_options(1, 100));
-  RudePeer rude(*node.transport);
+TEST_P(OverEachTransport, GarbageOfEveryKindIsDropped) {
+  Node node(loopback_options(1, 100, GetParam()));
+  RudePeer rude(*node.transport, GetParam());
   rude.say_hello();
   ASSERT_FALSE(rude.link().failed());
   std::mt19937_64 random(7);
@@ -302,11 +317,11 @@ TEST(RudePeer, GarbageOfEveryKindIsDropped) {
   rude.progress_until([&] { return under_way == 0; });
   EXPECT_FALSE(rude.link().failed());
   EXPECT_GT(node.messages.count(), 0u);  // any bytes are a message
-  expect_alive(node);
+  expect_alive(node, GetParam());
 }
 
-TEST(RudePeer, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
-  auto options = loopback_options(1, 100);
+TEST_P(OverEachTransport, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
+  auto options = loopback_options(1, 100, GetParam());
   options.progress_timeout_ms = 300;
   Mailbox<int> freed;
   const auto data = pattern(64u << 20, 1);
@@ -316,13 +331,13 @@ TEST(RudePeer, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
   };
   const auto transport = Transport::create(options, std::move(handlers));
 
-  RudePeer never_accepts(*transport);
+  RudePeer never_accepts(*transport, GetParam());
   never_accepts.say_hello();
   never_accepts.ask_for("piece");
   ASSERT_EQ(never_accepts.heard(wire::kind_fetch_answer), 1);
   EXPECT_EQ(freed.wait_for(1).size(), 1u);
 
-  RudePeer never_receives(*transport);
+  RudePeer never_receives(*transport, GetParam());
   never_receives.say_hello();
   never_receives.ask_for("piece");
   bool accepted = false;
@@ -331,8 +346,8 @@ TEST(RudePeer, APieceNobodyPicksUpIsFreedAfterTheTimeout) {
   EXPECT_EQ(freed.wait_for(2).size(), 2u);
 }
 
-TEST(RudePeer, NoiseOnTheListeningPortIsSurvived) {
-  Node node(loopback_options(1, 100));
+TEST(UcxListener, NoiseIsSurvived) {
+  Node node(loopback_options(1, 100, "tcp,cma"));
   const auto address = parse_socket_address(ucx_address_behind(node.transport->address()));
   std::mt19937_64 random(3);
   for (int i = 0; i < 20; ++i) {
@@ -343,7 +358,7 @@ TEST(RudePeer, NoiseOnTheListeningPortIsSurvived) {
     [[maybe_unused]] const auto sent = ::send(fd, noise.data(), noise.size(), MSG_NOSIGNAL);
     ::close(fd);
   }
-  expect_alive(node);
+  expect_alive(node, "tcp,cma");
 }
 
 }  // namespace

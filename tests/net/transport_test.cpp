@@ -11,8 +11,8 @@ namespace ckpt::net::testing {
 namespace {
 
 class OverEachTransport : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::Values("tcp", "shm"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(, OverEachTransport, ::testing::ValuesIn(each_transport),
+                         [](const auto& tested) { return name_of(tested.param); });
 
 TEST_P(OverEachTransport, MessagesArriveIntactInBothDirections) {
   Pair pair(GetParam());

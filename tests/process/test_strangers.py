@@ -41,7 +41,7 @@ class Pair:
             engine.register("state", state)
         return [start.iteration for start in together(*(engine.restore for engine in self.engines))]
 
-    def commit(self) -> None:
+    def commit(self, wait_s: int = DEADLINE_S) -> None:
         self.iteration += 1
         for rank, state in enumerate(self.states):
             state[:] = self.content(rank)
@@ -50,16 +50,16 @@ class Pair:
             ticket = engine.snapshot(self.iteration)
             assert ticket.taken, ticket.message
             assert engine.before_update()
-            assert ticket.wait(Stage.COMMITTED, DEADLINE_S * 1000), ticket.message
+            assert ticket.wait(Stage.COMMITTED, wait_s * 1000), ticket.message
 
         together(*(lambda engine=engine: one(engine) for engine in self.engines))
 
     def commit_at_last(self) -> None:
-        """Commits, after agents may have ended."""
+        """Commits, after agents may have ended: what they were at then may never be committed, the next one is."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
-                return self.commit()
+                return self.commit(DEADLINE_S // 6)
             except AssertionError:
                 if time.monotonic() > deadline:
                     raise
@@ -190,8 +190,64 @@ def aimed_at_ucx(dice: random.Random) -> bytes:
     ])
 
 
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def cpu_share(pid: int) -> float:
+    """Of one core, over a second."""
+    before, begin = cpu_ticks(pid), time.monotonic()
+    time.sleep(1)
+    return (cpu_ticks(pid) - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_strangers_at_every_port_neither_end_an_agent_nor_keep_it_busy(cluster, transport):
+    pair = Pair(cluster, transport=transport)
+    pair.commit()
+    agents = sorted(cluster.agents())
+    addresses = []
+    for node in ("n0", "n1"):
+        (agent,) = cluster.agents(node)
+        addresses += [("127.0.0.1", port) for port in sorted(ports(agent))]
+    assert len(addresses) == 2, "an agent has its door and no other port"
+    idle = max(cpu_share(agent) for agent in agents)
+    stay = threading.Event()
+
+    def say(words: bytes, times: int = 1, source: str = "127.0.0.1") -> None:
+        for address in addresses * times:
+            with suppress(OSError), socket.create_connection(address, DEADLINE_S, (source, 0)) as stranger:
+                stranger.sendall(words)
+
+    def say_all():
+        say(b"A" * 4096, 8)
+        say(bytes(64), 8)
+        dice = random.Random(3)
+        for _ in range(50):
+            say(dice.randbytes(dice.randrange(5000)), 1, "127.9.0.1")
+            say(aimed_at_ucx(dice), 1, "127.9.0.2")
+
+    def stay_silent():
+        silent = [socket.create_connection(address, DEADLINE_S, ("127.9.0.3", 0)) for address in addresses * 100]
+        stay.wait(DEADLINE_S)
+        for each in silent:
+            each.close()
+
+    def half_a_frame():
+        say(knock(wire_version())[:20], 8)
+        stay.set()
+
+    pair.commit_while(say_all, stay_silent, half_a_frame)
+    assert sorted(cluster.agents()) == agents, "strangers have ended an agent"
+    for agent in agents:
+        eventually(lambda agent=agent: cpu_share(agent) < idle + 0.2)
+    pair.assert_restored()
+
+
 def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
-    pair = Pair(cluster)
+    """Where the option transport chooses UCX, its listeners hear strangers."""
+    pair = Pair(cluster, transport="tcp,cma")
     pair.commit()
     dice = random.Random(5)
     for node in ("n0", "n1", "n0"):
@@ -343,6 +399,16 @@ def test_the_option_port_says_where_an_agent_listens(cluster):
     cluster.engine(0, 1, copies=1, port=port)
     (agent,) = cluster.agents("n0")
     assert door(cluster, "n0")[1] == port
+    assert ports(agent) == {port}
+
+
+def test_with_ucx_the_option_port_says_where_eight_ports_are(cluster):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = min(free.getsockname()[1], 65_000)
+    cluster.engine(0, 1, copies=1, port=port, transport="tcp,cma")
+    (agent,) = cluster.agents("n0")
+    assert door(cluster, "n0")[1] == port
+    assert ports(agent) > {port}
     assert ports(agent) <= set(range(port, port + 8))
 
 
