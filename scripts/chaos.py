@@ -25,6 +25,7 @@ from job import Settings, Violation  # noqa: E402
 from processes import has_ended, kill_agents  # noqa: E402
 
 PREFIX = "ckptengine-chaos-"  # of a run's folders, followed by the number of its process
+FAULTS_SHOWN = 20
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -109,10 +110,13 @@ def run(arguments, root):
         show_logs(root)
         kept = shutil.copytree(root / "logs", ROOT / "build" / "chaos" / root.name)
         print(f"chaos: VIOLATION in run {number} ({name}): {violation}")
+        for fault in campaign.job.watch.faults()[:FAULTS_SHOWN]:
+            print(f"chaos: health: {fault}")
         print(f"chaos: all logs are in {kept}")
         print(f"chaos: replay with {replay_command(arguments, number)}")
     finally:
         campaign.close()
+        print(f"chaos: {campaign.job.watch.line()}")
         print(campaign.tally.line(), flush=True)
     return status
 
