@@ -1,27 +1,24 @@
-// The store as a directory that all nodes mount: one file per key.
+// The store as a directory that all nodes mount. Each revision of a record is a file; revision_files.hpp says how they
+// are changed.
 //
-// A record is written to a temporary file, synced, and, under an exclusive lock of the file `.lock`, renamed over the
-// old one; readers need no lock. At whatever instant a writer dies, a reader finds the old record or the new one. The
-// record's first line holds its revision, length and digest, so that a damaged file is noticed:
-//   ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
 // A directory of another user, or one that everybody can write into, is refused. Directories are 0700 and files 0600:
-// who can read them can join the job.
+// who can read them can join the job. Nothing here waits for another process; what waits is the file system.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
-#include "base/clock.hpp"
-#include "base/unique_fd.hpp"
+#include "coord/revision_files.hpp"
 #include "coord/store.hpp"
 
 namespace ckpt::coord {
 
 class DirectoryStore : public Store {
  public:
-  // Makes `directory` where it does not exist. `timeout_ms`: longest wait for another writer's lock.
-  explicit DirectoryStore(std::string directory, std::int64_t timeout_ms = 5000);
+  // Makes `directory` where it does not exist.
+  explicit DirectoryStore(std::string directory, RevisionHooks hooks = {});
 
   std::optional<Entry> get(const std::string& key) override;
   std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
@@ -30,17 +27,21 @@ class DirectoryStore : public Store {
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
   // All records but those that are damaged.
-  std::vector<Entry> undamaged() const;
+  std::vector<Entry> undamaged();
 
  private:
-  std::vector<std::string> keys_below(const std::string& prefix) const;
+  struct Place {
+    std::string directory, name;
+  };
+  Place place_of(const std::string& key) const;
   std::string path_of(const std::string& key) const;
-  UniqueFd lock_file(const char* name, Deadline deadline) const;
-  UniqueFd lock(Deadline deadline) const;
-  std::string drafts_suffix();
+  std::string next_draft();
+  using TakeRecord = std::function<void(const RevisionFiles&, const std::string& name, const std::string& key,
+                                        RevisionFiles::Files& listed)>;
+  void each_record(const std::string& prefix, const TakeRecord& take) const;
 
-  std::string directory_;
-  std::int64_t timeout_ms_;
+  const std::string directory_;
+  const RevisionHooks hooks_;
   const std::uint64_t writer_;  // random
   std::atomic<std::uint64_t> drafts_{0};
 };

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -67,7 +66,7 @@ TEST_F(DirectoryStoreTest, ADirectoryOfAnotherUserIsRefused) {
   EXPECT_THAT(test::failure_of([&] { DirectoryStore store(of_another); }), HasSubstr("belongs to another user"));
 }
 
-TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecordAndNoLock) {
+TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecord) {
   const auto value_of = [](std::uint64_t revision) {
     return std::string(50000, static_cast<char>('a' + revision % 26));
   };
@@ -92,45 +91,65 @@ TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecordAndNoLock) 
 
 TEST_F(DirectoryStoreTest, WhatAWriterLeftUnfinishedIsNeitherReadNorInTheWay) {
   ASSERT_TRUE(store_.put_if("nodes/a", "old", 0));
-  const std::string whole = bytes_of("nodes/a");
+  const std::string whole = bytes_of("nodes/a@1");
   for (std::size_t length = 0; length <= whole.size(); ++length) {
-    put_bytes("nodes/.a.new", whole.substr(0, length));
+    put_bytes("nodes/.a@2.1-1.new", whole.substr(0, length));
     EXPECT_EQ(store_.get("nodes/a")->value, "old");
     EXPECT_EQ(store_.list("nodes/").size(), 1u);
   }
   EXPECT_TRUE(store_.put_if("nodes/a", "new", 1));
   EXPECT_EQ(store_.get("nodes/a")->value, "new");
+  EXPECT_FALSE(fs::exists(file("nodes/.a@2.1-1.new")));
 }
 
 TEST_F(DirectoryStoreTest, ADamagedRecordIsNamedAndNeverReadWrong) {
   ASSERT_TRUE(store_.put_if("life", "some value", 0));
-  const std::string whole = bytes_of("life");
+  const std::string whole = bytes_of("life@1");
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    put_bytes("life", whole.substr(0, length));
+    put_bytes("life@1", whole.substr(0, length));
     EXPECT_THAT(failure_of("life"), HasSubstr(file("life"))) << length;
   }
   for (std::size_t i = 0; i < whole.size(); ++i) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 4);
-    put_bytes("life", damaged);
+    put_bytes("life@1", damaged);
     EXPECT_THAT(failure_of("life"), HasSubstr("damaged")) << i;
   }
   EXPECT_THROW(store_.put_if("life", "other", 1), Failure);
 }
 
-TEST_F(DirectoryStoreTest, ALockThatIsNotReleasedIsATimeoutThatNamesIt) {
-  const int other = ::open(file(".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  ASSERT_EQ(::flock(other, LOCK_EX), 0);
-  DirectoryStore impatient(directory_.path(), 1);
-  try {
-    impatient.put_if("key", "value", 0);
-    FAIL();
-  } catch (const Failure& failure) {
-    EXPECT_EQ(failure.status(), CKPT_ERR_TIMEOUT);
-    EXPECT_THAT(failure.what(), HasSubstr(file(".lock")));
-  }
-  ::close(other);
-  EXPECT_TRUE(impatient.put_if("key", "value", 0));
+// A file of any name that a stranger or a mishap left must not hold up who reads the records.
+TEST_F(DirectoryStoreTest, DoesNotWaitForAPipeInThePlaceOfARecord) {
+  ASSERT_EQ(::mkfifo(file("life").c_str(), 0600), 0);
+  EXPECT_THAT(failure_of("life"), HasSubstr("is not a regular file"));
+  ASSERT_TRUE(store_.put_if("root", "value", 0));
+  ::unlink(file("root@1").c_str());
+  ASSERT_EQ(::mkfifo(file("root@1").c_str(), 0600), 0);
+  EXPECT_THAT(failure_of("root"), HasSubstr("is not a regular file"));
+}
+
+TEST_F(DirectoryStoreTest, DoesNotFollowALinkInThePlaceOfARecord) {
+  ASSERT_TRUE(store_.put_if("root", "value", 0));
+  ASSERT_EQ(::rename(file("root@1").c_str(), file("elsewhere").c_str()), 0);
+  ASSERT_EQ(::symlink(file("elsewhere").c_str(), file("root@1").c_str()), 0);
+  EXPECT_THAT(failure_of("root"), HasSubstr("is not a regular file"));
+}
+
+// As the store wrote them before revisions were files of their own.
+TEST_F(DirectoryStoreTest, ReadsAndReplacesRecordsOfTheVersionBefore) {
+  ASSERT_TRUE(store_.put_if("nodes/a", "old", 0));
+  for (std::uint64_t i = 1; i < 17; ++i) ASSERT_TRUE(store_.put_if("nodes/a", "old", i));
+  ASSERT_EQ(::rename(file("nodes/a@17").c_str(), file("nodes/a").c_str()), 0);
+  ::unlink(file("nodes/a@0").c_str());
+  ASSERT_EQ(bytes_of("nodes/a").substr(0, 25), "ckptengine record 1 17 3 ");
+  EXPECT_EQ(store_.get("nodes/a"), (Entry{"nodes/a", "old", 17}));
+  EXPECT_EQ(store_.list("nodes/").size(), 1u);
+  EXPECT_EQ(store_.put_if("nodes/a", "new", 0), std::nullopt);
+  EXPECT_EQ(store_.put_if("nodes/a", "new", 16), std::nullopt);
+  EXPECT_EQ(store_.put_if("nodes/a", "new", 17), 18u);
+  EXPECT_EQ(store_.get("nodes/a"), (Entry{"nodes/a", "new", 18}));
+  EXPECT_EQ(store_.keys("").size(), 1u);
+  EXPECT_FALSE(fs::exists(file("nodes/a")));
 }
 
 TEST_F(DirectoryStoreTest, NobodyElseCanReadIt) {
@@ -143,7 +162,7 @@ TEST_F(DirectoryStoreTest, NobodyElseCanReadIt) {
   };
   EXPECT_EQ(mode(directory_.path() + "/deep/below"), 0700u);
   EXPECT_EQ(mode(directory_.path() + "/deep/below/nodes"), 0700u);
-  EXPECT_EQ(mode(directory_.path() + "/deep/below/nodes/a"), 0600u);
+  EXPECT_EQ(mode(directory_.path() + "/deep/below/nodes/a@1"), 0600u);
 }
 
 TEST_F(DirectoryStoreTest, ADirectoryThatCannotBeMadeIsNamed) {

@@ -218,7 +218,8 @@ class Knocker:
         xxhash = ctypes.CDLL("libxxhash.so.0")
         xxhash.XXH3_64bits.restype = ctypes.c_uint64
         job_hash = xxhash.XXH3_64bits(self.job, ctypes.c_size_t(len(self.job)))
-        record = (cluster.coordination / cluster.job / "nodes" / node).read_text()
+        revisions = (cluster.coordination / cluster.job / "nodes").glob(f"{node}@*")
+        record = max(revisions, key=lambda file: int(file.name.rpartition("@")[2])).read_text()
         entry = json.loads(record.partition("\n")[2])
         self.opening = struct.pack("<4sIQIIQQ", b"CKPD", wire_version(), job_hash, 99, entry["id"], 1,
                                    entry["arena_id"]) + os.urandom(32)
