@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 
 import netns  # noqa: E402
 from campaign import Campaign, schedule  # noqa: E402
+from directory import Directory  # noqa: E402
 from etcd import Etcd, EtcdFailure  # noqa: E402
 from faults import KINDS  # noqa: E402
 from job import Settings, Violation  # noqa: E402
@@ -134,6 +135,7 @@ def remove_orphans():
         if owner and is_own(root) and has_ended(int(owner[1])):
             kill_agents(root.name)
             Etcd(root / "etcd").stop()
+            Directory(root / "coordination").stop()
             memory = Path("/dev/shm") / root.name
             for folder in (root, *([memory] if memory.exists() and is_own(memory) else [])):
                 shutil.rmtree(folder, ignore_errors=True)

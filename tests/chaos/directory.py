@@ -1,14 +1,13 @@
 """A coordination directory that can hang, be moved away and be wiped, as a mount can."""
 
 import contextlib
-import ctypes
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
 
-AT_FDCWD, RENAME_EXCHANGE = -100, 2
-RECORD = "life"  # of the job, which all agents read over and over
+import hung_mount
 
 
 class Directory:
@@ -16,41 +15,52 @@ class Directory:
 
     def __init__(self, folder):
         self.location = str(folder)
-        self._kept = folder.with_name(f"{folder.name}.kept")  # a record, while a pipe is in its place
         self._away = folder.with_name(f"{folder.name}.away")
+        self._kept = folder.with_name(f"{folder.name}.kept")  # a record, while a pipe is in its place
+        self._record = None  # where that pipe is
+        self._mounts = []  # descriptors of those that hang, or hung
 
     def start(self):
         Path(self.location).mkdir(mode=0o700)
 
     def stop(self):
+        self._let_go()
         for folder in (Path(self.location), self._away):
+            hung_mount.remove(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     def hang(self):
-        """Whoever opens the job's record waits: a pipe without a writer has taken its place."""
-        os.mkfifo(self._kept, 0o600)
-        _exchange(self._record(), self._kept)
+        """Like a mount whose server does not answer."""
+        self._mounts.append(hung_mount.make(self.location))
 
     def answer(self, lets_go=True):
-        """The record is back. Whoever still waits for the old one gets it, or waits for good."""
-        record = self._record()
-        if stat.S_ISFIFO(record.stat().st_mode):
-            _exchange(record, self._kept)
+        """Whoever waits gets an error or, unless `lets_go`, waits for good."""
+        hung_mount.remove(self.location)
         if lets_go:
-            self._let_go(record.read_bytes())
-        self._kept.unlink()
+            self._let_go()
 
-    def _let_go(self, content):
-        with contextlib.suppress(OSError):  # nobody waits (ENXIO), or nobody reads what one other reader has got
-            fd = os.open(self._kept, os.O_WRONLY | os.O_NONBLOCK)
-            try:
-                os.write(fd, content)
-            finally:
-                os.close(fd)
+    def _let_go(self):
+        while self._mounts:
+            os.close(self._mounts.pop())
 
-    def _record(self):
-        (record,) = Path(self.location).glob(f"*/{RECORD}")
-        return record
+    def put_pipe(self):
+        """In the place of the record `life`, which all agents read over and over. It has no writer."""
+        self._record = max(Path(self.location).glob("*/life*"), key=revision)
+        os.mkfifo(self._kept, 0o600)
+        hung_mount.exchange(self._record, self._kept)
+
+    def take_pipe(self):
+        """The record is back, unless a newer one has come. Whoever still waits at the pipe gets it, too."""
+        content = self._kept.read_bytes()
+        if self._record.exists() and stat.S_ISFIFO(self._record.stat().st_mode):
+            with contextlib.suppress(OSError):  # nobody waits, or nobody reads what another one has got
+                pipe = os.open(self._record, os.O_WRONLY | os.O_NONBLOCK)
+                try:
+                    os.write(pipe, content)
+                finally:
+                    os.close(pipe)
+            os.rename(self._kept, self._record)
+        self._kept.unlink(missing_ok=True)
 
     def move_away(self):
         """Like a mount that is gone: nothing is there, and what is written there does not last."""
@@ -68,9 +78,7 @@ class Directory:
         shutil.rmtree(wiped, ignore_errors=True)
 
 
-def _exchange(one, other):
-    """Each gets the other's place, and at no moment is either place empty."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(one))
+def revision(file):
+    """Of a record that is one file per revision."""
+    found = re.fullmatch(r"[^@]+@(\d+)", file.name)
+    return int(found[1]) if found else -1

@@ -2,6 +2,7 @@
 lost all records. Training and commits go on meanwhile. network_faults.py has more that only etcd can suffer.
 """
 
+import hung_mount
 from faults import Aftermath, kind, longer_than_lease_s, random_moment
 
 
@@ -9,23 +10,45 @@ def has_directory(settings):
     return settings.coordinator == "directory"
 
 
-@kind(needs_commit=True)
+def can_hang(settings):
+    # Nodes with a network of their own do not see what is mounted later.
+    return not has_directory(settings) or (not settings.network and hung_mount.can_be_made())
+
+
+@kind(needs_commit=True, fits=can_hang)
 def store_hangs(job, rng):
-    """For longer than the lease that the leader renews there. An agent that waits for it still answers."""
-    seconds = longer_than_lease_s(rng)
+    """For longer than the lease that the leader renews there. Agents go on, and tell."""
+    return in_trouble(job, rng, job.store.hang, job.store.answer)
+
+
+@kind(needs_commit=True, fits=lambda settings: has_directory(settings) and can_hang(settings))
+def store_never_answers_some(job, rng):
+    """It hangs and answers again, but not to those who have waited."""
+    return in_trouble(job, rng, job.store.hang, lambda: job.store.answer(lets_go=False))
+
+
+@kind(needs_commit=True, fits=has_directory)
+def store_has_pipe(job, rng):
+    """In the place of a record."""
+    return in_trouble(job, rng, job.store.put_pipe, job.store.take_pipe)
+
+
+def in_trouble(job, rng, begin, end):
+    """An agent says so while it lasts, and that it is over."""
+    seconds, node = longer_than_lease_s(rng), rng.choice(job.nodes)
     random_moment(job, rng)
-    job.store.hang()
+    begin()
     job.train_for(seconds)
     job.train_until_commit()
-    job.await_status(job.nodes[0], lambda agent: agent["coordination_trouble"], "word that the store hangs")
+    job.await_status(node, lambda agent: agent["coordination_trouble"], "word of a store that does not answer")
     job.train_until_commit()
-    job.store.answer()
-    job.await_status(job.nodes[0], lambda agent: not agent["coordination_trouble"], "word that the store answers again")
+    end()
+    job.await_status(node, lambda agent: not agent["coordination_trouble"], "word that the store answers again")
     job.train_until_commit()
     return Aftermath(0, f"{seconds:.1f} s")
 
 
-@kind(needs_commit=True)
+@kind(needs_commit=True, fits=can_hang)
 def store_hangs_in_restore(job, rng):
     """The restore waits until it answers again."""
     seconds = rng.uniform(0.1, 3)
@@ -38,18 +61,6 @@ def store_hangs_in_restore(job, rng):
         job.store.answer()
 
     return Aftermath(0, f"{seconds:.1f} s", after_start=hang)
-
-
-@kind(needs_commit=True, fits=has_directory)
-def store_answers_some_never(job, rng):
-    """It hangs and answers again, but who waited already is never answered."""
-    seconds = longer_than_lease_s(rng)
-    random_moment(job, rng)
-    job.store.hang()
-    job.train_for(seconds)
-    job.store.answer(lets_go=False)
-    job.train_until_commit()
-    return Aftermath(0, f"{seconds:.1f} s")
 
 
 @kind(needs_commit=True, fits=has_directory)
