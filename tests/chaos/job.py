@@ -31,6 +31,7 @@ OPTIONS = {
     "restore_timeout_ms": 20000,
     "claim_timeout_ms": CLAIM_TIMEOUT_MS,
     "close_timeout_ms": 2000,
+    "unprotected_after_ms": 3000,
 }
 TIER_LOCAL, TIER_PEER = 1, 2
 
@@ -305,10 +306,15 @@ class Job:
                               text=True, timeout=DEADLINE_S)
         return Answer.of(done.returncode, done.stdout, done.stderr)
 
-    def await_health(self, state, nodes, what):
-        """Until health has said so on each of the nodes, asked after this call."""
+    def await_health(self, nodes, is_so, what):
+        """Until each of the nodes, asked after this call, has answered so."""
         since = time.monotonic()
-        self.wait_until(lambda: all(self.watch.say(node, since) == state for node in nodes), what)
+
+        def is_told():
+            answers = [self.watch.answer(node, since) for node in nodes]
+            return all(answer is not None and is_so(answer) for answer in answers)
+
+        self.wait_until(is_told, what)
 
     def await_status(self, node, is_so, what):
         """Until the node's agent tells so."""

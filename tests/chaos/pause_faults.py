@@ -18,7 +18,11 @@ def trainer_stopped(job, rng):
     random_moment(job, rng)
     victim.process.send_signal(signal.SIGSTOP)
     job.pause(job.watch.allowed_s + SLACK_S + rng.uniform(0, 2))
-    job.await_health(NOT_PROTECTED, job.nodes, f"word on every node that rank {victim.rank} holds up commits")
+
+    def names_it(answer):
+        return answer.state == NOT_PROTECTED and (answer.facts["held_up_by"] or {}).get("rank") == victim.rank
+
+    job.await_health(job.nodes, names_it, f"word on every node that rank {victim.rank} holds up commits")
     victim.process.send_signal(signal.SIGCONT)
     job.train_until_commit()
     return Aftermath(0, f"rank {victim.rank}")

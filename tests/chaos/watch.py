@@ -121,11 +121,11 @@ class Watch:
         with self._lock:
             return list(self._told)
 
-    def say(self, node, since):
-        """What the node said when it was last asked, if that was later than `since`."""
+    def answer(self, node, since):
+        """What the node said when it was last asked, if that was later than `since`; else None."""
         with self._lock:
             asked_at, answer = self._latest.get(node, (since, None))
-            return answer.state if answer is not None and asked_at > since else None
+            return answer if asked_at > since else None
 
     def line(self):
         return (f"health was asked {self.asked} times, {self.asked_when_stopped} of them while commits had stopped "
