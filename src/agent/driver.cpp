@@ -36,6 +36,7 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
   config.relay_from = options.relay_from;
   config.lease_ms = options.lease_ms;
   config.node_wait_ms = options.node_wait_ms;
+  config.unprotected_after_ms = options.unprotected_after_ms;
   return config;
 }
 
@@ -49,6 +50,10 @@ const char* sentence_of(net::Reach reach) {
       return "its machine answers, and its agent has ended";
     case net::Reach::unreachable:
       return "its machine cannot be reached; it is down, or the network is cut";
+    case net::Reach::wrong_token:
+      return "its agent answers and has another token of the job; give it the token_file of the others and restart it";
+    case net::Reach::stranger:
+      return "an agent of another job, or of another release, answers at its door";
     case net::Reach::unknown:
       break;
   }
@@ -163,6 +168,7 @@ void Driver::run() {
       handle(protocol::Tick{});
       desk_.tick();
       heed_alarm();
+      heed_health();
     });
   }
 }
@@ -260,6 +266,7 @@ void Driver::carry_out(const protocol::MemberChanged& changed) {
 }
 
 void Driver::door_answered(const protocol::MemberChanged& lost, net::Reach reach) {
+  if (reach == net::Reach::wrong_token) distrusted_.insert(lost.node);
   tell(lost, reach);
   const auto since = knocking_.extract(lost.node);
   for (const protocol::MemberChanged& changed : since.mapped()) tell(changed, net::Reach::unknown);
@@ -454,6 +461,10 @@ void Driver::status(Respond respond) {
 
 void Driver::trace(Respond respond) {
   parts_.queue.post([this, respond = std::move(respond)] { respond({CKPT_OK, "", {{"trace", trace_json()}}, {}}); });
+}
+
+void Driver::health(Respond respond) {
+  parts_.queue.post([this, respond = std::move(respond)] { respond({CKPT_OK, "", {{"health", health_json()}}, {}}); });
 }
 
 void Driver::stop(Respond respond) {

@@ -79,6 +79,7 @@ class Driver : public TrainerRequests {
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
   void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
   void status(Respond respond) override;
+  void health(Respond respond) override;
   void trace(Respond respond) override;
   void stop(Respond respond) override;
 
@@ -113,6 +114,12 @@ class Driver : public TrainerRequests {
 
   void log_decision(const protocol::LifeRecord& life);
   void heed_alarm();
+  // driver_health.cpp
+  void heed_health();
+  void observe();
+  void knock_at_strangers();
+  void tell_health(const protocol::Health& health);
+  nlohmann::json health_json() const;
   void tell(const protocol::MemberChanged& changed, net::Reach reach);
   void door_answered(const protocol::MemberChanged& lost, net::Reach reach);
   void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
@@ -153,6 +160,11 @@ class Driver : public TrainerRequests {
   std::set<protocol::SlotRef> verifying_;
   std::uint64_t decided_life_ = 0;  // whose decision is in the log
   std::string alarm_;               // that is in the log
+  protocol::Observed observed_;
+  Clock::time_point observe_again_at_ = {};
+  Clock::time_point knock_again_at_ = {};
+  std::set<protocol::NodeId> distrusted_;  // whose token is another, as their doors said last
+  std::optional<protocol::Health> told_;   // the verdict that is in the log
   Version committed_;
   std::optional<Clock::time_point> committed_at_;  // heard of by this agent
 };

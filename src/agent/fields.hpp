@@ -84,6 +84,36 @@ void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
   v.field("capturing", rank.capturing);
   v.field("resume_at", rank.resume_at);
   v.field("wants_path", rank.wants_path);
+  v.field("is_stopped", rank.is_stopped);
+  v.field("failed", rank.failed);
+}
+
+void visit_fields(auto& v, Is<placement::Protection> auto& protection) {
+  v.field("copies", protection.copies);
+  v.field("members", protection.members);
+  v.field("rows", protection.rows);
+}
+
+void visit_fields(auto& v, Is<protocol::Health> auto& health) {
+  v.field("standing", health.standing);
+  v.field("cause", health.cause);
+  v.field("node", health.node);
+  v.field("rank", health.rank);
+  v.field("status", health.status);
+  v.field("detail", health.detail);
+  v.field("committed", health.committed);
+  v.field("iterations_at_risk", health.iterations_at_risk);
+  v.field("copies_now", health.copies_now);
+  v.field("copies", health.copies);
+  v.field("parity_now", health.parity_now);
+  v.field("parity", health.parity);
+  v.field("lasts_ms", health.lasts_ms);
+  v.field("at_risk_ms", health.at_risk_ms);
+  v.field("allowed_ms", health.allowed_ms);
+  v.field("pace_ms", health.pace_ms);
+  v.field("slowest_node", health.slowest_node);
+  v.field("slowest_ms", health.slowest_ms);
+  v.field("slowest_is_capture", health.slowest_is_capture);
 }
 
 void visit_fields(auto& v, Is<protocol::Written> auto& written) {
@@ -117,6 +147,10 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("read_trouble", report.read_trouble);
   v.field("directive", report.directive);
   v.field("roll_call", report.roll_call);
+  v.field("protection", report.protection);
+  v.field("fetch_trouble", report.fetch_trouble);
+  v.field("fetch_source", report.fetch_source);
+  v.field("coordination_fails", report.coordination_fails);
 }
 
 void visit_fields(auto& v, Is<protocol::Share> auto& share) {
@@ -210,6 +244,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("stored", directive.stored);
   v.field("stored_skipped", directive.stored_skipped);
   v.field("storage_trouble", directive.storage_trouble);
+  v.field("health", directive.health);
 }
 
 void visit_fields(auto& v, Is<protocol::Gathered> auto& gathered) { v.field("reports", gathered.reports); }

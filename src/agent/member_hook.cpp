@@ -121,6 +121,10 @@ const char* name_of(net::Reach reach) {
       return "silent";
     case net::Reach::ended:
       return "ended";
+    case net::Reach::wrong_token:
+      return "wrong_token";
+    case net::Reach::stranger:
+      return "stranger";
     case net::Reach::unreachable:
       return "unreachable";
     case net::Reach::unknown:

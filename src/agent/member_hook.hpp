@@ -31,7 +31,7 @@ struct MemberNews {
   std::string reason;
 };
 
-// ended, silent, unreachable, answers, or unknown.
+// ended, silent, unreachable, answers, wrong_token, stranger, or unknown.
 const char* name_of(net::Reach reach);
 
 bool is_url(const std::string& hook);

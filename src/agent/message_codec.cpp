@@ -11,7 +11,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "integers are copied as they lie in memory");
 
-constexpr std::uint8_t format = 7;
+constexpr std::uint8_t format = 8;
 constexpr std::size_t text_bytes_max = 64u << 10;
 
 class BinaryWriter {
@@ -94,6 +94,9 @@ class BinaryReader {
     good_ = good_ && byte <= static_cast<std::uint8_t>(protocol::Verdict::mismatch);
     if (good_) verdict = static_cast<protocol::Verdict>(byte);
   }
+  void field(const char*, protocol::Standing& standing) { read_enum(standing, protocol::Standing::unprotected); }
+  void field(const char*, protocol::Cause& cause) { read_enum(cause, protocol::last_cause); }
+  void field(const char*, protocol::FetchTrouble& trouble) { read_enum(trouble, protocol::FetchTrouble::corrupt); }
   void field(const char*, Version& version) { version = Version::from_word(get<std::uint64_t>()); }
   void field(const char*, std::string& text) {
     const std::size_t length = get<std::uint32_t>();
@@ -148,6 +151,12 @@ class BinaryReader {
   }
 
  private:
+  template <class Enum>
+  void read_enum(Enum& value, Enum last) {
+    const auto byte = get<std::uint8_t>();
+    good_ = good_ && byte <= static_cast<std::uint8_t>(last);
+    if (good_) value = static_cast<Enum>(byte);
+  }
   const std::byte* take(std::size_t count) {
     good_ = good_ && count <= bytes_.size();
     if (!good_) return nullptr;

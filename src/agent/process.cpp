@@ -54,6 +54,11 @@ bool Process::stopped() const {
   return stat && stat->start_time == start_time_ && (stat->state == 'T' || stat->state == 't');
 }
 
+bool is_process_stopped(std::int64_t pid) {
+  const auto process = Process::open(static_cast<pid_t>(pid));
+  return process && process->stopped();
+}
+
 void Process::kill() const { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
 
 }  // namespace ckpt::agent

@@ -36,4 +36,7 @@ class Process {
   std::uint64_t start_time_;
 };
 
+// SIGSTOP, or a debugger. False where it is not there.
+bool is_process_stopped(std::int64_t pid);
+
 }  // namespace ckpt::agent

@@ -65,6 +65,7 @@ RankPort::Seen RankPort::look(const Segments& segments) {
   const Version capturing_version = control_->capturing();
   const std::uint64_t used = control_->used_grant();
   const std::int64_t capturing = capturing_version ? capturing_version.iteration() : -1;
+  seen.failed = control_->failure_of(attempted);
 
   if (outstanding_ && used == outstanding_->sequence) {
     if (take_captured(segments, seen)) {

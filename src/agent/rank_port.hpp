@@ -50,8 +50,9 @@ class RankPort {
     std::optional<protocol::Captured> captured;
     std::vector<std::pair<protocol::SlotRef, arena::Manifest>> pieces;  // with captured
     std::optional<protocol::Progress> progress;
-    std::string complaint;  // what the trainer's words say that cannot be
-    bool skipped = false;   // the last iteration offered was not taken
+    std::string complaint;    // what the trainer's words say that cannot be
+    bool skipped = false;     // the last iteration offered was not taken
+    std::uint8_t failed = 0;  // its ckpt_status, where that was no skip
   };
   // Reads the trainer's words. A grant whose slots are not both whole is granted anew.
   Seen look(const Segments& segments);

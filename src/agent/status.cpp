@@ -61,11 +61,6 @@ json origin_json(const protocol::RestoreReady* ready, std::uint64_t incarnation)
   return {{"main", name_of(main)}, {"private", name_of(ready->private_.tier)}};
 }
 
-bool is_stopped(std::int64_t pid) {
-  const auto process = Process::open(static_cast<pid_t>(pid));
-  return process && process->stopped();
-}
-
 // With no rows where there is no parity.
 placement::Protection smallest_group(const placement::Protection& protection, std::uint32_t nodes) {
   if (!protection.has_parity()) return {1, 1, 0};
@@ -154,7 +149,7 @@ json Driver::ranks_json(const protocol::NodeStatus& status) const {
     ranks.push_back(
         {{"rank", rank.rank},
          {"pid", trainer != nullptr ? trainer->pid : 0},
-         {"stopped", trainer != nullptr && is_stopped(trainer->pid)},
+         {"stopped", trainer != nullptr && is_process_stopped(trainer->pid)},
          {"progress_age_ms",
           trainer != nullptr ? json(milliseconds_between(trainer->progress_at, Clock::now())) : json(nullptr)},
          {"incarnation", rank.incarnation},
@@ -274,6 +269,7 @@ json Driver::status_json() const {
           {"parity", protection.rows},
           {"parity_now", status.parity_now},
           {"alarm", status.alarm},
+          {"health", health_json()},
           {"coordination_trouble", store_ != nullptr ? store_->trouble() : ""},
           {"storage", storage_json(status)},
           {"ranks", ranks_json(status)},

@@ -186,6 +186,7 @@ void TrainerDesk::look(Asker asker) {
     with_.to_core(*seen.captured);
   }
   if (seen.captured || seen.progress) trainers_.at(asker.rank).progress_at = Clock::now();
+  trainers_.at(asker.rank).failed = seen.failed;
   if (seen.progress) with_.to_core(*seen.progress);
   with_.paths.look(asker.rank);
 }
@@ -307,6 +308,14 @@ void TrainerDesk::carry_out(const protocol::RestoreFailed& failed) {
     return CKPT_ERR_INTERNAL;
   };
   pending->respond(refusal(status(), failed.text));
+}
+
+void TrainerDesk::tell(const arena::HealthNews& news) {
+  for (const auto& [rank, trainer] : trainers_) {
+    arena::HealthBoard board = trainer.port->control().health();
+    board.tell(news);
+    board.beat();
+  }
 }
 
 void TrainerDesk::tick() {

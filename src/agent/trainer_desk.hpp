@@ -61,6 +61,9 @@ class TrainerDesk {
   // The trainer looks at what its path's board says.
   void ring(protocol::Rank rank);
 
+  // The trainers learn that this agent lives, and what it says of the job.
+  void tell(const arena::HealthNews& news);
+
   // Answers restores whose time is up, and reads what hooks tell.
   void tick();
 
@@ -70,6 +73,7 @@ class TrainerDesk {
     Clock::time_point progress_at = Clock::now();  // attached, was served, began an iteration or captured one
     std::string shortage = {};                     // as it said itself
     bool wants_path = false;
+    std::uint8_t failed = 0;  // ckpt_status of its newest snapshot, 0 where it did not fail
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
   // What the rank was last given to restore from, or null. An agent that was restarted since does not know.

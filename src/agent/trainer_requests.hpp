@@ -67,6 +67,7 @@ class TrainerRequests {
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;
   virtual void status(Respond respond) = 0;
+  virtual void health(Respond respond) = 0;
   virtual void trace(Respond respond) = 0;
   virtual void stop(Respond respond) = 0;
 };

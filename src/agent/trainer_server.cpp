@@ -159,6 +159,7 @@ void TrainerServer::handle(Connection& connection, const json& request) {
   const std::string type = request_type(request);
   if (type == "hello") return on_hello(connection, request);
   if (type == "status") return requests_.status(respond_to(connection));
+  if (type == "health") return requests_.health(respond_to(connection));
   if (type == "trace") return requests_.trace(respond_to(connection));
   if (type == "stop") return requests_.stop(respond_to(connection));
   on_trainer_request(connection, type, request);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "arena/format.hpp"
+#include "arena/health_board.hpp"
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
@@ -80,7 +81,18 @@ class Control {
     futex_wait(words_->agent_bell, seen, deadline, FutexScope::shared);
   }
 
+  // Written by the agent, read by the trainer.
+  HealthBoard health() const { return HealthBoard(words_->health); }
+
   // Trainer's words. The setters are silent; ring_agent() makes the agent look.
+  void not_taken(std::int64_t iteration, std::uint8_t status) {
+    words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
+  }
+  // ckpt_status of the newest snapshot, 0 where it did not fail. A trainer may write anything.
+  std::uint8_t failure_of(std::int64_t attempted) const {
+    const std::uint64_t word = words_->not_taken.load(std::memory_order_acquire);
+    return attempted >= 0 && word >> 8 == static_cast<std::uint64_t>(attempted) ? static_cast<std::uint8_t>(word) : 0;
+  }
   void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
   void capturing(Version version) { words_->capturing.store(version.word(), std::memory_order_release); }
   void used_grant(std::uint64_t sequence) { words_->used_grant.store(sequence, std::memory_order_release); }

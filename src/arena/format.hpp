@@ -26,7 +26,7 @@ using SignedWord64 = std::atomic<std::int64_t>;
 using Word32 = std::atomic<std::uint32_t>;
 static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
 
-inline constexpr std::uint32_t format_version = 3;
+inline constexpr std::uint32_t format_version = 4;
 inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;     // "CKPTNE1"
 inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT1"
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
@@ -44,6 +44,16 @@ struct NodeHeader {
   alignas(64) Word64 highest_commit;  // agent: newest commit (Version word) this node ever heard of
   Word64 newest_seen;                 // agent: newest version ever captured or received here
   Word64 highest_epoch;               // agent: newest epoch obeyed; older ones are refused for ever
+};
+
+inline constexpr std::size_t health_words = 128;
+
+// The agent's verdict on the job, for its trainer (health_board.hpp).
+struct HealthWords {
+  // Written by the agent.
+  alignas(64) Word64 beats;  // +1 at each of the agent's ticks: it lives
+  Word64 sequence;           // odd while words are stored; 0: nothing was told yet
+  Word64 words[health_words];
 };
 
 // At the start of a control file, one page. The trainer maps its own file and no other.
@@ -67,7 +77,10 @@ struct RankControl {
   alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
   SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
   Word64 capturing;               // version being captured, 0: none
+  Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none
   Word32 trainer_bell;            // futex: +1 after any change above
+
+  HealthWords health;
 };
 static_assert(sizeof(RankControl) <= page_bytes);
 

@@ -399,6 +399,10 @@ const std::array keys = {
                                      "How long the root's term holds without renewal; 200 to 30000."),
     entry<&Options::node_wait_ms, Milliseconds>("node_wait_ms", "5000", "", agent, 0,
                                                 "How long a restore waits for nodes that are missing."),
+    entry<&Options::unprotected_after_ms, Milliseconds>(
+        "unprotected_after_ms", "5000", "", agent | engine, 0,
+        "A job that commits nothing for so long, and for longer than four of its iterations, is *not protected* "
+        "([protection](protection.md))."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
                                                       "How long a restore may take in all."),
     entry<&Options::claim_timeout_ms, Milliseconds>(

@@ -71,6 +71,7 @@ struct Options {
   std::uint32_t relay_from;
   std::int64_t lease_ms;
   std::int64_t node_wait_ms;
+  std::int64_t unprotected_after_ms;
   std::int64_t restore_timeout_ms;
   std::int64_t claim_timeout_ms;
   std::int64_t close_timeout_ms;

@@ -13,8 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t answer_timeout_ms = 5000;
-
 // Without links: what they lead to belongs to others.
 std::vector<fs::path> subdirectories(const fs::path& directory) {
   std::vector<fs::path> found;
@@ -54,12 +52,12 @@ std::string nothing_found(const Scope& scope, const char* what) {
   return text + "; the jobs there are: " + names;
 }
 
-Answer ask(const Arena& arena, const nlohmann::json& request) {
+Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeout_ms) {
   FrameSocket socket = FrameSocket::connect(arena.directory + "/agent.sock");
   Answer answer;
   answer.pid = socket.peer().pid;
   try {
-    const Deadline deadline = Deadline::in_ms(answer_timeout_ms);
+    const Deadline deadline = Deadline::in_ms(timeout_ms);
     socket.send(request, {}, deadline);
     answer.body = socket.receive(deadline).body;
   } catch (const Failure& failure) {

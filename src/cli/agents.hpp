@@ -40,7 +40,7 @@ struct Answer {
   std::int64_t pid = 0;
 };
 // Asks the agent of an arena. Throws Failure (CKPT_ERR_NO_AGENT, CKPT_ERR_TIMEOUT) with its process in the sentence.
-Answer ask(const Arena& arena, const nlohmann::json& request);
+Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeout_ms = 5000);
 
 std::uint64_t directory_bytes(const std::string& directory);
 

@@ -11,13 +11,17 @@
 namespace ckpt::cli {
 
 struct Result {
-  std::string text;     // for people
-  nlohmann::json json;  // the same for programs
-  bool good = true;     // the exit status
+  std::string text;                     // for people
+  nlohmann::json json;                  // the same for programs
+  bool good = true;                     // the exit status
+  std::optional<int> exit_status = {};  // the same, where it is not 0 or 1
 };
 
 // What the agents on this machine are doing.
 Result status(const Scope& scope);
+
+// Whether the job is protected, as its agents on this machine tell. Ends within seconds, whatever they do.
+Result health(const Scope& scope);
 
 struct HookRequest {
   std::string hook;  // as in the option member_hook

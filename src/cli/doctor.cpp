@@ -11,6 +11,7 @@
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"
 #include "cli/findings.hpp"
+#include "cli/health_text.hpp"
 #include "cli/table.hpp"
 #include "coord/open_store.hpp"
 
@@ -67,6 +68,13 @@ Finding agent_finding(const std::string& subject, const std::string& bytes, cons
   if (const std::string trouble = storage.is_null() ? "" : storage.value("trouble", ""); !trouble.empty())
     return {Health::bad, subject, text + "; storage fails: " + trouble};
   if (const std::string alarm = status.at("alarm"); !alarm.empty()) return {Health::bad, subject, text + "; " + alarm};
+  const nlohmann::json verdict = status.value("health", nlohmann::json(nullptr));
+  // A job that is over has agents and no trainers: what it committed is kept.
+  const bool has_trainers = verdict.is_object() && verdict.value("reason", "") != "no_trainers";
+  if (has_trainers && verdict.value("state", "") == "not protected")
+    return {Health::bad, subject, text + "; " + headline(verdict) + "; " + verdict.value("advice", "")};
+  if (has_trainers && verdict.value("reason", "") == "other_protection")
+    return {Health::warning, subject, text + "; " + verdict.value("text", "") + "; " + verdict.value("advice", "")};
   const bool has_copies = status.at("copies_now") >= status.at("copies");
   const bool has_parity = status.at("parity_now") >= status.at("parity");
   if (status.at("committed").is_null() || (has_copies && has_parity)) return {Health::good, subject, text};

@@ -77,7 +77,7 @@ CLI::App* add_hook_command(CLI::App& app, CommandLine& line, cli::HookRequest& r
   command->add_option("NODE", request.node, "The node's name")->required();
   command->add_option("--stand-in", request.stand_in, "The node that has its place now, where it was replaced");
   command->add_option("--reason", request.reason, "How the lost node was found")
-      ->check(CLI::IsMember({"ended", "silent", "unreachable", "answers", "unknown"}));
+      ->check(CLI::IsMember({"ended", "silent", "unreachable", "answers", "wrong_token", "stranger", "unknown"}));
   command->add_flag("--dry-run", request.dry_run, "Only print what would be called");
   command->add_option("--hook", request.hook, "Command or URL (default: the option member_hook)");
   command->add_option("--job", line.job, "Of this job");
@@ -114,7 +114,7 @@ int print(const cli::Result& result, bool json) {
     std::cout << result.json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
   else
     std::cout << result.text;
-  return result.good ? 0 : 1;
+  return result.exit_status.value_or(result.good ? 0 : 1);
 }
 
 }  // namespace
@@ -127,9 +127,12 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.footer(
       "Options may also come from the environment, as CKPT_JOB, CKPT_ARENA_DIR and so on.\n"
-      "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.");
+      "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error. Of health "
+      "and\n"
+      "status: 0 when the job is protected, 1 when it is degraded, 2 when it is not protected or not known.");
   CommandLine line;
   CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
+  const CLI::App* health = add_command(app, line, "health", "Say whether the job is protected, and if not, why");
   bool is_watched = false;
   status->add_flag("--watch", is_watched, "Again every second, until interrupted; with --json a line each");
   const CLI::App* stop =
@@ -153,7 +156,8 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 1;
+    const bool asks_for_health = argc > 1 && std::string_view(argv[1]) == "health";
+    return app.exit(error) == 0 ? 0 : asks_for_health ? 2 : 1;
   }
   if (app.get_subcommands().empty()) {
     std::cerr << app.help();
@@ -170,6 +174,7 @@ int main(int argc, char** argv) {
       return print(cli::hook(hook_request), line.json);
     }
     const cli::Scope scope = scope_of(line);
+    if (health->parsed()) return print(cli::health(scope), line.json);
     if (status->parsed() && is_watched) watch(scope, line.json);
     if (status->parsed()) return print(cli::status(scope), line.json);
     if (trace->parsed()) return print(cli::trace(scope, trace_options), line.json);
@@ -179,6 +184,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& failure) {
     if (line.json) std::cout << nlohmann::json{{"error", failure.what()}}.dump(2) << '\n';
     std::cerr << "ckptctl: " << failure.what() << '\n';
-    return 1;
+    return health->parsed() || status->parsed() ? 2 : 1;
   }
 }

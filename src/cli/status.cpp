@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "cli/commands.hpp"
+#include "cli/health_text.hpp"
 #include "cli/schedule_text.hpp"
 #include "cli/table.hpp"
 
@@ -177,6 +178,7 @@ Result status(const Scope& scope) {
   if (arenas.empty()) throw Failure(CKPT_ERR_NO_AGENT, nothing_found(scope, "arena"));
   Result result;
   result.json = {{"agents", json::array()}, {"without_agent", json::array()}};
+  std::vector<json> verdicts;
   for (const Arena& arena : arenas) {
     if (!result.text.empty()) result.text += "\n";
     std::string why = "its agent is not running; its memory (" + human_bytes(directory_bytes(arena.directory)) +
@@ -186,16 +188,23 @@ Result status(const Scope& scope) {
         const json agent = ask(arena, {{"type", "status"}}).body.at("agent");
         result.text += agent_text(agent);
         result.json["agents"].push_back(agent);
+        verdicts.push_back(agent.at("health"));
         continue;
       } catch (const Failure& failure) {
         why = failure.what();
+        verdicts.push_back(silent_agent(arena, why));
       }
     }
     result.text += "node " + arena.node + " of job " + arena.job + ": " + why + "\n";
     result.json["without_agent"].push_back(
         {{"job", arena.job}, {"node", arena.node}, {"directory", arena.directory}, {"why", why}});
   }
-  result.good = !result.json["agents"].empty();
+  if (verdicts.empty())
+    for (const Arena& arena : arenas) verdicts.push_back(no_agent(arena.job));
+  std::string headlines;
+  for (const json& verdict : worst_of_each_job(verdicts)) headlines += headline(verdict) + "\n";
+  result.text = headlines + "\n" + result.text;
+  result.exit_status = exit_status_of(verdicts);
   return result;
 }
 

@@ -69,6 +69,13 @@ bool say(const UniqueFd& fd, std::span<const std::byte> bytes) {
          static_cast<ssize_t>(bytes.size());
 }
 
+// Of one who answered.
+Reach reach_of(Refusal refusal) {
+  if (refusal == Refusal::token) return Reach::wrong_token;
+  const bool is_stranger = refusal == Refusal::job || refusal == Refusal::version;
+  return is_stranger ? Reach::stranger : Reach::answers;
+}
+
 bool says_who(Refusal refusal) { return refusal == Refusal::node || refusal == Refusal::life; }
 
 }  // namespace
@@ -289,7 +296,7 @@ void Door::go_on(Visit& visit) {
   } catch (const std::exception&) {
   }
   visit.over = state != Talk::State::going_on;
-  if (state == Talk::State::over) visit.result.reach = Reach::answers;
+  if (state == Talk::State::over) visit.result.reach = reach_of(visit.asking().refusal());
   visit.result.session = talk.side->session();
   visit.result.ucx_address = visit.asking().ucx_address();
   complain(visit.asking(), talk.with);

@@ -54,10 +54,12 @@ enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
 // How a peer is found when one knocks at its door.
 enum class Reach {
   unknown,
-  answers,     // its agent does
-  silent,      // its machine does, and its agent does not: it is stopped, or far too slow
-  ended,       // its machine does, and nobody listens
-  unreachable  // nothing comes back: the machine is down, or the network is cut
+  answers,      // its agent does
+  silent,       // its machine does, and its agent does not: it is stopped, or far too slow
+  ended,        // its machine does, and nobody listens
+  wrong_token,  // its agent does, and one side's token of the job is wrong
+  stranger,     // an agent of another job or release does
+  unreachable   // nothing comes back: the machine is down, or the network is cut
 };
 
 // Where what is fetched goes. All calls on the transport's thread, in this order: begin once, landed per chunk, ended

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -93,6 +94,15 @@ struct PieceCorrupt {
   SlotRef slot;
 };  // its bytes do not match its digests (found by a reader)
 
+// What the driver sees that no message tells. Posted with every change.
+struct Observed {
+  std::vector<Rank> stopped;                          // trainers here that are (SIGSTOP, a debugger)
+  std::vector<std::pair<Rank, std::uint8_t>> failed;  // ckpt_status of their newest snapshots
+  bool coordination_fails = false;                    // the store cannot be read or written
+  std::vector<NodeId> distrusted;                     // at whose doors the token was refused
+  bool operator==(const Observed&) const = default;
+};
+
 // What storage offers: the pieces of every step on it that is whole, as far as one can tell without reading them.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
@@ -114,7 +124,7 @@ struct StepEnded {
 
 using Event = std::variant<Tick, RootRead, LifeRead, SeatsRead, MessageArrived, TrainerHello, TrainerExited,
                            RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased,
-                           PieceCorrupt, StorageListed, WriteEnded, StepEnded>;
+                           PieceCorrupt, StorageListed, WriteEnded, StepEnded, Observed>;
 
 // ---- Effects ----
 

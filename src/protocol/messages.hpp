@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/health.hpp"
 #include "protocol/types.hpp"
 
 namespace ckpt::protocol {
@@ -29,6 +30,8 @@ struct RankReport {
   std::int64_t capturing = -1;  // iteration being captured, -1: none
   std::int64_t resume_at = 0;   // it takes no earlier one, whoever is root now
   bool wants_path = false;      // its main shard is to go from GPU to GPU
+  bool is_stopped = false;      // its process is (SIGSTOP, a debugger)
+  std::uint8_t failed = 0;      // ckpt_status of its newest snapshot where that failed; skips are no failures
   bool operator==(const RankReport&) const = default;
 };
 
@@ -40,6 +43,9 @@ struct Written {
   std::string trouble;  // "": they are on the medium
   bool operator==(const Written&) const = default;
 };
+
+// Why a node does not have what it was ordered to fetch.
+enum class FetchTrouble : std::uint8_t { none = 0, no_space = 1, failed = 2, corrupt = 3 };
 
 // Node -> root.
 struct Report {
@@ -57,9 +63,13 @@ struct Report {
   std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, version) once
   bool storage = false;           // as Config::storage
   Written written;
-  std::vector<Version> damaged;  // steps on storage that proved so when they were read
-  std::string read_trouble;      // why something could not be read from storage, until something could
-  std::uint64_t roll_call = 0;   // newest one heard of the root of `epoch`: all of the above is from after it
+  std::vector<Version> damaged;      // steps on storage that proved so when they were read
+  std::string read_trouble;          // why something could not be read from storage, until something could
+  std::uint64_t roll_call = 0;       // newest one heard of the root of `epoch`: all of the above is from after it
+  placement::Protection protection;  // as Config::protection
+  FetchTrouble fetch_trouble = FetchTrouble::none;  // of what it was ordered to fetch and has not
+  NodeId fetch_source = no_node;                    // from whom
+  bool coordination_fails = false;                  // it cannot read or write the store
   bool operator==(const Report&) const = default;
 };
 
@@ -190,6 +200,7 @@ struct Directive {
   Version stored;                     // newest step on storage, as far as the root knows
   std::uint64_t stored_skipped = 0;   // versions that were due there and passed over, because it was busy
   std::string storage_trouble;        // "" if none
+  Health health;                      // the leader's verdict, for the whole job
   bool operator==(const Directive&) const = default;
 };
 

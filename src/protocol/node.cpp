@@ -1,6 +1,7 @@
 #include "protocol/node.hpp"
 
 #include "protocol/election.hpp"
+#include "protocol/node_health.hpp"
 #include "protocol/relay.hpp"
 #include "protocol/root.hpp"
 #include "protocol/worker.hpp"
@@ -43,6 +44,8 @@ struct Node::Parts {
   Relay relay;
   std::optional<Root> root;  // while elected
   std::optional<LifeRead> life;
+  HealthView health;
+  Observed observed;
   TimeMs now = 0;
 };
 
@@ -78,6 +81,11 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
                    if (root) root->on(ended, now);
                  },
                  [&](const PieceCorrupt& corrupt) { worker.on(corrupt, effects); },
+                 [&](const Observed& news) {
+                   observed = news;
+                   worker.on(news);
+                   if (root) root->distrust(observed.distrusted);
+                 },
                  [&](const auto& of_trainer_or_slot) { worker.on(of_trainer_or_slot); },
              },
              event);
@@ -128,6 +136,7 @@ void Node::Parts::settle(Effects& effects) {
   // What this node tells itself may change its mind once more: its own report may complete a version. Each round makes
   // progress on a state that only grows within one event, so it ends.
   route_own_messages(effects);
+  health.observe(worker.directive(), worker.highest_commit(), now);
 }
 
 // Becoming root and ceasing to be it; from the moment a newer epoch is known nothing older is obeyed.
@@ -136,7 +145,8 @@ void Node::Parts::settle_role() {
   if (!election.is_root()) {
     root.reset();
   } else if (!root || root->epoch() != election.epoch()) {
-    root.emplace(config, election.epoch(), election.predecessor(), now);
+    root.emplace(config, election.epoch(), election.predecessor(), now, health.known(worker.directive()));
+    root->distrust(observed.distrusted);
     if (life) root->on(*life);
   }
 }
@@ -206,6 +216,12 @@ NodeStatus Node::status() const {
   status.stored_skipped = directive.stored_skipped;
   status.storage_trouble = directive.storage_trouble;
   return status;
+}
+
+Health Node::health(TimeMs now) const {
+  return parts_->health.judge(
+      parts_->worker.directive(), parts_->config,
+      {parts_->election.root(), parts_->observed.coordination_fails, parts_->observed.distrusted}, now);
 }
 
 const SlotRef* Node::find(const std::string& shard, Version version) const {

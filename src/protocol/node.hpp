@@ -69,6 +69,8 @@ class Node {
   std::optional<TimeMs> tick_wanted_at() const;
 
   NodeStatus status() const;
+  // Whether the job is protected, as far as can be told here.
+  Health health(TimeMs now) const;
   // The slot that holds a whole piece, for serving a fetch or a restore; null when there is none.
   const SlotRef* find(const std::string& shard, Version version) const;
 

@@ -139,6 +139,7 @@ void Root::settle(TimeMs now, Effects& effects) {
     if (version >= std::max(committed_, life_->decision.version)) decodable_[version] = decodable(pieces);
   }
   reads_ = plan_reads(now);
+  settle_health(now);
   send_directives(now, effects);
 }
 

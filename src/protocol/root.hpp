@@ -27,14 +27,26 @@ namespace ckpt::protocol {
 
 class Root {
  public:
-  Root(const Config& config, std::uint64_t epoch, const Predecessor& predecessor, TimeMs now)
-      : config_(config), epoch_(epoch), elected_at_(now), predecessor_(predecessor), storing_(config_, now) {}
+  Root(const Config& config, std::uint64_t epoch, const Predecessor& predecessor, TimeMs now,
+       const HealthKnown& known = {})
+      : config_(config),
+        epoch_(epoch),
+        elected_at_(now),
+        predecessor_(predecessor),
+        storing_(config_, now),
+        clock_(known.clock),
+        health_(known.health),
+        standing_since_(now - known.health.lasts_ms) {
+    pace_.inherit(known.health.pace_ms);
+  }
 
   void on(const LifeRead& read);
   void on(const SeatsRead& read);
   void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
+  // Nodes at whose doors this node's token was refused.
+  void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
 
   // Draws the conclusions: store writes as effects, a directive for every node that needs one.
   // With many pieces it does so now and then only, for all that it heard in between.
@@ -139,6 +151,31 @@ class Root {
   Version newest_known_commit() const;
   bool all_wait() const;
 
+  // Health: the verdict on the whole job (root_health.cpp).
+  struct Obstacle {
+    Cause cause = Cause::none;
+    NodeId node = no_node;
+    Rank rank = no_rank;
+    std::string detail = {};
+    std::uint8_t status = 0;
+  };
+  struct Lack {
+    NodeId node = no_node;
+    bool is_capture = false;  // else a copy, or parity
+  };
+  void settle_health(TimeMs now);
+  void time_commit(TimeMs now);
+  Obstacle find_obstacle(TimeMs now, bool is_overdue) const;
+  Obstacle obstacle_of_restore() const;
+  Obstacle obstacle_of_members(TimeMs now) const;
+  Obstacle obstacle_of_trainers() const;
+  Obstacle obstacle_of_copies() const;
+  Obstacle obstacle_of_progress() const;
+  Obstacle lesser_trouble(TimeMs now) const;
+  const RankReport* report_of(Rank rank) const;
+  std::int64_t furthest_attempted() const;
+  std::optional<Lack> first_lack(Version version, const Pieces& pieces) const;
+
   const Config config_;
   const std::uint64_t epoch_;
   const TimeMs elected_at_;
@@ -184,6 +221,20 @@ class Root {
   TimeMs followed_at_ = elected_at_;
   std::string alarm_;
   Storing storing_;
+  CommitClock clock_;
+  Pace pace_;
+  Health health_;
+  TimeMs standing_since_ = 0;
+  std::vector<NodeId> distrusted_;
+  // The way of one version to its commit, for the slowest part.
+  struct Timing {
+    Version version;
+    TimeMs begun_at = 0;
+    std::optional<TimeMs> captured_at;
+    NodeId last_capturer = no_node;
+    NodeId last_holder = no_node;
+  };
+  std::optional<Timing> timing_;
   std::uint64_t directive_sequence_ = 0;
   TimeMs settled_at_ = 0;
   bool is_settled_ = true;

@@ -21,8 +21,11 @@ void Root::send_directives(TimeMs now, Effects& effects) {
     if (now - peer.heard_at > config_.node_timeout_ms) continue;
     Directive directive = directive_for(peer, common, now);
     directive.sequence = peer.last_directive.sequence;  // for the comparison
+    // Its times change with every look: they go with whatever else there is to say.
+    if (health_.says_the_same(peer.last_directive.health)) directive.health = peer.last_directive.health;
     if (directive == peer.last_directive && !peer.answer_due) continue;
     directive.sequence = ++directive_sequence_;
+    directive.health = health_;
     peer.last_directive = directive;
     peer.answer_due = false;
     bags[peer.via].items.push_back({node, std::move(directive)});
@@ -54,6 +57,7 @@ Directive Root::common_directive() const {
   directive.root = config_.node;
   directive.epoch = epoch_;
   directive.incarnation = life_->incarnation;
+  directive.health = health_;
   directive.decision = life_->decision;
   directive.committed = committed_;
   directive.abandoned = abandoned_;

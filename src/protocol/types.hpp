@@ -20,6 +20,7 @@ using Rank = std::uint32_t;
 using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
 
 inline constexpr NodeId no_node = UINT32_MAX;
+inline constexpr Rank no_rank = UINT32_MAX;
 // Among the sources of a piece: persistent storage, and what it can be made of with the help of parity.
 inline constexpr NodeId storage_node = UINT32_MAX - 1;
 inline constexpr NodeId parity_node = UINT32_MAX - 2;
@@ -42,8 +43,9 @@ struct Config {
   TimeMs node_timeout_ms = 2000;   // a node without reports for so long is missing
   TimeMs lease_ms = 2000;          // a root that has not renewed for so long is replaced
   TimeMs node_wait_ms = 5000;      // how long a restore decision waits for missing nodes
-  std::uint32_t pieces_per_ms = 256;  // the root looks through so many: while few are reported, at every event
-  std::uint32_t relay_from = 256;     // nodes: from so many on they report in groups
+  std::uint32_t pieces_per_ms = 256;   // the root looks through so many: while few are reported, at every event
+  std::uint32_t relay_from = 256;      // nodes: from so many on they report in groups
+  TimeMs unprotected_after_ms = 5000;  // without a commit, at least: then the job is not protected
 };
 
 // What a parity piece is made of: pieces of its version, one for each member of a group of nodes.

@@ -15,6 +15,19 @@ Tier tier_from(NodeId source) {
   return source == parity_node ? Tier::decoded : Tier::peer;
 }
 
+FetchTrouble trouble_of(FetchResult result) {
+  switch (result) {
+    case FetchResult::no_space:
+      return FetchTrouble::no_space;
+    case FetchResult::corrupt:
+      return FetchTrouble::corrupt;
+    case FetchResult::complete:
+    case FetchResult::failed:
+      break;
+  }
+  return FetchTrouble::failed;
+}
+
 }  // namespace
 
 Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
@@ -135,6 +148,10 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.attempted = trainer.attempted;
     report.capturing = trainer.capturing;
     report.resume_at = trainer.told_resume;
+    report.is_stopped = contains(observed_.stopped, rank);
+    for (const auto& [failing, status] : observed_.failed) {
+      if (failing == rank) report.failed = status;
+    }
     reports.push_back(std::move(report));
   }
   return reports;
@@ -152,10 +169,12 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
     const bool is_new = fetch.piece.is_parity() && fetch.piece.root_digest == 0;
     slots_.fetched(fetch.slot, tier_from(fetch.source), directive_.incarnation, is_new ? &ended.made : nullptr);
     newest_seen_ = std::max(newest_seen_, fetch.piece.version);
+    fetch_failures_.erase(fetch.piece.shard);
     return;
   }
   slots_.abandon_fill(fetch.slot);
   if (fetch.cancelled) return;
+  fetch_failures_[fetch.piece.shard] = {trouble_of(ended.result), fetch.source};
   Failures& failures = failures_[{fetch.piece.shard, fetch.piece.version, fetch.source}];
   ++failures.count;
   // Once may have been on the way.
@@ -291,6 +310,10 @@ void Worker::settle_drops(Effects& effects) {
     effects.push_back(CancelFetch{id});
   }
   std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
+  std::erase_if(fetch_failures_, [&](const auto& entry) {
+    return std::none_of(directive_.fetches.begin(), directive_.fetches.end(),
+                        [&](const FetchOrder& order) { return order.piece.shard == entry.first; });
+  });
 }
 
 // Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
@@ -532,6 +555,16 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.written = written_;
   report.damaged.assign(damaged_.begin(), damaged_.end());
   report.read_trouble = read_trouble_;
+  report.protection = config_.protection;
+  if (!fetch_failures_.empty()) {
+    // What does not fit explains more than what failed.
+    const auto worst = std::find_if(fetch_failures_.begin(), fetch_failures_.end(),
+                                    [](const auto& entry) { return entry.second.trouble == FetchTrouble::no_space; });
+    const LastFailure& failure = (worst != fetch_failures_.end() ? worst : fetch_failures_.begin())->second;
+    report.fetch_trouble = failure.trouble;
+    report.fetch_source = failure.source;
+  }
+  report.coordination_fails = observed_.coordination_fails;
   report.roll_call = directive_.epoch == epoch_ ? directive_.roll_call : 0;
   report.directive = last_report_.directive;  // as in the last one, for the comparison
   report.sequence = report_sequence_;

@@ -31,6 +31,7 @@ class Worker {
   void on(const SlotReleased& released);
   void on(const PieceCorrupt& corrupt, Effects& effects);
   void on(const WriteEnded& ended);
+  void on(const Observed& observed) { observed_ = observed; }
   void on(const Directive& directive);
   void on_epoch(std::uint64_t epoch);  // of a newer root: nothing older is obeyed from now on
 
@@ -118,6 +119,12 @@ class Worker {
   std::map<Rank, Recovered::Granted> orphaned_grants_;  // of writers that may still live and come back
   std::map<std::uint64_t, Fetch> fetches_;
   std::map<Attempt, Failures> failures_;
+  struct LastFailure {
+    FetchTrouble trouble = FetchTrouble::none;
+    NodeId source = no_node;
+  };
+  std::map<std::string, LastFailure> fetch_failures_;  // by shard, until one of it arrives
+  Observed observed_;
   std::uint64_t next_fetch_ = 1;
   std::optional<Writing> writing_;
   Written written_;

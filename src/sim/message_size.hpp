@@ -33,7 +33,7 @@ class MessageSize {
     if constexpr (std::integral<T>) {
       const std::string_view view(name);
       bytes_ += sizeof(T);
-      if (view != "sequence" && view != "directive") add(static_cast<std::uint64_t>(value));
+      if (view != "sequence" && view != "directive" && !view.ends_with("_ms")) add(static_cast<std::uint64_t>(value));
     } else if constexpr (std::is_enum_v<T>) {
       bytes_ += sizeof(std::underlying_type_t<T>);
       add(static_cast<std::uint64_t>(value));

@@ -35,6 +35,7 @@ class StubRequests : public TrainerRequests {
     respond({CKPT_ERR_NO_SPACE, "too little", json::object(), {}});
   }
   void status(Respond respond) override { respond({CKPT_OK, "", {{"agent", 1}}, {}}); }
+  void health(Respond respond) override { respond({CKPT_OK, "", {{"health", 1}}, {}}); }
   void trace(Respond respond) override { respond({CKPT_OK, "", {{"trace", 1}}, {}}); }
   void stop(Respond respond) override { respond({}); }
 

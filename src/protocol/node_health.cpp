@@ -1,0 +1,63 @@
+// What a node says of the job: the leader's verdict while it hears one, its own where that is worse.
+#include "protocol/node_health.hpp"
+
+#include <algorithm>
+
+namespace ckpt::protocol {
+
+namespace {
+
+// The leader's verdict, as old as it is here.
+Health told(const Directive& directive, TimeMs age_ms) {
+  Health health = directive.health;
+  health.lasts_ms += age_ms;
+  health.at_risk_ms += age_ms;
+  return health;
+}
+
+}  // namespace
+
+void HealthView::observe(const Directive& directive, Version highest_commit, TimeMs now) {
+  const bool is_new = directive.epoch != epoch_ || directive.sequence != sequence_;
+  if (is_new && directive.epoch != 0) {
+    epoch_ = directive.epoch;
+    sequence_ = directive.sequence;
+    heard_at_ = now;
+  }
+  if (!began_at_) began_at_ = now;
+  const Verdict verdict = directive.decision.verdict;
+  const bool has_begun = verdict == Verdict::fresh || verdict == Verdict::restore;
+  clock_.observe(has_begun ? directive.incarnation : 0, highest_commit, now);
+}
+
+Health HealthView::judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const {
+  const TimeMs age_ms = now - heard_at_.value_or(began_at_.value_or(now));
+  Health health = told(directive, heard_at_ ? age_ms : 0);
+  health.allowed_ms = allowed_ms(config.unprotected_after_ms, health.pace_ms);
+  health.at_risk_ms = std::max(health.at_risk_ms, clock_.quiet_ms(now));
+  const bool is_overdue = health.at_risk_ms > health.allowed_ms;
+  // Its own silence is no reason: one that was paused hears the next directive before anything is said of the leader.
+  const bool hears_leader = heard_at_ && facts.leader != no_node && age_ms <= config.node_timeout_ms;
+  if (!hears_leader) {
+    const bool is_distrusted = std::any_of(facts.distrusted.begin(), facts.distrusted.end(),
+                                           [&](NodeId node) { return node == facts.leader || node == config.node; });
+    health.cause = is_distrusted ? Cause::wrong_token : Cause::no_leader;
+    health.node = is_distrusted ? config.node : facts.leader == config.node ? no_node : facts.leader;
+    health.rank = no_rank;
+    health.detail.clear();
+    health.standing = is_overdue ? Standing::unprotected : Standing::degraded;
+    health.lasts_ms = age_ms;
+  } else if (health.standing == Standing::is_protected && facts.coordination_fails) {
+    health.standing = Standing::degraded;
+    health.cause = Cause::coordination_fails;
+    health.node = config.node;
+  }
+  if (is_overdue && health.standing != Standing::unprotected) {
+    health.standing = Standing::unprotected;
+    health.lasts_ms = health.at_risk_ms - health.allowed_ms;
+    if (health.cause == Cause::none) health.cause = Cause::stalled;
+  }
+  return health;
+}
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,35 @@
+// What a node knows of the job's health: what its leader told and when, and its own clock of commits. Pure.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "protocol/health.hpp"
+#include "protocol/messages.hpp"
+
+namespace ckpt::protocol {
+
+class HealthView {
+ public:
+  // After every event.
+  void observe(const Directive& directive, Version highest_commit, TimeMs now);
+
+  struct Facts {
+    NodeId leader = no_node;
+    bool coordination_fails = false;
+    const std::vector<NodeId>& distrusted;
+  };
+  // The leader's verdict, or this node's own where that is worse: it hears no leader, or no commit.
+  Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
+
+  // For a leader that is elected here.
+  HealthKnown known(const Directive& directive) const { return {clock_, directive.health}; }
+
+ private:
+  CommitClock clock_;
+  std::uint64_t epoch_ = 0, sequence_ = 0;  // of the newest directive
+  std::optional<TimeMs> heard_at_;
+  std::optional<TimeMs> began_at_;
+};
+
+}  // namespace ckpt::protocol
