@@ -35,7 +35,7 @@ typedef enum ckpt_status {
   CKPT_ERR_INVALID = 1,    /* a bad argument, option or call order; nothing changed */
   CKPT_ERR_NO_AGENT = 2,   /* no agent answers on this node, or it belongs to another job */
   CKPT_ERR_CLAIMED = 3,    /* another live process holds this rank */
-  CKPT_ERR_SUPERSEDED = 4, /* a rank was restarted: the job has a new life, and this process is no part of it */
+  CKPT_ERR_SUPERSEDED = 4, /* this process is no part of the job any more: start the rank again, with all others */
   CKPT_ERR_NO_SPACE = 5,   /* the arena does not fit memory, /dev/shm or the budget; or state outgrew its slot */
   CKPT_ERR_MISMATCH = 6,   /* world size or layout differs from what is stored (the first difference is named) */
   CKPT_ERR_LOST = 7,       /* beyond tolerance: state was committed and cannot be rebuilt from what is left */

@@ -17,9 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using protocol::Rank;
 
-// A process that ends closes its sockets a moment before its pidfd tells; one that lives on after that has closed its
-// engine.
-constexpr std::int64_t closed_after_ms = 1000;
+constexpr std::int64_t longest_sweep_ms = 1000;  // an exit wakes its pidfd, a goodbye is swept at once
 
 struct Record {
   LivingTrainer trainer;
@@ -68,8 +66,7 @@ std::vector<Record> read_records(const std::string& directory) {
 
 Claims::Claims(std::string directory) : directory_(std::move(directory)) {
   for (Record& record : read_records(directory_))
-    holders_.emplace(record.trainer.rank,
-                     Holder{record.trainer.instance, std::move(record.process), false, std::nullopt});
+    holders_.emplace(record.trainer.rank, Holder{record.trainer.instance, std::move(record.process), false, false});
 }
 
 Claims::Answer Claims::claim(Claimant& claimant) {
@@ -86,14 +83,11 @@ Claims::Answer Claims::claim(Claimant& claimant) {
               "'s trainer any more: the rank was claimed anew or the node's arena was replaced; restart the trainer",
           std::nullopt};
     held->second.connected = true;
-    held->second.closed_at.reset();
     return {Verdict::admitted, "", std::nullopt};
   }
   if (held != holders_.end()) {
     const Holder& holder = held->second;
-    const bool own_past = holder.process.pid() == claimant.process->pid() && !holder.connected;
-    const bool closed = holder.closed_at && holder.closed_at->passed();
-    if (!holder.process.exited() && !own_past && !closed) {
+    if (!holder.process.exited() && !holder.closed && !is_own_past(holder, claimant)) {
       const std::string rank = "rank " + std::to_string(claimant.rank);
       if (holder.process.pid() == claimant.process->pid())
         return {Verdict::wait, rank + " is held by another engine of this same process; close that first",
@@ -109,27 +103,32 @@ Claims::Answer Claims::claim(Claimant& claimant) {
   }
   answer.verdict = Verdict::admitted;
   record(claimant);
-  holders_.emplace(claimant.rank, Holder{claimant.instance, std::move(*claimant.process), true, std::nullopt});
+  holders_.emplace(claimant.rank, Holder{claimant.instance, std::move(*claimant.process), true, false});
   return answer;
 }
 
-void Claims::closed(Rank rank, std::uint64_t instance) {
+// The same engine again, or one that its process does not have any more.
+bool Claims::is_own_past(const Holder& holder, const Claimant& claimant) {
+  if (holder.process.pid() != claimant.process->pid() || holder.connected) return false;
+  const auto& open = claimant.open_engines;
+  return holder.instance == claimant.instance || std::find(open.begin(), open.end(), holder.instance) == open.end();
+}
+
+void Claims::closed(Rank rank, std::uint64_t instance, pid_t pid) {
   const auto held = holders_.find(rank);
-  if (held != holders_.end() && held->second.instance == instance) held->second.closed_at = Deadline::in_ms(0);
+  if (held == holders_.end() || held->second.instance != instance || held->second.process.pid() != pid) return;
+  held->second.closed = true;
 }
 
 void Claims::disconnected(Rank rank, std::uint64_t instance) {
   const auto held = holders_.find(rank);
-  if (held == holders_.end() || held->second.instance != instance) return;
-  held->second.connected = false;
-  if (!held->second.closed_at) held->second.closed_at = Deadline::in_ms(closed_after_ms);
+  if (held != holders_.end() && held->second.instance == instance) held->second.connected = false;
 }
 
 std::vector<Claims::Retired> Claims::sweep() {
   std::vector<Retired> retired;
   for (const auto& [rank, holder] : holders_)
-    if (holder.process.exited() || (holder.closed_at && holder.closed_at->passed()))
-      retired.push_back({rank, holder.instance});
+    if (holder.process.exited() || holder.closed) retired.push_back({rank, holder.instance});
   for (const Retired& gone : retired) retire(gone.rank);
   return retired;
 }
@@ -141,10 +140,9 @@ std::vector<int> Claims::process_fds() const {
 }
 
 std::int64_t Claims::sweep_due_ms() const {
-  std::int64_t due_ms = closed_after_ms;
-  for (const auto& [rank, holder] : holders_)
-    if (holder.closed_at) due_ms = std::min<std::int64_t>(due_ms, holder.closed_at->remaining_ms());
-  return due_ms;
+  const bool is_due =
+      std::any_of(holders_.begin(), holders_.end(), [](const auto& held) { return held.second.closed; });
+  return is_due ? 0 : longest_sweep_ms;
 }
 
 std::string Claims::record_path(Rank rank) const { return directory_ + "/rank-" + std::to_string(rank) + ".trainer"; }

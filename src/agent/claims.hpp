@@ -1,5 +1,7 @@
-// Who holds which rank on this node. A rank passes to a new trainer only when the one before is proven dead: its pidfd
-// says so, or its engine was closed while its process lives on. A stopped one is killed.
+// Who holds which rank on this node. A rank passes to a new trainer only when the one before is proven dead, or has
+// said goodbye: its pidfd reports exit, or its engine said that it is closed. A closed connection proves nothing: an
+// agent that was stopped finds one while the trainer still writes. A stopped trainer is killed when its rank is
+// claimed.
 //
 // Each holder is also recorded in the arena (rank-<r>.trainer), so that a restarted agent knows whom it has to ask
 // about. Belongs to the server's thread.
@@ -24,6 +26,7 @@ struct Claimant {
   std::string main_shard;
   std::string private_shard;
   std::optional<Process> process;
+  std::vector<std::uint64_t> open_engines = {};  // of the same process, by instance: they may still write
 };
 
 // A trainer that an earlier agent recorded and that still lives: it may be writing into its slots at any moment.
@@ -49,9 +52,9 @@ class Claims {
   // Asks for the rank; again, until it is admitted or the asker gives up.
   Answer claim(Claimant& claimant);
 
-  // The holder has closed its engine; its process may live.
-  void closed(protocol::Rank rank, std::uint64_t instance);
-  // The holder's connection has ended, and nothing was said.
+  // The holder, an engine of process `pid`, says that it is closed; its process may live.
+  void closed(protocol::Rank rank, std::uint64_t instance, pid_t pid);
+  // The holder's connection has ended without a goodbye. It keeps its rank for as long as its process lives.
   void disconnected(protocol::Rank rank, std::uint64_t instance);
 
   struct Retired {
@@ -70,9 +73,10 @@ class Claims {
     std::uint64_t instance = 0;
     Process process;
     bool connected = true;
-    std::optional<Deadline> closed_at;  // disconnected: when its engine counts as closed
+    bool closed = false;  // it said so
   };
 
+  static bool is_own_past(const Holder& holder, const Claimant& claimant);
   std::string record_path(protocol::Rank rank) const;
   void record(const Claimant& claimant) const;
   void retire(protocol::Rank rank);

@@ -43,8 +43,10 @@ class RankPort {
   void commit(Version version) { control_->committed(version); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
-  // Also for a trainer that is refused without a newer life: any number but 0 stops it.
-  void fence(std::uint64_t incarnation) { control_->fence(incarnation != 0 ? incarnation : 1); }
+  // 0: refused, or taken for gone, without a newer life.
+  void fence(std::uint64_t incarnation) {
+    control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_life);
+  }
 
   struct Seen {
     std::optional<protocol::Captured> captured;

@@ -1,5 +1,7 @@
 #include "agent/request_codec.hpp"
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "base/options.hpp"
 
@@ -12,6 +14,7 @@ constexpr int protocol_version = 1;
 constexpr std::int64_t timeout_max_ms = 24ll * 3600 * 1000;
 constexpr std::uint64_t piece_max_bytes = std::uint64_t{1} << 50;
 constexpr std::size_t sentence_max_bytes = 1000;
+constexpr std::size_t open_engines_max = 4096;
 
 std::uint64_t number(const json& request, const char* key, std::uint64_t most = UINT64_MAX) {
   const auto at = request.find(key);
@@ -51,6 +54,20 @@ bool flag(const json& request, const char* key) {
   return at != request.end() && at->is_boolean() && at->get<bool>();
 }
 
+std::vector<std::uint64_t> numbers(const json& request, const char* key, std::size_t most) {
+  std::vector<std::uint64_t> values;
+  const auto at = request.find(key);
+  if (at == request.end()) return values;
+  const bool is_list =
+      at->is_array() && at->size() <= most &&
+      std::all_of(at->begin(), at->end(), [](const json& value) { return value.is_number_unsigned(); });
+  if (!is_list)
+    refuse_request(std::string("the request's field \"") + key +
+                   "\" is no list of numbers; do engine and agent have the same version?");
+  for (const json& value : *at) values.push_back(value.get<std::uint64_t>());
+  return values;
+}
+
 std::int64_t timeout_ms(const json& request) {
   return static_cast<std::int64_t>(number(request, "timeout_ms", timeout_max_ms));
 }
@@ -80,6 +97,7 @@ HelloRequest hello_request(const json& request) {
   hello.main_shard = shard_name(request, "shard");
   hello.private_shard = shard_name(request, "private_shard");
   if (hello.main_shard == hello.private_shard) refuse_request("a rank's two shards need different names");
+  wanted.open_engines = numbers(request, "open_engines", open_engines_max);
 
   const auto options = request.find("options");
   if (options == request.end() || !options->is_object()) return wanted;
@@ -88,6 +106,10 @@ HelloRequest hello_request(const json& request) {
   if (options->contains("protection")) wanted.protection = sentence(*options, "protection");
   if (options->contains("placement")) wanted.placement = sentence(*options, "placement");
   return wanted;
+}
+
+Asker bye_request(const json& request) {
+  return {static_cast<protocol::Rank>(number(request, "rank", protocol::held_rank - 1)), number(request, "instance")};
 }
 
 RestoreRequest restore_request(const json& request) { return {timeout_ms(request), flag(request, "path")}; }

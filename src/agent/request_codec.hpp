@@ -14,6 +14,7 @@ namespace ckpt::agent {
 
 struct HelloRequest {
   protocol::TrainerHello hello;
+  std::vector<std::uint64_t> open_engines;  // of its process, by instance
   // Of the trainer's options, where it names them.
   std::optional<std::int64_t> claim_timeout_ms;
   std::optional<std::string> protection, placement;
@@ -22,6 +23,7 @@ struct HelloRequest {
 std::string request_type(const nlohmann::json& request);
 std::string hello_job(const nlohmann::json& request);  // of an engine of this version
 HelloRequest hello_request(const nlohmann::json& request);
+Asker bye_request(const nlohmann::json& request);  // from an engine that has lost its connection
 RestoreRequest restore_request(const nlohmann::json& request);
 std::string restored_request(const nlohmann::json& request);  // why it cannot take part in its path; "" where it can
 CorruptRequest corrupt_request(const nlohmann::json& request);

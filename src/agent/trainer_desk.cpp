@@ -78,13 +78,15 @@ void TrainerDesk::hello(const protocol::TrainerHello& hello, std::int64_t pid, c
     reply.fds.push_back(duplicate(known->control().fd()));
     respond(std::move(reply));
   } catch (const Failure& failure) {
-    respond(refusal(goes_on ? CKPT_ERR_SUPERSEDED : failure.status(), failure.what()));
+    // Without its page it cannot go on. All else may pass: it asks again.
+    const bool is_page_lost = goes_on && failure.status() == CKPT_ERR_CORRUPT;
+    respond(refusal(is_page_lost ? CKPT_ERR_SUPERSEDED : failure.status(), failure.what()));
   }
 }
 
 void TrainerDesk::exited(Asker asker) {
   if (RankPort* port = port_of(asker); port != nullptr) {
-    port->fence(port->hello().incarnation);  // a process that goes on without its engine is stopped here at the latest
+    port->fence(0);  // a process that goes on without its engine is stopped here at the latest
     ::unlink(control_path(with_.directory, asker.rank).c_str());
     trainers_.erase(asker.rank);
     with_.scheduler.remove(asker.rank);

@@ -115,10 +115,9 @@ void TrainerServer::poll_once() {
   auto entry = entries.end() - static_cast<std::ptrdiff_t>(connections_.size());
   for (Connection& connection : connections_) {
     const short events = (entry++)->revents;
-    if (connection.busy && (events & (POLLHUP | POLLRDHUP | POLLERR)) != 0)
-      connection.closing = true;  // nobody waits for the answer
-    else
-      serve(connection);
+    const bool is_left = (events & (POLLHUP | POLLRDHUP | POLLERR)) != 0;
+    if (!connection.busy || !is_left) serve(connection);        // what it said before it left counts: a goodbye, too
+    if (connection.busy && is_left) connection.closing = true;  // nobody waits for the answer, nor for the rank
   }
   settle_claims();
   sweep();
@@ -183,8 +182,13 @@ void TrainerServer::on_hello(Connection& connection, const json& request) {
   warn_of_other(hello.rank, "placement", wanted.placement,
                 options_.placement ? std::string(placement::name(*options_.placement)) : "auto");
   // The kernel's word for who is there, not the trainer's.
-  Claimant claimant{hello.rank,       hello.instance,      hello.incarnation,
-                    hello.main_shard, hello.private_shard, Process::open(connection.socket.peer().pid)};
+  Claimant claimant{hello.rank,
+                    hello.instance,
+                    hello.incarnation,
+                    hello.main_shard,
+                    hello.private_shard,
+                    Process::open(connection.socket.peer().pid),
+                    std::move(wanted.open_engines)};
   if (!claimant.process)
     refuse_request("the agent cannot see the trainer's process; run both in one process namespace (container)");
   connection.claim.emplace(PendingClaim{std::move(hello), std::move(claimant),
@@ -228,12 +232,14 @@ void TrainerServer::sweep() {
 }
 
 void TrainerServer::on_trainer_request(Connection& connection, const std::string& type, const json& request) {
+  if (type == "bye") {
+    const Asker gone = connection.asker ? *connection.asker : bye_request(request);
+    claims_.closed(gone.rank, gone.instance, connection.socket.peer().pid);
+    return answer(connection, {});
+  }
   if (!connection.asker) refuse_request("a connection begins with \"hello\", not with \"" + type + "\"");
   const Asker asker = *connection.asker;
-  if (type == "bye") {
-    claims_.closed(asker.rank, asker.instance);
-    answer(connection, {});
-  } else if (type == "restore") {
+  if (type == "restore") {
     requests_.restore(asker, restore_request(request), respond_to(connection));
   } else if (type == "restored") {
     requests_.restored(asker, restored_request(request), respond_to(connection));

@@ -88,6 +88,7 @@ Control Control::attach(UniqueFd fd, std::uint32_t rank) {
 Control Control::attach(const std::string& directory, std::uint32_t rank) {
   const std::string path = control_path(directory, rank);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd && errno == ENOENT) throw Failure(CKPT_ERR_CORRUPT, path + " is gone");
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
   return attach(std::move(fd), rank);
 }

@@ -41,7 +41,7 @@ class Control {
   // off from it. Throws Failure.
   static Control create(const std::string& directory, std::uint32_t rank);
   // Agent: the page that an earlier agent left. Trainer: the page behind a descriptor that the agent sent. Everything
-  // is checked; throws Failure (CKPT_ERR_CORRUPT), for a file of another format version too.
+  // is checked; throws Failure (CKPT_ERR_CORRUPT), for a page that is gone and one of another format version too.
   static Control attach(const std::string& directory, std::uint32_t rank);
   static Control attach(UniqueFd fd, std::uint32_t rank);
 

@@ -32,6 +32,7 @@ inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;  // "CKPTNT
 inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;  // "CKPTNG1"
 inline constexpr std::uint64_t landing_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
 inline constexpr std::size_t page_bytes = 4096;
+inline constexpr std::uint64_t fenced_without_life = ~std::uint64_t{0};  // in RankControl::fenced
 inline constexpr std::size_t name_bytes_max = 256;
 
 struct NodeHeader {
@@ -68,7 +69,7 @@ struct RankControl {
   SignedWord64 resume_at;  // snapshots of iterations below are skipped, on all ranks
   Word64 committed;        // newest committed version of this life
   Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; before any grant
-  Word64 fenced;           // the incarnation that superseded this trainer, or 0
+  Word64 fenced;           // the incarnation that superseded this trainer, 0, or fenced_without_life
   Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
   Word64 writer_start_ticks;  //   since pids are reused: a restarted agent finds it again, dead or alive
   Word32 agent_bell;          // futex: +1 after any change above

@@ -8,6 +8,7 @@
 
 #include "base/error.hpp"
 #include "engine/agent_launcher.hpp"
+#include "engine/open_engines.hpp"
 
 namespace ckpt::engine {
 namespace {
@@ -37,6 +38,7 @@ nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64
           {"instance", instance},
           {"pid", ::getpid()},
           {"incarnation", incarnation},
+          {"open_engines", open_engines()},
           {"options", asked_for(options)}};
 }
 
@@ -49,8 +51,10 @@ std::optional<FrameSocket> try_connect(const std::string& path, std::string& why
   }
 }
 
+std::string socket_path(const Options& options) { return options.node_dir() + "/agent.sock"; }
+
 FrameSocket connect(const Options& options) {
-  const std::string path = options.node_dir() + "/agent.sock";
+  const std::string path = socket_path(options);
   std::string why;
   if (auto socket = try_connect(path, why)) return std::move(*socket);
   if (options.agent == AgentMode::attach)
@@ -107,6 +111,15 @@ AgentConnection AgentConnection::open(const Options& options, std::uint64_t inst
   connection.control_ =
       std::make_shared<arena::Control>(arena::Control::attach(std::move(answer.fds.front()), options.rank));
   return connection;
+}
+
+void AgentConnection::say_goodbye(const Options& options, std::uint64_t instance) noexcept {
+  try {
+    FrameSocket socket = FrameSocket::connect(socket_path(options));
+    socket.send({{"type", "bye"}, {"rank", options.rank}, {"instance", instance}}, {}, Deadline::in_ms(0));
+  } catch (const std::exception&) {
+    // The rank is free once this process ends.
+  }
 }
 
 Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {

@@ -21,6 +21,10 @@ class AgentConnection {
   // engine; `incarnation` is 0 until it has restored. Throws Failure.
   static AgentConnection open(const Options& options, std::uint64_t instance, std::uint64_t incarnation);
 
+  // Says that engine `instance`, which has lost its connection, is closed. An agent that is stopped reads it once it
+  // runs again; where there is no agent, nobody hears it.
+  static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
+
   // Sends a request and returns the answer, which may be a refusal. Throws Failure where there is none:
   // CKPT_ERR_TIMEOUT, CKPT_ERR_NO_AGENT or CKPT_ERR_INVALID; the connection is not usable() any more then.
   Frame ask(const nlohmann::json& request, Deadline deadline);

@@ -14,8 +14,9 @@ namespace {
 
 constexpr std::int64_t look_interval_ms = 50;  // how often the watcher looks whether the agent lives
 constexpr std::int64_t look_soon_ms = 1;
-constexpr std::int64_t pause_first_ms = 50;  // between attempts to connect again
-constexpr std::int64_t pause_longest_ms = 5'000;
+constexpr std::int64_t pause_first_ms = 50;                // between attempts to connect again
+constexpr std::int64_t pause_longest_ms = 5'000;           // starting an agent that does not start costs a process each
+constexpr std::int64_t pause_for_the_living_max_ms = 500;  // an agent that is there may answer at any moment
 
 std::uint64_t random_instance() {
   std::random_device random;
@@ -67,8 +68,8 @@ std::shared_ptr<Slots> reserve_on(AgentConnection& connection, const Reservation
 }  // namespace
 
 AgentLink::AgentLink(const Options& options, OnWords on_words)
-    : options_(options), on_words_(std::move(on_words)), instance_(random_instance()) {
-  install(AgentConnection::open(options_, instance_, 0), nullptr);
+    : options_(options), on_words_(std::move(on_words)), self_(random_instance()) {
+  install(AgentConnection::open(options_, self_.instance(), 0), nullptr);
   watcher_ = start_thread("ckpt-link", [this] { watch(); });
 }
 
@@ -81,7 +82,7 @@ AgentLink::~AgentLink() {
   watcher_.join();
 }
 
-std::string AgentLink::why_disconnected() const {
+Failure AgentLink::why_disconnected() const {
   const std::lock_guard lock(mutex_);
   return why_disconnected_;
 }
@@ -112,15 +113,15 @@ void AgentLink::joined(std::uint64_t incarnation) {
 // With the lock held.
 void AgentLink::lost(const Failure& failure) {
   connection_.reset();
-  why_disconnected_ = failure.what();
+  why_disconnected_ = Failure(CKPT_ERR_NO_AGENT, failure.what());
   connected_.store(false, std::memory_order_release);
 }
 
 Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline) {
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (!changed_.wait_until(lock, deadline.at(), [&] { return connection_.has_value(); }))
-      throw Failure(CKPT_ERR_NO_AGENT, why_disconnected_);
+    changed_.wait_until(lock, deadline.at(), [&] { return connection_.has_value() || disowned(); });
+    if (!connection_) throw why_disconnected_;
     try {
       Frame answer = connection_->ask(request, deadline);
       check_answer(answer.body);
@@ -136,7 +137,7 @@ Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadli
 
 void AgentLink::reserve(const Reservation& wanted) {
   const std::lock_guard lock(mutex_);
-  if (!connection_) throw Failure(CKPT_ERR_NO_AGENT, why_disconnected_);
+  if (!connection_) throw why_disconnected_;
   try {
     session_.slots = reserve_on(*connection_, wanted, session_.slots);
   } catch (const Failure& failure) {
@@ -151,10 +152,11 @@ void AgentLink::leave(Deadline deadline) {
   const std::lock_guard lock(mutex_);
   session_.slots.reset();
   stop_.store(true, std::memory_order_release);
+  if (!connection_) return AgentConnection::say_goodbye(options_, self_.instance());
   try {
-    if (connection_) connection_->ask({{"type", "bye"}}, deadline);
+    connection_->ask({{"type", "bye"}}, deadline);
   } catch (const Failure&) {
-    // The agent is gone, or learns from the socket's end that we are.
+    // The agent is gone, or reads it later.
   }
 }
 
@@ -162,6 +164,7 @@ void AgentLink::leave(Deadline deadline) {
 
 void AgentLink::watch() {
   std::int64_t pause_ms = pause_first_ms;
+  std::int64_t longest_ms = pause_longest_ms;
   Session watched = session();
   std::uint32_t number = session_number();
   while (!stop_.load(std::memory_order_acquire)) {
@@ -173,10 +176,15 @@ void AgentLink::watch() {
       pause_ms = pause_first_ms;
       continue;
     }
-    if (watched.control->fenced() == 0 && reconnect()) continue;
+    if (watched.control->fenced() == 0 && !disowned()) {
+      const auto failure = reconnect();
+      if (!failure) continue;
+      longest_ms = *failure == CKPT_ERR_TIMEOUT ? pause_for_the_living_max_ms : pause_longest_ms;
+    }
+    pause_ms = std::min(pause_ms, longest_ms);
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::milliseconds(pause_ms), [&] { return stop_.load(); });
-    pause_ms = std::min(pause_ms * 2, pause_longest_ms);
+    pause_ms *= 2;
   }
 }
 
@@ -193,7 +201,8 @@ bool AgentLink::watch_words(const Session& session) {
   return connection_.has_value();
 }
 
-bool AgentLink::reconnect() {
+// Nothing where it is connected again; else why not.
+std::optional<ckpt_status> AgentLink::reconnect() {
   std::optional<Reservation> wanted;
   std::shared_ptr<Slots> before;
   {
@@ -206,15 +215,26 @@ bool AgentLink::reconnect() {
       throw Failure(CKPT_ERR_NO_AGENT,
                     "the agent of node " + options_.node +
                         " was stopped on purpose (ckptctl stop); start ckptd on it to go on taking snapshots");
-    auto connection = AgentConnection::open(options_, instance_, incarnation_.load(std::memory_order_acquire));
+    auto connection = AgentConnection::open(options_, self_.instance(), incarnation_.load(std::memory_order_acquire));
     auto slots = wanted ? reserve_on(connection, *wanted, before) : nullptr;
     install(std::move(connection), std::move(slots));
-    return true;
+    return std::nullopt;
+  } catch (const Failure& failure) {
+    return refused(failure);
   } catch (const std::exception& failure) {
-    const std::lock_guard lock(mutex_);
-    why_disconnected_ = failure.what();
-    return false;
+    return refused(Failure(CKPT_ERR_SYSTEM, failure.what()));
   }
+}
+
+ckpt_status AgentLink::refused(const Failure& failure) {
+  const bool disowned = failure.status() == CKPT_ERR_SUPERSEDED;
+  {
+    const std::lock_guard lock(mutex_);
+    why_disconnected_ = Failure(disowned ? CKPT_ERR_SUPERSEDED : CKPT_ERR_NO_AGENT, failure.what());
+    if (disowned) disowned_.store(true, std::memory_order_release);
+  }
+  changed_.notify_all();
+  return failure.status();
 }
 
 }  // namespace ckpt::engine

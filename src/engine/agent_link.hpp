@@ -1,8 +1,8 @@
 // The engine's lasting link to its agent. A watcher thread listens for commits and for the agent's death, and connects
 // again after it; the slots stay where they are meanwhile.
 //
-// Requests come from the training thread, one at a time. connected(), session_number(), why_disconnected() and what
-// comm() offers are for any thread; all but the third take no lock.
+// Requests come from the training thread, one at a time. connected(), disowned(), session_number(), why_disconnected()
+// and what comm() offers are for any thread; all but why_disconnected() take no lock.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@
 #include "base/options.hpp"
 #include "engine/agent_connection.hpp"
 #include "engine/comm_hooks.hpp"
+#include "engine/open_engines.hpp"
 #include "engine/session.hpp"
 
 namespace ckpt::engine {
@@ -50,8 +51,10 @@ class AgentLink {
   AgentLink& operator=(const AgentLink&) = delete;
 
   bool connected() const { return connected_.load(std::memory_order_acquire); }
-  // One sentence about why snapshots are not taken while the link is down.
-  std::string why_disconnected() const;
+  // Why snapshots are not taken while the link is down.
+  Failure why_disconnected() const;
+  // The agent does not know this engine any more: it is no use to connect again.
+  bool disowned() const { return disowned_.load(std::memory_order_acquire); }
 
   // Grows whenever session() becomes another.
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
@@ -65,7 +68,7 @@ class AgentLink {
   // agent.
   void reserve(const Reservation& wanted);
 
-  // Tells the agent that this engine is closed and writes nothing any more; not in doubt afterwards, unlike a death.
+  // Tells the agent that this engine is closed and writes nothing any more.
   void leave(Deadline deadline);
 
   // From now on this engine is known to its agents as one that has restored, and tells them when it communicates.
@@ -76,15 +79,17 @@ class AgentLink {
  private:
   void watch();
   bool watch_words(const Session& session);
-  bool reconnect();
+  std::optional<ckpt_status> reconnect();
+  ckpt_status refused(const Failure& failure);
   void install(AgentConnection connection, std::shared_ptr<Slots> slots);
   void lost(const Failure& failure);
 
   const Options options_;
   const OnWords on_words_;
-  const std::uint64_t instance_;
+  const OpenEngine self_;
   std::atomic<std::uint64_t> incarnation_{0};
   std::atomic<bool> connected_{false};
+  std::atomic<bool> disowned_{false};
   std::atomic<std::uint32_t> session_number_{0};
   std::atomic<bool> stop_{false};
   CommHooks comm_;  // its files are set with the lock held
@@ -94,7 +99,7 @@ class AgentLink {
   std::optional<AgentConnection> connection_;
   Session session_;
   std::optional<Reservation> reserved_;
-  std::string why_disconnected_;
+  Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet"};
 
   std::thread watcher_;
 };

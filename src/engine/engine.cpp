@@ -33,7 +33,7 @@ AgentLink::Look Engine::on_words(const arena::Control& control) {
   const Version committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
-  if (control.fenced() != 0) tickets_.superseded();
+  if (control.fenced() != 0 || link_.disowned()) tickets_.superseded();
   GpuPath* const path = watched_path_.load(std::memory_order_acquire);
   if (path == nullptr) return AgentLink::Look::later;
   if (control.fenced() != 0) path->give_up("a newer life of the job began");

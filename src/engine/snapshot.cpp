@@ -97,6 +97,18 @@ void Engine::discard() {
   capture_.cancel();
 }
 
+void Engine::check_fence(const arena::Control& control) const {
+  const std::uint64_t incarnation = control.fenced();
+  if (incarnation == 0) return;
+  const std::string rank = std::to_string(options_.rank);
+  if (incarnation == arena::fenced_without_life)
+    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
+                                           "; ckptctl status says why; end it and start the rank again, as all others");
+  throw Failure(CKPT_ERR_SUPERSEDED, "a rank was started again, so that life " + std::to_string(incarnation) +
+                                         " of the job began, of which this process of rank " + rank +
+                                         " is no part; end it and start the rank again, as all others");
+}
+
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   const Outcome discarded = discard_forgotten();
   last_iteration_ = iteration;
@@ -106,14 +118,11 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
             "GPU; training is not affected"};
   follow_session();
   arena::Control& control = *capture_.session().control;
-  if (!link_.connected())
-    throw Failure(CKPT_ERR_NO_AGENT,
-                  "snapshot(" + std::to_string(iteration) + ") is not taken: " + link_.why_disconnected());
-  if (const std::uint64_t incarnation = control.fenced(); incarnation != 0)
-    throw Failure(CKPT_ERR_SUPERSEDED, "a rank was started again, so that life " + std::to_string(incarnation) +
-                                           " of the job began, of which this process of rank " +
-                                           std::to_string(options_.rank) +
-                                           " is no part; end it and start the rank again, as all others");
+  check_fence(control);
+  if (!link_.connected()) {
+    const Failure why = link_.why_disconnected();
+    throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
+  }
   const RankState& state = registry_.state();
   if (!capture_.session().slots) reserve_slots(state);
   if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);

@@ -1,10 +1,12 @@
 // The trainers' socket against well-behaved, wrong and hostile clients; the core is played by a stub.
 #include "agent/trainer_server.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <random>
 
@@ -69,6 +71,34 @@ class TrainerServerTest : public ::testing::Test {
             {"incarnation", 0},
             {"options", {{"claim_timeout_ms", 100}}}};
   }
+  // On a connection of its own, as an engine does that has lost the one it had.
+  void say_goodbye(std::uint64_t instance) {
+    auto socket = connect();
+    EXPECT_EQ(ask(socket, {{"type", "bye"}, {"rank", 3}, {"instance", instance}}).at("status"), CKPT_OK);
+  }
+  // What another process is answered to its last request.
+  std::pair<int, std::string> of_another_process(const std::vector<json>& asked) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    const UniqueFd read(ends[0]);
+    UniqueFd write(ends[1]);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      json answer;
+      for (const json& request : asked) {
+        auto socket = connect();
+        answer = ask(socket, request);
+      }
+      const std::string text = answer.dump();
+      ::_exit(::write(write.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+    }
+    write.reset();
+    char text[4096];
+    const ssize_t got = ::read(read.get(), text, sizeof(text));
+    ::waitpid(child, nullptr, 0);
+    const json answer = json::parse(text, text + std::max<ssize_t>(got, 0));
+    return {answer.at("status").get<int>(), answer.value("message", "")};
+  }
   void expect_alive() {
     auto socket = connect();
     EXPECT_EQ(ask(socket, {{"type", "status"}}).at("agent"), 1);
@@ -119,6 +149,7 @@ TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
     socket.send({{"type", "restore"}, {"timeout_ms", 1}}, {}, Deadline::in_ms(30'000));
     respond = requests_.restores.take().second;
   }
+  say_goodbye(7);
   EXPECT_EQ(requests_.exits.take().instance, 7u);
   respond({});
   expect_alive();
@@ -126,16 +157,51 @@ TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
   respond({});  // later than the server itself
 }
 
-TEST_F(TrainerServerTest, AClosedEngineIsGoneAfterAWhileAndAtOnceWithBye) {
+TEST_F(TrainerServerTest, AnEngineIsGoneOnceItSaysGoodbye) {
+  auto socket = connect();
+  ask(socket, hello(7));
+  EXPECT_EQ(ask(socket, {{"type", "bye"}}).at("status"), CKPT_OK);
+  EXPECT_EQ(requests_.exits.take().instance, 7u);
   {
-    auto socket = connect(), other = connect();
+    auto lost = connect();
+    ask(lost, hello(8));
+  }
+  say_goodbye(8);
+  EXPECT_EQ(requests_.exits.take().instance, 8u);
+}
+
+// Its slots are its own until then: it may write into them at any moment.
+TEST_F(TrainerServerTest, ATrainerThatLosesItsConnectionKeepsItsRankWhileItsProcessLives) {
+  {
+    auto socket = connect();
     ask(socket, hello(7));
   }
+  json claim = hello(8);
+  claim["options"]["claim_timeout_ms"] = 3000;  // time enough to give up the other one, if time were a proof
+  const json forged = {{"type", "bye"}, {"rank", 3}, {"instance", 7}};
+  const auto [status, message] = of_another_process({forged, claim});
+  EXPECT_EQ(status, CKPT_ERR_CLAIMED) << message;
+  EXPECT_THAT(message, HasSubstr("the living process " + std::to_string(::getpid())));
+  EXPECT_TRUE(requests_.exits.empty());
+  auto back = connect();
+  json again = hello(7);
+  again["incarnation"] = 2;
+  EXPECT_EQ(ask(back, again).at("status"), CKPT_OK);
+}
+
+TEST_F(TrainerServerTest, AnEngineWithoutAConnectionGivesWayToAnotherOfItsProcessOnlyWhenItIsClosed) {
+  {
+    auto socket = connect();
+    ask(socket, hello(7));
+  }
+  auto next = connect();
+  json claim = hello(8);
+  claim["open_engines"] = {7, 8};
+  EXPECT_EQ(ask(next, claim).at("status"), CKPT_ERR_CLAIMED);
+  EXPECT_TRUE(requests_.exits.empty());
+  claim["open_engines"] = {8};
+  EXPECT_EQ(ask(next, claim).at("status"), CKPT_OK);
   EXPECT_EQ(requests_.exits.take().instance, 7u);
-  auto socket = connect();
-  ask(socket, hello(8));
-  EXPECT_EQ(ask(socket, {{"type", "bye"}}).at("status"), CKPT_OK);
-  EXPECT_EQ(requests_.exits.take().instance, 8u);
 }
 
 TEST_F(TrainerServerTest, ASecondTrainerOfALivingRankIsRefused) {

@@ -83,6 +83,16 @@ class FakeAgent {
         if (segment.spec().shard == shard && segment.slot(i).version() == version)
           segment.writable_slot(i).data()[offset_bytes] ^= std::byte{1};
   }
+  // Closes all connections; new ones are accepted.
+  void hang_up() {
+    const std::uint64_t one = 1;
+    if (::write(hang_up_.get(), &one, sizeof(one)) != sizeof(one)) std::abort();
+  }
+  // The last goodbye, null before it.
+  Json last_bye() {
+    const std::lock_guard lock(mutex_);
+    return last_bye_;
+  }
   std::vector<Json> corrupt_reports() {
     const std::lock_guard lock(mutex_);
     return corrupt_reports_;
@@ -98,17 +108,24 @@ class FakeAgent {
   void serve() {
     std::list<FrameSocket> clients;
     for (;;) {
-      std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      std::vector<pollfd> entries = {
+          {stop_.get(), POLLIN, 0}, {hang_up_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
       for (const FrameSocket& client : clients) entries.push_back({client.fd(), POLLIN, 0});
       ::poll(entries.data(), entries.size(), -1);
       if (entries[0].revents != 0) return;
+      std::uint64_t count = 0;
+      if (entries[1].revents != 0 && ::read(hang_up_.get(), &count, sizeof(count)) == sizeof(count)) clients.clear();
       if (auto client = listener_.accept()) clients.push_back(std::move(*client));
       for (auto client = clients.begin(); client != clients.end();) {
         while (auto frame = client->try_receive()) {
           const std::lock_guard lock(mutex_);
           std::vector<int> fds;
           const Json answer = handle(frame->body, fds);
-          client->send(answer, fds, Deadline::in_ms(5000));
+          try {
+            client->send(answer, fds, Deadline::in_ms(5000));
+          } catch (const Failure&) {
+            break;  // it did not wait for the answer
+          }
         }
         client = client->closed() ? clients.erase(client) : std::next(client);
       }
@@ -133,6 +150,8 @@ class FakeAgent {
       if (control_->grant().sequence == control_->used_grant()) grant();
     } else if (type == "restore") {
       answer = stored(fds);
+    } else if (type == "bye") {
+      last_bye_ = request;
     } else if (type == "corrupt") {
       corrupt_reports_.push_back(request);
       quarantine(request.at("shard"), Version::from_word(request.at("version")));
@@ -208,13 +227,14 @@ class FakeAgent {
   arena::NodeArena arena_;
   FrameListener listener_;
   UniqueFd stop_{::eventfd(0, EFD_CLOEXEC)};
+  UniqueFd hang_up_{::eventfd(0, EFD_CLOEXEC)};
   std::mutex mutex_;  // for all below
   std::list<arena::Segment> segments_;
   std::optional<arena::Control> control_;
   std::atomic<int> hellos_{0};
   std::uint64_t incarnation_ = 0;
   protocol::Share share_;
-  Json last_hello_, last_reserve_;
+  Json last_hello_, last_reserve_, last_bye_;
   std::map<std::string, Json> answers_;
   std::vector<Json> corrupt_reports_;
   std::thread thread_;

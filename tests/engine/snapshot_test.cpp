@@ -143,6 +143,68 @@ TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
   EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_ERR_SUPERSEDED);
 }
 
+TEST_F(SnapshotTest, ATrainerThatIsRefusedWithoutANewerLifeIsToldToStartAgain) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  agent_->control().fence(arena::fenced_without_life);
+  const auto refused = caught([&] { engine->snapshot(0); });
+  EXPECT_EQ(refused.status, CKPT_ERR_SUPERSEDED);
+  EXPECT_THAT(refused.sentence, HasSubstr("start the rank again"));
+}
+
+// Takes snapshots from `iteration` on until one fails in this way.
+Caught first_failure(Engine& engine, ckpt_status status, std::int64_t iteration) {
+  Caught failed;
+  for (const Deadline deadline = Deadline::in_ms(60'000); failed.status != status && !deadline.passed(); ++iteration) {
+    failed = caught([&] { engine.snapshot(iteration); });
+    engine.before_update();
+    std::this_thread::yield();
+  }
+  return failed;
+}
+
+TEST_F(SnapshotTest, ATrainerThatItsAgentDoesNotKnowAnyMoreIsTold) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  EXPECT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->answer_with("hello", {{"status", CKPT_ERR_SUPERSEDED}, {"message", "this node does not know you"}});
+  agent_->hang_up();
+  EXPECT_THAT(first_failure(*engine, CKPT_ERR_SUPERSEDED, 1).sentence, HasSubstr("this node does not know you"));
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 60'000).status, CKPT_ERR_SUPERSEDED);
+  EXPECT_EQ(agent_->hellos(), 2) << "it is no use to ask again";
+}
+
+TEST_F(SnapshotTest, AnEngineThatHasLostItsConnectionSaysGoodbyeAllTheSame) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  agent_->answer_with("hello", {{"status", CKPT_ERR_SYSTEM}, {"message", "too many open files"}});
+  agent_->hang_up();
+  first_failure(*engine, CKPT_ERR_NO_AGENT, 0);
+  engine.reset();
+  for (const Deadline deadline = Deadline::in_ms(60'000); agent_->last_bye().is_null() && !deadline.passed();)
+    std::this_thread::yield();
+  ASSERT_FALSE(agent_->last_bye().is_null());
+  EXPECT_EQ(agent_->last_bye().at("instance"), agent_->last_hello().at("instance"));
+}
+
+TEST_F(SnapshotTest, AnAgentIsToldWhichEnginesOfTheProcessAreOpen) {
+  auto first = host_engine();
+  const auto instance = agent_->last_hello().at("instance");
+  EXPECT_EQ(agent_->last_hello().at("open_engines"), FakeAgent::Json::array({instance}));
+  auto second = host_engine();
+  EXPECT_EQ(agent_->last_hello().at("open_engines").size(), 2u);
+  first.reset();
+  auto third = host_engine();
+  for (const auto& open : agent_->last_hello().at("open_engines")) EXPECT_NE(open, instance);
+}
+
 TEST_F(SnapshotTest, WhatIsDiscardedIsNeverMadeKnown) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -174,6 +175,41 @@ def test_an_agent_that_is_stopped_before_the_first_snapshot_does_not_hold_up_tra
             iteration += 1
             time.sleep(0.05)
         engine.before_update()
+        assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+    assert_stored(cluster, copies=1)
+
+
+def snapshot_until(engine, iteration: int, fits):
+    """The first ticket that is as it should be, and its iteration."""
+    deadline = time.monotonic() + 120
+    while not fits(ticket := engine.snapshot(iteration)):
+        engine.before_update()
+        assert time.monotonic() < deadline, ticket.message
+        iteration += 1
+        time.sleep(0.02)
+    engine.before_update()
+    return ticket
+
+
+def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
+    """Its agent is stopped before the first snapshot, and when it wakes, the trainer cannot open a connection."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with cluster.engine(copies=1) as engine:
+        engine.register("state", bytearray(b"precious"))
+        engine.restore()
+        (pid,) = cluster.agents("n0")
+        kill_process(pid, signal.SIGSTOP)
+        ticket = engine.snapshot(0)
+        assert ticket.status is Status.TIMEOUT, ticket.message
+        engine.before_update()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+        try:
+            snapshot_until(engine, 1, lambda ticket: "Too many open files" in ticket.message)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(3)  # for the agent to do wrong: nothing waits for this
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        ticket = snapshot_until(engine, 100_000, lambda ticket: ticket.taken)
         assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
     assert_stored(cluster, copies=1)
 
