@@ -19,12 +19,14 @@ sys.path.insert(0, str(ROOT / "tests" / "chaos"))
 
 import netns  # noqa: E402
 from campaign import Campaign, schedule  # noqa: E402
+from directory import Directory  # noqa: E402
 from etcd import Etcd, EtcdFailure  # noqa: E402
 from faults import KINDS  # noqa: E402
 from job import Settings, Violation  # noqa: E402
 from processes import has_ended, kill_agents  # noqa: E402
 
 PREFIX = "ckptengine-chaos-"  # of a run's folders, followed by the number of its process
+FAULTS_SHOWN = 20
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -109,10 +111,13 @@ def run(arguments, root):
         show_logs(root)
         kept = shutil.copytree(root / "logs", ROOT / "build" / "chaos" / root.name)
         print(f"chaos: VIOLATION in run {number} ({name}): {violation}")
+        for fault in campaign.job.watch.faults()[:FAULTS_SHOWN]:
+            print(f"chaos: health: {fault}")
         print(f"chaos: all logs are in {kept}")
         print(f"chaos: replay with {replay_command(arguments, number)}")
     finally:
         campaign.close()
+        print(f"chaos: {campaign.job.watch.line()}")
         print(campaign.tally.line(), flush=True)
     return status
 
@@ -130,6 +135,7 @@ def remove_orphans():
         if owner and is_own(root) and has_ended(int(owner[1])):
             kill_agents(root.name)
             Etcd(root / "etcd").stop()
+            Directory(root / "coordination").stop()
             memory = Path("/dev/shm") / root.name
             for folder in (root, *([memory] if memory.exists() and is_own(memory) else [])):
                 shutil.rmtree(folder, ignore_errors=True)

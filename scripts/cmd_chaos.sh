@@ -9,12 +9,16 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev chaos [--runs N] [--seed S] ...
 
-Runs a real job and strikes it at random moments: trainers, agents and nodes are killed, frozen and moved; as root, where
-each node has a network namespace of its own, links are cut or pass one way alone, too, and the etcd through which the
-nodes meet dies, freezes, or fills its disk, while a standby node waits for one to be lost. After each fault what is
-restored is compared with what was captured. Ends with
-"chaos: kills=K restores=R wrong=0 lost_within_tolerance=0 slowest_restore_ms=T" and fails when a restore was wrong or
-lost something that the placement tolerates. All options:
+Runs a real job and strikes it at random moments. It kills, stops and moves trainers, agents and nodes. It removes a
+node's memory files, sends strangers' bytes to every port, and lets the store through which the nodes meet hang, vanish
+or lose all records. As root each node has a network namespace of its own; then it also cuts links, lets one pass one way
+alone, and fills the disk of etcd, while a standby node waits for a node to be lost.
+
+After each fault it compares what is restored with what was captured. All the while it asks "ckptctl health" on each
+node, about once a second, and judges the answer by what the trainers tell of commits. The last line is
+"chaos: kills=K restores=R wrong=0 lost_within_tolerance=0 silent=0 slowest_restore_ms=T". "silent" counts the moments
+when commits had stopped for longer than allowed and health still said that the job is protected. The run fails when a
+restore was wrong, when it lost something that the placement tolerates, or when health was wrong. All options:
 
 TEXT
 }

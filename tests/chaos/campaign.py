@@ -4,10 +4,14 @@ import random
 import time
 from dataclasses import dataclass
 
-import network_faults  # noqa: F401 (they add their kinds)
+import neighbour_faults  # noqa: F401 (they add their kinds)
+import network_faults  # noqa: F401
+import pause_faults  # noqa: F401
 import repair_faults  # noqa: F401
+import store_faults  # noqa: F401
 from faults import KINDS
-from job import LOST, TIER_LOCAL, TIER_PEER, Job, LostWithinTolerance, Violation, WrongBytes
+from job import TIER_LOCAL, TIER_PEER, Job, LostWithinTolerance, Violation, WrongBytes, WrongHealth
+from trainers import LOST
 
 
 @dataclass
@@ -16,11 +20,13 @@ class Tally:
     restores: int = 0
     wrong: int = 0
     lost: int = 0
+    silent: int = 0  # moments in which commits had stopped for too long, and health said that the job is protected
     slowest_restore_ms: float = 0.0
 
     def line(self):
         return (f"chaos: kills={self.kills} restores={self.restores} wrong={self.wrong} "
-                f"lost_within_tolerance={self.lost} slowest_restore_ms={self.slowest_restore_ms:.0f}")
+                f"lost_within_tolerance={self.lost} silent={self.silent} "
+                f"slowest_restore_ms={self.slowest_restore_ms:.0f}")
 
 
 def schedule(settings, seed, only=()):
@@ -52,7 +58,16 @@ class Campaign:
         self.job.start_standbys()
 
     def run(self, number, name):
-        """One fault of kind `name` and the restore that follows."""
+        """One fault of kind `name` and the restore that follows, and what health said meanwhile."""
+        self.job.watch.start()
+        try:
+            self._strike(number, name)
+        finally:
+            self.tally.silent = self.job.watch.silent
+        if faults := self.job.watch.faults():
+            raise WrongHealth(faults[0])
+
+    def _strike(self, number, name):
         job, fault = self.job, KINDS[name]
         rng = random.Random(f"run {self.seed} {number}")
         begin = time.monotonic()

@@ -1,6 +1,7 @@
 """Real etcd servers of one test or campaign: started, struck, mended and ended by scripts/etcd_server.sh."""
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -45,6 +46,17 @@ class Etcd:
 
     def free(self):
         self._script("free")
+
+    def wipe(self):
+        """As somebody does who takes all keys for leftovers."""
+        self._script("control", "del", "--prefix", "/ckptengine/")
+
+    def hang(self):
+        """Takes requests, and answers none."""
+        self.signal(signal.SIGSTOP)
+
+    def answer(self):
+        self.signal(signal.SIGCONT)
 
     def signal(self, number, member=0):
         kill_process(self._pid(member), number)

@@ -1,14 +1,15 @@
 """What can go wrong, one function per kind. Each brings it about at a random moment of a training job and returns what
 must be true of the restore that follows. A fault leaves the trainers it does not strike alive; the caller ends them.
-Here are those of trainers, agents and single nodes; repair_faults.py and network_faults.py have more.
+Here are those of trainers, agents and single nodes; the other *_faults.py have more.
 """
 
 import math
 import signal
 from dataclasses import dataclass, field
 
-from job import OPTIONS, SUPERSEDED, LostWithinTolerance, Violation, WrongBytes
+from job import OPTIONS, LostWithinTolerance, Violation, WrongBytes
 from processes import agent_pids, kill_process, process_state
+from trainers import SUPERSEDED
 
 KINDS = {}
 

@@ -13,11 +13,13 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from processes import agent_pids, build_file, has_ended, kill_agents, kill_process
 from surroundings import Surroundings
+from trainers import Trainer
+from watch import Answer, Commits, Watch
 
 DEADLINE_S = 40.0  # for anything that shall happen
 CLAIM_TIMEOUT_MS = 3000
@@ -29,8 +31,8 @@ OPTIONS = {
     "restore_timeout_ms": 20000,
     "claim_timeout_ms": CLAIM_TIMEOUT_MS,
     "close_timeout_ms": 2000,
+    "unprotected_after_ms": 3000,
 }
-OK, NO_AGENT, SUPERSEDED, LOST = 0, 2, 4, 7  # ckpt_status
 TIER_LOCAL, TIER_PEER = 1, 2
 
 
@@ -44,6 +46,10 @@ class WrongBytes(Violation):
 
 class LostWithinTolerance(Violation):
     """Less came back than what the placement promises."""
+
+
+class WrongHealth(Violation):
+    """Health said what the trainers know to be wrong."""
 
 
 @dataclass
@@ -63,61 +69,6 @@ class Settings:
         return self.nodes * self.ranks_per_node
 
 
-@dataclass(eq=False)
-class Trainer:
-    """A trainer process, and what it has said so far."""
-
-    rank: int
-    node: str
-    process: subprocess.Popen
-    doomed: bool = False  # may end without that being a violation
-    ready: bool = False
-    restored: dict | None = None
-    failed: dict | None = None
-    struck: dict | None = None
-    woke: dict | None = None
-    attempted: int = -1
-    captured: int = -1
-    committed: int = -1
-    ended: bool = False
-    remarks: list = field(default_factory=list)
-
-    def take(self, event):
-        kind = event.pop("event")
-        if kind == "ready":
-            self.ready = True
-        elif kind == "snapshot":
-            self.attempted = event["iteration"]
-        elif kind == "captured":
-            self.captured = event["iteration"] if event["status"] == OK else self.captured
-        elif kind == "committed":
-            self.committed = event["iteration"]
-        elif kind == "remark":
-            self.remarks.append(event["message"])
-        elif kind in ("restored", "failed", "struck", "woke"):
-            setattr(self, kind, event)
-        elif kind == "eof":
-            self.ended = True
-
-    def tell(self, order):
-        self.ready = False
-        try:
-            self.process.stdin.write(f"{order}\n".encode())
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-
-    def hang_up(self):
-        try:
-            self.process.stdin.close()
-        except BrokenPipeError:
-            pass
-
-    def kill(self):
-        self.doomed = True
-        self.process.kill()
-
-
 class Job:
     def __init__(self, settings, root, name):
         self.settings = settings
@@ -133,6 +84,8 @@ class Job:
         self.life = 0
         self.floor = -1  # newest iteration that anybody was told is committed
         self.restored = -1  # the iteration that this life began from
+        self.commits = Commits()
+        self.watch = Watch(self.health, lambda: [*self.nodes, *self.standbys], self.commits)
         for folder in (self.logs, self.arena):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.surroundings = Surroundings(root, settings.network, settings.coordinator)
@@ -169,6 +122,7 @@ class Job:
     def start_life(self):
         """Starts a trainer per rank: rank r on node r / ranks_per_node of `nodes`."""
         self.life += 1
+        self.commits.begin()
         clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPT_")}
         program = [self._program("chaos_trainer"), "lockstep=1"]
         program += [f"bytes={self.settings.megabytes << 20}", f"iteration_ms={self.settings.iteration_ms}"]
@@ -210,7 +164,10 @@ class Job:
                 log.write(f"{time.monotonic():.3f} start {life}: {line.decode()}")
                 log.flush()
                 if line.endswith(b"\n"):  # else it was cut off by a kill
-                    self.events.put((trainer, json.loads(line)))
+                    event = json.loads(line)
+                    if life == self.life:
+                        self.commits.take(event["event"], event)
+                    self.events.put((trainer, event))
         trainer.process.wait()
         self.events.put((trainer, {"event": "eof"}))
 
@@ -293,6 +250,7 @@ class Job:
 
     def end_life(self, rng):
         """Ends the trainers that are left: the launcher kills them, or they notice and close their engine."""
+        self.commits.end()
         for trainer in self.trainers:
             if trainer in self.frozen:
                 continue
@@ -342,6 +300,23 @@ class Job:
         agents = json.loads(done.stdout).get("agents")
         return agents[0] if agents else None
 
+    def health(self, node):
+        """What `ckptctl health` says there, or None where no agent answers. The thread that watches calls this."""
+        words = ["--json", f"job={self.name}", f"arena_dir={self.arena}", f"node={node}"]
+        done = subprocess.run([self._program("ckptctl"), "health", *words], check=False, capture_output=True,
+                              text=True, timeout=DEADLINE_S)
+        return Answer.of(done.returncode, done.stdout, done.stderr)
+
+    def await_health(self, nodes, is_so, what):
+        """Until each of the nodes, asked after this call, has answered so."""
+        since = time.monotonic()
+
+        def is_told():
+            answers = [self.watch.answer(node, since) for node in nodes]
+            return all(answer is not None and is_so(answer) for answer in answers)
+
+        self.wait_until(is_told, what)
+
     def await_status(self, node, is_so, what):
         """Until the node's agent tells so."""
         seen = [None]
@@ -384,6 +359,7 @@ class Job:
 
     def close(self):
         """Ends and removes what this job started and made, whatever state it is in."""
+        self.watch.stop()
         for trainer in self.trainers + self.frozen:
             trainer.kill()
         kill_agents(self.name)

@@ -1,8 +1,6 @@
-"""What can go wrong between nodes: links that are cut or pass one way alone, and an etcd that dies, freezes or is full.
+"""What can go wrong between nodes: links that are cut or pass one way alone, and an etcd that dies or is full.
 Training goes on meanwhile, and commits again afterwards.
 """
-
-import signal
 
 from faults import Aftermath, has_spare_copies, kind, longer_than_lease_s, random_moment, ranks_on
 from surroundings import STORE
@@ -111,18 +109,6 @@ def etcd_killed_in_restore(job, rng):
         job.store.start()
 
     return Aftermath(1, "etcd", after_start=kill)
-
-
-@kind(needs_commit=True, fits=has_etcd)
-def etcd_frozen(job, rng):
-    """For longer than the lease that the root renews there."""
-    seconds = longer_than_lease_s(rng)
-    random_moment(job, rng)
-    job.store.signal(signal.SIGSTOP)
-    job.train_for(seconds)
-    job.store.signal(signal.SIGCONT)
-    job.train_until_commit()
-    return Aftermath(0, f"etcd, {seconds:.1f} s")
 
 
 @kind(needs_commit=True, fits=has_etcd)

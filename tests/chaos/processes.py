@@ -1,11 +1,13 @@
 """Programs of the build folder, and processes by their numbers."""
 
+import contextlib
 import os
 import signal
 import time
 from pathlib import Path
 
 DEADLINE_S = 30
+LISTENING = "0A"  # as the kernel's tables of sockets say it
 
 
 def build_file(build, name):
@@ -45,6 +47,32 @@ def agent_pids(job, node=None):
         if of_job and (node is None or f"node={node}".encode() in words):
             pids.append(int(entry.name))
     return pids
+
+
+def listening_ports(pid):
+    """TCP ports of a process, on whatever interface."""
+    sockets, ports = set(), set()
+    try:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                sockets.add(os.readlink(descriptor))
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENING and f"socket:[{words[9]}]" in sockets:
+                    ports.add(int(words[1].rpartition(":")[2], 16))
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it has ended
+    return sorted(ports)
+
+
+def cpu_seconds(pid):
+    """Processor time that a process has spent so far, or None when there is none."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def kill_process(pid, sig=signal.SIGKILL):

@@ -1,9 +1,8 @@
 """What the nodes of a job have in common: the network between them, and the store through which they meet."""
 
 import contextlib
-import shutil
-from pathlib import Path
 
+from directory import Directory
 from etcd import Etcd, EtcdOnDisk
 from netns import Network
 
@@ -53,16 +52,3 @@ class Loopback:
 
     def close(self):
         pass
-
-
-class Directory:
-    """A store that cannot fail."""
-
-    def __init__(self, folder):
-        self.location = str(folder)
-
-    def start(self):
-        Path(self.location).mkdir(mode=0o700)
-
-    def stop(self):
-        shutil.rmtree(self.location, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Real processes are killed at random moments, every kind of failure at least once, and every restore is compared."""
+"""Real processes are struck at random moments, every kind of failure at least once, and every restore is compared."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ import pytest
 from campaign import Campaign, schedule
 from conftest import BUILD
 from faults import KINDS
+from ground import Ground, ends_of_logs
 from job import Settings, Violation
+from watch import DEGRADED, NOT_PROTECTED, PROTECTED, SLACK_S, Answer, Commits, Watch
+
+SETTINGS = Settings(BUILD, megabytes=2)
+FITTING = [name for name, fault in KINDS.items() if fault.fits(SETTINGS)]
+LONG = [name for name in FITTING if KINDS[name].__module__ in ("neighbour_faults", "pause_faults", "store_faults")]
+SHORT = [name for name in FITTING if name not in LONG]
 
 
-def endure(tmp_path, settings, seed, enough):
+def endure(tmp_path, settings, seed, kinds, enough):
     """Fault after fault until `enough(kinds so far, tally)`."""
     campaign = Campaign(settings, seed, tmp_path, f"ckptengine-test-{uuid.uuid4().hex[:12]}")
     struck = []
     try:
         campaign.begin()
-        for number, name in enumerate(schedule(settings, seed), 1):
+        for number, name in enumerate(schedule(settings, seed, kinds), 1):
             if enough(struck, campaign.tally):
                 return campaign.tally
             campaign.run(number, name)
             struck.append(name)
     except Violation as violation:
-        logs = "\n".join(f"---- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-25:])
-                         for log in sorted(campaign.job.logs.glob("*.log")))
+        logs = "\n".join(ends_of_logs(campaign.job.logs))
         pytest.fail(f"{logs}\nrun {len(struck) + 1}, seed {seed}, after {struck}: {violation}", pytrace=False)
     finally:
         campaign.close()
@@ -32,13 +38,120 @@ def endure(tmp_path, settings, seed, enough):
 
 
 def test_chaos_25(tmp_path):
-    settings = Settings(BUILD)
-    kinds = {name for name, fault in KINDS.items() if fault.fits(settings)}
-    tally = endure(tmp_path, settings, 1, lambda struck, tally: set(struck) == kinds and tally.kills >= 25)
-    assert (tally.wrong, tally.lost) == (0, 0) and tally.restores >= len(kinds) - 1
+    tally = endure(tmp_path, Settings(BUILD), 1, SHORT,
+                   lambda struck, tally: set(struck) == set(SHORT) and tally.kills >= 25)
+    assert (tally.wrong, tally.lost, tally.silent) == (0, 0, 0) and tally.restores >= len(SHORT) - 1
 
 
 def test_chaos_two_nodes_of_two_ranks(tmp_path):
     """An agent that serves several ranks."""
     settings = Settings(BUILD, nodes=2, ranks_per_node=2, megabytes=2)
-    endure(tmp_path, settings, 2, lambda struck, _: len(struck) == 8)
+    endure(tmp_path, settings, 2, SHORT, lambda struck, _: len(struck) == 8)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    ground = Ground(SETTINGS, tmp_path_factory.mktemp("ground"))
+    yield ground
+    ground.close()
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_job_restores_what_was_committed_after(ground, kind):
+    ground.endure(kind)
+
+
+# ---- How silence is counted ----
+
+
+class Bench:
+    """A watch over one node, with a clock and a health that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.state, self.allowed_s = PROTECTED, 3.0
+        self.commits = Commits(lambda: self.now)
+        self.watch = Watch(lambda _: Answer(self.state, self.allowed_s, {}), lambda: ["n0"], self.commits)
+        self.commits.begin()
+
+    def look_after(self, seconds: float) -> int:
+        self.now += seconds
+        self.watch.look("n0")
+        return self.watch.silent
+
+    def commit(self, iteration: int) -> None:
+        self.commits.take("snapshot", {"iteration": iteration})
+        self.commits.take("committed", {"iteration": iteration})
+
+
+def test_a_moment_is_silent_when_health_says_protected_after_commits_have_stopped_for_too_long():
+    bench = Bench()
+    bench.commit(1)
+    assert bench.look_after(bench.allowed_s + SLACK_S) == 0
+    assert bench.look_after(0.1) == 1
+    assert bench.look_after(1) == 2
+    assert len(bench.watch.faults()) == 2 and "iteration 1 was the last commit 5.1 s ago" in bench.watch.faults()[0]
+    bench.commit(2)
+    assert bench.look_after(1) == 2
+
+
+@pytest.mark.parametrize("state", [DEGRADED, NOT_PROTECTED])
+def test_a_moment_is_not_silent_when_health_tells(state):
+    bench = Bench()
+    bench.commit(1)
+    bench.state = state
+    assert bench.look_after(100) == 0 and bench.watch.asked_when_stopped == 1 and not bench.watch.faults()
+
+
+def test_commits_have_stopped_too_when_there_never_was_one():
+    bench = Bench()
+    assert bench.look_after(100) == 0
+    bench.commits.take("snapshot", {"iteration": 0})
+    assert bench.look_after(100) == 1
+
+
+def test_a_moment_is_not_silent_when_the_job_has_ended():
+    bench = Bench()
+    bench.commit(1)
+    bench.commits.end()
+    bench.commit(2)
+    assert bench.look_after(100) == 0
+
+
+def test_health_may_not_allow_itself_any_time_it_likes():
+    bench = Bench()
+    bench.allowed_s = 1000.0
+    for iteration in range(10):
+        bench.commit(iteration)
+        bench.now += 0.1
+    assert bench.look_after(30) == 1
+
+
+def test_what_a_slow_pace_needs_is_allowed():
+    bench = Bench()
+    bench.allowed_s = 100.0
+    for iteration in range(10):
+        bench.commit(iteration)
+        bench.now += 20
+    assert bench.look_after(30) == 0
+
+
+def test_a_health_that_never_says_protected_is_found():
+    bench = Bench()
+    bench.state = NOT_PROTECTED
+    bench.watch.ask = lambda _: bench.commit(int(bench.now)) or Answer(NOT_PROTECTED, 3.0, {})
+    for _ in range(30):
+        bench.look_after(1)
+    (fault,) = bench.watch.faults()
+    assert "20 times in a row" in fault
+
+
+@pytest.mark.parametrize(("status", "said"), [
+    (0, '{"state": "not protected", "allowed_ms": 3000}'),
+    (2, '{"state": "fine", "allowed_ms": 3000}'),
+    (0, "protected"),
+    (0, ""),
+])
+def test_a_health_that_cannot_be_understood_is_a_fault(status, said):
+    with pytest.raises(ValueError, match=f"exit status {status}"):
+        Answer.of(status, said, "")

@@ -2,59 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-
+import campaign  # noqa: F401 (it knows all kinds)
 import netns
 import pytest
-from campaign import Campaign
 from conftest import BUILD
 from faults import KINDS
-from job import Settings, Violation
+from ground import Ground
+from job import Settings
 
 SETTINGS = Settings(BUILD, megabytes=2, network=True, coordinator="etcd", standbys=1)
 WITHOUT_NETWORK = Settings(BUILD)
 OF_NETWORK = [name for name, fault in KINDS.items() if fault.fits(SETTINGS) and not fault.fits(WITHOUT_NETWORK)]
 AT_ROOT = ["root_killed", "root_frozen", "root_killed_in_restore", "two_failures_in_a_row"]
-
-
-class Ground:
-    """One job for all tests of this file, one after the other; another one after a failure."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.campaign = None
-        self.begun = 0
-        self.runs = 0
-
-    def endure(self, name):
-        self.runs += 1
-        try:
-            self._campaign().run(self.runs, name)
-        except Violation as violation:
-            logs = "\n".join(self._ends_of_logs())
-            self.close()
-            pytest.fail(f"{logs}\nrun {self.runs} ({name}): {violation}", pytrace=False)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self):
-        if self.campaign is not None:
-            self.campaign.close()
-        self.campaign = None
-
-    def _campaign(self):
-        if self.campaign is None:
-            self.begun += 1
-            root = self.folder / str(self.begun)
-            self.campaign = Campaign(SETTINGS, 1, root, f"ckptengine-test-{uuid.uuid4().hex[:12]}")
-            self.campaign.begin()
-        return self.campaign
-
-    def _ends_of_logs(self):
-        for log in sorted(self.campaign.job.logs.glob("*.log")):
-            yield f"---- {log.name}"
-            yield from log.read_text(errors="replace").splitlines()[-25:]
+OF_STORE = ["store_hangs", "store_hangs_in_restore", "store_wiped", "store_wiped_and_agent_killed"]
+OF_ALL = ["trainer_stopped", "strangers_at_every_port", "node_lost_and_all_agents_stopped_in_restore"]
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +23,11 @@ def ground(tmp_path_factory):
     reason = netns.why_not()
     if reason is not None:
         pytest.skip(reason)
-    ground = Ground(tmp_path_factory.mktemp("network"))
+    ground = Ground(SETTINGS, tmp_path_factory.mktemp("network"))
     yield ground
     ground.close()
 
 
-@pytest.mark.parametrize("kind", [*OF_NETWORK, *AT_ROOT])
+@pytest.mark.parametrize("kind", [*OF_NETWORK, *AT_ROOT, *OF_STORE, *OF_ALL])
 def test_a_job_restores_what_was_committed_after(ground, kind):
     ground.endure(kind)

@@ -1,0 +1,65 @@
+"""What neighbours do to a job: somebody removes its files from memory, or sends bytes to every port that it has."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from faults import Aftermath, has_spare_copies, kind, random_moment
+from job import DEADLINE_S, Violation
+from processes import agent_pids, cpu_seconds, has_ended, listening_ports
+
+IDLE_S = 2.0
+BUSY_SHARE = 0.2
+STRANGER = Path(__file__).with_name("stranger.py")
+
+
+@kind(loses_nodes=1, fits=has_spare_copies)
+def arena_removed(job, rng):
+    """As logind does when a user logs out. What is mapped lives on until its processes end."""
+    node = rng.choice(job.nodes)
+    random_moment(job, rng)
+    shutil.rmtree(job.arena / job.name / node)
+    if rng.random() < 0.7:
+        job.train_for(rng.uniform(0, 4))
+    return Aftermath(1, node)
+
+
+@kind()
+def strangers_at_every_port(job, rng):
+    """Of every agent. Each comes from another node, or from the same where nodes share an interface."""
+    random_moment(job, rng)
+    nodes = [*job.nodes, *job.standbys]
+    pids = agent_pids(job.name)
+    ports = {node: [port for pid in agent_pids(job.name, node) for port in listening_ports(pid)] for node in nodes}
+    strangers = [visit(job, node, rng.choice(nodes), ports[node], rng) for node in nodes]
+    try:
+        while any(stranger.poll() is None for stranger in strangers):
+            job.release()
+    finally:
+        for stranger in strangers:
+            stranger.kill()
+            stranger.wait(DEADLINE_S)
+    if any(stranger.returncode != 0 for stranger in strangers):
+        raise Violation("a stranger was not done; the log is stranger.log")
+    job.train_until_commit()
+    ended = sum(has_ended(pid) for pid in pids)
+    check_that_nobody_burns(job)
+    return Aftermath(ended, f"{sum(map(len, ports.values()))} ports of {len(nodes)} agents")
+
+
+def check_that_nobody_burns(job):
+    """While no rank trains, an agent has next to nothing to do."""
+    job.wait_until(lambda: all(t.ready for t in job.trainers), "every rank ready for its next iteration")
+    before = {pid: cpu_seconds(pid) for pid in agent_pids(job.name)}
+    job.pause(IDLE_S)
+    for pid, spent in before.items():
+        now = cpu_seconds(pid)
+        if spent is not None and now is not None and now - spent > BUSY_SHARE * IDLE_S:
+            raise Violation(f"agent {pid} spends {now - spent:.1f} s of processor time in {IDLE_S} s without training")
+
+
+def visit(job, node, origin, ports, rng):
+    words = [job.network.address(node), str(rng.randrange(1 << 32)), *map(str, ports)]
+    with open(job.logs / "stranger.log", "ab") as log:
+        return subprocess.Popen([*job.network.enter(origin), sys.executable, STRANGER, *words], stdout=log, stderr=log)
