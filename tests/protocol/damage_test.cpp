@@ -30,8 +30,9 @@ struct DamagedCopy : Cluster {
     return find_slot(node, piece_of(shard, Version(1, iteration), 4)) != nullptr;
   }
   void damage_iteration_6() {
-    rot(1, main_shard(0), Version(1, 6));
-    rot(1, private_shard(0), Version(1, 6));
+    for (const auto& shard : {main_shard(0), private_shard(0)})
+      feed(1, PieceCorrupt{*find_slot(1, piece_of(shard, Version(1, 6), 4))});
+    advance(100);
   }
   std::pair<NodeId, Directive> order;  // that node 1 was sent last
 };
