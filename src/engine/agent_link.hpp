@@ -53,6 +53,9 @@ class AgentLink {
   // One sentence about why snapshots are not taken while the link is down.
   std::string why_disconnected() const;
 
+  // The control page of now, also while a request is under way.
+  std::shared_ptr<arena::Control> control() const;
+
   // Grows whenever session() becomes another.
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
   Session session() const;
@@ -95,6 +98,9 @@ class AgentLink {
   Session session_;
   std::optional<Reservation> reserved_;
   std::string why_disconnected_;
+
+  mutable std::mutex control_mutex_;  // never held for long
+  std::shared_ptr<arena::Control> control_;
 
   std::thread watcher_;
 };
