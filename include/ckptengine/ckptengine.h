@@ -9,8 +9,8 @@
  *  - It never aborts, exits, prints or installs a signal handler, and no C++ exception leaves it.
  *  - Every wait has a deadline.
  *  - An engine is used by one thread at a time (the training thread), except ckpt_comm_begin(), ckpt_comm_end(), these
- *    two on CUDA streams, ckpt_wait(), ckpt_ticket_state() and ckpt_stats(), which any thread may call. Different
- *    engines are independent.
+ *    two on CUDA streams, ckpt_wait(), ckpt_ticket_state(), ckpt_stats(), ckpt_health() and ckpt_on_health(), which any
+ *    thread may call. Different engines are independent.
  *  - A tensor's memory stays the caller's and must live until it is moved, unregistered or the engine is closed.
  *  - Sizes are in bytes, times in milliseconds.
  */
@@ -147,6 +147,39 @@ typedef struct ckpt_stats_t {
                                   less free, 0 without tensors there */
 } ckpt_stats_t;
 
+/* Whether the job is protected: ckptctl health says the same (docs/protection.md). In rising order of trouble. */
+typedef enum ckpt_protection {
+  CKPT_PROTECTED = 0,
+  CKPT_DEGRADED = 1,     /* checkpoints are committed, or were a moment ago, with less than was asked for */
+  CKPT_NOT_PROTECTED = 2 /* nothing was committed for longer than allowed, or nobody can tell */
+} ckpt_protection;
+
+/* The verdict on the whole job, as far as it is known to this trainer. Texts end in a zero byte and are "" where there
+ * is nothing to say. New members come at the end. */
+typedef struct ckpt_health_t {
+  size_t struct_size; /* set it to sizeof(ckpt_health_t); afterwards: how much of it was filled */
+  ckpt_protection state;
+  uint32_t copies_now; /* of the newest commit: fewest copies of any shard */
+  uint32_t copies_wanted;
+  uint32_t parity_now; /* losses that each parity group can still take */
+  uint32_t parity_wanted;
+  int64_t since_ms;   /* so long the state has been the same */
+  int64_t at_risk_ms; /* work since the newest commit */
+  int64_t at_risk_iterations;
+  int64_t allowed_ms;             /* without a commit, before the job is not protected */
+  uint64_t committed_incarnation; /* newest commit that is known of; 0: none */
+  int64_t committed_iteration;    /* -1: none */
+  int64_t rank;                   /* that holds commits up, -1: none in particular */
+  char node[72];                  /* likewise */
+  char reason[40];                /* a word for programs, as docs/protection.md lists them */
+  char text[512];                 /* why, for people */
+  char advice[320];               /* what to do */
+} ckpt_health_t;
+
+/* Called on a thread of the engine's; `health` is valid during the call. It must return soon, and must not call
+ * ckpt_close(). */
+typedef void (*ckpt_health_callback)(const ckpt_health_t* health, void* user);
+
 /* One sentence about the last failure on this thread ("" if none). Valid until the thread's next call. */
 CKPT_API const char* ckpt_last_error(void);
 
@@ -246,6 +279,16 @@ CKPT_API ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, c
 CKPT_API ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, int64_t timeout_ms);
 
 CKPT_API ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats);
+
+/* Whether the job is protected, as the agents judge; where this node's agent is gone or frozen the engine judges by
+ * itself. At most half a second old. Takes no part in training: any thread, no wait. CKPT_ERR_INVALID where struct_size
+ * is none that this library knows. */
+CKPT_API ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health);
+
+/* Has `callback` called when the verdict changes, and once a minute while the job is not simply protected. What goes by
+ * within two seconds is not told, unless the job is not protected. Null: nobody is called any more. When this returns,
+ * an earlier callback is not running any more, unless it is where the call comes from. Any thread. */
+CKPT_API ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user);
 
 #ifdef __cplusplus
 }

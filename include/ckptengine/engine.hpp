@@ -211,6 +211,18 @@ class Engine {
     return stats;
   }
 
+  // Whether the job is protected, and if not, why; see ckpt_health().
+  ckpt_health_t health() const {
+    ckpt_health_t health{};
+    health.struct_size = sizeof health;
+    detail::check(ckpt_health(engine_, &health));
+    return health;
+  }
+  // Has `callback` called when that changes, on a thread of the engine's; see ckpt_on_health().
+  void on_health(ckpt_health_callback callback, void* user) const {
+    detail::check(ckpt_on_health(engine_, callback, user));
+  }
+
   // The C handle, still owned by this engine.
   ckpt_engine* handle() const { return engine_; }
 

@@ -3,8 +3,8 @@
 `Engine` is the C ABI in Python; `ckptengine.torch.Checkpointer` is what a PyTorch training loop wants.
 """
 
-from ._abi import Capture, DType, Memory, Stage, Status, Tier, load_library
-from ._engine import Engine, Error, Restored, Stats, Ticket
+from ._abi import Capture, DType, Memory, Protection, Stage, Status, Tier, load_library
+from ._engine import Engine, Error, Health, Restored, Stats, Ticket
 
 __version__ = "0.1.0"
 
@@ -13,7 +13,9 @@ __all__ = [
     "DType",
     "Engine",
     "Error",
+    "Health",
     "Memory",
+    "Protection",
     "Restored",
     "Stage",
     "Stats",

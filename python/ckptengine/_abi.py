@@ -12,9 +12,11 @@ import functools
 import os
 from collections.abc import Iterator
 from ctypes import (
+    CFUNCTYPE,
     POINTER,
     Structure,
     byref,
+    c_char,
     c_char_p,
     c_double,
     c_int,
@@ -27,7 +29,7 @@ from ctypes import (
 )
 from pathlib import Path
 
-__all__ = ["Capture", "DType", "Library", "Memory", "Stage", "Status", "Tier", "byref", "load_library"]
+__all__ = ["Capture", "DType", "Library", "Memory", "Protection", "Stage", "Status", "Tier", "byref", "load_library"]
 
 FILE_NAME = "libckptengine.so"
 SO_VERSION = "0"
@@ -97,6 +99,17 @@ class Tier(enum.IntEnum):
     PERSISTENT = 4
 
 
+class Protection(enum.IntEnum):
+    """Whether a job is protected, in rising order of trouble."""
+
+    PROTECTED = 0
+    DEGRADED = 1
+    NOT_PROTECTED = 2
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
 class Stage(enum.IntEnum):
     """How far a snapshot has come."""
 
@@ -154,6 +167,30 @@ class CStats(Structure):
     ]
 
 
+class CHealth(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("state", c_int),
+        ("copies_now", c_uint32),
+        ("copies_wanted", c_uint32),
+        ("parity_now", c_uint32),
+        ("parity_wanted", c_uint32),
+        ("since_ms", c_int64),
+        ("at_risk_ms", c_int64),
+        ("at_risk_iterations", c_int64),
+        ("allowed_ms", c_int64),
+        ("committed_incarnation", c_uint64),
+        ("committed_iteration", c_int64),
+        ("rank", c_int64),
+        ("node", c_char * 72),
+        ("reason", c_char * 40),
+        ("text", c_char * 512),
+        ("advice", c_char * 320),
+    ]
+
+
+HealthCallback = CFUNCTYPE(None, POINTER(CHealth), c_void_p)
+
 # Function name -> argument types; all of these return a ckpt_status.
 _CALLS: dict[str, list] = {
     "ckpt_create": [POINTER(COption), c_size_t, POINTER(c_void_p)],
@@ -168,6 +205,8 @@ _CALLS: dict[str, list] = {
     "ckpt_ticket_state": [c_void_p, c_int64, POINTER(c_int)],
     "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],
     "ckpt_stats": [c_void_p, POINTER(CStats)],
+    "ckpt_health": [c_void_p, POINTER(CHealth)],
+    "ckpt_on_health": [c_void_p, HealthCallback, c_void_p],
 }
 # The same, of functions that never wait for anything: called with the GIL held.
 _INSTANT_CALLS: dict[str, list] = {

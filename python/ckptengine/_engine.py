@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _abi
-from ._abi import Capture, DType, Memory, Stage, Status, Tier, byref
+from ._abi import Capture, DType, Memory, Protection, Stage, Status, Tier, byref
 
 log = logging.getLogger("ckptengine")
 
@@ -58,6 +58,35 @@ class Stats:
     capture_ms: float
     commit_ms: float
     gpu_staging_bytes: int
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether the whole job is protected, as docs/protection.md explains it. Times in milliseconds."""
+
+    state: Protection
+    reason: str  # a word: "none", "rank_stopped", ...
+    text: str  # why, for people; "" where there is nothing to say
+    advice: str  # what to do
+    since_ms: int  # so long the state has been the same
+    at_risk_ms: int  # work since the newest commit
+    at_risk_iterations: int
+    allowed_ms: int  # without a commit, before the job is not protected
+    committed_incarnation: int  # newest commit that is known of; 0: none
+    committed_iteration: int  # -1: none
+    copies_now: int
+    copies_wanted: int
+    parity_now: int
+    parity_wanted: int
+    node: str  # that holds commits up; "": none in particular
+    rank: int  # likewise; -1
+
+    def __str__(self) -> str:
+        sentences = [f"the job is {self.state!s}" + (f": {self.text}" if self.text else ""), self.advice]
+        if self.state is not Protection.PROTECTED:
+            risk = f"{self.at_risk_iterations} iterations, {self.at_risk_ms / 1000:.1f} s of work are at risk"
+            sentences.insert(1, risk)
+        return ". ".join(sentence for sentence in sentences if sentence)
 
 
 class Ticket:
@@ -111,8 +140,8 @@ class Engine:
     A stream is the handle of a CUDA stream as an integer, as `torch.cuda.Stream.cuda_stream` is; 0 is the legacy
     default stream. Where no tensor is in device memory, streams mean nothing.
 
-    One thread at a time (the training thread), except Ticket, stage(), stats(), comm_begin(), comm_end() and
-    communication(). Registered memory is kept alive until it is moved, unregistered or the engine is closed. Every
+    One thread at a time (the training thread), except Ticket, stage(), stats(), health(), comm_begin(), comm_end()
+    and communication(). Registered memory is kept alive until it is moved, unregistered or the engine is closed. Every
     method raises Error on failure, except snapshot().
     """
 
@@ -127,6 +156,7 @@ class Engine:
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
         self._handle = handle.value
         self._finalizer = weakref.finalize(self, _let_go, self._library, self._handle, self._alive)
+        self._check(self._library.ckpt_on_health(self._handle, _warn, None))
 
     # ---- registration ----
 
@@ -278,6 +308,13 @@ class Engine:
         self._check(self._library.ckpt_stats(self._open(), byref(c)))
         return Stats(*(getattr(c, name) for name, _ in _abi.CStats._fields_))
 
+    def health(self) -> Health:
+        """Whether the job is protected, and if not, why. Any thread; does not wait. Changes are warnings of the logger
+        "ckptengine", too."""
+        c = _abi.CHealth(struct_size=ctypes.sizeof(_abi.CHealth))
+        self._check(self._library.ckpt_health(self._open(), byref(c)))
+        return _health_of(c)
+
     # ---- the end ----
 
     def close(self) -> None:
@@ -314,6 +351,20 @@ class Engine:
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
+
+
+def _health_of(c: _abi.CHealth) -> Health:
+    texts = {name: getattr(c, name).decode("utf-8", "replace") for name in ("node", "reason", "text", "advice")}
+    numbers = {name: getattr(c, name) for name, _ in _abi.CHealth._fields_ if name not in texts}
+    del numbers["struct_size"]
+    return Health(**texts, **(numbers | {"state": Protection(c.state)}))
+
+
+@_abi.HealthCallback
+def _warn(health: Any, _user: Any) -> None:
+    """On a thread of the engine's, at each change and once a minute while it lasts."""
+    told = _health_of(health.contents)
+    log.log(logging.INFO if told.state is Protection.PROTECTED else logging.WARNING, "%s", told)
 
 
 def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:

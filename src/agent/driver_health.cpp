@@ -17,6 +17,7 @@ using protocol::NodeId;
 constexpr std::chrono::milliseconds observe_every{500};
 constexpr std::chrono::seconds knock_every{3};
 constexpr std::size_t knocks_max = 16;  // at a time
+constexpr std::int64_t settled_ms = 2000;
 
 // "2026-11-23T14:05:09Z", so long ago.
 std::string moment_before(std::int64_t ms) {
@@ -64,8 +65,8 @@ void Driver::observe() {
   handle(std::move(seen));
 }
 
-// A wrong token shows at the door alone. The leader tries the doors of nodes that it does not hear, others the
-// leader's.
+// A wrong token shows at the door alone. So the leader tries the doors of nodes that it does not hear, and whoever hears
+// no leader those of all.
 void Driver::knock_at_strangers() {
   if (Clock::now() < knock_again_at_) return;
   knock_again_at_ = Clock::now() + knock_every;
@@ -76,7 +77,7 @@ void Driver::knock_at_strangers() {
     const auto& present = status.nodes_present;
     const bool is_heard = status.is_root && std::find(present.begin(), present.end(), node) != present.end();
     if (is_heard) distrusted_.erase(node);
-    if (is_heard || (!status.is_root && node != status.root) || knocks == knocks_max) continue;
+    if (is_heard || knocks == knocks_max) continue;
     ++knocks;
     const auto answered = [alive = parts_.queue.weak_from_this(), this, node = node](net::Reach reach) {
       const auto queue = alive.lock();
@@ -114,7 +115,9 @@ void Driver::tell_health(const protocol::Health& health) {
 
   const bool is_news = !told_ || told_->standing != health.standing || told_->cause != health.cause ||
                        told_->node != health.node || told_->rank != health.rank;
-  if (!is_news) return;
+  // What goes by at once is told in no log, unless it is bad.
+  const bool is_settled = health.standing == protocol::Standing::unprotected || health.lasts_ms >= settled_ms;
+  if (!is_news || !is_settled || health.cause == Cause::beginning) return;
   told_ = health;
   const std::string state = state_name(health.standing);
   if (health.standing == protocol::Standing::is_protected)

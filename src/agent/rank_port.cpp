@@ -65,7 +65,6 @@ RankPort::Seen RankPort::look(const Segments& segments) {
   const Version capturing_version = control_->capturing();
   const std::uint64_t used = control_->used_grant();
   const std::int64_t capturing = capturing_version ? capturing_version.iteration() : -1;
-  seen.failed = control_->failure_of(attempted);
 
   if (outstanding_ && used == outstanding_->sequence) {
     if (take_captured(segments, seen)) {
@@ -78,6 +77,7 @@ RankPort::Seen RankPort::look(const Segments& segments) {
   } else if (used > sequence_) {
     seen.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture that it was not granted";
   }
+  seen.failed = control_->failure_since(last_captured_ ? last_captured_.iteration() : -1);
   if (attempted != attempted_ || capturing != capturing_) {
     const bool taken = capturing >= attempted || (last_captured_ && last_captured_.iteration() >= attempted);
     seen.skipped = attempted > attempted_ && !taken;

@@ -88,10 +88,11 @@ class Control {
   void not_taken(std::int64_t iteration, std::uint8_t status) {
     words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
   }
-  // ckpt_status of the newest snapshot, 0 where it did not fail. A trainer may write anything.
-  std::uint8_t failure_of(std::int64_t attempted) const {
+  // ckpt_status of the newest snapshot that failed, where none was captured since; else 0. A trainer may write
+  // anything.
+  std::uint8_t failure_since(std::int64_t captured) const {
     const std::uint64_t word = words_->not_taken.load(std::memory_order_acquire);
-    return attempted >= 0 && word >> 8 == static_cast<std::uint64_t>(attempted) ? static_cast<std::uint8_t>(word) : 0;
+    return static_cast<std::int64_t>(word >> 8) > captured ? static_cast<std::uint8_t>(word) : 0;
   }
   void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
   void capturing(Version version) { words_->capturing.store(version.word(), std::memory_order_release); }

@@ -41,8 +41,8 @@ std::string details(const json& verdict) {
         "iteration " + committed.at("iteration").dump() + " of life " + committed.at("incarnation").dump());
   else
     add("newest commit", "none");
-  if (verdict.contains("copies")) add("copies", of_wanted(verdict.at("copies")));
-  if (verdict.contains("parity") && verdict.at("parity").at("wanted") != 0)
+  if (verdict.at("copies").is_object()) add("copies", of_wanted(verdict.at("copies")));
+  if (verdict.at("parity").is_object() && verdict.at("parity").at("wanted") != 0)
     add("losses that parity survives", of_wanted(verdict.at("parity")));
   if (const json slowest = verdict.value("slowest", json(nullptr)); !slowest.is_null())
     add("slowest part", slowest.at("part").get<std::string>() + ", last on node " +

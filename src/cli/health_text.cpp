@@ -16,7 +16,7 @@ int badness(const json& verdict) {
 
 bool is_of_the_leader(const json& verdict) {
   const auto leader = verdict.find("leader");
-  return leader != verdict.end() && leader->is_string() && *leader == verdict.value("told_by", "");
+  return leader != verdict.end() && leader->is_string() && *leader == verdict.at("told_by");
 }
 
 json unknown(const std::string& job, const std::string& reason, const std::string& text, const std::string& advice) {
@@ -31,7 +31,13 @@ json unknown(const std::string& job, const std::string& reason, const std::strin
           {"at_risk_ms", nullptr},
           {"at_risk_iterations", nullptr},
           {"allowed_ms", nullptr},
-          {"committed", nullptr}};
+          {"iteration_ms", nullptr},
+          {"committed", nullptr},
+          {"copies", nullptr},
+          {"parity", nullptr},
+          {"slowest", nullptr},
+          {"told_by", nullptr},
+          {"leader", nullptr}};
 }
 
 }  // namespace

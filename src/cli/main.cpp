@@ -127,9 +127,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.footer(
       "Options may also come from the environment, as CKPT_JOB, CKPT_ARENA_DIR and so on.\n"
-      "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error. Of health "
-      "and\n"
-      "status: 0 when the job is protected, 1 when it is degraded, 2 when it is not protected or not known.");
+      "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.\n"
+      "Of health: 0 when the job is protected, 1 when it is degraded, 2 when it is not protected or not known.\n"
+      "Of status: 2 when the job is not protected.");
   CommandLine line;
   CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
   const CLI::App* health = add_command(app, line, "health", "Say whether the job is protected, and if not, why");
@@ -184,6 +184,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& failure) {
     if (line.json) std::cout << nlohmann::json{{"error", failure.what()}}.dump(2) << '\n';
     std::cerr << "ckptctl: " << failure.what() << '\n';
-    return health->parsed() || status->parsed() ? 2 : 1;
+    return health->parsed() ? 2 : 1;
   }
 }

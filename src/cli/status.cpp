@@ -199,12 +199,15 @@ Result status(const Scope& scope) {
     result.json["without_agent"].push_back(
         {{"job", arena.job}, {"node", arena.node}, {"directory", arena.directory}, {"why", why}});
   }
-  if (verdicts.empty())
+  const bool nobody_runs = verdicts.empty();
+  if (nobody_runs)
     for (const Arena& arena : arenas) verdicts.push_back(no_agent(arena.job));
   std::string headlines;
   for (const json& verdict : worst_of_each_job(verdicts)) headlines += headline(verdict) + "\n";
   result.text = headlines + "\n" + result.text;
-  result.exit_status = exit_status_of(verdicts);
+  // Degraded is no failure of a command that only looks; a script that wants to know asks for the health.
+  result.good = !result.json["agents"].empty();
+  if (!nobody_runs && exit_status_of(verdicts) == 2) result.exit_status = 2;
   return result;
 }
 

@@ -92,7 +92,16 @@ Session AgentLink::session() const {
   return session_;
 }
 
+std::shared_ptr<arena::Control> AgentLink::control() const {
+  const std::lock_guard lock(control_mutex_);
+  return control_;
+}
+
 void AgentLink::install(AgentConnection connection, std::shared_ptr<Slots> slots) {
+  {
+    const std::lock_guard lock(control_mutex_);
+    control_ = connection.control();
+  }
   {
     const std::lock_guard lock(mutex_);
     if (incarnation_.load(std::memory_order_acquire) != 0) comm_.follow(connection.control());

@@ -56,6 +56,9 @@ class AgentLink {
   // The agent does not know this engine any more: it is no use to connect again.
   bool disowned() const { return disowned_.load(std::memory_order_acquire); }
 
+  // The control page of now, also while a request is under way.
+  std::shared_ptr<arena::Control> control() const;
+
   // Grows whenever session() becomes another.
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
   Session session() const;
@@ -100,6 +103,9 @@ class AgentLink {
   Session session_;
   std::optional<Reservation> reserved_;
   Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet"};
+
+  mutable std::mutex control_mutex_;  // never held for long
+  std::shared_ptr<arena::Control> control_;
 
   std::thread watcher_;
 };

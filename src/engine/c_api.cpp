@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <new>
 #include <span>
 
@@ -210,6 +212,29 @@ ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage
 
 ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, int64_t timeout_ms) {
   return on_engine(engine, [&](const auto& self) { return self.wait(iteration, stage, timeout_ms); });
+}
+
+ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(health != nullptr, "the place for the verdict");
+    // What grows at the end stays unknown to callers of before.
+    const std::size_t known_bytes = health->struct_size;
+    constexpr std::size_t first_bytes = sizeof(ckpt_health_t);
+    if (known_bytes < first_bytes)
+      throw Failure(CKPT_ERR_INVALID, "struct_size is " + std::to_string(known_bytes) +
+                                          "; set it to sizeof(ckpt_health_t) before ckpt_health()");
+    ckpt_health_t now = self.health();
+    now.struct_size = std::min(known_bytes, sizeof now);
+    std::memcpy(health, &now, now.struct_size);
+    return {};
+  });
+}
+
+ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    self.on_health(callback, user);
+    return {};
+  });
 }
 
 ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats) {

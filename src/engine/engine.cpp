@@ -14,7 +14,10 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
       device_(std::move(device)),
       registry_(options.shard, options.private_shard()),
       capture_(*device_, options.world_size),
-      link_(options, [this](const arena::Control& control) { return on_words(control); }) {}
+      link_(options, [this](const arena::Control& control) { return on_words(control); }),
+      health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
+              {[this] { return link_.control(); }, [this] { return link_.connected(); },
+               [this] { return link_.why_disconnected(); }}) {}
 
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);

@@ -17,6 +17,7 @@
 #include "engine/capture.hpp"
 #include "engine/gpu_comm.hpp"
 #include "engine/gpu_path.hpp"
+#include "engine/health_watch.hpp"
 #include "engine/registry.hpp"
 #include "engine/sealing.hpp"
 #include "engine/stored.hpp"
@@ -61,6 +62,9 @@ class Engine {
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
   ckpt_stats_t stats() const;
+
+  ckpt_health_t health() const { return health_.now(); }
+  void on_health(ckpt_health_callback callback, void* user) { health_.on_change(callback, user); }
 
  private:
   AgentLink::Look on_words(const arena::Control& control);
@@ -117,6 +121,7 @@ class Engine {
   std::atomic<GpuPath*> watched_path_{nullptr};   // the same, for the watcher
   std::shared_ptr<arena::Control> path_control_;  // of the arena in which it lands
   AgentLink link_;                                // behind the tickets, which its watcher uses
+  HealthWatch health_;                            // behind the link, which it asks
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };

@@ -93,7 +93,9 @@ Outcome Engine::discard_forgotten() {
 
 void Engine::discard() {
   if (!open_capture()) return;
-  tickets_.discarded(capture_.version().iteration());
+  const std::int64_t iteration = capture_.version().iteration();
+  tickets_.discarded(iteration);
+  capture_.session().control->not_taken(iteration, CKPT_ERR_DISCARDED);
   capture_.cancel();
 }
 
@@ -151,6 +153,7 @@ Outcome Engine::news_of_path() {
 void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   tickets_.refused(iteration, why);
   arena::Control& control = *capture_.session().control;
+  if (why != CKPT_ERR_SKIPPED) control.not_taken(iteration, static_cast<std::uint8_t>(why));
   control.attempted(iteration);
   control.ring_agent();
 }
@@ -184,6 +187,7 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
 // On any thread.
 void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at, main, slots] = released_;
+  if (!whole) capture_.session().control->not_taken(iteration, CKPT_ERR_DISCARDED);
   released_.slots.reset();
   if (whole && gpu_path_)
     gpu_path_->captured(Version(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);

@@ -96,10 +96,10 @@ struct PieceCorrupt {
 
 // What the driver sees that no message tells. Posted with every change.
 struct Observed {
-  std::vector<Rank> stopped;                          // trainers here that are (SIGSTOP, a debugger)
-  std::vector<std::pair<Rank, std::uint8_t>> failed;  // ckpt_status of their newest snapshots
-  bool coordination_fails = false;                    // the store cannot be read or written
-  std::vector<NodeId> distrusted;                     // at whose doors the token was refused
+  std::vector<Rank> stopped = {};                          // trainers here that are (SIGSTOP, a debugger)
+  std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ckpt_status of their newest snapshots
+  bool coordination_fails = false;                         // the store cannot be read or written
+  std::vector<NodeId> distrusted = {};                     // at whose doors the token was refused
   bool operator==(const Observed&) const = default;
 };
 

@@ -39,10 +39,12 @@ Health HealthView::judge(const Directive& directive, const Config& config, const
   // Its own silence is no reason: one that was paused hears the next directive before anything is said of the leader.
   const bool hears_leader = heard_at_ && facts.leader != no_node && age_ms <= config.node_timeout_ms;
   if (!hears_leader) {
-    const bool is_distrusted = std::any_of(facts.distrusted.begin(), facts.distrusted.end(),
-                                           [&](NodeId node) { return node == facts.leader || node == config.node; });
-    health.cause = is_distrusted ? Cause::wrong_token : Cause::no_leader;
-    health.node = is_distrusted ? config.node : facts.leader == config.node ? no_node : facts.leader;
+    const auto is_distrusted = [&](NodeId node) {
+      return std::find(facts.distrusted.begin(), facts.distrusted.end(), node) != facts.distrusted.end();
+    };
+    const bool is_own = is_distrusted(config.node);
+    health.cause = is_own || is_distrusted(facts.leader) ? Cause::wrong_token : Cause::no_leader;
+    health.node = is_own ? config.node : facts.leader == config.node ? no_node : facts.leader;
     health.rank = no_rank;
     health.detail.clear();
     health.standing = is_overdue ? Standing::unprotected : Standing::degraded;

@@ -77,8 +77,8 @@ Directive Root::common_directive() const {
     directive.missing_nodes = missing_;
     directive.missing_nodes.resize(std::min(missing_.size(), listed_max));
   } else {
-    directive.copies_now = copies_now();
-    directive.parity_now = parity_now();
+    directive.copies_now = health_.copies_now;
+    directive.parity_now = health_.parity_now;
     directive.stand_ins = life_->stand_ins;
     directive.stand_ins.resize(std::min(directive.stand_ins.size(), listed_max));
   }

@@ -15,6 +15,8 @@ void Root::settle_health(TimeMs now) {
   pace_.reached(furthest_attempted(), now);
   time_commit(now);
 
+  health_.copies_now = has_begun() ? copies_now() : 0;
+  health_.parity_now = has_begun() ? parity_now() : 0;
   Health next = health_;
   next.pace_ms = pace_.interval_ms();
   next.allowed_ms = allowed_ms(config_.unprotected_after_ms, next.pace_ms);
@@ -36,8 +38,6 @@ void Root::settle_health(TimeMs now) {
   next.iterations_at_risk = std::max<std::int64_t>(0, furthest_attempted() - known_good);
   next.copies = life_->protection.copies;
   next.parity = life_->protection.rows;
-  next.copies_now = has_begun() ? copies_now() : 0;
-  next.parity_now = has_begun() ? parity_now() : 0;
   if (next.standing != health_.standing) standing_since_ = now;
   next.lasts_ms = now - standing_since_;
   health_ = std::move(next);
@@ -79,16 +79,14 @@ Root::Obstacle Root::obstacle_of_restore() const {
   const Decision& decision = life_->decision;
   if (decision.verdict == Verdict::lost || decision.verdict == Verdict::mismatch)
     return {Cause::state_lost, no_node, no_rank, decision.text};
+  // A node that nobody lets in is where a rank that nobody heard of is likely to be.
+  if (!complete_life() && !distrusted_.empty()) return {Cause::wrong_token, distrusted_.front()};
+  if (life_->incarnation == 0) return {Cause::no_trainers};
   for (Rank rank = 0; rank < life_->world_size; ++rank) {
     const auto bound = bindings_.find(rank);
     if (bound != bindings_.end() && bound->second.rank.waiting) continue;
-    // A node that nobody lets in is where a rank that nobody heard of is likely to be.
-    if (bound == bindings_.end() && !distrusted_.empty()) return {Cause::wrong_token, distrusted_.front(), rank};
     return {Cause::waits_for_ranks, bound == bindings_.end() ? no_node : bound->second.node, rank};
   }
-  if (life_->incarnation == 0)
-    return {distrusted_.empty() ? Cause::no_trainers : Cause::wrong_token,
-            distrusted_.empty() ? no_node : distrusted_.front()};
   if (!missing_.empty())
     return {contains(distrusted_, missing_.front()) ? Cause::wrong_token : Cause::waits_for_nodes, missing_.front()};
   if (const std::string trouble = storage_trouble(); !trouble.empty())
@@ -190,8 +188,8 @@ Root::Obstacle Root::lesser_trouble(TimeMs now) const {
   // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
   const bool has_heard = missing_.empty() || now - elected_at_ > config_.node_timeout_ms;
   if (!has_heard || !inventory_.contains(newest_known_commit())) return {};
-  if (copies_now() < life_->protection.copies) return {Cause::fewer_copies};
-  if (parity_now() < life_->protection.rows) return {Cause::fewer_parity};
+  if (health_.copies_now < life_->protection.copies) return {Cause::fewer_copies};
+  if (health_.parity_now < life_->protection.rows) return {Cause::fewer_parity};
   return {};
 }
 

@@ -33,12 +33,14 @@ static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format)
               offsetof(RankControl, writer_pid) == 104 && offsetof(RankControl, writer_start_ticks) == 112 &&
               offsetof(RankControl, agent_bell) == 120 && offsetof(RankControl, used_grant) == 128 &&
               offsetof(RankControl, attempted) == 136 && offsetof(RankControl, capturing) == 144 &&
-              offsetof(RankControl, trainer_bell) == 152);
+              offsetof(RankControl, trainer_bell) == 152 && offsetof(RankControl, not_taken) == 160 &&
+              offsetof(RankControl, health) == 192 && offsetof(HealthWords, beats) == 0 &&
+              offsetof(HealthWords, sequence) == 8 && offsetof(HealthWords, words) == 16);
 static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, streams) == 64 &&
               sizeof(CommWords::Stream) == 8 && offsetof(CommWords::Stream, begun) == 0 &&
               offsetof(CommWords::Stream, ended) == 4 && offsetof(CommWords, events) == 128 &&
               offsetof(CommWords, on_gpu) == 32'896 && sizeof(CommWords) == 41'088 && control_file_bytes == 49'152);
-static_assert(format_version == 3);
+static_assert(format_version == 4);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
               offsetof(SegmentHeader, slots) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&

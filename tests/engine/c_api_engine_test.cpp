@@ -66,6 +66,32 @@ TEST_F(CApiEngineTest, AForkedChildCanNeitherUseNorHarmTheEngine) {
   EXPECT_EQ(stored("weight", Version(1, 0)), weight_.bytes);
 }
 
+TEST_F(CApiEngineTest, TheVerdictOnTheJobIsReadableByCallersOfAnyAge) {
+  struct {
+    ckpt_health_t known;
+    char later[64];
+  } health{};
+  EXPECT_EQ(ckpt_health(engine_, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_health(engine_, &health.known), CKPT_ERR_INVALID) << "no size is given";
+  health.known.struct_size = sizeof health;
+  health.later[0] = 'x';
+  EXPECT_EQ(ckpt_health(engine_, &health.known), CKPT_OK) << ckpt_last_error();
+  EXPECT_EQ(health.known.struct_size, sizeof(ckpt_health_t));
+  EXPECT_EQ(health.known.state, CKPT_DEGRADED) << "that agent says nothing";
+  EXPECT_STRNE(health.known.text, "");
+  EXPECT_EQ(health.later[0], 'x');
+  EXPECT_EQ(ckpt_on_health(engine_, nullptr, nullptr), CKPT_OK);
+}
+
+TEST_F(CApiEngineTest, ASnapshotThatFailsIsOnTheControlPageUntilOneIsCaptured) {
+  const arena::Control& control = agent_->control();
+  EXPECT_EQ(control.failure_since(-1), 0);
+  ASSERT_EQ(ckpt_snapshot(engine_, 0), CKPT_OK);
+  ASSERT_EQ(ckpt_discard(engine_), CKPT_OK);
+  EXPECT_EQ(control.failure_since(-1), CKPT_ERR_DISCARDED);
+  EXPECT_EQ(control.failure_since(0), 0) << "captured since";
+}
+
 TEST_F(CApiEngineTest, TicketsAndCountersAreReadable) {
   ASSERT_EQ(ckpt_snapshot(engine_, 0), CKPT_OK);
   ASSERT_EQ(ckpt_before_update(engine_), CKPT_OK);

@@ -18,7 +18,7 @@ def agent_status(cluster, node: str) -> dict:
     ckptctl = build_file_of("ckptctl")
     where = [f"--arena-dir={cluster.arena}", f"--coordination={cluster.coordination}"]
     answer = subprocess.run([ckptctl, "status", "--json", *where, f"--job={cluster.job}"], capture_output=True,
-                            text=True, check=True, timeout=30)
+                            text=True, check=False, timeout=30)
     return next(agent for agent in json.loads(answer.stdout)["agents"] if agent["node"] == node)
 
 
@@ -118,7 +118,7 @@ def test_people_are_told_how_much_protection_there_is(cluster):
     assert shards - {segment["shard"] for segment in parity} == {"rank1", "rank1.private"}, "and nobody's copy"
     words = subprocess.run(
         [build_file_of("ckptctl"), "status", f"--arena-dir={cluster.arena}", f"--coordination={cluster.coordination}"],
-        capture_output=True, text=True, check=True, timeout=30).stdout
+        capture_output=True, text=True, check=False, timeout=30).stdout
     assert "parity for 2 of 2 losses in a group" in words
 
 

@@ -66,7 +66,8 @@ class Job:
         where = [f"--arena-dir={self.cluster.arena}", f"--coordination={self.cluster.coordination}",
                  f"--job={self.cluster.job}"]
         command = [str(word) for word in [build_file_of("ckptctl"), *words, *where]]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+        is_status = words[0] == "status"  # which says with its exit status whether the job is protected
+        return subprocess.run(command, capture_output=True, text=True, check=not is_status, timeout=30).stdout
 
     def schedules(self) -> list[dict]:
         return [agent["schedule"] for agent in json.loads(self.ctl("status", "--json"))["agents"]]

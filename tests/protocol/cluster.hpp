@@ -227,6 +227,7 @@ class Cluster {
   }
 
   NodeStatus status(NodeId node) const { return nodes_.at(node)->status(); }
+  Health health(NodeId node) const { return nodes_.at(node)->health(now_); }
   std::uint64_t incarnation() const { return std::max(life_.incarnation, lost_incarnation_); }
   const LifeRecord& life() const { return life_; }
   std::optional<NodeId> root() const {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._abi import Capture
-from .._engine import Engine, Error, Restored, Stats, Status, Ticket
+from .._engine import Engine, Error, Health, Restored, Stats, Status, Ticket
 from . import _codec, _rng
 from ._communication import Communication
 from ._inventory import Inventory, named
@@ -150,6 +150,10 @@ class Checkpointer:
 
     def stats(self) -> Stats:
         return self.engine.stats()
+
+    def health(self) -> Health:
+        """Whether the job is protected, and if not, why. Any thread; does not wait."""
+        return self.engine.health()
 
     def close(self) -> None:
         """Ends the engine; what was captured stays with the agent."""

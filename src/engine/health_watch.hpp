@@ -1,0 +1,88 @@
+// The trainer's own judge of whether the job is protected: passes on what its agent says while the agent lives, and
+// speaks for itself when it is silent. A thread looks some times a second; it never touches a tensor or a slot.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "arena/control.hpp"
+#include "base/clock.hpp"
+#include "ckptengine/ckptengine.h"
+
+namespace ckpt::engine {
+
+// What can be seen from here.
+struct HealthFacts {
+  bool is_connected = false;
+  std::string why_disconnected;
+  bool is_superseded = false;
+  std::int64_t silent_ms = 0;  // since the agent's last beat
+  std::int64_t quiet_ms = 0;   // since this trainer heard of a commit, or began
+  std::int64_t beat_ms = 250;  // how often the agent says that it lives, at least
+  std::int64_t unprotected_after_ms = 5000;
+  std::string node;  // this one
+  std::optional<arena::HealthNews> news;
+};
+// Pure.
+ckpt_health_t judge(const HealthFacts& facts);
+
+class HealthWatch {
+ public:
+  struct Settings {
+    std::int64_t unprotected_after_ms = 5000;
+    std::int64_t beat_ms = 250;
+    std::string node;
+  };
+  // Called on the watch's thread.
+  struct Source {
+    std::function<std::shared_ptr<arena::Control>()> control;
+    std::function<bool()> is_connected;
+    std::function<std::string()> why_disconnected;
+  };
+  HealthWatch(Settings settings, Source source);
+  ~HealthWatch();
+  HealthWatch(const HealthWatch&) = delete;
+  HealthWatch& operator=(const HealthWatch&) = delete;
+
+  // [any thread]
+  ckpt_health_t now() const;
+  // [any thread] Null: nobody. When it returns, the one before is not running any more, unless it made this call.
+  void on_change(ckpt_health_callback callback, void* user);
+
+ private:
+  void run();
+  void look();
+  bool is_due(const ckpt_health_t& health);
+  void call(const ckpt_health_t& health);
+
+  const Settings settings_;
+  const Source source_;
+
+  // The thread's own.
+  std::shared_ptr<arena::Control> watched_;
+  std::uint64_t beats_ = 0;
+  Version committed_;
+  Clock::time_point beat_at_, committed_at_;
+  std::optional<arena::HealthNews> news_;
+  std::optional<ckpt_health_t> told_;  // to the callback
+  Clock::time_point told_at_, changed_at_;
+
+  mutable std::mutex mutex_;  // for the next three
+  std::condition_variable wake_;
+  bool stop_ = false;
+  ckpt_health_t health_{};
+
+  std::recursive_mutex calling_;  // held while the callback runs
+  ckpt_health_callback callback_ = nullptr;
+  void* user_ = nullptr;
+  bool has_new_callback_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace ckpt::engine

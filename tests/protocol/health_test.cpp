@@ -1,0 +1,340 @@
+#include "protocol/health.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string name_of(NodeId node) { return "n" + std::to_string(node); }
+
+// Four ranks on as many nodes.
+struct Job : Cluster {
+  explicit Job(std::uint32_t nodes = 4, std::uint32_t copies = 2) : Cluster(nodes, 4, copies) { begin(); }
+  void begin() {
+    start_life([](Rank rank) { return rank; });
+    begin_training();
+  }
+  // One iteration after the other, each so long.
+  void train(int iterations, TimeMs each_ms = 100) {
+    for (int i = 0; i < iterations; ++i) {
+      snapshot_all(next++);
+      advance(each_ms);
+    }
+  }
+  // Until an iteration on which only these ranks come along, and so long after it.
+  void train_with(const std::set<Rank>& ranks, int iterations, TimeMs each_ms = 100) {
+    for (int i = 0; i < iterations; ++i, ++next) {
+      for (const Rank rank : ranks) snapshot(rank, next);
+      advance(each_ms);
+    }
+  }
+  void observe(NodeId node, const Observed& seen) {
+    feed(node, seen);
+    advance(100);
+  }
+  void expect_everywhere(Standing standing, Cause cause, const std::set<NodeId>& except = {}) {
+    for (NodeId node = 0; node < 4; ++node) {
+      if (except.contains(node)) continue;
+      EXPECT_EQ(state_name(health(node).standing), std::string(state_name(standing))) << "node " << node;
+      EXPECT_EQ(cause_name(health(node).cause), std::string(cause_name(cause))) << "node " << node;
+    }
+  }
+  std::int64_t next = 0;
+};
+
+TEST(Health, AJobThatCommitsEachIterationIsProtected) {
+  Job job;
+  job.expect_everywhere(Standing::degraded, Cause::beginning);
+  job.train(20);
+  job.expect_everywhere(Standing::is_protected, Cause::none);
+  const Health health = job.health(2);
+  EXPECT_EQ(health.committed, Version(1, 19));
+  EXPECT_EQ(health.iterations_at_risk, 0);
+  EXPECT_EQ(health.copies_now, 2u);
+  EXPECT_EQ(health.allowed_ms, 5000);
+}
+
+TEST(Health, AJobThatStopsCommittingIsNotProtectedWhateverTheReason) {
+  Job job;
+  job.train(5);
+  job.advance(4500);
+  job.expect_everywhere(Standing::is_protected, Cause::none);
+  job.advance(1000);
+  job.expect_everywhere(Standing::unprotected, Cause::no_snapshots);
+  const Health health = job.health(1);
+  EXPECT_GT(health.at_risk_ms, health.allowed_ms);
+  job.train(1);
+  EXPECT_NE(job.health(3).standing, Standing::unprotected);
+}
+
+TEST(Health, ALifeThatNeverCommitsIsNotProtected) {
+  Job job;
+  job.advance(6000);
+  job.expect_everywhere(Standing::unprotected, Cause::no_snapshots);
+  EXPECT_FALSE(job.health(0).committed);
+}
+
+TEST(Health, AllowsFourIterationsAtTheJobsOwnPace) {
+  Job job;
+  job.train(12, 3000);
+  EXPECT_EQ(job.health(0).allowed_ms, 12'000);
+  job.advance(8000);
+  job.expect_everywhere(Standing::is_protected, Cause::none);
+  job.advance(2000);
+  job.expect_everywhere(Standing::unprotected, Cause::no_snapshots);
+}
+
+TEST(Health, OneLongEvaluationDoesNotChangeThePace) {
+  Job job;
+  job.train(10, 1000);
+  job.advance(60'000);
+  job.train(3, 1000);
+  EXPECT_EQ(job.health(0).allowed_ms, 5000);
+}
+
+TEST(Health, NamesTheRankThatMakesNoProgress) {
+  Job job;
+  job.train(5);
+  job.train_with({0, 1, 3}, 60);
+  job.expect_everywhere(Standing::unprotected, Cause::rank_behind);
+  EXPECT_EQ(job.health(0).rank, 2u);
+  EXPECT_EQ(job.health(0).node, 2u);
+  EXPECT_GT(job.health(0).iterations_at_risk, 50);
+}
+
+TEST(Health, NamesTheStoppedTrainerAtOnceAndIsNotProtectedWhenCommitsAreDue) {
+  Job job;
+  job.train(5);
+  job.observe(1, {.stopped = {1}});
+  job.advance(300);
+  job.expect_everywhere(Standing::degraded, Cause::rank_stopped);
+  job.advance(6000);
+  job.expect_everywhere(Standing::unprotected, Cause::rank_stopped);
+  EXPECT_EQ(job.health(3).rank, 1u);
+  EXPECT_THAT(explain(job.health(3), name_of), HasSubstr("rank 1 on node n1 is stopped"));
+}
+
+TEST(Health, NamesTheTrainerWhoseSnapshotsFail) {
+  Job job;
+  job.train(5);
+  job.observe(2, {.failed = {{2, 5}}});
+  job.train_with({0, 1, 3}, 60);
+  job.expect_everywhere(Standing::unprotected, Cause::rank_fails);
+  EXPECT_THAT(explain(job.health(0), name_of), HasSubstr("rank 2 on node n2 fail: its state does not fit"));
+}
+
+TEST(Health, NamesTheNodeForWhoseCopiesThereIsNoMemory) {
+  Job job;
+  job.fetching = false;
+  for (int i = 0; i < 80; ++i) {
+    job.train(1);
+    const auto fetches = std::exchange(job.held_fetches, {});
+    const auto by = std::exchange(job.held_by, {});
+    for (std::size_t k = 0; k < fetches.size(); ++k) {
+      const FetchResult result = by[k] == 3 ? FetchResult::no_space : FetchResult::complete;
+      job.feed(by[k], FetchEnded{fetches[k].fetch, result, {}, {}});
+    }
+  }
+  job.expect_everywhere(Standing::unprotected, Cause::copies_do_not_fit);
+  EXPECT_EQ(job.health(0).node, 3u);
+}
+
+TEST(Health, NamesTheNodeThatDoesNotHaveItsCopies) {
+  Job job;
+  job.train(3);
+  job.fetching = false;
+  job.train(60);
+  job.expect_everywhere(Standing::unprotected, Cause::copies_missing);
+  EXPECT_NE(job.health(0).node, no_node);
+}
+
+TEST(Health, NamesTheNodeThatDoesNotAnswer) {
+  Job job;
+  job.train(5);
+  const NodeId victim = *job.root() == 3 ? 2 : 3;
+  job.lose(victim);
+  job.advance(3000);
+  job.expect_everywhere(Standing::degraded, Cause::node_silent, {victim});
+  job.advance(3000);
+  job.expect_everywhere(Standing::unprotected, Cause::node_silent, {victim});
+  EXPECT_EQ(job.health(0).node, victim);
+}
+
+TEST(Health, AfterTheLeaderIsLostTheNextOneNamesIt) {
+  Job job;
+  job.train(5);
+  const NodeId leader = *job.root();
+  job.lose(leader);
+  job.advance(20'000);
+  job.expect_everywhere(Standing::unprotected, Cause::node_silent, {leader});
+  const NodeId other = leader == 0 ? 1 : 0;
+  EXPECT_EQ(job.health(other).node, leader);
+  EXPECT_EQ(job.health(other).committed, Version(1, 4));
+  EXPECT_GT(job.health(other).at_risk_ms, 19'000) << "the time before the election counts";
+}
+
+TEST(Health, ANodeThatHearsNoLeaderJudgesByItself) {
+  Job job;
+  job.train(5);
+  const NodeId leader = *job.root(), alone = leader == 3 ? 2 : 3;
+  for (NodeId node = 0; node < 4; ++node) {
+    job.cut.insert({alone, node});
+    job.cut.insert({node, alone});
+  }
+  job.cut.erase({alone, alone});
+  job.advance(3000);
+  EXPECT_EQ(job.health(alone).standing, Standing::degraded);
+  EXPECT_EQ(job.health(alone).cause, Cause::no_leader);
+  job.advance(4000);
+  EXPECT_EQ(job.health(alone).standing, Standing::unprotected);
+  EXPECT_EQ(job.health(alone).cause, Cause::no_leader);
+}
+
+TEST(Health, ANodeThatWasPausedDoesNotRepeatWhatItHeardBefore) {
+  Job job;
+  job.train(5);
+  const NodeId leader = *job.root(), paused = leader == 3 ? 2 : 3;
+  job.stop(paused);
+  job.advance(10'000);
+  job.resume(paused);
+  EXPECT_EQ(job.health(paused).standing, Standing::unprotected);
+}
+
+TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
+  Job job;
+  job.train(10, 3000);
+  job.change_root();
+  job.advance(2000);
+  for (NodeId node = 0; node < 4; ++node) {
+    EXPECT_EQ(job.health(node).allowed_ms, 12'000);
+    EXPECT_NE(job.health(node).standing, Standing::unprotected);
+  }
+}
+
+TEST(Health, FewerCopiesThanAskedForAreDegraded) {
+  Cluster job(1, 1);
+  job.start_life(own_node);
+  job.begin_training();
+  for (std::int64_t k = 0; k < 5; ++k) {
+    job.snapshot_all(k);
+    job.advance(100);
+  }
+  EXPECT_EQ(job.health(0).standing, Standing::degraded);
+  EXPECT_EQ(job.health(0).cause, Cause::fewer_copies);
+  EXPECT_EQ(explain(job.health(0), name_of), "the newest commit has 1 of 2 copies");
+}
+
+TEST(Health, AnAgentWithAnotherProtectionIsNamed) {
+  Cluster cluster(4, 4);
+  cluster.protection = placement::Protection::of_copies(3);
+  cluster.boot(2);
+  cluster.start_life(own_node);
+  cluster.begin_training();
+  for (std::int64_t k = 0; k < 5; ++k) {
+    cluster.snapshot_all(k);
+    cluster.advance(100);
+  }
+  ASSERT_NE(*cluster.root(), 2u);
+  for (NodeId node = 0; node < 4; ++node) {
+    EXPECT_EQ(cluster.health(node).standing, Standing::degraded);
+    EXPECT_EQ(cluster.health(node).cause, Cause::other_protection);
+    EXPECT_EQ(cluster.health(node).node, 2u);
+    EXPECT_THAT(explain(cluster.health(node), name_of), HasSubstr("copies(3), the job has copies(2)"));
+  }
+}
+
+TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {
+  Job job;
+  job.train(5);
+  job.observe(2, {.coordination_fails = true});
+  job.train(5);
+  job.expect_everywhere(Standing::degraded, Cause::coordination_fails);
+  EXPECT_EQ(job.health(0).node, 2u);
+}
+
+TEST(Health, AWrongTokenIsToldAsWhatItIs) {
+  Job job;
+  job.train(5);
+  const NodeId leader = *job.root(), victim = leader == 3 ? 2 : 3;
+  job.lose(victim);
+  job.feed(leader, Observed{.distrusted = {victim}});
+  job.advance(7000);
+  job.expect_everywhere(Standing::unprotected, Cause::wrong_token, {victim});
+  EXPECT_THAT(explain(job.health(leader), name_of),
+              HasSubstr("node n" + std::to_string(victim) + " has another token"));
+}
+
+TEST(Health, ARestoreThatWaitsForARankSaysForWhich) {
+  Cluster job(4, 4);
+  for (Rank rank = 0; rank < 4; ++rank) job.hello(rank, rank);
+  for (Rank rank = 0; rank < 3; ++rank) job.ask_restore(rank);
+  job.advance(6000);
+  for (NodeId node = 0; node < 4; ++node) {
+    EXPECT_EQ(job.health(node).standing, Standing::unprotected);
+    EXPECT_EQ(job.health(node).cause, Cause::waits_for_ranks);
+    EXPECT_EQ(job.health(node).rank, 3u);
+  }
+}
+
+TEST(Health, ATrainerThatEndedIsNamed) {
+  Job job;
+  job.train(5);
+  job.exit_trainer(2);
+  job.advance(6000);
+  job.expect_everywhere(Standing::unprotected, Cause::rank_gone);
+  EXPECT_EQ(job.health(0).rank, 2u);
+}
+
+TEST(Health, CommitsThatComeSlowerThanThePaceAllowsAreToldBetweenThem) {
+  Job job;
+  job.train(10);
+  job.train_with({0, 1, 2}, 60);  // one rank sleeps for six seconds
+  const Version before = job.health(0).committed;
+  for (int i = 0; i < 10 && job.health(0).committed == before; ++i) job.train(1);
+  job.expect_everywhere(Standing::degraded, Cause::too_slow);
+  job.train(5);
+  job.expect_everywhere(Standing::is_protected, Cause::none);
+}
+
+TEST(Health, TellsWhatTookLongestInTheNewestCommit) {
+  Job job;
+  job.fetching = false;
+  job.snapshot_all(0);
+  job.advance(700);
+  job.release_fetches();
+  job.advance(500);
+  const Health health = job.health(0);
+  EXPECT_EQ(health.committed, Version(1, 0));
+  EXPECT_FALSE(health.slowest_is_capture);
+  EXPECT_GE(health.slowest_ms, 600);
+  EXPECT_NE(health.slowest_node, no_node);
+}
+
+TEST(Health, EveryCauseHasAWordOfItsOwnAndASentence) {
+  std::set<std::string> words;
+  for (int number = 1; number <= static_cast<int>(last_cause); ++number) {
+    Health health;
+    health.cause = static_cast<Cause>(number);
+    EXPECT_FALSE(explain(health, name_of).empty()) << number;
+    words.insert(cause_name(health.cause));
+  }
+  EXPECT_EQ(words.size(), static_cast<std::size_t>(last_cause));
+}
+
+TEST(Health, TimesAreNoNews) {
+  Job job;
+  job.train(5);
+  job.advance(1000);
+  std::size_t sent = 0;
+  job.on_directive = [&](const Directive&) { ++sent; };
+  job.advance(1000);
+  EXPECT_LE(sent, 4u * 5) << "directives answer reports, which come each 250 ms";
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
