@@ -22,11 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void make_directory(const std::string& path) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot make the directory " + path + " for the arena (option arena_dir)");
-}
-
 // The number of a file "<prefix><n><suffix>".
 std::optional<std::uint64_t> number_in(std::string_view name, std::string_view prefix, std::string_view suffix) {
   if (!name.starts_with(prefix) || !name.ends_with(suffix) || name.size() <= prefix.size() + suffix.size())
@@ -99,15 +94,7 @@ void raise(Word64& word, std::uint64_t value) {
 }  // namespace
 
 void make_node_directory(const std::string& path) {
-  for (auto slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
-    make_directory(path.substr(0, slash));
-  make_directory(path);
-  const auto job_directory = path.rfind('/');
-  const auto arena_directory = job_directory == 0 ? std::string::npos : path.rfind('/', job_directory - 1);
-  if (arena_directory != std::string::npos && arena_directory != 0) {
-    require_own_directory(path.substr(0, arena_directory), "arena_dir");
-    require_own_directory(path.substr(0, job_directory), "arena_dir");
-  }
+  make_own_directory(path, "arena_dir", 2);  // the job's and the one of all arenas above it
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
     throw Failure(CKPT_ERR_INVALID, "the arena " + path + " belongs to another user; set arena_dir to one of your own");

@@ -1,26 +1,148 @@
 #include "base/own_directory.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
 #include "base/error.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ckpt {
+namespace {
+
+constexpr int links_max = 40;  // on the way to a directory, as the kernel has it
+
+bool is_ours(const struct stat& info) { return info.st_uid == ::geteuid() || info.st_uid == 0; }
+
+void require(bool holds, const std::string& path, const char* what, const char* option) {
+  if (!holds)
+    throw Failure(CKPT_ERR_INVALID, path + what + "; set the option " + option + " to a directory of your own");
+}
+
+void require_own(const struct stat& info, const std::string& path, const char* option) {
+  require(S_ISDIR(info.st_mode), path, " is not a directory", option);
+  require(is_ours(info), path, " belongs to another user", option);
+  require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, path, " can be written by everybody", option);
+}
+
+// A walk along a path, from one opened directory to the next.
+class Walk {
+ public:
+  Walk(const std::string& path, const char* option, std::size_t parents) : option_(option) {
+    push(path);
+    for (std::size_t i = 0; i < std::min(parents + 1, ahead_.size()); ++i) ahead_[i].is_checked = true;
+    start(path);
+  }
+
+  void make_all() {
+    while (!ahead_.empty()) {
+      const Part part = std::move(ahead_.back());
+      ahead_.pop_back();
+      go(part);
+    }
+  }
+
+ private:
+  struct Part {
+    std::string name;
+    bool is_checked = false;  // the directory has to be ours
+  };
+
+  // The parts of `path` come next. The last of them stands first in `ahead_`.
+  void push(const std::string& path) {
+    std::vector<Part> parts;
+    for (std::size_t begin = 0; begin < path.size();) {
+      const std::size_t end = std::min(path.find('/', begin), path.size());
+      if (end > begin && path.compare(begin, end - begin, ".") != 0) parts.push_back({path.substr(begin, end - begin)});
+      begin = end + 1;
+    }
+    ahead_.insert(ahead_.end(), parts.rbegin(), parts.rend());
+  }
+
+  void start(const std::string& path) {
+    const bool is_absolute = path.starts_with('/');
+    if (here_ && !is_absolute) return;
+    so_far_ = is_absolute ? "/" : "";
+    here_.reset(::open(is_absolute ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!here_) fail(path);
+  }
+
+  void go(const Part& part) {
+    constexpr int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
+    const std::string path = so_far_ + part.name;
+    UniqueFd next(::openat(here_.get(), part.name.c_str(), flags | O_DIRECTORY));
+    if (!next && errno == ENOENT) {
+      require(link_of_another_.empty(), link_of_another_, " is a link that belongs to another user", option_);
+      if (::mkdirat(here_.get(), part.name.c_str(), 0700) != 0 && errno != EEXIST) fail(path);
+      next.reset(::openat(here_.get(), part.name.c_str(), flags | O_DIRECTORY));
+    }
+    if (!next && (errno == ENOTDIR || errno == ELOOP)) {
+      const UniqueFd link(::openat(here_.get(), part.name.c_str(), flags));
+      if (!link) fail(path);
+      return follow(link, path, part.is_checked);
+    }
+    if (!next) fail(path);
+    if (part.is_checked) require_own(look_at(next, path), path, option_);
+    here_ = std::move(next);
+    so_far_ = path + "/";
+  }
+
+  // What `link` leads to is ahead then.
+  void follow(const UniqueFd& link, const std::string& path, bool is_checked) {
+    const struct stat info = look_at(link, path);
+    require(S_ISLNK(info.st_mode), path, " is not a directory", option_);
+    require(is_ours(info) || !is_checked, path, " belongs to another user", option_);
+    if (!is_ours(info)) link_of_another_ = path;
+    std::array<char, 4096> text;
+    const ssize_t size = ::readlinkat(link.get(), "", text.data(), text.size());
+    if (size <= 0 || size == static_cast<ssize_t>(text.size()) || ++links_ > links_max) {
+      errno = ELOOP;
+      fail(path);
+    }
+    const std::string target(text.data(), static_cast<std::size_t>(size));
+    const std::size_t before = ahead_.size();
+    push(target);
+    if (ahead_.size() > before) ahead_[before].is_checked = is_checked;
+    start(target);
+  }
+
+  static struct stat look_at(const UniqueFd& file, const std::string& path) {
+    struct stat info {};
+    if (::fstat(file.get(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at " + path);
+    return info;
+  }
+
+  [[noreturn]] void fail(const std::string& path) const {
+    throw_errno(CKPT_ERR_SYSTEM, "cannot make the directory " + path + " (option " + option_ + ")");
+  }
+
+  const char* const option_;
+  std::vector<Part> ahead_;  // the next one last
+  UniqueFd here_;
+  std::string so_far_;           // where that is, with a slash behind it
+  std::string link_of_another_;  // that the way has led through
+  int links_ = 0;
+};
+
+}  // namespace
 
 void require_own_directory(const std::string& path, const char* option) {
   struct stat info {};
-  const auto is_ours = [&] { return info.st_uid == ::geteuid() || info.st_uid == 0; };
-  const auto require = [&](bool holds, const char* what) {
-    if (!holds)
-      throw Failure(CKPT_ERR_INVALID, path + what + "; set the option " + option + " to a directory of your own");
-  };
   if (::lstat(path.c_str(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at " + path);
-  require(is_ours(), " belongs to another user");
+  require(is_ours(info), path, " belongs to another user", option);
   if (S_ISLNK(info.st_mode) && ::stat(path.c_str(), &info) != 0)
     throw_errno(CKPT_ERR_SYSTEM, "cannot look at what " + path + " leads to");
-  require(S_ISDIR(info.st_mode), " is not a directory");
-  require(is_ours(), " belongs to another user");
-  require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, " can be written by everybody");
+  require_own(info, path, option);
+}
+
+void make_own_directory(const std::string& path, const char* option, std::size_t parents) {
+  Walk(path, option, parents).make_all();
 }
 
 }  // namespace ckpt

@@ -45,10 +45,8 @@ bool is_key(std::string_view key) {
 
 DirectoryStore::DirectoryStore(std::string directory, RevisionHooks hooks)
     : directory_(std::move(directory)), hooks_(std::move(hooks)), writer_(random_number()) {
-  make_private_directory(directory_);
   // Who could put records there, or another directory in its place, could have chosen the token.
-  require_own_directory(fs::path(directory_).parent_path(), "coordination");
-  require_own_directory(directory_, "coordination");
+  make_own_directory(directory_, "coordination", 1);
 }
 
 std::string DirectoryStore::path_of(const std::string& key) const {

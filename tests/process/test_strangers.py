@@ -419,3 +419,16 @@ def test_memory_socket_and_records_are_the_users_alone(cluster):
         for path in (folder, *folder.rglob("*")):
             with suppress(FileNotFoundError):  # what agents write beside its place has moved into it
                 assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's link")
+@pytest.mark.parametrize("option", ["arena_dir", "coordination"])
+def test_an_agent_of_root_makes_nothing_behind_the_link_of_another_user(cluster, tmp_path, option):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+    os.chown(link, 12345, 12345, follow_symlinks=False)
+    _, message = refused(cluster.engine, **{option: link / "a" / "b" / "c"})
+    assert "belongs to another user" in message and option in message
+    assert not list(theirs.iterdir())
