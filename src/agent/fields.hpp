@@ -142,16 +142,16 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("newest_damaged", report.newest_damaged);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
+  v.field("protection", report.protection);
+  v.field("fetch_trouble", report.fetch_trouble);
+  v.field("fetch_source", report.fetch_source);
+  v.field("coordination_fails", report.coordination_fails);
   v.field("storage", report.storage);
   v.field("written", report.written);
   v.field("damaged", report.damaged);
   v.field("read_trouble", report.read_trouble);
   v.field("directive", report.directive);
   v.field("roll_call", report.roll_call);
-  v.field("protection", report.protection);
-  v.field("fetch_trouble", report.fetch_trouble);
-  v.field("fetch_source", report.fetch_source);
-  v.field("coordination_fails", report.coordination_fails);
 }
 
 void visit_fields(auto& v, Is<protocol::Share> auto& share) {

@@ -144,6 +144,10 @@ std::string describe(const Event& event) {
           },
           [](const WriteEnded& e) { return text("written ", describe(e.version), " ", e.trouble); },
           [](const StepEnded& e) { return text("step ", describe(e.version), " is whole ", e.trouble); },
+          [](const Observed& e) {
+            return text("observed: ", e.stopped.size(), " stopped, ", e.failed.size(), " failing, ",
+                        e.distrusted.size(), " distrusted", e.coordination_fails ? ", the store fails" : "");
+          },
       },
       event);
 }

@@ -37,6 +37,12 @@ Report some_report() {
   report.written = {{2, 90}, 4, {"rank0"}, "no space"};
   report.damaged = {{1, 80}};
   report.read_trouble = "a server is away";
+  report.ranks[0].is_stopped = true;
+  report.ranks[1].failed = 5;
+  report.protection = {2, 8, 2};
+  report.fetch_trouble = protocol::FetchTrouble::corrupt;
+  report.fetch_source = 6;
+  report.coordination_fails = true;
   return report;
 }
 
@@ -57,6 +63,25 @@ Directive some_directive() {
   directive.decision.cuts = {{"model", 8}};
   directive.admitted = {{0, 99, {}, protocol::PathGroup{{}, 0, "ranks share it"}},
                         {1, 98, protocol::Share{7, 8, 2}, protocol::PathGroup{{{3, 1, "a"}, {4, 9, "b"}}, 1, ""}}};
+  directive.health = {protocol::Standing::degraded,
+                      protocol::Cause::rank_fails,
+                      3,
+                      7,
+                      5,
+                      "so it said",
+                      {3, 100},
+                      12,
+                      1,
+                      2,
+                      3,
+                      4,
+                      5000,
+                      6000,
+                      7000,
+                      8000,
+                      9,
+                      1000,
+                      true};
   directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
   directive.fetches = {{some_piece(4), {0, 2, 5}, {}}, {some_piece(5), {}, {}}};
   const protocol::PieceInfo parity = some_parity();
