@@ -25,6 +25,7 @@ RUN_TIMEOUT_S = 300
 SIMULATOR = "ckpt_sim"
 VIOLATION = re.compile(r"^seed (\d+) at \d+ ms: (\S+): (.*)$", re.MULTILINE)
 FAILED_TEST = re.compile(r"^\[  FAILED  \] (\S+?),? ", re.MULTILINE)
+BEGUN_TEST = re.compile(r"^\[ RUN      \] (\S+)$", re.MULTILINE)
 
 
 @dataclass
@@ -115,6 +116,9 @@ def judge_tests(mutant, program):
     failed = FAILED_TEST.search(run.stdout)
     if failed:
         return Verdict(True, f"{failed[1]} fails")
+    begun = BEGUN_TEST.findall(run.stdout)
+    if run.returncode < 0 and begun:
+        return Verdict(True, f"{begun[-1]} ends with signal {-run.returncode}")
     if run.returncode != 0:
         return Verdict(False, f"{mutant.program} itself failed: {run.stdout[-500:].strip()}")
     return Verdict(False, f"no test of {mutant.program} {mutant.filter} failed: {mutant.rule}")

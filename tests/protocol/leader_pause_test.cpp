@@ -1,0 +1,94 @@
+// What a leader takes from silence: nothing from what passed while it did not listen itself.
+#include <gtest/gtest.h>
+
+#include "lone_node.hpp"
+
+namespace ckpt::protocol {
+namespace {
+
+// However long it was stopped.
+TEST(ALeadersPause, MakesNobodyAbsentWhoWasHeardRightBeforeIt) {
+  for (const TimeMs pause_ms : {1500, 3000, 60'000, 3'600'000}) {
+    LoneLeader leader(3, placement::Protection::of_copies(2));
+    for (NodeId node = 0; node < 3; ++node) leader.say(leader.report_of(node));
+    const auto present = leader.status().nodes_present;
+    ASSERT_GE(present.size(), 3u);
+    leader.now += pause_ms;
+    leader.handle(Tick{});
+    EXPECT_EQ(leader.status().nodes_present, present) << pause_ms;
+    // Who stays silent is absent in the end, and the leader itself is there.
+    for (int i = 0; i < 30; ++i) {
+      leader.now += 100;
+      leader.handle(Tick{});
+    }
+    EXPECT_EQ(leader.status().nodes_present, std::vector<NodeId>{lone_leader}) << pause_ms;
+  }
+}
+
+// A leader of a job whose next life was opened by the one before. Of the last life's members it has yet to hear node 2,
+// which alone may know of something newer; rank 2 has come back on node 3. No decision is to wait for absent nodes.
+class NewLeader : public LoneNode {
+ public:
+  NewLeader() : LoneNode(impatient()) {
+    std::vector<Seat> seats;
+    for (Rank rank = 0; rank < 3; ++rank)
+      seats.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
+    LifeRecord life;
+    life.incarnation = 2;
+    life.world_size = 3;
+    life.protection = placement::Protection::of_copies(2);
+    life.seats = name_of(1, seats);
+    lead(life, seats);
+  }
+  // All that it hears report.
+  void hear_all() {
+    for (const NodeId node : {0u, 1u, 3u}) {
+      const Rank rank = node == 3 ? 2 : node;
+      Report report;
+      report.node = node;
+      report.arena_id = 100 + node;
+      report.agent_id = 1;
+      report.sequence = ++sequence_;
+      report.epoch = status().epoch;
+      report.directive = newest_to<Directive>(node).sequence;
+      report.roll_call = newest_to<Directive>(node).roll_call;
+      report.newest_seen = Version(1, 4);
+      RankReport trainer{rank, 50 + node, 2, 3, main_shard(rank), private_shard(rank)};
+      trainer.waiting = true;
+      report.ranks.push_back(trainer);
+      for (const Rank of : node == 3 ? std::vector<Rank>{2} : std::vector<Rank>{0, 1}) {
+        for (const auto& shard : {main_shard(of), private_shard(of)}) {
+          report.pieces.push_back(piece_of(shard, Version(1, 3), 3));
+          if (of != 2) report.pieces.push_back(piece_of(shard, Version(1, 4), 3));
+        }
+      }
+      hear(node, report);
+    }
+  }
+
+ private:
+  static Config impatient() {
+    Config config;
+    config.node = lone_leader;
+    config.protection = placement::Protection::of_copies(2);
+    config.node_wait_ms = 0;
+    return config;
+  }
+  std::uint64_t sequence_ = 0;
+};
+
+TEST(ANewLeader, DecidesWithoutANodeOnlyWhenItHasListenedForAsLongAsThatMayBeSilent) {
+  NewLeader leader;
+  TimeMs decided_ms = -1;
+  const TimeMs began = leader.now;
+  for (int i = 0; i < 100 && decided_ms < 0; ++i) {
+    leader.hear_all();
+    if (leader.life().decision.verdict != Verdict::undecided) decided_ms = leader.now - began;
+    leader.now += 100;
+  }
+  EXPECT_GE(decided_ms, Config{}.node_timeout_ms);
+  EXPECT_EQ(leader.life().decision.version, Version(1, 3));
+}
+
+}  // namespace
+}  // namespace ckpt::protocol
