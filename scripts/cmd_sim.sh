@@ -8,12 +8,14 @@ source scripts/build.sh
 show_help() {
   cat <<'TEXT'
 usage: ./dev sim --seeds N [--first-seed S]
-       ./dev sim --seed S --trace
+       ./dev sim --seed S [--faults 1,3] [--shake N] --trace
+       ./dev sim --seed S --shrink
        ./dev sim --scale N [--sharers S]
 
 Runs the protocol core through simulated crashes, delays, losses, partitions, torn writes and bit flips, and checks
 its invariants after every event. The first form ends with "sim: seeds=N violations=0" and fails on any violation;
-the second replays one seed and shows every event. The third measures what the protocol costs with N nodes, where S ranks
+the second replays one seed, with all faults of its plan or with some, and shows every event. The third reduces a seed
+that fails to the fewest faults, and prints them with the command that replays exactly these. The last measures what the protocol costs with N nodes, where S ranks
 share each main shard, and ends with
 "sim: nodes=N messages_root=.. messages_worker=.. decide_ms=.. memory_mb=.. violations=0".
 More options: build/release/bin/ckpt_sim --help

@@ -37,6 +37,7 @@ struct Node::Parts {
 
   void dispatch(const Event& event, Effects& effects);
   void receive(const LifeRead& read);
+  void look_at_older(const LifeRead& read);
   bool believes(const LifeRecord& record);
   void tell_trouble(Effects& effects);
   std::string record_trouble() const { return election.trouble().empty() ? life_trouble : election.trouble(); }
@@ -58,6 +59,8 @@ struct Node::Parts {
   Relay relay;
   std::optional<Root> root;  // while elected
   std::optional<LifeRead> life;
+  std::optional<TimeMs> older_life_since;      // all reads were of an older one than that
+  std::optional<std::uint64_t> taken_back_to;  // revision at which the store has an older one
   std::string life_trouble;
   std::string told_trouble;
   bool has_begun = false;
@@ -122,8 +125,28 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
 
 void Node::Parts::receive(const LifeRead& read) {
   if (!believes(read.record)) return;
-  if (!life || read.revision >= life->revision) life = read;
+  if (life && read.revision < life->revision) return look_at_older(read);
+  older_life_since.reset();
+  if (read.revision == taken_back_to) return;  // what was put back has yet to be written
+  taken_back_to.reset();
+  life = read;
   if (root) root->on(read);
+}
+
+// Answers may overtake each other. Where nothing newer comes the record was lost, or is again what it was before: what
+// this node knows of it counts, and whoever is root writes it again. Unless another has written something newer.
+void Node::Parts::look_at_older(const LifeRead& read) {
+  if (!older_life_since) older_life_since = now;
+  if (now - *older_life_since < config.lease_ms) return;
+  older_life_since.reset();
+  taken_back_to.reset();
+  if (read.record.epoch > life->record.epoch || read.record.incarnation > life->record.incarnation) {
+    life = read;
+    if (root) root->on_newer_record(read);
+    return;
+  }
+  taken_back_to = life->revision = read.revision;
+  if (root) root->on_taken_back(read.revision);
 }
 
 bool Node::Parts::believes(const LifeRecord& record) {
@@ -176,7 +199,8 @@ void Node::Parts::obey(const Directive& directive) {
 }
 
 void Node::Parts::settle(Effects& effects) {
-  election.on_tick(now, root && root->is_obeyed(now), effects);
+  // Its epoch must be newer than that of the life's record, too: the root's record may have been lost alone.
+  if (life) election.on_tick(now, root && root->is_obeyed(now), effects);
   settle_role();
   worker.settle(now, effects);
   send_report(effects);

@@ -15,7 +15,7 @@ constexpr TimeMs settle_gap_ms_max = 1000;
 
 void Root::on(const LifeRead& read) {
   if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
-  if (!life_ || read.revision != life_revision_) swap_pending_ = false;
+  if (!life_ || read.revision != life_revision_) swap_pending_ = is_taken_back_ = false;
   const bool new_life = life_ && read.record.incarnation != life_->incarnation;
   if (life_ && read.record.seats != life_->seats) seats_asked_at_.reset();
   life_ = read.record;
@@ -28,6 +28,7 @@ void Root::on(const LifeRead& read) {
     }
     all_waiting_since_.reset();
     abandoned_.clear();
+    crowded_since_.clear();
     resume_at_ = 0;
     newest_abandoned_ = {};
     margin_ = 0;
@@ -60,6 +61,17 @@ void Root::on(NodeId from, const Report& report, TimeMs now) {
     peer.obeyed = report.directive;
     peer.obeyed_at = now;
   }
+}
+
+void Root::on_taken_back(std::uint64_t revision) {
+  life_revision_ = revision;
+  is_taken_back_ = life_.has_value();
+  swap_pending_ = false;
+}
+
+void Root::on_newer_record(const LifeRead& read) {
+  life_revision_ = read.revision;
+  on(read);
 }
 
 bool Root::is_obeyed(TimeMs now) const {
@@ -117,6 +129,7 @@ void Root::settle(TimeMs now, Effects& effects) {
   is_settled_ = now - settled_at_ >= settle_gap_ms();
   if (!is_settled_) return;
   settled_at_ = now;
+  put_back(now, effects);
   const bool knows_seating = settle_seating(now, effects);
   if (!in_charge()) take_charge(now, effects);
   if (!in_charge() || !knows_seating) return;
@@ -140,6 +153,14 @@ void Root::settle(TimeMs now, Effects& effects) {
   reads_ = plan_reads(now);
   settle_health(now);
   send_directives(now, effects);
+}
+
+// With the seats that it names: they may have been lost with it.
+void Root::put_back(TimeMs now, Effects& effects) {
+  if (!is_taken_back_ || life_->epoch > epoch_) return;
+  LifeRecord record = *life_;
+  record.epoch = epoch_;
+  swap_life(std::move(record), now, effects, seating_.name() == life_->seats ? seating_.seats() : std::vector<Seat>());
 }
 
 void Root::take_charge(TimeMs now, Effects& effects) {

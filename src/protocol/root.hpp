@@ -41,6 +41,8 @@ class Root {
   }
 
   void on(const LifeRead& read);
+  void on_taken_back(std::uint64_t revision);  // the store has an older record, at that one
+  void on_newer_record(const LifeRead& read);  // the store lost its record, and has another, of an older revision
   void on(const SeatsRead& read);
   void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
@@ -84,6 +86,7 @@ class Root {
   bool is_present(const Peer& peer, TimeMs now) const;
   void hear_roll(TimeMs now);
 
+  void put_back(TimeMs now, Effects& effects);
   void take_charge(TimeMs now, Effects& effects);
   bool may_swap_life(TimeMs now) const;
   void swap_life(LifeRecord record, TimeMs now, Effects& effects, std::vector<Seat> seats = {});
@@ -136,6 +139,7 @@ class Root {
   void settle_disagreements();
   bool never_complete(Version version, const Pieces& pieces) const;
   bool is_crowded_out(Version version, const Pieces& pieces) const;
+  bool stays_crowded_out(Version version, const Pieces& pieces, TimeMs now);
   void name_next_iteration(Version abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
@@ -189,6 +193,7 @@ class Root {
   Seating drafted_;  // that this root wrote last
   std::optional<TimeMs> seats_asked_at_;
   std::optional<TimeMs> led_since_;  // when it first could tell nodes anything
+  bool is_taken_back_ = false;
   bool swap_pending_ = false;
   TimeMs swapped_at_ = 0;
 
@@ -213,6 +218,7 @@ class Root {
   bool reading_storage_ = false;
   Version committed_;
   std::vector<Version> abandoned_;
+  std::map<Version, TimeMs> crowded_since_;  // some holder has no slot for it
   std::int64_t resume_at_ = 0;
   Version newest_abandoned_;
   TimeMs named_at_ = 0;                   // when resume_at_ was named last

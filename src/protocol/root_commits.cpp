@@ -99,6 +99,16 @@ bool Root::is_crowded_out(Version version, const Pieces& pieces) const {
   return false;
 }
 
+// What is on its way there has a slot, and looks the same until it has come.
+bool Root::stays_crowded_out(Version version, const Pieces& pieces, TimeMs now) {
+  if (!is_crowded_out(version, pieces)) {
+    crowded_since_.erase(version);
+    return false;
+  }
+  const auto since = crowded_since_.try_emplace(version, now).first->second;
+  return now - since >= config_.node_wait_ms;
+}
+
 // Nothing while a stand-in has the place of a member: what it helps to commit, the member would not have, and after the
 // next loss it would bear witness that nothing of the kind was committed.
 void Root::settle_commits(TimeMs now, Effects& effects) {
@@ -130,10 +140,11 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
       break;
     }
   }
+  std::erase_if(crowded_since_, [&](const auto& entry) { return !inventory_.contains(entry.first); });
   std::erase_if(abandoned_, [&](Version version) { return version <= committed_ || !inventory_.contains(version); });
   for (const auto& [version, pieces] : inventory_) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (never_complete(version, pieces) || is_crowded_out(version, pieces)) {
+    if (never_complete(version, pieces) || stays_crowded_out(version, pieces, now)) {
       add_once(abandoned_, version);
       if (version > newest_abandoned_) name_next_iteration(version, now);
     }

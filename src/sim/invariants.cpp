@@ -41,7 +41,8 @@ void Invariants::forget_everything() {
   history_ = History(world_.settings.shards());
   newest_whole_ = {};
   root_record_ = {};
-  newest_life_ = 0;
+  newest_life_ = newest_epoch_led_ = 0;
+  root_record_spoiled_ = false;
   stranded_.clear();
   heard_.clear();
   restored_digests_.clear();

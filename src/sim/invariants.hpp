@@ -88,6 +88,7 @@ class Invariants {
 
   // Faults own up.
   void memory_lost(Machine& machine);
+  void root_record_spoiled() { root_record_spoiled_ = true; }
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.version); }
   void forget_everything();
 
@@ -140,6 +141,8 @@ class Invariants {
   Tally tally_;
   Version newest_whole_;  // of the current life, with all the copies wanted
   protocol::RootRecord root_record_;
+  bool root_record_spoiled_ = false;                            // by the store
+  std::uint64_t newest_epoch_led_ = 0;                          // whose root took charge of a life
   std::uint64_t newest_life_ = 0;                               // that was ever opened
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, life) of which that was told
   protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive

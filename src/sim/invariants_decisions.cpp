@@ -64,8 +64,9 @@ bool Invariants::is_unwitnessed(const std::vector<Member>& members) const {
 
 std::optional<Violation> Invariants::judge(const Machine& root, const LifeRecord& record) const {
   const LifeRecord& before = world_.store.life().record;
-  const bool is_new = before.incarnation != record.incarnation || before.decision.verdict == Verdict::undecided;
-  if (!is_new || record.decision.verdict == Verdict::undecided) return std::nullopt;
+  // What was decided before it may write again, where the store lost it.
+  if (history_.decision(record.incarnation) != nullptr || record.decision.verdict == Verdict::undecided)
+    return std::nullopt;
   const std::string what =
       text("node ", root.id, " decides ", describe(record.decision), " for life ", record.incarnation);
   if (auto found = judge_loss(root, record.decision, what)) return found;
@@ -210,8 +211,10 @@ void Invariants::member_told(const Machine& root, const MemberChanged& changed) 
 // ---- The store ----
 
 void Invariants::root_written(NodeId by, const RootRead& now) {
+  // Where the record was lost nobody may know of one that was elected and never took charge: then it did nothing.
+  const std::uint64_t newest_epoch = root_record_spoiled_ ? newest_epoch_led_ : root_record_.epoch;
   const bool renewed = now.record.epoch == root_record_.epoch && now.record.node == root_record_.node;
-  if (!renewed && now.record.epoch <= root_record_.epoch) {
+  if (!renewed && now.record.epoch <= newest_epoch) {
     throw Violation{"I4", text("node ", by, " becomes root with epoch ", now.record.epoch, ", which was used before")};
   }
   if (!renewed) ++tally_.elections;
@@ -227,11 +230,13 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
     throw Violation{"I4", text("node ", by, " of an older epoch or life writes the life record")};
   }
   newest_life_ = std::max(newest_life_, record.incarnation);
-  const bool same_life = record.incarnation == old.incarnation;
-  const bool was_decided = same_life && old.decision.verdict != Verdict::undecided;
-  if (was_decided && !(record.decision == old.decision)) {
+  newest_epoch_led_ = std::max(newest_epoch_led_, record.epoch);
+  const Decision* decided = history_.decision(record.incarnation);
+  const bool was_decided = decided != nullptr;
+  const bool says_so = record.decision.verdict != Verdict::undecided;  // not where the store lost that
+  if (was_decided && says_so && !is_same(record.decision, *decided)) {
     throw Violation{"I4", text("node ", by, " changes the decision of life ", record.incarnation, " from ",
-                               describe(old.decision), " to ", describe(record.decision))};
+                               describe(*decided), " to ", describe(record.decision))};
   }
   if (record.first_commit < old.first_commit) {
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};

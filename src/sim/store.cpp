@@ -119,15 +119,17 @@ void Store::cut_off(NodeId node, TimeMs duration_ms) {
 
 void Store::lose_answers(int swaps) { lost_answers_ = swaps; }
 
-bool Store::lose_record() {
-  const std::uint64_t which = random_.below(3);
-  if (which == 0) root_ = {};
-  if (which == 1) life_ = {};
-  if (which == 2) seats_.erase(life_.record.seats);
-  return true;
+Store::Spoiled Store::lose_record() {
+  const bool is_root = random_.chance(500);
+  if (is_root) {
+    root_ = {};
+  } else {
+    life_ = {};
+  }
+  return is_root ? Spoiled::root : Spoiled::life;
 }
 
-bool Store::take_back_record() {
+Store::Spoiled Store::take_back_record() {
   constexpr std::size_t writes_max = 6;
   const auto take_back = [&](auto& now, auto& former) {
     if (former.empty()) return false;
@@ -135,7 +137,8 @@ bool Store::take_back_record() {
     now = former[former.size() - back];
     return true;
   };
-  return random_.chance(500) ? take_back(root_, former_roots_) : take_back(life_, former_lives_);
+  if (random_.chance(500)) return take_back(root_, former_roots_) ? Spoiled::root : Spoiled::nothing;
+  return take_back(life_, former_lives_) ? Spoiled::life : Spoiled::nothing;
 }
 
 void Store::clear() {

@@ -46,9 +46,10 @@ class Store {
   TimeMs answers_since(NodeId node) const;        // in the future while it does not
   void cut_off(NodeId node, TimeMs duration_ms);  // an outage for one node
   void lose_answers(int swaps);                   // the next so many swaps succeed or fail unheard for a while
-  // One record is gone, or again what it was some writes ago. False: there is none, or it never was anything else.
-  bool lose_record();
-  bool take_back_record();
+  // One record is gone, or again what it was some writes ago. Tells which.
+  enum class Spoiled { nothing, root, life };
+  Spoiled lose_record();
+  Spoiled take_back_record();
   void clear();  // all records are removed, and all requests forgotten
 
  private:

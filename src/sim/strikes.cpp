@@ -214,9 +214,12 @@ bool Faults::find_damage() {
 }
 
 bool Faults::spoil_record(Fault fault) {
-  const bool struck = fault == Fault::store_record_lost ? world_.store.lose_record() : world_.store.take_back_record();
-  if (struck) mend_after(4000, 4000, [] {});
-  return struck;
+  const bool is_lost = fault == Fault::store_record_lost;
+  const auto spoiled = is_lost ? world_.store.lose_record() : world_.store.take_back_record();
+  if (spoiled == Store::Spoiled::nothing) return false;
+  if (spoiled == Store::Spoiled::root) world_.invariants.root_record_spoiled();
+  mend_after(4000, 4000, [] {});
+  return true;
 }
 
 bool Faults::fail_effects() {

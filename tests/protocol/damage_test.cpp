@@ -65,7 +65,7 @@ TEST(DamagedCopies, DoNotStopCommitsWhereANewerCheckpointHasTakenTheirSlot) {
   ASSERT_FALSE(job.has(1, main_shard(0), 6));
   job.arrives = [](NodeId, const Send&) { return true; };
   job.begin_training(1);
-  job.advance(1000);
+  job.advance(6000);  // as long as for a copy that may be on its way
   for (std::int64_t iteration = 6; iteration <= 20; ++iteration) job.snapshot_all(iteration);
   job.advance(1000);
   EXPECT_GE(job.status(0).committed, Version(1, 18));

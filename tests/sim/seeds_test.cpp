@@ -1,14 +1,32 @@
 // Runs that failed once, by what they showed.
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
 namespace {
 
-std::string violation_of(std::uint64_t seed) {
-  const auto violation = run_seed(seed, nullptr).violation;
+std::string violation_in(const Settings& settings) {
+  const auto violation = World(settings, nullptr).run().violation;
   return violation ? violation->invariant + ": " + violation->text : "";
+}
+
+// Found before there were the harder faults.
+std::string violation_of(std::uint64_t seed) {
+  Settings settings = draw_settings(seed);
+  settings.is_hard = false;
+  return violation_in(settings);
+}
+
+// As they were left by --shrink.
+std::string violation_of(std::uint64_t seed, const std::set<std::size_t>& faults, std::uint64_t shake) {
+  Settings settings = draw_settings(seed);
+  settings.only_faults = faults;
+  settings.shake = shake;
+  return violation_in(settings);
 }
 
 // A node that was away kept a commit that all others have dropped since; then they are lost, and parity gives back more
@@ -50,6 +68,13 @@ TEST(Seeds, ACommitThatWasGoneBehindDoesNotComeBack) { EXPECT_EQ(violation_of(74
 // Snapshots that were discarded now and then put the next iteration that all take 64 iterations off, each time, and
 // iterations were slow.
 TEST(Seeds, SlowIterationsAreNotSkippedByTheDozen) { EXPECT_EQ(violation_of(89'574), ""); }
+
+// All agents were stopped while a restore was being decided. The root that came to itself counted nobody as present,
+// and everybody as answered: it decided that the state was lost, which was all there.
+TEST(Seeds, APauseOfAllAgentsWhileARestoreIsDecidedLosesNothing) { EXPECT_EQ(violation_of(551, {3, 9}, 2), ""); }
+
+// Likewise, of a job that had committed nothing yet: a newer commit was not excluded although all who could know lived.
+TEST(Seeds, APauseOfAllAgentsRaisesNoDoubt) { EXPECT_EQ(violation_of(42, {1, 2}, 0), ""); }
 
 }  // namespace
 }  // namespace ckpt::sim
