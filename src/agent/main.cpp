@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -101,6 +102,18 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &descriptors);
 }
 
+// The token, the sessions' keys and checkpoints are in this process. No core file gets them, and no debugger of the
+// same user, unless other agents are to read this one's memory: the kernel allows both or neither.
+void keep_memory_private(const Options& options) {
+  rlimit core{};
+  if (::getrlimit(RLIMIT_CORE, &core) == 0) {
+    core.rlim_cur = 0;  // a hook that the agent starts may raise it again
+    ::setrlimit(RLIMIT_CORE, &core);
+  }
+  if (options.transport == "tcp" && ::prctl(PR_SET_DUMPABLE, 0) != 0)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot keep the agent's memory out of core files");
+}
+
 int serve(const Options& options, Herald herald) {
   const UniqueFd signals(block_signals());
   allow_many_descriptors();
@@ -188,6 +201,7 @@ int main(int argc, char** argv) {
     OptionPairs pairs = option_pairs(app.remaining());
     if (standby) pairs.emplace_back("standby", "true");
     const Options options = parse_options(Reader::agent, pairs, environ);
+    keep_memory_private(options);
     return detach ? serve_detached(options) : serve(options, Herald());
   } catch (const std::exception& failure) {
     std::cerr << "ckptd: " << failure.what() << '\n';
