@@ -114,6 +114,28 @@ void keep_memory_private(const Options& options) {
     throw_errno(CKPT_ERR_SYSTEM, "cannot keep the agent's memory out of core files");
 }
 
+// Where on_abort() says that the agent ends; a signal handler can reach nothing else.
+char abort_log[4096] = "";
+
+// A library has aborted the agent, UCX above all: the log says so before it ends.
+void on_abort(int) {
+  constexpr char words[] =
+      "ckptd: a library has aborted this agent (SIGABRT). What is in memory stays. Trainers with agent=auto start it "
+      "again\n";
+  const int log = ::open(abort_log, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+  [[maybe_unused]] const auto written = ::write(log < 0 ? STDERR_FILENO : log, words, sizeof words - 1);
+  ::raise(SIGABRT);  // ends the process when this returns
+}
+
+void tell_of_aborts(const std::string& log_file) {
+  if (log_file.size() >= sizeof abort_log) return;
+  std::copy(log_file.begin(), log_file.end(), abort_log);
+  struct sigaction action {};
+  action.sa_handler = on_abort;
+  action.sa_flags = SA_RESETHAND;
+  ::sigaction(SIGABRT, &action, nullptr);
+}
+
 int serve(const Options& options, Herald herald) {
   const UniqueFd signals(block_signals());
   allow_many_descriptors();
@@ -121,6 +143,7 @@ int serve(const Options& options, Herald herald) {
   try {
     arena::make_node_directory(options.node_dir());  // where the log is, too
     log = agent::open_log(options.log_file);
+    tell_of_aborts(options.log_file);
     agent::Agent agent(agent::standard_setup(options, log));
     herald.ready();
     pollfd entries[] = {{signals.get(), POLLIN, 0}, {agent.stop_fd(), POLLIN, 0}};

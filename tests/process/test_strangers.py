@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -265,6 +266,17 @@ def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
             except OSError:
                 break  # UCX aborts on some of it; trainers start the agent again
         pair.commit_at_last()
+    pair.assert_restored()
+
+
+def test_an_agent_that_a_library_aborts_says_so_in_its_log_and_comes_back(cluster):
+    pair = Pair(cluster)
+    pair.commit()
+    (agent,) = cluster.agents("n0")
+    os.kill(agent, signal.SIGABRT)
+    eventually(lambda: agent not in cluster.agents("n0"))
+    pair.commit_at_last()
+    assert len(log_lines(cluster, "n0", "a library has aborted this agent (SIGABRT)")) == 1
     pair.assert_restored()
 
 
