@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -101,6 +102,40 @@ void allow_many_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &descriptors);
 }
 
+// The token, the sessions' keys and checkpoints are in this process. No core file gets them, and no debugger of the
+// same user, unless other agents are to read this one's memory: the kernel allows both or neither.
+void keep_memory_private(const Options& options) {
+  rlimit core{};
+  if (::getrlimit(RLIMIT_CORE, &core) == 0) {
+    core.rlim_cur = 0;  // a hook that the agent starts may raise it again
+    ::setrlimit(RLIMIT_CORE, &core);
+  }
+  if (options.transport == "tcp" && ::prctl(PR_SET_DUMPABLE, 0) != 0)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot keep the agent's memory out of core files");
+}
+
+// Where on_abort() says that the agent ends; a signal handler can reach nothing else.
+char abort_log[4096] = "";
+
+// A library has aborted the agent, UCX above all: the log says so before it ends.
+void on_abort(int) {
+  constexpr char words[] =
+      "ckptd: a library has aborted this agent (SIGABRT). What is in memory stays. Trainers with agent=auto start it "
+      "again\n";
+  const int log = ::open(abort_log, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+  [[maybe_unused]] const auto written = ::write(log < 0 ? STDERR_FILENO : log, words, sizeof words - 1);
+  ::raise(SIGABRT);  // ends the process when this returns
+}
+
+void tell_of_aborts(const std::string& log_file) {
+  if (log_file.size() >= sizeof abort_log) return;
+  std::copy(log_file.begin(), log_file.end(), abort_log);
+  struct sigaction action {};
+  action.sa_handler = on_abort;
+  action.sa_flags = SA_RESETHAND;
+  ::sigaction(SIGABRT, &action, nullptr);
+}
+
 int serve(const Options& options, Herald herald) {
   const UniqueFd signals(block_signals());
   allow_many_descriptors();
@@ -108,6 +143,7 @@ int serve(const Options& options, Herald herald) {
   try {
     arena::make_node_directory(options.node_dir());  // where the log is, too
     log = agent::open_log(options.log_file);
+    tell_of_aborts(options.log_file);
     agent::Agent agent(agent::standard_setup(options, log));
     herald.ready();
     pollfd entries[] = {{signals.get(), POLLIN, 0}, {agent.stop_fd(), POLLIN, 0}};
@@ -188,6 +224,7 @@ int main(int argc, char** argv) {
     OptionPairs pairs = option_pairs(app.remaining());
     if (standby) pairs.emplace_back("standby", "true");
     const Options options = parse_options(Reader::agent, pairs, environ);
+    keep_memory_private(options);
     return detach ? serve_detached(options) : serve(options, Herald());
   } catch (const std::exception& failure) {
     std::cerr << "ckptd: " << failure.what() << '\n';

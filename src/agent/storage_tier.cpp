@@ -130,6 +130,7 @@ void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, p
     listing.knows_incarnations = false;
   }
   for (const std::string& problem : listing.problems) note_(problem);
+  for (const std::string& remark : listing.remarks) note_(remark);
   for (const std::string& problem : listing.withheld) note_(problem);
   round_->listings[source] = std::move(listing);
   if (--round_->left != 0) return;

@@ -34,6 +34,7 @@ struct Offer {
 struct Listing {
   std::vector<Offer> offers;
   std::vector<std::string> problems;  // what was found and cannot be used, a sentence each
+  std::vector<std::string> remarks;   // what else people should know, likewise
   std::vector<std::string> withheld;  // what there is and cannot be read now: it may be newer than all that is offered
   // The largest that anything found belongs to, whole or not; beyond what is withheld, of which nothing may be known.
   std::uint64_t newest_incarnation = 0;

@@ -10,6 +10,9 @@
 namespace ckpt::persist {
 namespace {
 
+// How many lives may have left unfinished files since the newest one that finished a step.
+constexpr std::uint64_t lives_ahead_max = 65'536;
+
 std::string check_file(FileSystem& files, const std::string& path, std::uint64_t expected_bytes) {
   const auto size = files.file_size(path);
   if (!size) return files.label(path) + " is missing";
@@ -40,12 +43,12 @@ void look_into(FileSystem& files, const std::string& job, Step& step) {
     return;
   }
   StepRecord record = decode_record(read_whole(files, path, record_max_bytes), files.label(path));
-  step.newest_incarnation = std::max(step.newest_incarnation, record.version.incarnation());
   if (record.kind != StepRecord::Kind::step || record.job != job || record.version.iteration() != step.iteration) {
     step.problem = files.label(path) + " belongs to iteration " + std::to_string(record.version.iteration()) +
                    " of job " + record.job;
     return;
   }
+  step.newest_incarnation = std::max(step.newest_incarnation, record.version.incarnation());
   step.record = std::move(record);
   step.problem = check_files(files, directory, *step.record);
 }
@@ -67,18 +70,39 @@ void examine(Step& step, Look look) {
 // What the names in a step's directory tell.
 struct Names {
   std::uint64_t newest_incarnation = 0;
+  std::string newest;  // the name that tells it
   bool are_all_ours = true;
 };
-Names look_at_names(FileSystem& files, const std::string& directory) {
+Names look_at_names(FileSystem& files, const std::string& directory,
+                    std::uint64_t incarnation_limit = Version::incarnation_max) {
   Names names;
   for (const DirectoryEntry& entry : files.list(directory)) {
     if (entry.name.starts_with(manifest_name)) continue;
     const auto incarnation = incarnation_in(entry.name);
     const bool is_ours = !entry.is_directory && incarnation && *incarnation <= Version::incarnation_max;
     names.are_all_ours = names.are_all_ours && is_ours;
-    if (is_ours) names.newest_incarnation = std::max(names.newest_incarnation, *incarnation);
+    if (!is_ours || *incarnation > incarnation_limit || *incarnation <= names.newest_incarnation) continue;
+    names.newest_incarnation = *incarnation;
+    names.newest = entry.name;
   }
   return names;
+}
+
+// Without the names nobody knows which lives left something there. The names that lie too far ahead of all that was
+// ever finished are passed over; the life numbers would come to an end otherwise.
+void pass_over_absurd_names(FileSystem& files, const std::string& job, std::vector<Step>& steps) {
+  std::uint64_t finished = 0;
+  for (const Step& step : steps) finished = std::max(finished, step.version().incarnation());
+  for (Step& step : steps) {
+    if (step.newest_incarnation <= finished + lives_ahead_max) continue;
+    const std::string directory = job + "/" + step_name(step.iteration);
+    examine(step, [&] {
+      const std::string name = look_at_names(files, directory).newest;
+      step.remark = files.label(directory + "/" + name) +
+                    " names an incarnation far beyond all that were finished; it " + "does not count. Remove it";
+      step.newest_incarnation = look_at_names(files, directory, finished + lives_ahead_max).newest_incarnation;
+    });
+  }
 }
 
 bool may_go(FileSystem& files, const std::string& job, const Step& step, Version newest_usable) {
@@ -133,10 +157,10 @@ std::vector<Step> list_steps(FileSystem& files, const std::string& job) {
     if (!iteration) continue;
     Step& step = steps.emplace_back();
     step.iteration = *iteration;
-    // Without the names nobody knows which lives left something there.
     examine(step, [&] { step.newest_incarnation = look_at_names(files, job + "/" + entry.name).newest_incarnation; });
     if (step.usable()) examine(step, [&] { look_into(files, job, step); });
   }
+  pass_over_absurd_names(files, job, steps);
   std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
     return a.version() != b.version() ? a.version() > b.version() : a.iteration > b.iteration;
   });

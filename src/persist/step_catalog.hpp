@@ -19,8 +19,10 @@ struct Step {
   std::optional<StepRecord> record;  // nothing: its manifest is missing or cannot be believed
   std::string problem;               // why the step cannot be used, as a sentence; empty: it can
   bool is_withheld = false;          // the problem is that storage keeps it from us: it may be whole
-  // The largest that a file's name or the manifest carries; 0: none was seen.
+  // The largest that a file's name or the manifest carries; 0: none was seen. Anybody can leave a name, so one that is
+  // far beyond all manifests does not count.
   std::uint64_t newest_incarnation = 0;
+  std::string remark;  // a sentence about such a name; empty: there is none
   bool usable() const { return problem.empty(); }
   Version version() const { return record ? record->version : Version(); }
   // Whether what lies there may be newer than that.

@@ -29,6 +29,7 @@ Listing StorageSource::list() {
   const Version newest_offered = newest == steps.end() ? Version() : newest->version();
   for (Step& step : steps) {
     listing.newest_incarnation = std::max(listing.newest_incarnation, step.newest_incarnation);
+    if (!step.remark.empty()) listing.remarks.push_back(step.remark);
     if (step.is_withheld && step.newest_incarnation == 0) listing.knows_incarnations = false;
     if (step.usable()) {
       listing.offers.push_back(offer_of(*step.record));

@@ -57,6 +57,30 @@ TEST_F(Storage, TellsTheNewestLifeThatLeftAnything) {
   EXPECT_EQ(newest_life(), 7u);
 }
 
+// Anybody who can write there can leave a name. It must not use up the numbers of lives, nor spoil a step.
+TEST_F(Storage, ANameFarBeyondAllFinishedLivesIsToldAndDoesNotCount) {
+  write_step(files_, {2, 5}, 3);
+  disk_->put("job/step-00000005/rank0.16777215.safetensors", "");
+  disk_->put("job/step-00000005/rank0.3.safetensors", "of a later life");
+  writer_on(files_).write(sample("rank0", {1, 6}, 3).piece);
+  disk_->put("job/step-00000006/rank0.16777214.safetensors", "");
+  const Listing listing = storage()->list();
+  EXPECT_EQ(listing.newest_incarnation, 3u);
+  EXPECT_TRUE(listing.knows_incarnations);
+  EXPECT_EQ(listing.offers.size(), 1u);
+  EXPECT_THAT(listing.remarks,
+              UnorderedElementsAre(HasSubstr("rank0.16777215.safetensors names an incarnation far beyond"),
+                                   HasSubstr("rank0.16777214.safetensors")));
+}
+
+TEST_F(Storage, ANameFarBeyondAllFinishedLivesDoesNotCountWhereNoneIsFinished) {
+  writer_on(files_).write(sample("rank0", {1, 5}, 3).piece);
+  disk_->put("job/step-00000005/rank0.16777215.safetensors", "");
+  EXPECT_EQ(storage()->list().newest_incarnation, 1u);
+  disk_->put("job/step-00000005/rank0.7.safetensors", "");
+  EXPECT_EQ(storage()->list().newest_incarnation, 7u);
+}
+
 // Only what may be newer than all that is offered keeps a job from going on with that.
 TEST_F(Storage, AWithheldStepIsAProblemLikeOthersWhereItIsKnownToBeOlder) {
   for (const Version version : {Version(2, 1), Version(2, 3), Version(2, 2)}) write_step(files_, version, 3);

@@ -83,6 +83,20 @@ def test_a_job_that_lost_every_node_and_its_records_comes_back_from_storage(clus
     wait_until(lambda: steps(storage) == [2, 4], "a step of the new life")
 
 
+def test_a_file_that_names_the_last_incarnation_of_all_stops_no_later_life(cluster, storage):
+    """Anybody who can write into the directory can leave one, and an empty one at that."""
+    job = start(cluster, storage)
+    commit_and_store(job, storage, 2)
+    next(storage.glob("*/step-00000002")).joinpath("rank0.16777215.safetensors").touch()
+    for _ in range(2):
+        job.lose(*range(RANKS))
+        shutil.rmtree(cluster.coordination)
+        job.start()
+        job.assert_restored(2)
+    assert any("rank0.16777215.safetensors names an incarnation far beyond" in log.read_text()
+               for log in cluster.arena.glob("*/n*/ckptd.log"))
+
+
 def test_only_what_no_node_has_is_read_from_storage(cluster, storage):
     job = start(cluster, storage)
     commit_and_store(job, storage, 2)

@@ -8,9 +8,12 @@ import json
 import os
 import random
 import re
+import shutil
+import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -266,6 +269,17 @@ def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
     pair.assert_restored()
 
 
+def test_an_agent_that_a_library_aborts_says_so_in_its_log_and_comes_back(cluster):
+    pair = Pair(cluster)
+    pair.commit()
+    (agent,) = cluster.agents("n0")
+    os.kill(agent, signal.SIGABRT)
+    eventually(lambda: agent not in cluster.agents("n0"))
+    pair.commit_at_last()
+    assert len(log_lines(cluster, "n0", "a library has aborted this agent (SIGABRT)")) == 1
+    pair.assert_restored()
+
+
 class Knocker:
     """Somebody with the token who asks to be let in, as handshake.hpp says, and keeps what it has said."""
 
@@ -432,3 +446,26 @@ def test_an_agent_of_root_makes_nothing_behind_the_link_of_another_user(cluster,
     _, message = refused(cluster.engine, **{option: link / "a" / "b" / "c"})
     assert "belongs to another user" in message and option in message
     assert not list(theirs.iterdir())
+
+
+def test_an_agent_writes_no_core_and_shows_its_memory_to_no_process_of_its_user():
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        ckptd = shutil.copy(build_file(BUILD, "ckptd"), root)
+        user = 12345 if os.geteuid() == 0 else os.geteuid()
+        for path in (root, root / "memory", root / "records"):
+            path.mkdir(mode=0o700, exist_ok=True)
+            os.chown(path, user, -1)
+        words = [ckptd, "--job", "private", "--node", "n0", "--interface", "lo",
+                 "--arena_dir", root / "memory", "--coordination", root / "records"]
+        others = {} if os.geteuid() else {"user": user, "group": user, "extra_groups": []}
+        with subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, **others) as agent:
+            try:
+                eventually(lambda: list((root / "memory").glob("*/n0/agent.sock")) or agent.poll() is not None)
+                assert agent.poll() is None, agent.stderr.read()
+                assert os.stat(f"/proc/{agent.pid}/fd").st_uid == 0, "what is not dumpable belongs to root there"
+                limits = Path(f"/proc/{agent.pid}/limits")
+                if os.geteuid() == 0:
+                    assert re.search(r"Max core file size +0 ", limits.read_text())
+            finally:
+                agent.terminate()
