@@ -123,7 +123,6 @@ class Root {
   void settle_outsiders();
   void settle_disagreements();
   bool never_complete(Version version, const Pieces& pieces) const;
-  bool is_crowded_out(Version version, const Pieces& pieces) const;
   void name_next_iteration(Version abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
