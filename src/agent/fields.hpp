@@ -222,6 +222,8 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("root", directive.root);
   v.field("epoch", directive.epoch);
   v.field("sequence", directive.sequence);
+  v.field("heard_agent", directive.heard_agent);
+  v.field("heard_report", directive.heard_report);
   v.field("relay", directive.relay);
   v.field("incarnation", directive.incarnation);
   v.field("decision", directive.decision);

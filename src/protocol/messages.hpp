@@ -177,8 +177,10 @@ struct StandIn {
 struct Directive {
   NodeId root = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t sequence = 0;  // of one epoch; an older directive than the newest obeyed is ignored
-  NodeId relay = no_node;      // through whom the node is to report, itself for its group; no_node: to the root
+  std::uint64_t sequence = 0;     // of one epoch; an older directive than the newest obeyed is ignored
+  std::uint64_t heard_agent = 0;  // the node's report that the root had heard: agent_id and sequence
+  std::uint64_t heard_report = 0;
+  NodeId relay = no_node;  // through whom the node is to report, itself for its group; no_node: to the root
   std::uint64_t incarnation = 0;
   Decision decision;               // of this incarnation
   Version committed;               // newest version with all its copies: each commit, and first of all the restored one

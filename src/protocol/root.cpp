@@ -28,7 +28,6 @@ void Root::on(const LifeRead& read) {
     }
     all_waiting_since_.reset();
     abandoned_.clear();
-    crowded_since_.clear();
     resume_at_ = 0;
     newest_abandoned_ = {};
     margin_ = 0;

@@ -138,8 +138,6 @@ class Root {
   void settle_outsiders();
   void settle_disagreements();
   bool never_complete(Version version, const Pieces& pieces) const;
-  bool is_crowded_out(Version version, const Pieces& pieces) const;
-  bool stays_crowded_out(Version version, const Pieces& pieces, TimeMs now);
   void name_next_iteration(Version abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
@@ -218,7 +216,6 @@ class Root {
   bool reading_storage_ = false;
   Version committed_;
   std::vector<Version> abandoned_;
-  std::map<Version, TimeMs> crowded_since_;  // some holder has no slot for it
   std::int64_t resume_at_ = 0;
   Version newest_abandoned_;
   TimeMs named_at_ = 0;                   // when resume_at_ was named last

@@ -74,41 +74,6 @@ bool Root::never_complete(Version version, const Pieces& pieces) const {
   return false;
 }
 
-// Some holder lacks a piece of it, and has no slot for that: versions that count lie in all of them, a newer one among
-// these. Neither would ever be complete, so this one, of which there is less, makes way.
-bool Root::is_crowded_out(Version version, const Pieces& pieces) const {
-  const auto is_taken_by_newer = [&](NodeId node, const std::string& shard) {
-    std::size_t taken = 0;
-    bool has_newer = false;
-    for (const auto& [other, its_pieces] : inventory_) {
-      const bool is_newer = other > version && other.incarnation() == life_->incarnation;
-      const bool counts = other == committed_ || other == life_->decision.version || is_newer;
-      if (!counts || other < committed_ || contains(abandoned_, other) || !has(node, shard, other)) continue;
-      ++taken;
-      has_newer = has_newer || is_newer;
-    }
-    return has_newer && taken >= config_.held_slots;
-  };
-  for (const auto& [shard, place] : places_.own()) {
-    const auto found = pieces.find(shard);
-    for (const NodeId node : place.holders) {
-      if (contains(place.capturers, node) || (found != pieces.end() && is_held_by(found->second, node))) continue;
-      if (is_taken_by_newer(node, shard)) return true;
-    }
-  }
-  return false;
-}
-
-// What is on its way there has a slot, and looks the same until it has come.
-bool Root::stays_crowded_out(Version version, const Pieces& pieces, TimeMs now) {
-  if (!is_crowded_out(version, pieces)) {
-    crowded_since_.erase(version);
-    return false;
-  }
-  const auto since = crowded_since_.try_emplace(version, now).first->second;
-  return now - since >= config_.node_wait_ms;
-}
-
 // Nothing while a stand-in has the place of a member: what it helps to commit, the member would not have, and after the
 // next loss it would bear witness that nothing of the kind was committed.
 void Root::settle_commits(TimeMs now, Effects& effects) {
@@ -140,11 +105,10 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
       break;
     }
   }
-  std::erase_if(crowded_since_, [&](const auto& entry) { return !inventory_.contains(entry.first); });
   std::erase_if(abandoned_, [&](Version version) { return version <= committed_ || !inventory_.contains(version); });
   for (const auto& [version, pieces] : inventory_) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (never_complete(version, pieces) || stays_crowded_out(version, pieces, now)) {
+    if (never_complete(version, pieces)) {
       add_once(abandoned_, version);
       if (version > newest_abandoned_) name_next_iteration(version, now);
     }

@@ -87,6 +87,8 @@ Directive Root::common_directive() const {
 
 Directive Root::directive_for(const Peer& peer, Directive directive, TimeMs now) const {
   const NodeId node = peer.report.node;
+  directive.heard_agent = peer.report.agent_id;
+  directive.heard_report = peer.report.sequence;
   directive.relay = groups_.relay_of(node);
   directive.write = storing_.order_for(node);
   for (const RankReport& rank : peer.report.ranks) {

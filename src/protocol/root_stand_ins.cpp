@@ -11,7 +11,6 @@ namespace ckpt::protocol {
 // roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
 // more.
 void Root::on_pause(TimeMs before, TimeMs now) {
-  crowded_since_.clear();
   for (auto& [node, peer] : peers_) {
     if (before - peer.heard_at <= config_.node_timeout_ms) peer.heard_at = now;
     if (before - peer.obeyed_at <= config_.node_timeout_ms) peer.obeyed_at = now;

@@ -192,7 +192,7 @@ void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
   effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
                            std::to_string(slot.piece.version.iteration()) + ": its bytes are not what they should be"});
   newest_damaged_ = std::max(newest_damaged_, slot.piece.version);
-  if (corrupt.slot.rank == held_rank) damaged_held_.emplace(slot.piece.shard, slot.piece.version);
+  orders_from_ = report_sequence_ + 1;
   slots_.drain(corrupt.slot);
   effects.push_back(DropSlot{corrupt.slot});
 }
@@ -313,7 +313,6 @@ void Worker::settle_drops(Effects& effects) {
     effects.push_back(CancelFetch{id});
   }
   std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
-  std::erase_if(damaged_held_, [&](const auto& entry) { return !keeps(entry.second); });
   std::erase_if(fetch_failures_, [&](const auto& entry) {
     return std::none_of(directive_.fetches.begin(), directive_.fetches.end(),
                         [&](const FetchOrder& order) { return order.piece.shard == entry.first; });
@@ -323,24 +322,20 @@ void Worker::settle_drops(Effects& effects) {
 // Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
 // different versions in their last slots, neither version would ever have all its copies.
 void Worker::settle_fetches(TimeMs now, Effects& effects) {
+  if (!knows_what_is_here()) return;
   std::set<std::string> waiting;
   for (const FetchOrder& order : directive_.fetches) {
     const auto& [shard, version] = std::tie(order.piece.shard, order.piece.version);
     if (!keeps(version) || slots_.find_whole(shard, version) != nullptr || slots_.is_filling(shard, version)) continue;
-    if (waiting.contains(shard) || waits_for_older(shard, version) || !start_fetch(order, now, effects))
-      waiting.insert(shard);
+    if (waiting.contains(shard) || !start_fetch(order, now, effects)) waiting.insert(shard);
   }
 }
 
-// The slot that damage has freed belongs to the version that lay there, until the root gives that version up. An order
-// for a newer one may come from a root that has not heard of the damage: were it obeyed, the older version would find
-// no slot here, and the newer one none elsewhere.
-bool Worker::waits_for_older(const std::string& shard, Version version) const {
-  return std::any_of(damaged_held_.begin(), damaged_held_.end(), [&](const auto& damaged) {
-    const auto& [name, older] = damaged;
-    return name == shard && older < version && older > directive_.committed && keeps(older) &&
-           slots_.find_whole(name, older) == nullptr && !slots_.is_filling(name, older);
-  });
+// A slot that damage has freed, before or after this agent started, belongs to what lay there. A root that has not
+// heard of the damage may order something newer: were it obeyed, the older version would find no slot here, the newer
+// one none elsewhere, and neither would ever be complete.
+bool Worker::knows_what_is_here() const {
+  return directive_.heard_agent == agent_id_ && directive_.heard_report >= orders_from_;
 }
 
 // False when it has to wait: for a source after a failure, or for a slot. The order stands.

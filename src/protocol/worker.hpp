@@ -104,7 +104,7 @@ class Worker {
   void settle_segments(Effects& effects);
   void settle_writes(Effects& effects);
   bool is_void() const;
-  bool waits_for_older(const std::string& shard, Version version) const;
+  bool knows_what_is_here() const;
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
   const Trainer* home_of(const std::string& shard) const;
@@ -132,7 +132,6 @@ class Worker {
   Written written_;
   std::uint64_t written_epoch_ = 0;  // of the root that ordered it
   std::set<Version> damaged_;
-  std::set<std::pair<std::string, Version>> damaged_held_;  // held pieces that have to come once more
   std::string read_trouble_;
 
   Directive directive_;
@@ -143,6 +142,7 @@ class Worker {
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;
+  std::uint64_t orders_from_ = 1;  // the report that a root must have heard before it gives away slots
   TimeMs last_report_at_ = 0;
   Report last_report_;
 };

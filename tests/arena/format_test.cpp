@@ -25,7 +25,7 @@ static_assert(offsetof(NodeHeader, magic) == 0 && offsetof(NodeHeader, format) =
               offsetof(NodeHeader, reserved) == 12 && offsetof(NodeHeader, arena_id) == 16 &&
               offsetof(NodeHeader, job) == 24 && offsetof(NodeHeader, node) == 280 &&
               offsetof(NodeHeader, highest_commit) == 576 && offsetof(NodeHeader, newest_seen) == 584 &&
-              offsetof(NodeHeader, highest_epoch) == 592);
+              offsetof(NodeHeader, highest_epoch) == 592 && offsetof(NodeHeader, newest_damaged) == 600);
 static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format) == 8 &&
               offsetof(RankControl, rank) == 12 && offsetof(RankControl, grant) == 64 &&
               offsetof(RankControl, resume_at) == 72 && offsetof(RankControl, committed) == 80 &&
