@@ -40,6 +40,8 @@ class RankPort {
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
   void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
+  // The trainer belongs to this life from now on, and captures for no other.
+  void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void commit(Version version) { control_->committed(version); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
@@ -66,7 +68,8 @@ class RankPort {
 
   const protocol::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
-  std::uint64_t sequence_ = 0;  // of the newest grant
+  std::uint64_t incarnation_ = 0;  // 0: it has not joined a life yet
+  std::uint64_t sequence_ = 0;     // of the newest grant
   std::optional<OpenGrant> outstanding_;
   Version last_captured_;
   std::int64_t attempted_ = -1;

@@ -273,7 +273,7 @@ json Driver::status_json() const {
           {"copies_now", status.copies_now},
           {"parity", protection.rows},
           {"parity_now", status.parity_now},
-          {"alarm", status.alarm},
+          {"alarm", alarm()},
           {"coordination_trouble", store_ != nullptr ? store_->trouble() : ""},
           {"storage", storage_json(status)},
           {"ranks", ranks_json(status)},

@@ -184,11 +184,14 @@ Result status(const Scope& scope) {
     if (arena.has_agent()) {
       try {
         const json agent = ask(arena, {{"type", "status"}}).body.at("agent");
-        result.text += agent_text(agent);
+        const std::string text = agent_text(agent);
+        result.text += text;
         result.json["agents"].push_back(agent);
         continue;
       } catch (const Failure& failure) {
         why = failure.what();
+      } catch (const json::exception&) {
+        why = not_understood(arena);
       }
     }
     result.text += "node " + arena.node + " of job " + arena.job + ": " + why + "\n";
