@@ -22,10 +22,13 @@ configure() {
   quietly "$dir/configure.log" cmake --preset "$preset"
 }
 
-# build PRESET [TARGET...]: compiles, a job per core; shows ninja's one-line progress on a terminal.
+# build PRESET [TARGET...]: compiles, a job per core; shows ninja's one-line progress on a terminal, and a line every
+# half a minute elsewhere.
 build() {
   local preset=$1 dir=build/$1 prefix
   shift
+  [[ -f $dir/.ninja_log ]] ||
+    say "$preset: the first build takes some 20 minutes of one core (a release) to 60 (with sanitizers), and up to 1 GB in $dir"
   configure "$preset" || return 1
   read -ra prefix <<<"$(preset_prefix "$preset")"
   local run=("${prefix[@]}" cmake --build "$dir" -j "$(nproc)")
@@ -33,7 +36,7 @@ build() {
   if [[ -t 2 ]]; then
     "${run[@]}" >&2 || return 1
   else
-    quietly "$dir/build.log" "${run[@]}" || return 1
+    patiently "$dir/build.log" "building $preset" "${run[@]}" || return 1
   fi
 }
 

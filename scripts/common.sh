@@ -35,6 +35,25 @@ quietly() {
   fi
 }
 
+# The same for what takes long: also says every half a minute that it goes on, and how far ninja is.
+# patiently LOG WHAT COMMAND...
+patiently() {
+  local log=$1 what=$2 status=0 ticker begin=$SECONDS
+  shift 2
+  # Nothing that outlives this function keeps the caller's output open.
+  while sleep "${DEV_PROGRESS_S:-30}" >/dev/null 2>&1; do
+    say "$what: $((SECONDS - begin)) s so far$(steps_done "$log")"
+  done &
+  ticker=$!
+  quietly "$log" "$@" || status=$?
+  kill "$ticker" 2>/dev/null || true
+  wait "$ticker" 2>/dev/null || true
+  return "$status"
+}
+
+# ", step 12/345", as ninja counts them in a log; nothing where it does not.
+steps_done() { sed -n 's/^\[\([0-9]*\/[0-9]*\)\].*/, step \1/p' "$1" 2>/dev/null | tail -n 1; }
+
 # wait_until SECONDS COMMAND...
 wait_until() {
   local deadline=$((SECONDS + $1))

@@ -31,7 +31,7 @@ ensure_packages() {
   quietly build/setup-update.log "${apt[@]}" update ||
     say "apt-get update failed (log: build/setup-update.log); trying with the package lists that are there"
   # shellcheck disable=SC2086
-  quietly build/setup-install.log "${apt[@]}" install -y --no-install-recommends $missing ||
+  patiently build/setup-install.log "installing Debian packages" "${apt[@]}" install -y --no-install-recommends $missing ||
     die "apt-get could not install: $missing (log: build/setup-install.log); repair that, then run this again"
 }
 
@@ -43,10 +43,10 @@ ensure_venv() {
     die "$python is $("$python" --version), and ckptengine needs Python 3.10 or newer; put one first on the PATH"
   wanted=$( (cat scripts/requirements.txt && pwd) | sha256sum | cut -d ' ' -f 1)
   [[ -x $venv_python && "$(cat $stamp 2>/dev/null)" == "$wanted" ]] && return
-  say "installing into $venv (PyPI): $(sed -e 's/#.*//' scripts/requirements.txt | xargs)"
+  say "installing into $venv (PyPI; some minutes, and 1.2 GB of disk): $(sed -e 's/#.*//' scripts/requirements.txt | xargs)"
   quietly build/setup-venv.log "$python" -m venv --clear $venv ||
     die "'$python -m venv' failed (log: build/setup-venv.log); on Debian its package is python3-venv"
-  quietly build/setup-pip.log $venv_python -m pip install --progress-bar off -r scripts/requirements.txt ||
+  patiently build/setup-pip.log "installing into $venv" $venv_python -m pip install --progress-bar off -r scripts/requirements.txt ||
     die "pip could not install scripts/requirements.txt (log: build/setup-pip.log); check the network and run this again"
   echo "$wanted" >$stamp
 }

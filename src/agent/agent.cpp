@@ -112,7 +112,8 @@ Agent::Parts::Parts(AgentSetup agent_setup)
       node_id(coord::node_id(store, options.node)),
       scheduler(options, arena.directory(), trace),
       driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
-              [this](EndReason reason, const std::string& why) { ask_to_stop(reason, why); }, setup.sources},
+              [this](EndReason reason, const std::string& why) { ask_to_stop(reason, why); }, setup.sources,
+              [this] { server->listen_again(); }},
              node_id, agent_id) {
   const std::string token = find_token(options, store);
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());

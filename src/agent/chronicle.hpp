@@ -7,6 +7,7 @@
 #include <deque>
 #include <string>
 
+#include "agent/flood_gate.hpp"
 #include "agent/log.hpp"
 
 namespace ckpt::agent {
@@ -33,22 +34,31 @@ class Chronicle {
 
   Counters counters;
 
-  // The same again is counted, not repeated.
+  // The same again is counted, not repeated; so is what is alike, once there is too much of it.
   void note(const std::string& text) {
     const std::time_t now = std::time(nullptr);
-    for (NoticeEntry& entry : entries_)
-      if (entry.text == text && now - entry.last < repeat_s) {
-        entry.last = now;
-        ++entry.times;
-        return;
-      }
-    log_->warn("{}", text);
+    NoticeEntry* known = nullptr;
+    std::uint64_t alike = 0;
+    for (NoticeEntry& entry : entries_) {
+      if (now - entry.last >= repeat_s || !are_alike(entry.text, text)) continue;
+      if (entry.text == text) return count(entry, text, now);
+      known = &entry;
+      ++alike;
+    }
+    log_->warn("{}", text);  // which counts for itself
+    if (alike >= FloodGate::alike_max) return count(*known, text, now);
     entries_.push_back({now, now, 1, text});
     if (entries_.size() > entries_max) entries_.pop_front();
   }
   const std::deque<NoticeEntry>& notices() const { return entries_; }
 
  private:
+  static void count(NoticeEntry& entry, const std::string& text, std::time_t now) {
+    entry.text = text;
+    entry.last = now;
+    ++entry.times;
+  }
+
   static constexpr std::size_t entries_max = 32;
   static constexpr std::time_t repeat_s = 60;
   const Log log_;

@@ -1,5 +1,7 @@
 #include "agent/driver.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -59,6 +61,8 @@ const char* sentence_of(net::Reach reach) {
   }
   return "it is not known where it was";
 }
+
+constexpr std::int64_t arena_look_ms = 250;
 
 protocol::TimeMs now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
@@ -169,7 +173,9 @@ void Driver::run() {
       desk_.tick();
       heed_alarm();
       heed_health();
+      finish_effects();
     });
+    run_task([this] { heed_arena(); });
   }
 }
 
@@ -192,13 +198,43 @@ void Driver::handle(protocol::Event event) {
   while (!events_.empty()) {
     const protocol::Event next = std::move(events_.front());
     events_.pop_front();
-    for (const protocol::Effect& effect : core_.handle(next, now_ms()))
-      std::visit([this](const auto& each) { carry_out(each); }, effect);
+    for (const protocol::Effect& effect : core_.handle(next, now_ms())) carry_out_alone(effect);
   }
   handling_ = false;
 }
 
 // ---- Effects ----
+
+// One that fails takes no other with it: the core counts on each.
+void Driver::carry_out_alone(const protocol::Effect& effect) {
+  try {
+    std::visit([this](const auto& each) { carry_out(each); }, effect);
+  } catch (const std::exception& error) {
+    chronicle_.note(std::string("internal error: ") + error.what());
+    std::visit([this, &error](const auto& each) { failed(each, error.what()); }, effect);
+  }
+}
+
+void Driver::failed(const protocol::StartFetch& fetch, const std::string&) { fetches_.give_up(fetch); }
+
+void Driver::failed(const protocol::ListStorage&, const std::string& why) {
+  protocol::StorageListed nothing;
+  nothing.knows_incarnations = false;
+  nothing.trouble = why;
+  handle(std::move(nothing));
+}
+
+void Driver::failed(const protocol::StartWrite& write, const std::string& why) {
+  handle(protocol::WriteEnded{write.version, why});
+}
+
+void Driver::failed(const protocol::CommitStep& commit, const std::string& why) {
+  handle(protocol::StepEnded{commit.version, why});
+}
+
+void Driver::finish_effects() {
+  for (const protocol::Effect& effect : std::exchange(unfinished_, {})) carry_out_alone(effect);
+}
 
 void Driver::carry_out(const protocol::Send& send) {
   if (send.to == id_) return handle(protocol::MessageArrived{id_, send.message});
@@ -384,6 +420,53 @@ void Driver::heed_alarm() {
   if (alarm == alarm_) return;
   alarm_ = std::move(alarm);
   if (!alarm_.empty()) chronicle_.note(alarm_);
+}
+
+// Files of shared memory have names that anybody of this user can remove, and systemd-logind does when the user logs
+// out (RemoveIPC). What is mapped stays whole until this agent ends; so it goes on, and says so.
+void Driver::heed_arena() {
+  if (!arena_look_.passed()) return;
+  arena_look_ = Deadline::in_ms(arena_look_ms);
+  const std::string& directory = parts_.arena.directory();
+  drop_damaged_segments();
+  if (parts_.arena.is_removed()) {
+    chronicle_.note("somebody removed the arena " + directory + " under this agent, which makes it anew");
+    try {
+      parts_.arena.make_again();
+      parts_.listen_again();
+    } catch (const Failure& failure) {
+      if (failure.status() == CKPT_ERR_CLAIMED)
+        return parts_.stop_agent(EndReason::replaced, "somebody removed the arena " + directory +
+                                                          ", and another agent serves it by now, so this one ends");
+      chronicle_.note("the arena " + directory + " cannot be made anew: " + failure.what());
+    }
+  }
+  const std::uint64_t nameless_bytes = segments_.nameless_bytes();
+  std::string alarm;
+  if (nameless_bytes != 0)
+    alarm = "somebody removed files of the arena " + directory + "; " + std::to_string((nameless_bytes >> 20) + 1) +
+            " MiB of checkpoints are in the memory of process " + std::to_string(::getpid()) +
+            " alone and are lost when it ends; do not stop it before the job has ended or is stored, and see to it "
+            "that nobody removes them again (loginctl enable-linger, or RemoveIPC=no in logind.conf)";
+  if (alarm != arena_alarm_ && !alarm.empty()) chronicle_.note(alarm);
+  arena_alarm_ = std::move(alarm);
+}
+
+// Whoever touches memory beyond the end of a file is killed (SIGBUS). Nothing prevents that somebody of this user cuts
+// one off; what this finds in time is dropped, and fetched again.
+void Driver::drop_damaged_segments() {
+  for (const auto& [key, segment] : segments_.take_damaged()) {
+    chronicle_.note("somebody cut off " + segment->path() +
+                    ", so what it held is dropped; leave the arena's files alone");
+    for (std::uint32_t i = 0; i < segment->spec().slots; ++i)
+      if (const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)}; parts_.index.find(slot) != nullptr)
+        handle(protocol::PieceCorrupt{slot});
+  }
+}
+
+std::string Driver::alarm() const {
+  const std::string of_job = core_.status().alarm;
+  return of_job.empty() || arena_alarm_.empty() ? of_job + arena_alarm_ : of_job + "; " + arena_alarm_;
 }
 
 void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {

@@ -53,6 +53,7 @@ class Driver : public TrainerRequests {
     Log log;
     std::function<void(EndReason, const std::string& why)> stop_agent;  // any thread
     std::vector<persist::SourceFactory> sources = {};                   // besides storage
+    std::function<void()> listen_again = [] {};                         // any thread: at the arena's socket
   };
   Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id);
   ~Driver() override;
@@ -91,6 +92,18 @@ class Driver : public TrainerRequests {
   void handle(protocol::Event event);
   void run_task(const Task& task);
 
+  void carry_out_alone(const protocol::Effect& effect);
+  // What the core hears of an effect that failed, where it waits for an answer. What else it asked for it asks again.
+  void failed(const protocol::StartFetch& fetch, const std::string& why);
+  void failed(const protocol::ListStorage& list, const std::string& why);
+  void failed(const protocol::StartWrite& write, const std::string& why);
+  void failed(const protocol::CommitStep& commit, const std::string& why);
+  void failed(const protocol::DropSlot& drop, const std::string&) { unfinished_.emplace_back(drop); }
+  void failed(const protocol::ReadSeats& read, const std::string&) { unfinished_.emplace_back(read); }
+  template <class Other>
+  void failed(const Other&, const std::string&) {}
+  void finish_effects();
+
   void carry_out(const protocol::Send& send);
   void carry_out(const protocol::SwapRoot& swap);
   void carry_out(const protocol::SwapLife& swap);
@@ -120,6 +133,9 @@ class Driver : public TrainerRequests {
   void knock_at_strangers();
   void tell_health(const protocol::Health& health);
   nlohmann::json health_json() const;
+  void heed_arena();
+  void drop_damaged_segments();
+  std::string alarm() const;
   void tell(const protocol::MemberChanged& changed, net::Reach reach);
   void door_answered(const protocol::MemberChanged& lost, net::Reach reach);
   void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
@@ -153,6 +169,9 @@ class Driver : public TrainerRequests {
   protocol::Node core_;
   std::deque<protocol::Event> events_;  // of the core thread's own making, handled before anything else
   bool handling_ = false;
+  std::vector<protocol::Effect> unfinished_;  // tried again at the next tick; one for each slot and seats at most
+  std::string arena_alarm_;
+  Deadline arena_look_ = Deadline::in_ms(0);
   std::map<protocol::NodeId, coord::NodeEntry> nodes_;
   std::map<protocol::NodeId, net::Reach> lost_;  // members, as the root of that epoch
   std::uint64_t lost_epoch_ = 0;

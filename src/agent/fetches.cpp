@@ -47,7 +47,12 @@ void Fetches::start(const protocol::StartFetch& order, bool urgent, net::Transpo
   const SlotNeed need{order.piece.length_bytes, std::max(order.piece.layout_bytes, recipe_bytes)};
   segments_.ensure({{key, need}}, 0,
                    [this, &transport, storage, fetch = order.fetch](const std::optional<Failure>& failure) {
-                     transfer(fetch, transport, storage, failure);
+                     try {
+                       transfer(fetch, transport, storage, failure);
+                     } catch (const std::exception& error) {
+                       callbacks_.notice(std::string("internal error: ") + error.what());
+                       end(fetch, FetchResult::failed, std::nullopt);
+                     }
                    });
 }
 
@@ -187,13 +192,15 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
   fetches_.erase(found);
   const protocol::SlotRef& slot = fetch.order.slot;
   protocol::FetchEnded ended{id, result, trouble, {}};
-  if (result == FetchResult::complete) {
+  const auto segment = segments_.find({slot.rank, slot.shard});
+  if (segment == nullptr && result == FetchResult::complete) ended.result = FetchResult::failed;  // somebody cut it off
+  if (ended.result == FetchResult::complete) {
     ended.made = piece_info(*manifest);
     if (fetch.order.source == protocol::parity_node)
       moved_.made_bytes += ended.made.length_bytes;
     else if (fetch.order.source != protocol::storage_node)
       moved_.received_bytes += ended.made.length_bytes - landed_bytes;
-    index_.add(slot, segments_.find({slot.rank, slot.shard}), std::move(*manifest));
+    index_.add(slot, segment, std::move(*manifest));
     paths_.brought(fetch.order.piece, fetch.order.source, fetch.landed ? std::optional(landed_bytes) : std::nullopt);
   }
   paths_.fetched(fetch.order.piece, fetch.order.source);
@@ -206,6 +213,11 @@ void Fetches::close() {
     if (fetch.combining != nullptr) fetch.combining->cancel();
   }
   if (port_ != nullptr) port_->close();
+}
+
+void Fetches::give_up(const protocol::StartFetch& order) {
+  if (fetches_.contains(order.fetch)) return end(order.fetch, FetchResult::failed, std::nullopt);
+  callbacks_.ended(order, {order.fetch, FetchResult::failed, {}, {}});
 }
 
 void Fetches::cancel(std::uint64_t id) {

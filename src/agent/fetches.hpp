@@ -45,6 +45,8 @@ class Fetches {
   // `storage`: null where there is none.
   // `urgent`: does not wait for an idle network.
   void start(const protocol::StartFetch& fetch, bool urgent, net::Transport& transport, StorageTier* storage);
+  // It could not be started: tells so, unless it has ended already.
+  void give_up(const protocol::StartFetch& order);
   void cancel(std::uint64_t fetch);
   // Something may have landed, or will not any more.
   void look();

@@ -15,6 +15,7 @@
 #include <iostream>
 
 #include "agent/agent.hpp"
+#include "agent/oom.hpp"
 #include "arena/node_arena.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"
@@ -136,15 +137,16 @@ void tell_of_aborts(const std::string& log_file) {
   ::sigaction(SIGABRT, &action, nullptr);
 }
 
-int serve(const Options& options, Herald herald) {
+int serve(const Options& options, Herald herald, agent::Foreground foreground) {
   const UniqueFd signals(block_signals());
   allow_many_descriptors();
   agent::Log log;
   try {
     arena::make_node_directory(options.node_dir());  // where the log is, too
-    log = agent::open_log(options.log_file);
+    log = agent::open_log(options.log_file, foreground);
     tell_of_aborts(options.log_file);
     agent::Agent agent(agent::standard_setup(options, log));
+    agent::be_ended_last(log);
     herald.ready();
     pollfd entries[] = {{signals.get(), POLLIN, 0}, {agent.stop_fd(), POLLIN, 0}};
     while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
@@ -158,7 +160,7 @@ int serve(const Options& options, Herald herald) {
     // What another agent holds has its log, too: this one has no business in it.
     const auto* refused = dynamic_cast<const Failure*>(&failure);
     const bool claimed = refused != nullptr && refused->status() == CKPT_ERR_CLAIMED;
-    if (log && !claimed) log->error("{}", failure.what());
+    if (log && !claimed) log->critical("{}", failure.what());
     const int exit_status = claimed ? agent_exists_status : 1;
     herald.failed(exit_status, failure.what());
     return exit_status;
@@ -203,7 +205,7 @@ int serve_detached(const Options& options) {
   [[maybe_unused]] const int moved = ::chdir("/");
   if (const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null)
     for (const int standard : {0, 1, 2}) ::dup2(null.get(), standard);
-  return serve(options, Herald(std::move(write)));
+  return serve(options, Herald(std::move(write)), agent::Foreground::no);
 }
 
 }  // namespace
@@ -225,7 +227,7 @@ int main(int argc, char** argv) {
     if (standby) pairs.emplace_back("standby", "true");
     const Options options = parse_options(Reader::agent, pairs, environ);
     keep_memory_private(options);
-    return detach ? serve_detached(options) : serve(options, Herald());
+    return detach ? serve_detached(options) : serve(options, Herald(), agent::Foreground::stderr_too);
   } catch (const std::exception& failure) {
     std::cerr << "ckptd: " << failure.what() << '\n';
     return 1;

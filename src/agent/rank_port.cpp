@@ -19,6 +19,7 @@ RankPort::RankPort(protocol::TrainerHello hello, arena::Control control, std::op
                    std::function<void()> look)
     : hello_(std::move(hello)),
       control_(std::make_shared<arena::Control>(std::move(control))),
+      incarnation_(hello_.incarnation),
       sequence_(control_->grant().sequence),
       outstanding_(std::move(outstanding)),
       look_(std::move(look)) {
@@ -88,8 +89,7 @@ RankPort::Seen RankPort::look(const Segments& segments) {
   return seen;
 }
 
-// All slots of the grant, whole and of one version of the rank's life, newer than the last. A version of another life
-// would be remembered as seen, and the next life of the job would be numbered after it.
+// All slots of the grant, whole and of one version, of the trainer's life and newer than the last.
 bool RankPort::take_captured(const Segments& segments, Seen& seen) const {
   protocol::Captured captured{hello_.rank, {}};
   decltype(seen.pieces) pieces;
@@ -98,7 +98,7 @@ bool RankPort::take_captured(const Segments& segments, Seen& seen) const {
     if (segment == nullptr || ref.slot >= segment->spec().slots) return false;
     auto manifest = segment->slot(ref.slot).read();
     if (!manifest || manifest->version <= last_captured_ || manifest->world_size != hello_.world_size) return false;
-    if (incarnation_ != 0 && manifest->version.incarnation() != incarnation_) return false;
+    if (manifest->version.incarnation() != incarnation_) return false;
     captured.pieces.push_back(piece_info(*manifest));
     if (captured.pieces.back().version != captured.pieces.front().version) return false;
     pieces.emplace_back(ref, std::move(*manifest));

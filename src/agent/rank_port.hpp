@@ -69,8 +69,8 @@ class RankPort {
 
   const protocol::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
-  std::uint64_t incarnation_ = hello_.incarnation;
-  std::uint64_t sequence_ = 0;  // of the newest grant
+  std::uint64_t incarnation_ = hello_.incarnation;  // 0: it has not joined a life yet
+  std::uint64_t sequence_ = 0;                      // of the newest grant
   std::optional<OpenGrant> outstanding_;
   Version last_captured_;
   std::int64_t attempted_ = -1;

@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "base/same_file.hpp"
+
 namespace ckpt::agent {
 namespace {
 
@@ -231,7 +233,7 @@ void Segments::adopt(const SegmentKey& key, arena::Segment segment) {
       successor->writable_slot(i).drop(manifest->version);  // dropped while it was copied
     }
   }
-  ::unlink(outgrown->path().c_str());  // who still reads it has it mapped
+  unlink_same(outgrown->path(), outgrown->fd());  // who still reads it has it mapped
 }
 
 void Segments::check_space(const std::vector<arena::SegmentSpec>& specs, std::uint64_t extra_bytes) const {
@@ -254,7 +256,22 @@ void Segments::remove(const SegmentKey& key) {
   if (found == segments_.end()) return;
   const auto segment = std::move(found->second);
   segments_.erase(found);
-  ::unlink(segment->path().c_str());
+  unlink_same(segment->path(), segment->fd());
+}
+
+std::vector<std::pair<SegmentKey, std::shared_ptr<arena::Segment>>> Segments::take_damaged() {
+  std::vector<std::pair<SegmentKey, std::shared_ptr<arena::Segment>>> damaged;
+  for (const auto& [key, segment] : segments_)
+    if (!segment->is_whole_file()) damaged.emplace_back(key, segment);
+  for (const auto& [key, segment] : damaged) remove(key);
+  return damaged;
+}
+
+std::uint64_t Segments::nameless_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, segment] : segments_)
+    if (!is_same_file(segment->path(), segment->fd())) bytes += segment->size_bytes();
+  return bytes;
 }
 
 std::uint64_t Segments::bytes_used() const {

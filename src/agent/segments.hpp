@@ -61,6 +61,11 @@ class Segments {
 
   void remove(const SegmentKey& key);
 
+  // Segments whose files somebody cut off: nobody may touch their memory any more, and they are not found again.
+  std::vector<std::pair<SegmentKey, std::shared_ptr<arena::Segment>>> take_damaged();
+  // Of segments whose files have lost their names.
+  std::uint64_t nameless_bytes() const;
+
   // Memory of the arena besides segments. Throws Failure (CKPT_ERR_NO_SPACE) where so much more does not fit.
   void check_space(std::uint64_t more_bytes) const { check_space({}, more_bytes); }
   void take_besides(std::uint64_t bytes) { besides_bytes_ += bytes; }

@@ -268,7 +268,7 @@ json Driver::status_json() const {
           {"copies_now", status.copies_now},
           {"parity", protection.rows},
           {"parity_now", status.parity_now},
-          {"alarm", status.alarm},
+          {"alarm", alarm()},
           {"health", health_json()},
           {"coordination_trouble",
            store_ != nullptr && !store_->trouble().empty() ? store_->trouble() : status.record_trouble},

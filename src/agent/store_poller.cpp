@@ -221,7 +221,8 @@ void StorePoller::attempt(Access access, const std::function<void()>& body) {
 }
 
 constexpr const char* can_be[] = {"the coordination store can be read", "the coordination store can be written",
-                                  "the seats of the job's life can be read and written"};
+                                  "the seats of the job's life can be read and written",
+                                  "the records of all nodes can be read"};
 
 void StorePoller::note(Access access, const std::string& trouble) {
   if (trouble.empty()) return end_trouble(access, can_be[access]);
@@ -264,7 +265,9 @@ void StorePoller::poll() {
   read_life();
   if (!nodes_are_due()) return;
   nodes_polled_at_ = Clock::now();  // where it fails, too: then all try it
-  const auto nodes = coord::registered_nodes(store_);
+  std::vector<std::string> damaged;
+  const auto nodes = coord::registered_nodes(store_, &damaged);
+  note(listing, damaged.empty() ? "" : damaged.front());
   nodes_listed_ = nodes.size();
   handlers_.nodes(nodes);
 }

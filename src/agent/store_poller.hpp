@@ -56,7 +56,7 @@ class StorePoller {
  private:
   using Clock = std::chrono::steady_clock;
   // Each with its own trouble. Swapping is writing, but of a life with its seats.
-  enum Access { reading, writing, seating };
+  enum Access { reading, writing, seating, listing };
   struct Work {  // what there is to do at once
     std::optional<protocol::SwapRoot> root;
     std::optional<protocol::SwapLife> life;
@@ -119,7 +119,7 @@ class StorePoller {
   std::condition_variable wake_;
   Work work_;
   std::optional<Clock::time_point> heard_at_;
-  std::array<std::string, 3> troubles_;  // by Access
+  std::array<std::string, 4> troubles_;  // by Access
   bool stop_ = false;
   const std::unique_ptr<coord::Watch> watch_;
   std::thread thread_;

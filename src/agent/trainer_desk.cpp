@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/same_file.hpp"
+
 namespace ckpt::agent {
 namespace {
 
@@ -23,7 +25,8 @@ UniqueFd duplicate(int fd) {
 // A trainer may write what it is the writer of, and so pin it for its GPU; all else it can only read.
 UniqueFd descriptor_for(Rank rank, const arena::Segment& segment) {
   if (segment.spec().kind == arena::SegmentKind::local && segment.spec().rank == rank) return duplicate(segment.fd());
-  UniqueFd fd(::open(segment.path().c_str(), O_RDONLY | O_CLOEXEC));
+  // Through the descriptor: the file may have lost its name.
+  UniqueFd fd(::open(("/proc/self/fd/" + std::to_string(segment.fd())).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + segment.path() + " for a trainer");
   return fd;
 }
@@ -87,7 +90,7 @@ void TrainerDesk::hello(const protocol::TrainerHello& hello, std::int64_t pid, c
 void TrainerDesk::exited(Asker asker) {
   if (RankPort* port = port_of(asker); port != nullptr) {
     port->fence(0);  // a process that goes on without its engine is stopped here at the latest
-    ::unlink(control_path(with_.directory, asker.rank).c_str());
+    unlink_same(control_path(with_.directory, asker.rank), port->control().fd());
     trainers_.erase(asker.rank);
     with_.scheduler.remove(asker.rank);
     restores_.erase(asker.rank);
@@ -157,20 +160,22 @@ void TrainerDesk::reserve(Asker asker, const ReserveRequest& request, const Resp
     needs.push_back({{asker.rank, slot.shard}, {slot.bytes, slot.layout_bytes}});
     rank_bytes += with_.segments.segment_bytes({protocol::held_rank, slot.shard}, needs.back().second);
   }
-  with_.segments.ensure(needs, with_.bytes_for_peers(rank_bytes),
-                        [this, asker, shards, respond](const std::optional<Failure>& failure) {
-                          if (failure) return respond(refusal(failure->status(), failure->what()));
-                          if (refuse_unknown(asker, respond)) return;
-                          try {
-                            Reply reply;
-                            for (const std::string& shard : shards)
-                              reply.fds.push_back(duplicate(with_.segments.find({asker.rank, shard})->fd()));
-                            with_.to_core(protocol::SegmentsReady{asker.rank, shards});
-                            respond(std::move(reply));
-                          } catch (const Failure& no_descriptor) {
-                            respond(refusal(no_descriptor.status(), no_descriptor.what()));
-                          }
-                        });
+  with_.segments.ensure(
+      needs, with_.bytes_for_peers(rank_bytes), [this, asker, shards, respond](const std::optional<Failure>& failure) {
+        if (failure) return respond(refusal(failure->status(), failure->what()));
+        if (refuse_unknown(asker, respond)) return;
+        try {
+          Reply reply;
+          for (const std::string& shard : shards)
+            reply.fds.push_back(duplicate(with_.segments.find({asker.rank, shard})->fd()));
+          with_.to_core(protocol::SegmentsReady{asker.rank, shards});
+          respond(std::move(reply));
+        } catch (const Failure& no_descriptor) {
+          respond(refusal(no_descriptor.status(), no_descriptor.what()));
+        } catch (const std::exception& error) {
+          respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
+        }
+      });
 }
 
 void TrainerDesk::look(Asker asker) {
@@ -249,9 +254,12 @@ void TrainerDesk::carry_out(const protocol::RestoreReady& ready) {
     served_.insert_or_assign(ready.rank, ready);
     trainers_.at(ready.rank).port->joined(ready.incarnation);
     trainers_.at(ready.rank).progress_at = Clock::now();
+    trainers_.at(ready.rank).port->joined(ready.incarnation);
     pending->respond(std::move(reply));
   } catch (const Failure& failure) {
     pending->respond(refusal(failure.status(), failure.what()));
+  } catch (const std::exception& error) {
+    pending->respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
   }
 }
 

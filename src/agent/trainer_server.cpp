@@ -76,7 +76,7 @@ TrainerServer::TrainerServer(const Options& options, TrainerRequests& requests, 
     : options_(options),
       requests_(requests),
       log_(std::move(log)),
-      listener_(options.node_dir() + "/agent.sock"),
+      listener_(std::make_unique<FrameListener>(options.node_dir() + "/agent.sock")),
       claims_(options.node_dir()),
       outbox_(std::make_shared<Outbox>()),
       thread_(start_thread("ckptd-socket", [this] { run(); })) {}
@@ -85,6 +85,17 @@ TrainerServer::~TrainerServer() {
   stop_.store(true);
   outbox_->wake();
   thread_.join();
+}
+
+void TrainerServer::listen_again() {
+  listen_again_.store(true);
+  outbox_->wake();
+}
+
+void TrainerServer::make_listener() {
+  listener_.reset();
+  listener_ = std::make_unique<FrameListener>(options_.node_dir() + "/agent.sock");
+  listen_again_.store(false);
 }
 
 void TrainerServer::run() {
@@ -101,7 +112,8 @@ void TrainerServer::run() {
 
 void TrainerServer::poll_once() {
   std::vector<pollfd> entries = {{outbox_->fd(), POLLIN, 0}};
-  if (connections_.size() < connections_max) entries.push_back({listener_.fd(), POLLIN, 0});
+  if (listen_again_.load()) make_listener();
+  if (connections_.size() < connections_max && listener_) entries.push_back({listener_->fd(), POLLIN, 0});
   for (const int fd : claims_.process_fds()) entries.push_back({fd, POLLIN, 0});
   std::int64_t timeout = std::min(longest_poll_ms, claims_.sweep_due_ms());
   for (const Connection& connection : connections_) {
@@ -128,8 +140,8 @@ void TrainerServer::poll_once() {
 }
 
 void TrainerServer::accept_all() {
-  while (connections_.size() < connections_max) {
-    auto socket = listener_.accept();
+  while (connections_.size() < connections_max && listener_) {
+    auto socket = listener_->accept();
     if (!socket) return;
     connections_.emplace_back(next_connection_++, std::move(*socket));
   }

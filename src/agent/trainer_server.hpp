@@ -24,6 +24,8 @@ class TrainerServer {
   // Listens at <directory>/agent.sock; `requests` outlives this object. Throws Failure.
   TrainerServer(const Options& options, TrainerRequests& requests, Log log);
   ~TrainerServer();
+  // [any thread] Makes the socket anew: its file was removed. Those who are connected stay so.
+  void listen_again();
   TrainerServer(const TrainerServer&) = delete;
   TrainerServer& operator=(const TrainerServer&) = delete;
 
@@ -35,6 +37,7 @@ class TrainerServer {
   void run();
   void poll_once();
   void accept_all();
+  void make_listener();
   void serve(Connection& connection);
   void handle(Connection& connection, const nlohmann::json& request);
   void warn_of_other(protocol::Rank rank, const char* option, const std::optional<std::string>& asked,
@@ -51,12 +54,13 @@ class TrainerServer {
   const Options options_;
   TrainerRequests& requests_;
   const Log log_;
-  FrameListener listener_;
+  std::unique_ptr<FrameListener> listener_;  // null: until the next attempt
   Claims claims_;
   std::shared_ptr<Outbox> outbox_;  // shared with answers that are still to come
   std::list<Connection> connections_;
   std::uint64_t next_connection_ = 1;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> listen_again_{false};
   std::thread thread_;
 };
 

@@ -63,7 +63,8 @@ Control Control::create(const std::string& directory, std::uint32_t rank) {
   if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot make " + draft);
   if (const int error = ::posix_fallocate(fd.get(), 0, control_file_bytes); error != 0) {
     errno = error;
-    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(control_file_bytes) + " bytes for " + draft);
+    throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(control_file_bytes) + " bytes for " + draft,
+                room_advice);
   }
   Mapping mapping(fd.get(), control_file_bytes, Mapping::Access::write, draft);
   Control control(std::move(fd), std::move(mapping));

@@ -34,6 +34,10 @@ inline constexpr std::uint64_t landing_magic = 0x31474c5450'4b43ull;  // "CKPTLG
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::uint64_t fenced_without_life = ~std::uint64_t{0};  // in RankControl::fenced
 inline constexpr std::size_t name_bytes_max = 256;
+// What to do where the arena's file system is full.
+inline constexpr const char* room_advice =
+    "enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the option arena_dir "
+    "to a larger tmpfs";
 
 struct NodeHeader {
   std::uint64_t magic;

@@ -53,7 +53,8 @@ void reserve_pages(int fd, std::uint64_t from_byte, std::uint64_t size_bytes) {
   while (error == EINTR);
   if (error == 0) return;
   errno = error;
-  throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for a rank's landing file");
+  throw_errno(CKPT_ERR_NO_SPACE, "cannot reserve " + std::to_string(size_bytes) + " bytes for a rank's landing file",
+              room_advice);
 }
 
 [[noreturn]] void refuse_file() { throw Failure(CKPT_ERR_CORRUPT, "a rank's landing file is malformed"); }

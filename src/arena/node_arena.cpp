@@ -16,6 +16,7 @@
 
 #include "base/error.hpp"
 #include "base/own_directory.hpp"
+#include "base/same_file.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -74,6 +75,22 @@ void take_lock(int fd, const std::string& directory) {
                                       "; give this node another name (option node) or stop that agent (ckptctl stop)");
 }
 
+UniqueFd open_locked(const std::string& path, const std::string& directory) {
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
+  take_lock(file.get(), directory);
+  return file;
+}
+
+void reserve_head(int fd, const std::string& directory) {
+  const int error = ::posix_fallocate(fd, 0, page_bytes);
+  if (error == 0) return;
+  errno = error;
+  throw_errno(CKPT_ERR_NO_SPACE, "the file system of " + directory +
+                                     " has not even room for the arena's first page; free some, enlarge it (mount -o "
+                                     "remount,size=...) or set the option arena_dir to another tmpfs");
+}
+
 std::string stopped_mark(const std::string& directory) { return directory + "/stopped"; }
 
 std::string name_of(const char (&field)[name_bytes_max]) {
@@ -103,17 +120,10 @@ void make_node_directory(const std::string& path) {
 NodeArena::NodeArena(std::string directory, const std::string& job, const std::string& node)
     : directory_(std::move(directory)) {
   make_node_directory(directory_);
-  const std::string path = directory_ + "/node";
-  lock_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock_) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + path);
-  take_lock(lock_.get(), directory_);
+  const std::string path = head_path();
+  lock_ = open_locked(path, directory_);
   ::unlink(stopped_mark(directory_).c_str());
-  if (const int error = ::posix_fallocate(lock_.get(), 0, page_bytes); error != 0) {
-    errno = error;
-    throw_errno(CKPT_ERR_NO_SPACE, "the file system of " + directory_ +
-                                       " has not even room for the arena's first page; free some, enlarge it (mount -o "
-                                       "remount,size=...) or set the option arena_dir to another tmpfs");
-  }
+  reserve_head(lock_.get(), directory_);
   mapping_ = Mapping(lock_.get(), page_bytes, Mapping::Access::write, path);
   if (header()->magic == 0) initialize(*header(), job, node);
   if (header()->magic != node_magic || header()->format != format_version)
@@ -122,6 +132,30 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
   if (name_of(header()->job) != job || name_of(header()->node) != node)
     throw Failure(CKPT_ERR_INVALID, "the arena " + directory_ + " belongs to node " + name_of(header()->node) +
                                         " of job " + name_of(header()->job) + "; use another arena_dir");
+}
+
+bool NodeArena::is_removed() const { return !is_same_file(head_path(), lock_.get()); }
+
+void NodeArena::make_again() {
+  make_node_directory(directory_);
+  UniqueFd lock = open_locked(head_path(), directory_);
+  reserve_head(lock.get(), directory_);
+  Mapping mapping(lock.get(), page_bytes, Mapping::Access::write, head_path());
+  auto& made = *reinterpret_cast<NodeHeader*>(mapping.data());
+  if (made.magic != 0)
+    throw Failure(CKPT_ERR_CLAIMED, "another agent has used the arena " + directory_ + " since it was removed");
+  const NodeHeader& old = *header();
+  made.format = old.format;
+  made.arena_id = old.arena_id;
+  std::memcpy(made.job, old.job, sizeof(made.job));
+  std::memcpy(made.node, old.node, sizeof(made.node));
+  const NodeMemory known = memory_of(old);
+  raise(made.highest_commit, known.highest_commit.word());
+  raise(made.newest_seen, known.newest_seen.word());
+  raise(made.highest_epoch, known.highest_epoch);
+  std::atomic_ref(made.magic).store(node_magic, std::memory_order_release);
+  std::swap(mapping_, mapping);
+  std::swap(lock_, lock);
 }
 
 void NodeArena::mark_stopped() const {
@@ -170,7 +204,7 @@ Segment NodeArena::create_segment(const SegmentSpec& spec, unsigned threads) {
   return Segment::create(directory_ + "/" + std::to_string(next_segment_.fetch_add(1)) + ".segment", spec, threads);
 }
 
-void NodeArena::remove_segment(Segment segment) { ::unlink(segment.path().c_str()); }
+void NodeArena::remove_segment(Segment segment) { unlink_same(segment.path(), segment.fd()); }
 
 std::optional<ArenaSummary> inspect_arena(const std::string& directory) {
   const UniqueFd fd(::open((directory + "/node").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

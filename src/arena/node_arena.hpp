@@ -41,6 +41,12 @@ class NodeArena {
   // The agent was told to end: trainers that run start no other by themselves. Ends with the next NodeArena here.
   void mark_stopped() const;
 
+  // Somebody has removed the arena's directory, or its first file, while this agent holds it.
+  bool is_removed() const;
+  // Makes both again, with all that the node remembers; segments that have lost their names do not get them back.
+  // Throws Failure: CKPT_ERR_CLAIMED where another agent has been faster.
+  void make_again();
+
   NodeMemory memory() const;
   // Words only ever grow; each is stored on its own.
   void remember(const NodeMemory& memory);
@@ -57,6 +63,7 @@ class NodeArena {
   static void remove_segment(Segment segment);
 
  private:
+  std::string head_path() const { return directory_ + "/node"; }
   NodeHeader* header() const { return reinterpret_cast<NodeHeader*>(mapping_.data()); }
 
   std::string directory_;
@@ -80,8 +87,8 @@ std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 // Whether an agent of any version made it, or began to: for tools that remove.
 bool is_arena(const std::string& directory);
 
-// Bytes that new segments in `directory` may take: what the file system, the machine and the memory control group have
-// left, whichever is least.
+// Bytes that new segments in `directory` may take: what the file system, the machine and the memory control groups
+// have left, whichever is least.
 std::uint64_t space_left_bytes(const std::string& directory);
 
 }  // namespace ckpt::arena

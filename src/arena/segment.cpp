@@ -35,9 +35,7 @@ void reserve(int fd, std::uint64_t size_bytes, const std::string& path) {
   if (error == 0) return;
   errno = error;
   throw_errno(error == ENOSPC || error == ENOMEM || error == EFBIG ? CKPT_ERR_NO_SPACE : CKPT_ERR_SYSTEM,
-              "cannot reserve " + size_text(size_bytes) + " for " + path +
-                  "; enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the "
-                  "option arena_dir to a larger tmpfs");
+              "cannot reserve " + size_text(size_bytes) + " for " + path, room_advice);
 }
 
 SegmentSpec checked_spec(const SegmentHeader& header, const struct stat& file, const std::string& path) {
@@ -76,6 +74,11 @@ Segment::Segment(std::string path, UniqueFd fd, Mapping mapping, SegmentSpec spe
 
 SlotHeader* Segment::slot_header(std::uint32_t index) const {
   return reinterpret_cast<SlotHeader*>(mapping_.data() + page_bytes + index * slot_stride(*spec_));
+}
+
+bool Segment::is_whole_file() const {
+  struct stat file {};
+  return ::fstat(fd_.get(), &file) != 0 || static_cast<std::uint64_t>(file.st_size) >= size_bytes();
 }
 
 Segment Segment::create(const std::string& path, const SegmentSpec& asked, unsigned threads) {

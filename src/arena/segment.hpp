@@ -45,6 +45,8 @@ class Segment {
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
   std::uint64_t size_bytes() const { return mapping_.size_bytes(); }
+  // False: somebody cut the file off, and who touches what is missing is killed.
+  bool is_whole_file() const;
   const Mapping& mapping() const { return mapping_; }
 
   // slot < spec().slots. A writable slot needs Access::write.

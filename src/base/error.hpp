@@ -21,5 +21,7 @@ class Failure : public std::runtime_error {
 
 // Failure with the text of errno appended: "cannot map /dev/shm/x: Cannot allocate memory".
 [[noreturn]] void throw_errno(ckpt_status status, const std::string& what);
+// With what to do behind it: "cannot map /dev/shm/x: Cannot allocate memory; enlarge /dev/shm".
+[[noreturn]] void throw_errno(ckpt_status status, const std::string& what, const std::string& advice);
 
 }  // namespace ckpt

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "base/same_file.hpp"
 
 namespace ckpt {
 namespace {
@@ -211,11 +212,15 @@ FrameListener::FrameListener(std::string path) : path_(std::move(path)), socket_
   const Address address(path_);
   // The mode is set before anyone can connect: connecting fails until listen().
   if (!address.directory || ::bind(socket_.get(), address.get(), sizeof(address.name)) != 0 ||
-      ::chmod(path_.c_str(), 0600) != 0 || ::listen(socket_.get(), SOMAXCONN) != 0)
+      ::chmod(path_.c_str(), 0600) != 0 || ::lstat(path_.c_str(), &made_) != 0 ||
+      ::listen(socket_.get(), SOMAXCONN) != 0)
     throw_errno(CKPT_ERR_SYSTEM, "cannot listen at " + path_);
 }
 
-FrameListener::~FrameListener() { ::unlink(path_.c_str()); }
+FrameListener::~FrameListener() {
+  struct stat now {};
+  if (::lstat(path_.c_str(), &now) == 0 && is_same_file(now, made_)) ::unlink(path_.c_str());
+}
 
 std::optional<FrameSocket> FrameListener::accept() {
   while (true) {

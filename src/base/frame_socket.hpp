@@ -6,6 +6,7 @@
 // Failure (CKPT_ERR_INVALID). One thread at a time.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -85,7 +86,7 @@ class FrameListener {
   // Binds `path` (mode 0600) and listens. A socket file left there is removed: the caller makes sure, by a lock, that
   // nobody else serves it.
   explicit FrameListener(std::string path);
-  ~FrameListener();
+  ~FrameListener();  // removes the socket's file, unless it is another's by now
   FrameListener(const FrameListener&) = delete;
   FrameListener& operator=(const FrameListener&) = delete;
 
@@ -96,6 +97,7 @@ class FrameListener {
  private:
   std::string path_;
   UniqueFd socket_;
+  struct stat made_ {};  // the socket's file
 };
 
 }  // namespace ckpt

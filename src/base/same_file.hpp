@@ -1,15 +1,34 @@
-// Whether two descriptors are of one file, whoever opened them and under which name.
+// Whether two descriptors, or a descriptor and a name, are of one file.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
 
 namespace ckpt {
+
+inline bool is_same_file(const struct stat& file, const struct stat& other) {
+  return file.st_dev == other.st_dev && file.st_ino == other.st_ino;
+}
 
 inline bool is_same_file(int fd, int other_fd) {
   struct stat file {
   }, other{};
-  return ::fstat(fd, &file) == 0 && ::fstat(other_fd, &other) == 0 && file.st_dev == other.st_dev &&
-         file.st_ino == other.st_ino;
+  return ::fstat(fd, &file) == 0 && ::fstat(other_fd, &other) == 0 && is_same_file(file, other);
+}
+
+// False as well where nothing has that name.
+inline bool is_same_file(const std::string& path, int fd) {
+  struct stat named {
+  }, file{};
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(fd, &file) == 0 && is_same_file(named, file);
+}
+
+// Removes a name that still belongs to the open file: by now it may be that of somebody else's.
+inline void unlink_same(const std::string& path, int fd) {
+  if (is_same_file(path, fd)) ::unlink(path.c_str());
 }
 
 }  // namespace ckpt

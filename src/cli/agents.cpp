@@ -71,6 +71,11 @@ Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeo
   return answer;
 }
 
+std::string not_understood(const Arena& arena) {
+  return "ckptctl does not understand the answer of the agent of node " + arena.node + " of job " + arena.job +
+         "; run ckptd and ckptctl of one version (--version tells it)";
+}
+
 std::uint64_t directory_bytes(const std::string& directory) {
   std::uint64_t bytes = 0;
   std::error_code error;

@@ -42,6 +42,9 @@ struct Answer {
 // Asks the agent of an arena. Throws Failure (CKPT_ERR_NO_AGENT, CKPT_ERR_TIMEOUT) with its process in the sentence.
 Answer ask(const Arena& arena, const nlohmann::json& request, std::int64_t timeout_ms = 5000);
 
+// A sentence for an answer that lacks what is asked of it, as an agent of another version gives it.
+std::string not_understood(const Arena& arena);
+
 std::uint64_t directory_bytes(const std::string& directory);
 
 }  // namespace ckpt::cli

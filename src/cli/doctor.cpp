@@ -117,6 +117,8 @@ std::vector<Finding> arenas(const Scope& scope) {
         findings.push_back(agent_finding(subject, bytes, ask(arena, {{"type", "status"}}).body.at("agent")));
       } catch (const Failure& failure) {
         findings.push_back({Health::bad, subject, failure.what()});
+      } catch (const nlohmann::json::exception&) {
+        findings.push_back({Health::bad, subject, not_understood(arena)});
       }
     }
   }

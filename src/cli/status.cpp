@@ -186,12 +186,16 @@ Result status(const Scope& scope) {
     if (arena.has_agent()) {
       try {
         const json agent = ask(arena, {{"type", "status"}}).body.at("agent");
-        result.text += agent_text(agent);
+        const std::string text = agent_text(agent);
+        result.text += text;
         result.json["agents"].push_back(agent);
         verdicts.push_back(agent.at("health"));
         continue;
       } catch (const Failure& failure) {
         why = failure.what();
+        verdicts.push_back(silent_agent(arena, why));
+      } catch (const json::exception&) {
+        why = not_understood(arena);
         verdicts.push_back(silent_agent(arena, why));
       }
     }

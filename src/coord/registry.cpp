@@ -121,10 +121,25 @@ void register_node(Store& store, const NodeEntry& node) {
   throw_never_won(key);
 }
 
-std::vector<NodeEntry> registered_nodes(Store& store) {
+std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* damaged) {
   std::vector<NodeEntry> nodes;
-  for (const Entry& entry : store.list("nodes/"))
+  const auto take = [&](const Entry& entry) {
     if (auto node = node_entry(entry)) nodes.push_back(std::move(*node));
+  };
+  try {
+    for (const Entry& entry : store.list("nodes/")) take(entry);
+    return nodes;
+  } catch (const Failure& failure) {
+    if (failure.status() != CKPT_ERR_CORRUPT) throw;
+  }
+  // One that is damaged hides no other.
+  nodes.clear();
+  for (const std::string& key : store.keys("nodes/")) try {
+      if (const auto entry = store.get(key)) take(*entry);
+    } catch (const Failure& failure) {
+      if (failure.status() != CKPT_ERR_CORRUPT) throw;
+      if (damaged != nullptr) damaged->emplace_back(failure.what());
+    }
   return nodes;
 }
 

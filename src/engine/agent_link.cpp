@@ -205,9 +205,20 @@ bool AgentLink::watch_words(const Session& session) {
   session.control->wait_agent_bell(seen, Deadline::in_ms(next == Look::soon ? look_soon_ms : look_interval_ms));
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return true;  // a request is under way: it notices by itself
+  give_up_damaged_slots();
   if (connection_ && connection_->hung_up())
     lost(Failure(CKPT_ERR_NO_AGENT, "the node's agent is gone; looking for a new one"));
   return connection_.has_value();
+}
+
+// With the lock held. Who writes where a file was cut off is killed (SIGBUS), and training with it: the slots are asked
+// for anew before the next snapshot. Between a look and the next one nothing helps.
+void AgentLink::give_up_damaged_slots() {
+  const auto& slots = session_.slots;
+  if (!slots || std::all_of(slots->begin(), slots->end(), [](const auto& slot) { return slot.is_whole_file(); }))
+    return;
+  session_.slots.reset();
+  session_number_.fetch_add(1, std::memory_order_release);
 }
 
 // Nothing where it is connected again; else why not.

@@ -82,6 +82,7 @@ class AgentLink {
  private:
   void watch();
   bool watch_words(const Session& session);
+  void give_up_damaged_slots();
   std::optional<ckpt_status> reconnect();
   ckpt_status refused(const Failure& failure);
   void install(AgentConnection connection, std::shared_ptr<Slots> slots);

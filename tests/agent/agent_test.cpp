@@ -378,6 +378,19 @@ TEST(Agent, APeerThatNeverAnswersIsLeftBehind) {
   expect_restored(trainers, committed);
 }
 
+// Grants, answers and fetches come behind messages: none of them is lost with a message that fails.
+TEST(Agent, AnEffectThatFailsTakesNoOtherWithIt) {
+  Cluster cluster(2);
+  for (const char* node : {"a", "b"}) cluster.start(node, {}, testing::FailingTransport::over_ucx);
+  auto trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, -1);
+  std::int64_t committed = -1;
+  for (int i = 0; i < 10; ++i) committed = commit_one(trainers, committed + 1);
+  trainers.clear();
+  trainers = start_trainers(cluster, {"a", "b"});
+  expect_restored(trainers, committed);
+}
+
 TEST(Agent, AStoreThatIsGoneForAWhileIsWaitedFor) {
   Cluster cluster(2);
   cluster.start("a");

@@ -231,6 +231,36 @@ class TamperingTransport : public net::Transport {
   std::shared_ptr<Tamper> tamper_;
 };
 
+// Its sends fail now and then, as nothing that is handed to a queue should.
+class FailingTransport : public net::Transport {
+ public:
+  explicit FailingTransport(std::unique_ptr<net::Transport> inner) : inner_(std::move(inner)) {}
+  std::string address() const override { return inner_->address(); }
+  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+    inner_->set_peer(peer, instance, address);
+  }
+  bool send(net::NodeId to, std::vector<std::byte> message) override {
+    if (++sends_ % 2 == 0) throw std::runtime_error("a send failed");
+    return inner_->send(to, std::move(message));
+  }
+  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) override {
+    if (++fetches_ % 2 == 0) throw std::runtime_error("a fetch failed");
+    inner_->fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+  }
+  std::string description() const override { return inner_->description(); }
+
+  static void over_ucx(AgentSetup& setup) {
+    setup.make_transport = [](const net::TransportOptions& options, net::Transport::Handlers handlers) {
+      return std::make_unique<FailingTransport>(net::Transport::create(options, std::move(handlers)));
+    };
+  }
+
+ private:
+  std::unique_ptr<net::Transport> inner_;
+  int sends_ = 0, fetches_ = 0;  // of the core thread
+};
+
 // Together they make a node of which nothing is seen or heard while `silent`, as of a frozen machine.
 class SilentStore : public coord::Store {
  public:

@@ -27,6 +27,7 @@ class RankPortTest : public ::testing::Test {
     if (!control_) control_.emplace(arena::Control::create(arena_.directory(), 0));
     port_ = std::make_unique<RankPort>(hello_, arena::Control::attach(arena_.directory(), 0), outstanding,
                                        [this] { looks_.put(1); });
+    port_->joined(1);
     looks_.take();  // each port begins with a look
     port_->looked();
   }
@@ -99,6 +100,16 @@ TEST_F(RankPortTest, AfterNoneOfTheTrainersStoresIsACaptureTakenForASkip) {
     }
   }
   EXPECT_TRUE(captured);
+}
+
+TEST_F(RankPortTest, ACaptureOfAnotherLifeThanTheTrainersIsNoneAndItsSlotsAreGrantedAnew) {
+  grant(0, 0);
+  port_->joined(2);
+  capture(5);
+  const auto seen = port_->look(segments_);
+  EXPECT_FALSE(seen.captured);
+  EXPECT_FALSE(seen.complaint.empty());
+  EXPECT_EQ(control_->grant().sequence, 2u);
 }
 
 TEST_F(RankPortTest, ASkippedIterationIsProgressWithoutCapture) {

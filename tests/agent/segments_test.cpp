@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -203,6 +205,35 @@ TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgot
   EXPECT_EQ(life_->index.find("rank0", {1, 5}), nullptr);
   EXPECT_EQ(life_->index.find("rank0.private", {1, 5}), nullptr);
   EXPECT_EQ(recovered_.slots.size(), 6u);
+}
+
+TEST_F(SegmentsTest, OneThatSomebodyCutsOffIsFoundAndMadeAnew) {
+  restart();
+  ensure({0, "rank0"}, {mebi, 500});
+  ensure({1, "rank1"}, {mebi, 500});
+  EXPECT_TRUE(segments().take_damaged().empty());
+  std::filesystem::resize_file(segments().find({0, "rank0"})->path(), 4096);
+  const auto damaged = segments().take_damaged();
+  ASSERT_EQ(damaged.size(), 1u);
+  EXPECT_EQ(damaged.front().first, (SegmentKey{0, "rank0"}));
+  EXPECT_EQ(segments().find({0, "rank0"}), nullptr);
+  EXPECT_EQ(segment_files(), 1u);
+  EXPECT_EQ(ensure({0, "rank0"}, {mebi, 500}), std::nullopt);
+  EXPECT_TRUE(segments().take_damaged().empty());
+}
+
+TEST_F(SegmentsTest, OneThatHasLostItsNameIsOfUseAndIsCounted) {
+  restart();
+  ensure({0, "rank0"}, {mebi, 500});
+  put({0, "rank0", 0}, {1, 4}, mebi);
+  EXPECT_EQ(segments().nameless_bytes(), 0u);
+  const auto segment = segments().find({0, "rank0"});
+  std::filesystem::remove(segment->path());
+  EXPECT_EQ(segments().nameless_bytes(), segment->size_bytes());
+  EXPECT_TRUE(has({0, "rank0", 0}, {1, 4}, mebi));
+  std::ofstream(segment->path()) << "of a successor";
+  segments().remove({0, "rank0"});
+  EXPECT_EQ(segment_files(), 1u) << "the successor's file is not this one's to remove";
 }
 
 TEST_F(SegmentsTest, ARemovedOneGivesItsMemoryBack) {

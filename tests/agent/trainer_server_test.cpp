@@ -213,6 +213,17 @@ TEST_F(TrainerServerTest, ASecondTrainerOfALivingRankIsRefused) {
   EXPECT_TRUE(requests_.exits.empty());
 }
 
+TEST_F(TrainerServerTest, ASocketThatSomebodyRemovedIsMadeAnewAndWhoIsConnectedStaysSo) {
+  auto socket = connect();
+  ask(socket, hello(7));
+  std::filesystem::remove_all(options_.node_dir());
+  std::filesystem::create_directories(options_.node_dir());
+  server_->listen_again();
+  EXPECT_TRUE(testing::eventually([&] { return std::filesystem::exists(options_.node_dir() + "/agent.sock"); }));
+  expect_alive();
+  EXPECT_EQ(ask(socket, {{"type", "status"}}).at("agent"), 1);
+}
+
 TEST_F(TrainerServerTest, WhoGoesOnMustBeWhoItWas) {
   auto stranger = connect();
   json again = hello(9);

@@ -67,6 +67,49 @@ TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
   EXPECT_EQ(inspect_arena(temp.path())->job, "job");
 }
 
+TEST(NodeArena, OneThatSomebodyRemovedIsMadeAgainWithAllItRemembers) {
+  TempDirectory directory;
+  const std::string path = directory / "node";
+  NodeArena arena(path, "job", "a");
+  arena.remember({{2, 7}, {2, 8}, 5});
+  const auto id = arena.arena_id();
+  EXPECT_FALSE(arena.is_removed());
+  std::filesystem::remove_all(path);
+  EXPECT_TRUE(arena.is_removed());
+  arena.make_again();
+  EXPECT_FALSE(arena.is_removed());
+  EXPECT_EQ(arena.arena_id(), id);
+  EXPECT_EQ(arena.memory().highest_commit, Version(2, 7));
+  const auto seen = inspect_arena(path);
+  ASSERT_TRUE(seen);
+  EXPECT_TRUE(seen->in_use);
+  EXPECT_EQ(seen->node, "a");
+  EXPECT_EQ(seen->memory.newest_seen, Version(2, 8));
+  EXPECT_EQ(seen->memory.highest_epoch, 5u);
+}
+
+bool is_claimed(NodeArena& removed) {
+  try {
+    removed.make_again();
+    return false;
+  } catch (const Failure& failure) {
+    return failure.status() == CKPT_ERR_CLAIMED;
+  }
+}
+
+TEST(NodeArena, OneThatAnotherAgentHasMadeMeanwhileIsItsOwn) {
+  TempDirectory directory;
+  const std::string path = directory / "node";
+  NodeArena removed(path, "job", "a");
+  std::filesystem::remove_all(path);
+  {
+    NodeArena another(path, "job", "a");
+    EXPECT_TRUE(removed.is_removed());
+    EXPECT_TRUE(is_claimed(removed));
+  }
+  EXPECT_TRUE(is_claimed(removed)) << "it may have left checkpoints there";
+}
+
 TEST(NodeArena, TwoArenasAreToldApart) {
   const TempDirectory one, two;
   EXPECT_NE(NodeArena(one.path(), "job", "node").arena_id(), NodeArena(two.path(), "job", "node").arena_id());

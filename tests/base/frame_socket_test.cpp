@@ -167,6 +167,14 @@ TEST_F(FrameListenerTest, TakesOverTheSocketFileOfADeadListener) {
   EXPECT_EQ(status_of([&] { FrameSocket::connect(path()); }), CKPT_OK);
 }
 
+TEST_F(FrameListenerTest, LeavesTheSocketOfItsSuccessor) {
+  auto replaced = std::make_unique<FrameListener>(path());
+  std::filesystem::remove(path());
+  FrameListener successor(path());
+  replaced.reset();
+  EXPECT_EQ(status_of([&] { FrameSocket::connect(path()); }), CKPT_OK);
+}
+
 TEST_F(FrameListenerTest, NobodyThereIsNoAgent) {
   EXPECT_EQ(status_of([&] { FrameSocket::connect(path()); }), CKPT_ERR_NO_AGENT);
   EXPECT_EQ(status_of([&] { FrameSocket::connect("/does/not/exist/agent.sock"); }), CKPT_ERR_NO_AGENT);

@@ -87,6 +87,31 @@ TEST(Registry, EntriesOfAnotherFormatAreLeftOut) {
   }
 }
 
+// As a directory has them after a machine has died.
+class DamagedStore : public test::MemoryStore {
+ public:
+  std::optional<Entry> get(const std::string& key) override {
+    if (key == "nodes/b") throw Failure(CKPT_ERR_CORRUPT, "the coordination record nodes/b is damaged");
+    return MemoryStore::get(key);
+  }
+  std::vector<Entry> list(const std::string& prefix) override {
+    std::vector<Entry> entries;
+    for (const std::string& key : keys(prefix)) entries.push_back(*get(key));
+    return entries;
+  }
+  std::vector<std::string> keys(const std::string&) override { return {"nodes/a", "nodes/b", "nodes/c"}; }
+};
+
+TEST(Registry, ADamagedRecordHidesNoOtherAndIsNamed) {
+  DamagedStore store;
+  const NodeEntry a{"a", 0, 1, 1, 100, "x"}, c{"c", 2, 1, 1, 300, "z"};
+  ASSERT_TRUE(store.put_if("nodes/a", R"({"id":0,"arena_id":1,"agent_id":1,"pid":100,"address":"78"})", 0));
+  ASSERT_TRUE(store.put_if("nodes/c", R"({"id":2,"arena_id":1,"agent_id":1,"pid":300,"address":"7a"})", 0));
+  std::vector<std::string> damaged;
+  EXPECT_EQ(registered_nodes(store, &damaged), (std::vector{a, c}));
+  EXPECT_EQ(damaged, std::vector<std::string>{"the coordination record nodes/b is damaged"});
+}
+
 // A number that would have to be cut to fit is none; nor is one that no node gets.
 TEST(Registry, EntriesWithNumbersOutOfRangeAreLeftOut) {
   const auto with = [](const std::string& id, const std::string& arena_id, const std::string& pid) {

@@ -205,6 +205,18 @@ TEST_F(SnapshotTest, AnAgentIsToldWhichEnginesOfTheProcessAreOpen) {
   for (const auto& open : agent_->last_hello().at("open_engines")) EXPECT_NE(open, instance);
 }
 
+// Whoever writes where a file was cut off is killed, and training with it.
+TEST_F(SnapshotTest, SlotsThatSomebodyCutsOffAreGivenUp) {
+  AgentLink link(options(), [](const arena::Control&) { return AgentLink::Look::later; });
+  link.reserve({{{"rank0", 100'000, 500}, {"rank0.private", 1000, 500}}, ""});
+  const Session session = link.session();
+  ASSERT_NE(session.slots, nullptr);
+  ASSERT_EQ(::ftruncate(session.slots->front().fd(), 4096), 0);
+  for (const Deadline deadline = Deadline::in_ms(60'000); link.session().slots != nullptr && !deadline.passed();)
+    std::this_thread::yield();
+  EXPECT_EQ(link.session().slots, nullptr) << "the next snapshot asks for others";
+}
+
 TEST_F(SnapshotTest, WhatIsDiscardedIsNeverMadeKnown) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
