@@ -45,6 +45,7 @@ class Root {
   TimeMs settle_gap_ms() const;
 
   std::uint64_t epoch() const { return epoch_; }
+  bool in_charge() const { return life_ && life_->epoch == epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
   // Some other node hears this root and is heard by it, or has yet to get to know it. A root for which that is not so
@@ -68,12 +69,13 @@ class Root {
     RankReport rank;
   };
 
-  bool in_charge() const { return life_ && life_->epoch == epoch_; }
   bool is_present(const Peer& peer, TimeMs now) const;
   void hear_roll(TimeMs now);
 
   void take_charge(TimeMs now, Effects& effects);
   bool may_swap_life(TimeMs now) const;
+  bool is_set_back(const LifeRead& read) const;
+  void put_back(TimeMs now, Effects& effects);
   void swap_life(LifeRecord record, TimeMs now, Effects& effects, std::vector<Seat> seats = {});
 
   // Who sits where: known to whoever wrote it, and else read.
@@ -153,6 +155,8 @@ class Root {
   std::optional<TimeMs> seats_asked_at_;
   std::optional<TimeMs> led_since_;  // when it first could tell nodes anything
   bool swap_pending_ = false;
+  std::vector<LifeRecord> swapped_;  // what was to be written since life_ was read
+  bool is_set_back_ = false;         // the store has an older record than life_
   TimeMs swapped_at_ = 0;
 
   std::map<NodeId, Peer> peers_;
