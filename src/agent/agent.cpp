@@ -4,7 +4,9 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <future>
 #include <mutex>
 
 #include "agent/driver.hpp"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr std::size_t offered_tasks_max = 4096;
 constexpr unsigned digest_threads = 2;
+constexpr std::chrono::seconds knock_timeout(5);
 
 // Larger than that of any agent before; two that start in the same millisecond differ all the same.
 std::uint64_t start_id() {
@@ -45,6 +48,12 @@ net::TransportOptions transport_options(const Options& options, std::uint32_t no
   transport.chunk_bytes = options.chunk_bytes;
   transport.sub_buffers = options.sub_buffers;
   return transport;
+}
+
+std::string machine_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "another machine";
+  return name.data();
 }
 
 std::optional<net::Source> serve(const PieceIndex& index, const net::PieceName& name) {
@@ -81,6 +90,8 @@ struct Agent::Parts {
   }
   net::Transport::Handlers handlers();
   void join_job();
+  coord::NodeEntry own_entry() const;
+  void refuse_if_served(const coord::NodeEntry& there);
 
   AgentSetup setup;
   const Options& options = setup.options;
@@ -109,13 +120,16 @@ struct Agent::Parts {
 Agent::Parts::Parts(AgentSetup agent_setup)
     : setup(std::move(agent_setup)),
       arena(options.node_dir(), options.job, options.node),
-      node_id(coord::node_id(store, options.node)),
+      node_id(coord::node_id(store, options.node, arena.number())),
       scheduler(options, arena.directory(), trace),
       driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
               [this](EndReason reason, const std::string& why) { ask_to_stop(reason, why); }, setup.sources,
               [this] { server->listen_again(); }},
              node_id, agent_id) {
-  const std::string token = find_token(options, store);
+  const std::string token = find_token(options, store, arena.token());
+  const std::string token_in_store = options.token_file.empty() ? token : "";
+  arena.remember_place(node_id, token_in_store);
+  if (!arena.damage().empty()) driver.remark(arena.damage());
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());
   join_job();
   // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
@@ -124,7 +138,9 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   heard.life = [this](const protocol::LifeRead& read) { driver.store_read(read); };
   heard.seats = [this](const protocol::SeatsRead& read) { driver.store_read(read); };
   heard.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
-  store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(heard), setup.log);
+  heard.notice = [this](const std::string& sentence) { driver.remark(sentence); };
+  store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(heard), setup.log,
+                                               StorePoller::Own{own_entry(), token_in_store});
   driver.use(*transport, *store_poller);
   server = std::make_unique<TrainerServer>(options, driver, setup.log);
   core_thread = start_thread("ckptd-core", [this] { driver.run(); });
@@ -155,8 +171,33 @@ net::Transport::Handlers Agent::Parts::handlers() {
   return handlers;
 }
 
+coord::NodeEntry Agent::Parts::own_entry() const {
+  return {options.node, node_id, arena.arena_id(), agent_id, ::getpid(), transport->address()};
+}
+
 void Agent::Parts::join_job() {
-  coord::register_node(store, {options.node, node_id, arena.arena_id(), agent_id, ::getpid(), transport->address()});
+  coord::register_node(store, own_entry(), [this](const coord::NodeEntry& there) {
+    refuse_if_served(there);
+    return true;
+  });
+  store.remove(coord::rival_key(options.node));
+}
+
+// An agent of this very arena is dead: this one has its lock. That of another machine may live and hold the node's
+// state; then this machine has the wrong name. One that does not answer is replaced.
+void Agent::Parts::refuse_if_served(const coord::NodeEntry& there) {
+  if (there.arena_id == arena.arena_id()) return;
+  const auto reach = std::make_shared<std::promise<net::Reach>>();
+  auto answer = reach->get_future();
+  transport->probe(there.id, there.arena_id, there.address, [reach](net::Reach found) { reach->set_value(found); });
+  if (answer.wait_for(knock_timeout) != std::future_status::ready || answer.get() != net::Reach::answers) return;
+  const std::string rival = coord::rival_key(options.node), who = machine_name() + " (" + transport->address() + ")";
+  const auto before = store.get(rival);
+  if (!before || before->value != who) store.put_if(rival, who, before ? before->revision : 0);
+  throw Failure(CKPT_ERR_INVALID, "node " + options.node + " of job " + options.job +
+                                      " is served by another agent, which answers at " + there.address +
+                                      "; give each machine a node name of its own (option node), or end that agent "
+                                      "first (ckptctl stop, there)");
 }
 
 Agent::Agent(AgentSetup setup) : parts_(std::make_unique<Parts>(std::move(setup))) {}

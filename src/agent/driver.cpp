@@ -493,8 +493,20 @@ void Driver::nodes_read(const std::vector<coord::NodeEntry>& nodes) {
   parts_.queue.offer([this, nodes] { take_nodes(nodes); });
 }
 
+void Driver::remark(const std::string& sentence) {
+  parts_.queue.offer([this, sentence] { chronicle_.note(sentence); });
+}
+
 void Driver::take_nodes(const std::vector<coord::NodeEntry>& nodes) {
   for (const coord::NodeEntry& node : nodes) {
+    if (node.id == id_ && node.name != parts_.options.node) {
+      // The store forgot who has this number, and two took it. The one that came later gives way.
+      if (node.agent_id > agent_id_) continue;
+      return parts_.stop_agent(EndReason::replaced, "node " + node.name + " has the number of this node, " +
+                                                        std::to_string(id_) +
+                                                        ", and had it before; this agent ends, and gets another one "
+                                                        "when it is started again");
+    }
     if (node.id == id_) {
       if (node.agent_id == agent_id_) continue;
       return parts_.stop_agent(EndReason::replaced,

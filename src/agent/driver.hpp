@@ -71,6 +71,7 @@ class Driver : public TrainerRequests {
   void message_arrived(protocol::NodeId from, std::span<const std::byte> bytes);
   void store_read(protocol::Event read);
   void nodes_read(const std::vector<coord::NodeEntry>& nodes);
+  void remark(const std::string& sentence);  // for people
 
   // [any thread] TrainerRequests.
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) override;

@@ -48,10 +48,11 @@ Record parsed(const std::optional<Record>& record, const std::string& key) {
 
 }  // namespace
 
-StorePoller::StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log)
+StorePoller::StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own)
     : store_(store),
       handlers_(std::move(handlers)),
       log_(std::move(log)),
+      own_(std::move(own)),
       trust_(lease_ms / 2),
       pace_(random_pace()),
       silent_(of_a_silent_watch(lease_ms)),
@@ -172,21 +173,28 @@ void StorePoller::take_step() {
 
 // The seats first: no life's record names any that are not there. Those that are there already are the same.
 void StorePoller::write_life(const std::shared_ptr<const protocol::SwapLife>& swap, std::size_t number) {
-  const auto& seats = swap->seats;
-  const std::size_t begin = number * protocol::seats_per_record;
-  if (begin >= seats.size()) {
+  if (number == 0 && !swap->seats.empty()) seats_ = {swap->record.seats, swap->seats};
+  if (number * protocol::seats_per_record >= swap->seats.size()) {
     store_.put_if("life", to_text(swap->record), swap->expected_revision);
     read_life();
     return;
   }
-  const std::span some = std::span(seats).subspan(begin, std::min(protocol::seats_per_record, seats.size() - begin));
-  store_.put_if(seats_key(swap->record.seats, number), to_text(protocol::SeatsRecord{{some.begin(), some.end()}}), 0);
+  put_seats(seats_, number);
   step_ = Step{seating, [this, swap, number] { write_life(swap, number + 1); }};
+}
+
+// One record of them.
+void StorePoller::put_seats(const protocol::SeatsRead& seats, std::size_t number) {
+  const std::size_t begin = number * protocol::seats_per_record;
+  const std::size_t count = std::min(protocol::seats_per_record, seats.seats.size() - begin);
+  const std::span some = std::span(seats.seats).subspan(begin, count);
+  store_.put_if(seats_key(seats.name, number), to_text(protocol::SeatsRecord{{some.begin(), some.end()}}), 0);
 }
 
 void StorePoller::read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number) {
   if (read->seats.size() >= read->name.count) {
     if (!protocol::is_named(read->name, read->seats)) throw_unusable(seats_key(read->name, 0), "is not what it was");
+    seats_ = *read;
     return handlers_.seats(*read);
   }
   const std::string key = seats_key(read->name, number);
@@ -194,7 +202,10 @@ void StorePoller::read_seats(const std::shared_ptr<protocol::SeatsRead>& read, s
   if (!entry) {
     read_life();  // of a later life by now, it may be: then they were removed
     if (life_.record.seats != read->name) return;
-    throw_unusable(key, "has vanished");
+    if (seats_.name != read->name) throw_unusable(key, "has vanished");
+    put_seats(seats_, number);
+    step_ = Step{seating, [this, read, number] { read_seats(read, number); }};
+    return;
   }
   const auto more = parsed(seats_record(entry->value), key).seats;
   read->seats.insert(read->seats.end(), more.begin(), more.end());
@@ -250,8 +261,11 @@ std::string StorePoller::trouble() const {
 void StorePoller::take(const std::map<std::string, coord::Entry>& told) {
   std::vector<coord::NodeEntry> nodes;
   for (const auto& [key, entry] : told) try {
-      if (key == "root") entry.revision != 0 ? take_root(entry) : read_root();
-      if (key == "life") entry.revision != 0 ? take_life(entry) : read_life();
+      // What is not newer than what was read may have been told before that.
+      if (key == "root") entry.revision > root_.revision ? take_root(entry) : read_root();
+      if (key == "life") entry.revision > life_.revision ? take_life(entry) : read_life();
+      if (own_ && key == coord::rival_key(own_->node.name) && entry.revision != 0) heed_rival(entry);
+      if (own_ && key == coord::node_key(own_->node.name) && entry.revision == 0) put_own_back();
       if (!key.starts_with("nodes/") || entry.revision == 0) continue;
       if (auto node = coord::node_entry(entry)) nodes.push_back(std::move(*node));
     } catch (const std::exception& failure) {
@@ -270,6 +284,39 @@ void StorePoller::poll() {
   note(listing, damaged.empty() ? "" : damaged.front());
   nodes_listed_ = nodes.size();
   handlers_.nodes(nodes);
+  keep_own(nodes);
+}
+
+void StorePoller::keep_own(const std::vector<coord::NodeEntry>& nodes) {
+  if (!own_) return;
+  put_own_back();
+  keep_number(nodes);
+  heed_rival(store_.get(coord::rival_key(own_->node.name)));
+}
+
+// Records that nobody removes one by one. So the store was wiped, or set back to a time before they were made.
+bool StorePoller::put_own_back() {
+  const auto& [node, token] = *own_;
+  bool was_gone = coord::put_back_node(store_, node);
+  if (!token.empty() && !store_.get("token")) was_gone = store_.put_if("token", token, 0).has_value() || was_gone;
+  if (was_gone && handlers_.notice)
+    handlers_.notice("records of node " + node.name +
+                     " had vanished from the coordination store; this agent has written them again");
+  return was_gone;
+}
+
+// Where an agent started while they were gone, it may have taken this node's number. The younger one gives way.
+void StorePoller::keep_number(const std::vector<coord::NodeEntry>& nodes) {
+  const coord::NodeEntry& own = own_->node;
+  for (const coord::NodeEntry& other : nodes)
+    if (other.id == own.id && other.name != own.name && other.agent_id > own.agent_id) coord::take_number(store_, own);
+}
+
+void StorePoller::heed_rival(const std::optional<coord::Entry>& entry) {
+  const std::string rival = entry ? entry->value : "";
+  if (std::exchange(rival_, rival) == rival || rival.empty() || !handlers_.notice) return;
+  handlers_.notice("an agent on " + rival + " tried to serve node " + own_->node.name +
+                   ", too, and was refused; give each machine a node name of its own (option node)");
 }
 
 // Each of N agents lists all N nodes. So that the store can answer, and where a watch tells of them anyway, that is
@@ -287,6 +334,7 @@ void StorePoller::read_root() { take_root(store_.get("root")); }
 void StorePoller::read_life() { take_life(store_.get("life")); }
 
 void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
+  root_.revision = entry ? entry->revision : 0;
   if (!entry) return handlers_.root({});
   if (entry->value != root_.text) {
     root_ = {entry->value, parsed(root_record(entry->value), "root")};
@@ -296,16 +344,17 @@ void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
 }
 
 void StorePoller::take_life(const std::optional<coord::Entry>& entry) {
+  life_.revision = entry ? entry->revision : 0;
   if (entry && entry->value != life_.text) {
     life_ = {entry->value, parsed(life_record(entry->value), "life")};
     note(seating, "");  // it may have others now
   }
   handlers_.life(entry ? protocol::LifeRead{entry->revision, life_.record} : protocol::LifeRead{});
-  if (!entry && life_seen_)
-    throw Failure(CKPT_ERR_CORRUPT,
-                  "the job's records have vanished from the coordination store; stop the job's agents (ckptctl stop) "
-                  "and start it again, to make new ones");
-  life_seen_ = entry.has_value();
+  life_seen_ = life_seen_ || entry.has_value();
+  if (entry || !life_seen_) return;
+  if (own_) put_own_back();
+  throw Failure(CKPT_ERR_CORRUPT,
+                "the job's records have vanished from the coordination store; its agents write them again");
 }
 
 }  // namespace ckpt::agent

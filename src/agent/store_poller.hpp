@@ -32,12 +32,18 @@ class StorePoller {
     std::function<void(const protocol::LifeRead&)> life;
     std::function<void(const protocol::SeatsRead&)> seats;
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all, or those that changed
+    std::function<void(const std::string&)> notice = {};              // a sentence for people
+  };
+  // What the store has to say of this agent's node. Where it is gone, the agent writes it again.
+  struct Own {
+    coord::NodeEntry node;
+    std::string token;  // "": it is not in the store
   };
   struct Intervals {  // between two readings
     std::chrono::milliseconds records, nodes;
   };
   // `store` outlives this object. `lease_ms`: the root renews its record four times in it.
-  StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log);
+  StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own = {});
   ~StorePoller();
   StorePoller(const StorePoller&) = delete;
   StorePoller& operator=(const StorePoller&) = delete;
@@ -79,6 +85,7 @@ class StorePoller {
   void write_life(const std::shared_ptr<const protocol::SwapLife>& swap, std::size_t number);
   void read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number);
   void remove_seats(std::vector<std::string> keys);
+  void put_seats(const protocol::SeatsRead& seats, std::size_t number);
   void attempt(Access access, const std::function<void()>& body);
   void note(Access access, const std::string& trouble);
   void end_trouble(Access access, const char* how);
@@ -88,6 +95,7 @@ class StorePoller {
   struct Known {
     std::string text = "none";  // of no record
     Record record;
+    std::uint64_t revision = 0;
   };
 
   void heard(const coord::Entry& entry);  // [the store's thread]
@@ -97,6 +105,10 @@ class StorePoller {
   void take(const std::map<std::string, coord::Entry>& told);
   void poll();
   bool nodes_are_due();
+  void keep_own(const std::vector<coord::NodeEntry>& nodes);
+  void keep_number(const std::vector<coord::NodeEntry>& nodes);
+  bool put_own_back();
+  void heed_rival(const std::optional<coord::Entry>& entry);
   void read_root();
   void read_life();
   void take_root(const std::optional<coord::Entry>& entry);
@@ -105,11 +117,14 @@ class StorePoller {
   coord::Store& store_;
   const Handlers handlers_;
   const Log log_;
+  const std::optional<Own> own_;
+  std::string rival_;                      // that was told of
   const std::chrono::milliseconds trust_;  // how long a watch is trusted after it told something
   const double pace_;                      // all intervals are so many times as long for this agent
   const Intervals silent_;                 // of a watch that is not trusted
   Known<protocol::RootRecord> root_;
   Known<protocol::LifeRecord> life_;
+  protocol::SeatsRead seats_;  // that it wrote or read last, in case that the store loses them
   bool life_seen_ = false;
   std::optional<Step> step_;                                      // the next one of what takes several
   std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // of the thread alone

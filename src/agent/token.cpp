@@ -8,10 +8,10 @@
 
 namespace ckpt::agent {
 
-std::string find_token(const Options& options, coord::Store& store) {
+std::string find_token(const Options& options, coord::Store& store, const std::string& remembered) {
   constexpr std::size_t digits = 64;
   constexpr std::string_view hex = "0123456789abcdef";
-  if (options.token_file.empty()) return coord::job_token(store);
+  if (options.token_file.empty()) return coord::job_token(store, remembered);
   const std::string token = read_secret_file(options.token_file, "token_file");
   if (token.size() != digits || token.find_first_not_of(hex) != std::string::npos)
     throw Failure(CKPT_ERR_INVALID, "the file " + options.token_file +

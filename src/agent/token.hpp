@@ -8,8 +8,8 @@
 
 namespace ckpt::agent {
 
-// What the file says that the option token_file names; without it, what the store says, which is made there if need be.
-// Throws Failure.
-std::string find_token(const Options& options, coord::Store& store);
+// What the file says that the option token_file names; without it, what the store says, which is made there if need be:
+// the one that this node remembers, if any. Throws Failure.
+std::string find_token(const Options& options, coord::Store& store, const std::string& remembered = "");
 
 }  // namespace ckpt::agent

@@ -252,7 +252,6 @@ void TrainerDesk::carry_out(const protocol::RestoreReady& ready) {
     reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
     add_landing(ready.rank, reply);
     served_.insert_or_assign(ready.rank, ready);
-    trainers_.at(ready.rank).port->joined(ready.incarnation);
     trainers_.at(ready.rank).progress_at = Clock::now();
     trainers_.at(ready.rank).port->joined(ready.incarnation);
     pending->respond(std::move(reply));

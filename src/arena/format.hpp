@@ -39,18 +39,33 @@ inline constexpr const char* room_advice =
     "enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the option arena_dir "
     "to a larger tmpfs";
 
+inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader; 3 had its words in `format_3` alone
+
+// What a node must not forget. It is there twice and written one after the other, so that one copy is whole whenever an
+// agent dies, and a damaged one is noticed. A copy counts only with the right `check`.
+struct NodeWords {
+  alignas(64) Word64 arena_id;  // random, made with the arena: a fresh arena under an old node's name is told apart
+  Word64 number;                // of the node among those of the job, plus 1; 0: not known
+  Word64 highest_commit;        // newest commit (Version word) this node ever heard of
+  Word64 newest_seen;           // newest version ever captured or received here
+  Word64 highest_epoch;         // newest epoch obeyed; older ones are refused for ever
+  Word64 newest_damaged;        // newest version of which a piece was lost to damage here
+  Word64 token[4];              // the job's, where it came from the coordination store; else 0
+  Word64 check;                 // XXH3 of the words before it, the job's and the node's name
+};
+inline constexpr std::size_t node_words_checked = offsetof(NodeWords, check) / sizeof(Word64);
+
 struct NodeHeader {
   std::uint64_t magic;
   std::uint32_t format;
   std::uint32_t reserved;
-  std::uint64_t arena_id;  // random, made with the arena: a fresh arena under an old node's name is told apart
+  std::uint64_t arena_id;  // as in `copies`, for people who look at the file
   char job[name_bytes_max];
   char node[name_bytes_max];
-  alignas(64) Word64 highest_commit;  // agent: newest commit (Version word) this node ever heard of
-  Word64 newest_seen;                 // agent: newest version ever captured or received here
-  Word64 highest_epoch;               // agent: newest epoch obeyed; older ones are refused for ever
-  Word64 newest_damaged;              // agent: newest version of which a piece was lost to damage here
+  alignas(64) std::uint64_t format_3[8];  // highest commit, newest seen, highest epoch, newest damaged
+  NodeWords copies[2];                    // written by the agent
 };
+static_assert(sizeof(NodeHeader) <= page_bytes);
 
 inline constexpr std::size_t health_words = 128;
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "base/error.hpp"
 #include "base/own_directory.hpp"
 #include "base/same_file.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::arena {
 namespace {
@@ -50,19 +52,6 @@ std::uint64_t random_word() {
   return word;
 }
 
-void initialize(NodeHeader& header, const std::string& job, const std::string& node) {
-  header.format = format_version;
-  header.arena_id = random_word();
-  std::strncpy(header.job, job.c_str(), name_bytes_max - 1);
-  std::strncpy(header.node, node.c_str(), name_bytes_max - 1);
-  header.highest_commit.store(0, std::memory_order_relaxed);
-  header.newest_seen.store(0, std::memory_order_relaxed);
-  header.highest_epoch.store(0, std::memory_order_relaxed);
-  header.newest_damaged.store(0, std::memory_order_relaxed);
-  // The magic makes the header one; before it, whoever attaches begins again.
-  std::atomic_ref(header.magic).store(node_magic, std::memory_order_release);
-}
-
 // Tools share the lock for an instant to see whether it is free, so one refusal means nothing yet.
 void take_lock(int fd, const std::string& directory) {
   constexpr int attempts = 20;
@@ -91,21 +80,34 @@ void reserve_head(int fd, const std::string& directory) {
                                      "remount,size=...) or set the option arena_dir to another tmpfs");
 }
 
+constexpr std::uint32_t format_before = 3;
+
+bool is_known_format(std::uint32_t format) { return format == node_format_version || format == format_before; }
+
 std::string stopped_mark(const std::string& directory) { return directory + "/stopped"; }
 
 std::string name_of(const char (&field)[name_bytes_max]) {
   return std::string(field, ::strnlen(field, name_bytes_max));
 }
 
-NodeMemory memory_of(const NodeHeader& header) {
-  return {Version::from_word(header.highest_commit.load(std::memory_order_acquire)),
-          Version::from_word(header.newest_seen.load(std::memory_order_acquire)),
-          header.highest_epoch.load(std::memory_order_acquire),
-          Version::from_word(header.newest_damaged.load(std::memory_order_acquire))};
+NodeMemory memory_of_format_3(const NodeHeader& header) {
+  const auto& words = header.format_3;
+  return {Version::from_word(words[0]), Version::from_word(words[1]), words[2], Version::from_word(words[3])};
 }
 
-void raise(Word64& word, std::uint64_t value) {
-  if (value > word.load(std::memory_order_relaxed)) word.store(value, std::memory_order_release);
+template <class Words>
+std::uint64_t check_of(const NodeHeader& header, const Words& words) {
+  std::string bytes(reinterpret_cast<const char*>(words.data()), sizeof(words[0]) * words.size());
+  bytes.append(header.job, name_bytes_max).append(header.node, name_bytes_max);
+  return kernels::leaf_digest(bytes.data(), bytes.size());
+}
+
+Word64& word(NodeWords& copy, std::size_t index) { return (&copy.arena_id)[index]; }
+const Word64& word(const NodeWords& copy, std::size_t index) { return (&copy.arena_id)[index]; }
+
+template <class T>
+void raise(T& known, const T& value) {
+  known = std::max(known, value);
 }
 
 }  // namespace
@@ -125,13 +127,103 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
   ::unlink(stopped_mark(directory_).c_str());
   reserve_head(lock_.get(), directory_);
   mapping_ = Mapping(lock_.get(), page_bytes, Mapping::Access::write, path);
-  if (header()->magic == 0) initialize(*header(), job, node);
-  if (header()->magic != node_magic || header()->format != format_version)
+  if (header()->magic == 0) initialize(job, node);
+  if (header()->magic != node_magic || !is_known_format(header()->format))
     throw Failure(CKPT_ERR_INVALID, path + " is not the head of an arena of this version; remove " + directory_ +
                                         " (ckptctl gc) or use another arena_dir");
   if (name_of(header()->job) != job || name_of(header()->node) != node)
     throw Failure(CKPT_ERR_INVALID, "the arena " + directory_ + " belongs to node " + name_of(header()->node) +
                                         " of job " + name_of(header()->job) + "; use another arena_dir");
+  recall();
+}
+
+// The magic makes the header one; before it, whoever attaches begins again.
+void NodeArena::initialize(const std::string& job, const std::string& node) {
+  std::strncpy(header()->job, job.c_str(), name_bytes_max - 1);
+  std::strncpy(header()->node, node.c_str(), name_bytes_max - 1);
+  known_.arena_id = header()->arena_id = random_word();
+  header()->format = node_format_version;
+  store();
+  std::atomic_ref(header()->magic).store(node_magic, std::memory_order_release);
+}
+
+std::array<std::uint64_t, node_words_checked> NodeArena::words_of(const Known& known) {
+  const NodeMemory& memory = known.memory;
+  return {known.arena_id,
+          known.number,
+          memory.highest_commit.word(),
+          memory.newest_seen.word(),
+          memory.highest_epoch,
+          memory.newest_damaged.word(),
+          known.token[0],
+          known.token[1],
+          known.token[2],
+          known.token[3]};
+}
+
+std::optional<NodeArena::Known> NodeArena::read(const NodeHeader& header, const NodeWords& copy) {
+  std::array<std::uint64_t, node_words_checked> words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(copy, i).load(std::memory_order_acquire);
+  if (copy.check.load(std::memory_order_acquire) != check_of(header, words)) return std::nullopt;
+  return Known{words[0],
+               words[1],
+               {Version::from_word(words[2]), Version::from_word(words[3]), words[4], Version::from_word(words[5])},
+               {words[6], words[7], words[8], words[9]}};
+}
+
+// The second copy first: an agent that died between the two left the newer one there.
+void NodeArena::recall() {
+  NodeHeader& head = *header();
+  const auto first = read(head, head.copies[0]), second = read(head, head.copies[1]);
+  if (head.format == format_before) {
+    known_ = {head.arena_id, 0, memory_of_format_3(head), {}};
+  } else if (second || first) {
+    known_ = second ? *second : *first;
+  } else {
+    known_ = {head.arena_id, 0, {}, {}};
+    damage_ = "what this node must not forget was damaged in " + directory_ +
+              "/node: which commits it heard of is not known any more; the job's other nodes know";
+  }
+  if (first.has_value() != second.has_value() && head.format != format_before)
+    damage_ = "one of two copies of what this node must not forget was damaged or half written in " + directory_ +
+              "/node; the other one is used";
+  store();
+  std::atomic_ref(head.format).store(node_format_version, std::memory_order_release);
+}
+
+// One copy after the other, so that one is whole at each moment.
+void NodeArena::store() {
+  const auto words = words_of(known_);
+  const std::uint64_t check = check_of(*header(), words);
+  for (NodeWords* const copy : {&header()->copies[1], &header()->copies[0]}) {
+    for (std::size_t i = 0; i < words.size(); ++i) word(*copy, i).store(words[i], std::memory_order_release);
+    copy->check.store(check, std::memory_order_release);
+  }
+}
+
+std::optional<std::uint32_t> NodeArena::number() const {
+  return known_.number == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(known_.number - 1));
+}
+
+std::string NodeArena::token() const {
+  std::string text;
+  for (const std::uint64_t part : known_.token) {
+    std::array<char, 17> digits{};
+    std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(part));
+    text += digits.data();
+  }
+  return text.find_first_not_of('0') == text.npos ? "" : text;
+}
+
+void NodeArena::remember_place(std::uint32_t number, const std::string& token) {
+  constexpr std::size_t digits = 16;
+  known_.number = std::uint64_t{number} + 1;
+  for (std::size_t i = 0; i < known_.token.size(); ++i) {
+    known_.token[i] = 0;
+    const std::string part = token.substr(std::min(i * digits, token.size()), digits);
+    std::from_chars(part.data(), part.data() + part.size(), known_.token[i], 16);
+  }
+  store();
 }
 
 bool NodeArena::is_removed() const { return !is_same_file(head_path(), lock_.get()); }
@@ -145,17 +237,14 @@ void NodeArena::make_again() {
   if (made.magic != 0)
     throw Failure(CKPT_ERR_CLAIMED, "another agent has used the arena " + directory_ + " since it was removed");
   const NodeHeader& old = *header();
-  made.format = old.format;
+  made.format = node_format_version;
   made.arena_id = old.arena_id;
   std::memcpy(made.job, old.job, sizeof(made.job));
   std::memcpy(made.node, old.node, sizeof(made.node));
-  const NodeMemory known = memory_of(old);
-  raise(made.highest_commit, known.highest_commit.word());
-  raise(made.newest_seen, known.newest_seen.word());
-  raise(made.highest_epoch, known.highest_epoch);
-  std::atomic_ref(made.magic).store(node_magic, std::memory_order_release);
   std::swap(mapping_, mapping);
   std::swap(lock_, lock);
+  store();
+  std::atomic_ref(header()->magic).store(node_magic, std::memory_order_release);
 }
 
 void NodeArena::mark_stopped() const {
@@ -165,13 +254,14 @@ void NodeArena::mark_stopped() const {
 
 bool was_stopped(const std::string& directory) { return ::access(stopped_mark(directory).c_str(), F_OK) == 0; }
 
-NodeMemory NodeArena::memory() const { return memory_of(*header()); }
+NodeMemory NodeArena::memory() const { return known_.memory; }
 
 void NodeArena::remember(const NodeMemory& memory) {
-  raise(header()->highest_commit, memory.highest_commit.word());
-  raise(header()->newest_seen, memory.newest_seen.word());
-  raise(header()->highest_epoch, memory.highest_epoch);
-  raise(header()->newest_damaged, memory.newest_damaged.word());
+  raise(known_.memory.highest_commit, memory.highest_commit);
+  raise(known_.memory.newest_seen, memory.newest_seen);
+  raise(known_.memory.highest_epoch, memory.highest_epoch);
+  raise(known_.memory.newest_damaged, memory.newest_damaged);
+  store();
 }
 
 std::vector<Segment> NodeArena::attach_segments(std::vector<std::string>& removed) {
@@ -212,8 +302,11 @@ std::optional<ArenaSummary> inspect_arena(const std::string& directory) {
   if (!fd || ::fstat(fd.get(), &file) != 0 || file.st_size < static_cast<off_t>(page_bytes)) return std::nullopt;
   const Mapping mapping(fd.get(), page_bytes, Mapping::Access::read, directory + "/node");
   const auto& header = *reinterpret_cast<const NodeHeader*>(mapping.data());
-  if (header.magic != node_magic || header.format != format_version) return std::nullopt;
-  ArenaSummary summary{name_of(header.job), name_of(header.node), memory_of(header), false};
+  if (header.magic != node_magic || !is_known_format(header.format)) return std::nullopt;
+  ArenaSummary summary{name_of(header.job), name_of(header.node), {}, false};
+  if (header.format == format_before) summary.memory = memory_of_format_3(header);
+  for (const NodeWords& copy : header.copies)
+    if (const auto known = NodeArena::read(header, copy)) summary.memory = known->memory;
   summary.in_use = ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
   return summary;
 }

@@ -3,6 +3,7 @@
 // Holds the lock for as long as it lives. One thread at a time, except create_segment(), which any thread may call.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <optional>
@@ -29,6 +30,8 @@ struct NodeMemory {
 // belongs to another user.
 void make_node_directory(const std::string& path);
 
+struct ArenaSummary;
+
 class NodeArena {
  public:
   // Makes the directory, or re-attaches to what an earlier agent left in it. Throws Failure: CKPT_ERR_CLAIMED when
@@ -36,7 +39,9 @@ class NodeArena {
   NodeArena(std::string directory, const std::string& job, const std::string& node);
 
   const std::string& directory() const { return directory_; }
-  std::uint64_t arena_id() const { return header()->arena_id; }
+  std::uint64_t arena_id() const { return known_.arena_id; }
+  // What was found damaged of what the node must not forget, and what was made of it; "" where nothing was.
+  const std::string& damage() const { return damage_; }
 
   // The agent was told to end: trainers that run start no other by themselves. Ends with the next NodeArena here.
   void mark_stopped() const;
@@ -48,8 +53,13 @@ class NodeArena {
   void make_again();
 
   NodeMemory memory() const;
-  // Words only ever grow; each is stored on its own.
+  // Words only ever grow.
   void remember(const NodeMemory& memory);
+  // Its number among the job's nodes, and the token that the coordination store had, "" if none. Where the store
+  // forgets them, this node does not.
+  std::optional<std::uint32_t> number() const;
+  std::string token() const;
+  void remember_place(std::uint32_t number, const std::string& token);
 
   // Agent start: every whole segment in the directory, mapped for writing. Files that are none (cut off while they were
   // made, of another format) are removed, and named in `removed` with the reason.
@@ -66,7 +76,21 @@ class NodeArena {
   std::string head_path() const { return directory_ + "/node"; }
   NodeHeader* header() const { return reinterpret_cast<NodeHeader*>(mapping_.data()); }
 
+  struct Known {
+    std::uint64_t arena_id = 0, number = 0;
+    NodeMemory memory;
+    std::array<std::uint64_t, 4> token{};
+  };
+  friend std::optional<ArenaSummary> inspect_arena(const std::string& directory);
+  static std::array<std::uint64_t, node_words_checked> words_of(const Known& known);
+  static std::optional<Known> read(const NodeHeader& header, const NodeWords& copy);
+  void initialize(const std::string& job, const std::string& node);
+  void recall();
+  void store();
+
   std::string directory_;
+  Known known_;  // as in both copies
+  std::string damage_;
   UniqueFd lock_;
   Mapping mapping_;
   std::atomic<std::uint64_t> next_segment_{0};

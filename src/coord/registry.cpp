@@ -71,6 +71,22 @@ std::uint32_t candidate(const std::string& name, int attempt) {
   return static_cast<std::uint32_t>(hash % (1u << std::min(attempt / tries, doublings_max)));
 }
 
+std::string number_key(std::uint32_t id) { return std::string(taken_prefix) + std::to_string(id); }
+
+bool is_used_by_another(Store& store, const std::string& name, std::uint32_t id) {
+  const auto nodes = registered_nodes(store);
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [&](const NodeEntry& node) { return node.id == id && node.name != name; });
+}
+
+// Whether the store says that the number is of this name, or can be made to say so.
+bool has_back(Store& store, const std::string& name, std::uint32_t id) {
+  auto entry = store.get(number_key(id));
+  if (!entry && !is_used_by_another(store, name, id) && store.put_if(number_key(id), name, 0)) return true;
+  if (!entry) entry = store.get(number_key(id));
+  return entry && entry->value == name;
+}
+
 // Nothing where it would have to be cut to fit.
 std::optional<std::uint64_t> number(const json& body, const char* name, std::uint64_t most) {
   const json& value = body.at(name);
@@ -80,13 +96,19 @@ std::optional<std::uint64_t> number(const json& body, const char* name, std::uin
 
 }  // namespace
 
+std::string node_key(const std::string& name) { return "nodes/" + name; }
+std::string rival_key(const std::string& name) { return "rivals/" + name; }
+
 // A hash table in the store, in which nothing is ever removed: a name is found where it was put, or put where it was
 // not found, and each number is the business of those who try it alone, however many nodes start at once.
-std::uint32_t node_id(Store& store, const std::string& name) {
+std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered) {
+  if (remembered && has_back(store, name, *remembered)) return *remembered;
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     const std::uint32_t id = candidate(name, attempt);
-    const std::string key = std::string(taken_prefix) + std::to_string(id);
+    const std::string key = number_key(id);
     auto entry = store.get(key);
+    // Whoever remembers another number knows that the store forgot some: others may not have put theirs back yet.
+    if (!entry && remembered && is_used_by_another(store, name, id)) continue;
     if (!entry && store.put_if(key, name, 0)) return id;
     if (!entry) entry = store.get(key);  // somebody was first: another agent, or this one's call that was not answered
     if (entry && entry->value == name) return id;
@@ -112,13 +134,28 @@ std::optional<NodeEntry> node_entry(const Entry& entry) {
   }
 }
 
-void register_node(Store& store, const NodeEntry& node) {
-  const std::string key = "nodes/" + node.name;
+void register_node(Store& store, const NodeEntry& node,
+                   const std::function<bool(const NodeEntry& there)>& may_replace) {
+  const std::string key = node_key(node.name);
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     const auto entry = store.get(key);
+    const auto there = entry ? node_entry(*entry) : std::nullopt;
+    if (there && may_replace && !may_replace(*there)) return;
     if (store.put_if(key, to_text(node), entry ? entry->revision : 0)) return;
   }
   throw_never_won(key);
+}
+
+bool put_back_node(Store& store, const NodeEntry& node) {
+  bool was_gone = false;
+  if (!store.get(number_key(node.id))) was_gone = store.put_if(number_key(node.id), node.name, 0).has_value();
+  if (!store.get(node_key(node.name))) was_gone = store.put_if(node_key(node.name), to_text(node), 0) || was_gone;
+  return was_gone;
+}
+
+void take_number(Store& store, const NodeEntry& node) {
+  const auto entry = store.get(number_key(node.id));
+  if (!entry || entry->value != node.name) store.put_if(number_key(node.id), node.name, entry ? entry->revision : 0);
 }
 
 std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* damaged) {
@@ -144,16 +181,16 @@ std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* 
 }
 
 std::optional<NodeEntry> registered_node(Store& store, const std::string& name) {
-  const auto entry = store.get("nodes/" + name);
+  const auto entry = store.get(node_key(name));
   return entry ? node_entry(*entry) : std::nullopt;
 }
 
 std::string fresh_token() { return random_bytes_hex(32); }
 
-std::string job_token(Store& store) {
+std::string job_token(Store& store, const std::string& remembered) {
   for (int attempt = 0; attempt < attempts_max; ++attempt) {
     if (const auto entry = store.get("token")) return entry->value;
-    const std::string token = fresh_token();
+    const std::string token = remembered.empty() ? fresh_token() : remembered;
     if (store.put_if("token", token, 0)) return token;
   }
   throw_never_won("token");

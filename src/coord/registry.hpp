@@ -1,11 +1,12 @@
 // Who takes part in a job: node numbers, the agents' addresses, the job's secret.
 //
 // Store keys: "taken/<number>" (the name of the node that has it, for ever), "nodes/<name>" (the agent that serves the
-// node now), "token". Free functions over a Store; they throw Failure where it does, or when compare-and-swap never
-// wins.
+// node now), "rivals/<name>" (who was refused), "token". Free functions over a Store; they throw Failure where it does,
+// or when compare-and-swap never wins.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,11 +28,22 @@ struct NodeEntry {
   bool operator==(const NodeEntry&) const = default;
 };
 
-// The number of the node `name`: one that is free at first, the same one ever after. Small where there are few nodes.
-std::uint32_t node_id(Store& store, const std::string& name);
+std::string node_key(const std::string& name);
+// Where an agent that was refused leaves a word for the one that serves the node: its machine, and its address.
+std::string rival_key(const std::string& name);
 
-// Puts this node's entry, whoever's was there before.
-void register_node(Store& store, const NodeEntry& node);
+// The number of the node `name`: one that is free at first, the same one ever after. Small where there are few nodes.
+// `remembered`: the one that the node had, as its arena says. It counts where the store has forgotten it, and no other
+// node uses it.
+std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered = {});
+
+// Puts this node's entry. `may_replace` is asked whether the one that is there may go.
+void register_node(Store& store, const NodeEntry& node,
+                   const std::function<bool(const NodeEntry& there)>& may_replace = {});
+// Where the node's records are gone: the entry and the number, unless others are there. Whether any was gone.
+bool put_back_node(Store& store, const NodeEntry& node);
+// Gives the number to this node, whoever has it.
+void take_number(Store& store, const NodeEntry& node);
 
 // What a record whose key begins with "nodes/" says; nothing where it is of another format.
 std::optional<NodeEntry> node_entry(const Entry& entry);
@@ -43,7 +55,7 @@ std::optional<NodeEntry> registered_node(Store& store, const std::string& name);
 
 // 32 random bytes as hex digits.
 std::string fresh_token();
-// The job's, made at its first use.
-std::string job_token(Store& store);
+// The job's, made at its first use; `remembered`, if any, where the store has none.
+std::string job_token(Store& store, const std::string& remembered = "");
 
 }  // namespace ckpt::coord

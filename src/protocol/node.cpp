@@ -1,6 +1,7 @@
 #include "protocol/node.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "protocol/election.hpp"
@@ -27,6 +28,14 @@ Recovered believable(Recovered recovered) {
   return recovered;
 }
 
+// Of the records of a job, whose lives, terms and decisions follow one another.
+bool is_older(const LifeRecord& record, const LifeRecord& than) {
+  const auto place = [](const LifeRecord& each) {
+    return std::tuple(each.incarnation, each.epoch, each.decision.verdict != Verdict::undecided);
+  };
+  return place(record) < place(than);
+}
+
 }  // namespace
 
 struct Node::Parts {
@@ -37,7 +46,7 @@ struct Node::Parts {
 
   void dispatch(const Event& event, Effects& effects);
   void receive(const LifeRead& read);
-  void look_at_older(const LifeRead& read);
+  void learn(const LifeRead& read);
   bool believes(const LifeRecord& record);
   void tell_trouble(Effects& effects);
   std::string record_trouble() const { return election.trouble().empty() ? life_trouble : election.trouble(); }
@@ -59,8 +68,7 @@ struct Node::Parts {
   Relay relay;
   std::optional<Root> root;  // while elected
   std::optional<LifeRead> life;
-  std::optional<TimeMs> older_life_since;      // all reads were of an older one than that
-  std::optional<std::uint64_t> taken_back_to;  // revision at which the store has an older one
+  std::optional<TimeMs> lower_since;  // reads were of lower revisions than that
   std::string life_trouble;
   std::string told_trouble;
   bool has_begun = false;
@@ -125,28 +133,27 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
 
 void Node::Parts::receive(const LifeRead& read) {
   if (!believes(read.record)) return;
-  if (life && read.revision < life->revision) return look_at_older(read);
-  older_life_since.reset();
-  if (read.revision == taken_back_to) return;  // what was put back has yet to be written
-  taken_back_to.reset();
-  life = read;
-  if (root) root->on(read);
+  learn(read);
+  if (root) root->on(root->in_charge() ? read : *life);
 }
 
-// Answers may overtake each other. Where nothing newer comes the record was lost, or is again what it was before: what
-// this node knows of it counts, and whoever is root writes it again. Unless another has written something newer.
-void Node::Parts::look_at_older(const LifeRead& read) {
-  if (!older_life_since) older_life_since = now;
-  if (now - *older_life_since < config.lease_ms) return;
-  older_life_since.reset();
-  taken_back_to.reset();
-  if (read.record.epoch > life->record.epoch || read.record.incarnation > life->record.incarnation) {
+// The store may lose a record or be set back to an older state. The newest record that this node has seen counts, and
+// of the store only the revision, so that a leader writes that record again. Answers may overtake each other, too: a
+// record that is not known to be older counts once no newer revision was seen for lease_ms.
+void Node::Parts::learn(const LifeRead& read) {
+  if (!life) return void(life = read);
+  const bool is_lower = read.revision < life->revision;
+  if (!is_lower) lower_since.reset();
+  if (is_older(read.record, life->record)) {
+    life->revision = read.revision;
+  } else if (!is_lower || read.record == life->record) {
     life = read;
-    if (root) root->on_newer_record(read);
-    return;
+  } else {
+    if (!lower_since) lower_since = now;
+    if (now - *lower_since < config.lease_ms) return;
+    lower_since.reset();
+    life = read;
   }
-  taken_back_to = life->revision = read.revision;
-  if (root) root->on_taken_back(read.revision);
 }
 
 bool Node::Parts::believes(const LifeRecord& record) {

@@ -13,9 +13,22 @@ constexpr TimeMs settle_gap_ms_max = 1000;
 
 // ---- What it hears ----
 
+// Nobody else writes the record in this root's term. So what is neither the record that it knows nor one that it wrote
+// since is older: the store lost the newer one, was set back, or an answer was overtaken, and then a swap fails.
+bool Root::is_set_back(const LifeRead& read) const {
+  const bool is_own = std::find(swapped_.begin(), swapped_.end(), read.record) != swapped_.end();
+  return in_charge() && read.record.epoch <= epoch_ && read.record != *life_ && !is_own;
+}
+
 void Root::on(const LifeRead& read) {
-  if (life_ && read.revision < life_revision_) return;  // answers may overtake each other
-  if (!life_ || read.revision != life_revision_) swap_pending_ = is_taken_back_ = false;
+  if (is_set_back(read)) {
+    life_revision_ = read.revision;
+    is_set_back_ = true;
+    return;
+  }
+  is_set_back_ = false;
+  if (life_ && read.record != *life_) swapped_.clear();  // one that is unchanged may have overtaken a write
+  if (!life_ || read.revision != life_revision_) swap_pending_ = false;
   const bool new_life = life_ && read.record.incarnation != life_->incarnation;
   if (life_ && read.record.seats != life_->seats) seats_asked_at_.reset();
   life_ = read.record;
@@ -60,17 +73,6 @@ void Root::on(NodeId from, const Report& report, TimeMs now) {
     peer.obeyed = report.directive;
     peer.obeyed_at = now;
   }
-}
-
-void Root::on_taken_back(std::uint64_t revision) {
-  life_revision_ = revision;
-  is_taken_back_ = life_.has_value();
-  swap_pending_ = false;
-}
-
-void Root::on_newer_record(const LifeRead& read) {
-  life_revision_ = read.revision;
-  on(read);
 }
 
 bool Root::is_obeyed(TimeMs now) const {
@@ -128,9 +130,9 @@ void Root::settle(TimeMs now, Effects& effects) {
   is_settled_ = now - settled_at_ >= settle_gap_ms();
   if (!is_settled_) return;
   settled_at_ = now;
-  put_back(now, effects);
   const bool knows_seating = settle_seating(now, effects);
   if (!in_charge()) take_charge(now, effects);
+  put_back(now, effects);
   if (!in_charge() || !knows_seating) return;
   if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
   hear_roll(now);
@@ -154,19 +156,21 @@ void Root::settle(TimeMs now, Effects& effects) {
   send_directives(now, effects);
 }
 
-// With the seats that it names: they may have been lost with it.
-void Root::put_back(TimeMs now, Effects& effects) {
-  if (!is_taken_back_ || life_->epoch > epoch_) return;
-  LifeRecord record = *life_;
-  record.epoch = epoch_;
-  swap_life(std::move(record), now, effects, seating_.name() == life_->seats ? seating_.seats() : std::vector<Seat>());
-}
-
 void Root::take_charge(TimeMs now, Effects& effects) {
   if (life_->epoch > epoch_ || !may_swap_life(now)) return;  // a newer root is at work, or this one has begun to be
   LifeRecord record = *life_;
   record.epoch = epoch_;
   swap_life(std::move(record), now, effects);
+}
+
+// With its seats, which may be gone as well.
+void Root::put_back(TimeMs now, Effects& effects) {
+  if (!is_set_back_ || !in_charge() || !may_swap_life(now)) return;
+  is_set_back_ = false;
+  effects.push_back(
+      Notice{"the coordination store lost the job's record \"life\" or holds an older one; this node, "
+             "which leads the job, writes it again"});
+  swap_life(*life_, now, effects, seating_.name() == life_->seats ? seating_.seats() : std::vector<Seat>());
 }
 
 bool Root::may_swap_life(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= config_.lease_ms; }
@@ -175,6 +179,7 @@ void Root::swap_life(LifeRecord record, TimeMs now, Effects& effects, std::vecto
   if (!may_swap_life(now)) return;
   swap_pending_ = true;
   swapped_at_ = now;
+  if (std::find(swapped_.begin(), swapped_.end(), record) == swapped_.end()) swapped_.push_back(record);
   effects.push_back(SwapLife{life_revision_, std::move(record), std::move(seats)});
 }
 

@@ -41,8 +41,6 @@ class Root {
   }
 
   void on(const LifeRead& read);
-  void on_taken_back(std::uint64_t revision);  // the store has an older record, at that one
-  void on_newer_record(const LifeRead& read);  // the store lost its record, and has another, of an older revision
   void on(const SeatsRead& read);
   void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
@@ -59,6 +57,7 @@ class Root {
   TimeMs settle_gap_ms() const;
 
   std::uint64_t epoch() const { return epoch_; }
+  bool in_charge() const { return life_ && life_->epoch == epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
   // Some other node hears this root and is heard by it, or has yet to get to know it. A root for which that is not so
@@ -82,13 +81,13 @@ class Root {
     RankReport rank;
   };
 
-  bool in_charge() const { return life_ && life_->epoch == epoch_; }
   bool is_present(const Peer& peer, TimeMs now) const;
   void hear_roll(TimeMs now);
 
-  void put_back(TimeMs now, Effects& effects);
   void take_charge(TimeMs now, Effects& effects);
   bool may_swap_life(TimeMs now) const;
+  bool is_set_back(const LifeRead& read) const;
+  void put_back(TimeMs now, Effects& effects);
   void swap_life(LifeRecord record, TimeMs now, Effects& effects, std::vector<Seat> seats = {});
 
   // Who sits where: known to whoever wrote it, and else read.
@@ -191,8 +190,9 @@ class Root {
   Seating drafted_;  // that this root wrote last
   std::optional<TimeMs> seats_asked_at_;
   std::optional<TimeMs> led_since_;  // when it first could tell nodes anything
-  bool is_taken_back_ = false;
   bool swap_pending_ = false;
+  std::vector<LifeRecord> swapped_;  // what was to be written since life_ was read
+  bool is_set_back_ = false;         // the store has an older record than life_
   TimeMs swapped_at_ = 0;
 
   std::map<NodeId, Peer> peers_;

@@ -143,16 +143,59 @@ TEST_F(ProcessTest, TheNodesAgentEndsCleanlyWhenTold) {
   EXPECT_FALSE(std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"));
 }
 
-TEST_F(ProcessTest, AnAgentWhoseNodeIsServedElsewhereEndsWithAStatusAndASentenceThatSayIt) {
-  auto words = testing::agent_words(cluster_, "a");
-  auto first = testing::spawn(words);
+class NodeNameTest : public ProcessTest {
+ protected:
+  // An agent of another machine, as far as it can tell: it has an arena of its own.
+  std::vector<std::string> elsewhere() const {
+    auto words = testing::agent_words(cluster_, "a");
+    for (std::string& word : words)
+      if (word.starts_with("arena_dir=")) word = "arena_dir=" + cluster_.path() + "/other";
+    return words;
+  }
+  bool serves_elsewhere() const {
+    return testing::eventually([&] { return std::filesystem::exists(cluster_.path() + "/other/test/a/agent.sock"); });
+  }
+};
+
+TEST_F(NodeNameTest, TheSecondMachineWithANodesNameIsRefusedWhileTheFirstOneAnswersAndBothAreTold) {
+  auto first = testing::spawn(testing::agent_words(cluster_, "a"));
   ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
-  for (std::string& word : words)
-    if (word.starts_with("arena_dir=")) word = "arena_dir=" + cluster_.path() + "/other";
-  auto second = testing::spawn(words);
+  auto second = testing::spawn(elsewhere());
+  const int status = second.process.wait();
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  const std::string refusal = testing::read_all(second.errors);
+  EXPECT_THAT(refusal, HasSubstr("node a of job test is served by another agent, which answers at 127.0.0.1:"));
+  EXPECT_THAT(refusal, HasSubstr("option node"));
+  EXPECT_TRUE(testing::eventually([&] {
+    return cluster_.status("a").at("notices").dump().find("tried to serve node a, too, and was refused") !=
+           std::string::npos;
+  }));
+  EXPECT_FALSE(first.process.exited());
+  first.process.kill(SIGKILL);
+}
+
+TEST_F(NodeNameTest, AMachineThatTakesADeadOnesPlaceIsNotRefused) {
+  auto first = testing::spawn(testing::agent_words(cluster_, "a"));
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
+  first.process.kill(SIGKILL);
+  first.process.wait();
+  auto second = testing::spawn(elsewhere());
+  EXPECT_TRUE(serves_elsewhere());
+  second.process.kill(SIGKILL);
+}
+
+TEST_F(NodeNameTest, AnAgentThatWasReplacedWhileItWasStoppedEndsWithAStatusAndASentenceThatSayIt) {
+  auto first = testing::spawn(testing::agent_words(cluster_, "a"));
+  ASSERT_TRUE(testing::eventually([&] { return std::filesystem::exists(cluster_.node_dir("a") + "/agent.sock"); }));
+  first.process.kill(SIGSTOP);
+  first.process.wait_until_stopped();
+  auto second = testing::spawn(elsewhere());
+  ASSERT_TRUE(serves_elsewhere());
+  first.process.kill(SIGCONT);
   const int status = first.process.wait();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == agent_exists_status) << status;
   EXPECT_THAT(testing::read_all(first.errors), HasSubstr("now served by another agent"));
+  second.process.kill(SIGKILL);
 }
 
 TEST_F(ProcessTest, DetachReturnsOnceTrainersCanConnect) {

@@ -24,8 +24,11 @@ static_assert(offsetof(PathWords, own) == 0 && offsetof(PathWords::Told, sequenc
 static_assert(offsetof(NodeHeader, magic) == 0 && offsetof(NodeHeader, format) == 8 &&
               offsetof(NodeHeader, reserved) == 12 && offsetof(NodeHeader, arena_id) == 16 &&
               offsetof(NodeHeader, job) == 24 && offsetof(NodeHeader, node) == 280 &&
-              offsetof(NodeHeader, highest_commit) == 576 && offsetof(NodeHeader, newest_seen) == 584 &&
-              offsetof(NodeHeader, highest_epoch) == 592 && offsetof(NodeHeader, newest_damaged) == 600);
+              offsetof(NodeHeader, format_3) == 576 && offsetof(NodeHeader, copies) == 640 && sizeof(NodeWords) == 128);
+static_assert(offsetof(NodeWords, arena_id) == 0 && offsetof(NodeWords, number) == 8 &&
+              offsetof(NodeWords, highest_commit) == 16 && offsetof(NodeWords, newest_seen) == 24 &&
+              offsetof(NodeWords, highest_epoch) == 32 && offsetof(NodeWords, newest_damaged) == 40 &&
+              offsetof(NodeWords, token) == 48 && offsetof(NodeWords, check) == 80);
 static_assert(offsetof(RankControl, magic) == 0 && offsetof(RankControl, format) == 8 &&
               offsetof(RankControl, rank) == 12 && offsetof(RankControl, grant) == 64 &&
               offsetof(RankControl, resume_at) == 72 && offsetof(RankControl, committed) == 80 &&
@@ -40,7 +43,7 @@ static_assert(offsetof(CommWords, written) == 0 && offsetof(CommWords, streams) 
               sizeof(CommWords::Stream) == 8 && offsetof(CommWords::Stream, begun) == 0 &&
               offsetof(CommWords::Stream, ended) == 4 && offsetof(CommWords, events) == 128 &&
               offsetof(CommWords, on_gpu) == 32'896 && sizeof(CommWords) == 41'088 && control_file_bytes == 49'152);
-static_assert(format_version == 4);
+static_assert(format_version == 4 && node_format_version == 4);
 static_assert(offsetof(SegmentHeader, magic) == 0 && offsetof(SegmentHeader, format) == 8 &&
               offsetof(SegmentHeader, kind) == 12 && offsetof(SegmentHeader, rank) == 16 &&
               offsetof(SegmentHeader, slots) == 20 && offsetof(SegmentHeader, data_capacity_bytes) == 24 &&

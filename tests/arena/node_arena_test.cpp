@@ -110,6 +110,106 @@ TEST(NodeArena, OneThatAnotherAgentHasMadeMeanwhileIsItsOwn) {
   EXPECT_TRUE(is_claimed(removed)) << "it may have left checkpoints there";
 }
 
+TEST(NodeArena, RemembersItsNumberAndToken) {
+  const TempDirectory temp;
+  const std::string token = "00112233445566778899aabbccddeeff0123456789abcdef0fedcba987654321";
+  {
+    NodeArena arena(temp.path(), "job", "node");
+    EXPECT_EQ(arena.number(), std::nullopt);
+    EXPECT_EQ(arena.token(), "");
+    arena.remember_place(0, token);
+  }
+  NodeArena again(temp.path(), "job", "node");
+  EXPECT_EQ(again.number(), 0u);
+  EXPECT_EQ(again.token(), token);
+  again.remember_place(7, "");
+  EXPECT_EQ(again.number(), 7u);
+  EXPECT_EQ(again.token(), "");
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void put_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+// Half a flipped commit would be "committed but lost" to the whole job.
+TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
+  const TempDirectory temp;
+  {
+    NodeArena arena(temp.path(), "job", "node");
+    arena.remember_place(3, "");
+    arena.remember({Version(2, 7), Version(2, 9), 5, Version(2, 8)});
+  }
+  const std::string whole = bytes_of(temp / "node");
+  constexpr std::size_t begin = offsetof(NodeHeader, copies), end = begin + sizeof(NodeHeader::copies);
+  for (std::size_t bit = 0; bit < 8 * (end - begin); ++bit) {
+    std::string damaged = whole;
+    char& byte = damaged[begin + bit / 8];
+    byte = static_cast<char>(byte ^ 1 << bit % 8);
+    put_bytes(temp / "node", damaged);
+    const NodeArena arena(temp.path(), "job", "node");
+    ASSERT_EQ(arena.memory().highest_commit, Version(2, 7)) << bit;
+    ASSERT_EQ(arena.memory().newest_seen, Version(2, 9)) << bit;
+    ASSERT_EQ(arena.memory().newest_damaged, Version(2, 8)) << bit;
+    ASSERT_EQ(arena.memory().highest_epoch, 5u) << bit;
+    ASSERT_EQ(arena.number(), 3u) << bit;
+    const bool is_checked = bit / 8 % sizeof(NodeWords) < offsetof(NodeWords, check) + sizeof(Word64);
+    ASSERT_EQ(!arena.damage().empty(), is_checked) << bit;
+  }
+}
+
+TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
+  const TempDirectory temp;
+  std::uint64_t id = 0;
+  {
+    NodeArena arena(temp.path(), "job", "node");
+    id = arena.arena_id();
+    arena.remember({Version(2, 7), Version(2, 9), 5});
+  }
+  std::string bytes = bytes_of(temp / "node");
+  for (std::size_t copy = 0; copy < 2; ++copy)
+    bytes[offsetof(NodeHeader, copies) + copy * sizeof(NodeWords) + offsetof(NodeWords, highest_commit) + 7] = 'x';
+  put_bytes(temp / "node", bytes);
+  {
+    const NodeArena arena(temp.path(), "job", "node");
+    EXPECT_EQ(arena.memory().highest_commit, Version());
+    EXPECT_EQ(arena.memory().highest_epoch, 0u);
+    EXPECT_EQ(arena.arena_id(), id);
+    EXPECT_THAT(arena.damage(), HasSubstr("is not known any more"));
+  }
+  EXPECT_EQ(NodeArena(temp.path(), "job", "node").damage(), "");
+}
+
+TEST(NodeArena, KeepsWhatTheFormatBeforeRemembered) {
+  const TempDirectory temp;
+  std::uint64_t id = 0;
+  {
+    NodeArena arena(temp.path(), "job", "node");
+    id = arena.arena_id();
+  }
+  std::string bytes = bytes_of(temp / "node");
+  auto& header = *reinterpret_cast<NodeHeader*>(bytes.data());
+  header.format = 3;
+  header.format_3[0] = Version(2, 7).word();
+  header.format_3[1] = Version(2, 9).word();
+  header.format_3[2] = 5;
+  std::fill_n(bytes.data() + offsetof(NodeHeader, copies), sizeof(header.copies), '\0');
+  put_bytes(temp / "node", bytes);
+  EXPECT_EQ(inspect_arena(temp.path())->memory.highest_commit, Version(2, 7));
+  for (int i = 0; i < 2; ++i) {
+    const NodeArena arena(temp.path(), "job", "node");
+    EXPECT_EQ(arena.arena_id(), id);
+    EXPECT_EQ(arena.memory().highest_commit, Version(2, 7));
+    EXPECT_EQ(arena.memory().newest_seen, Version(2, 9));
+    EXPECT_EQ(arena.memory().highest_epoch, 5u);
+    EXPECT_EQ(arena.damage(), "");
+  }
+}
+
 TEST(NodeArena, TwoArenasAreToldApart) {
   const TempDirectory one, two;
   EXPECT_NE(NodeArena(one.path(), "job", "node").arena_id(), NodeArena(two.path(), "job", "node").arena_id());

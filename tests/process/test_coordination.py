@@ -1,0 +1,239 @@
+"""Jobs of real agents whose coordination records are wiped, set back, damaged or replaced while they run."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from ckptengine import Status
+from conftest import build_file_of, refused
+from etcd import Etcd
+from processes import kill_process
+from small_job import RANKS, Job
+
+DEADLINE_S = 60
+
+
+def wait_until(condition, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
+        time.sleep(0.02)
+
+
+def ckptctl(cluster, command: str, *words: str) -> subprocess.CompletedProcess:
+    where = [f"job={cluster.job}", f"arena_dir={cluster.arena}", f"coordination={cluster.coordination}"]
+    return subprocess.run([build_file_of("ckptctl"), command, *words, "--json", *where], check=False,
+                          capture_output=True, text=True, timeout=60)
+
+
+def agents(cluster) -> list[dict]:
+    return json.loads(ckptctl(cluster, "status").stdout)["agents"]
+
+
+def notices(cluster) -> str:
+    return json.dumps([agent["notices"] for agent in agents(cluster)])
+
+
+def revision(file) -> int:
+    return int(file.name.rpartition("@")[2])
+
+
+def records(cluster) -> dict[str, str]:
+    """The values by key."""
+    folder = cluster.coordination / cluster.job
+    found = {}
+    try:
+        for file in sorted((file for file in folder.rglob("*@*") if file.name[0] != "."), key=revision):
+            key = file.relative_to(folder).as_posix().rpartition("@")[0]
+            if revision(file) > 0:
+                found[key] = file.read_text().partition("\n")[2]
+    except FileNotFoundError:  # replaced meanwhile
+        return records(cluster)
+    return found
+
+
+def lasting(found: dict[str, str]) -> dict[str, str]:
+    """Those that say who is who, which do not change while agents run."""
+    return {key: value for key, value in found.items() if key.startswith(("nodes/", "taken/", "token", "seats/"))}
+
+
+def commit(job: Job, first: int, last: int) -> None:
+    for iteration in range(first, last + 1):
+        job.commit(iteration)
+
+
+def begin(cluster, **options) -> Job:
+    job = Job(cluster, False, **options)
+    job.start()
+    job.restore()
+    commit(job, 1, 2)
+    return job
+
+
+def wipe(cluster) -> None:
+    gone = cluster.coordination / "gone"
+    os.rename(cluster.coordination / cluster.job, gone)
+    shutil.rmtree(gone)
+
+
+def test_a_job_writes_its_records_again_when_they_are_wiped_and_goes_on(cluster):
+    job = begin(cluster)
+    before = lasting(records(cluster))
+    pids = {node: cluster.agents(f"n{node}") for node in range(RANKS)}
+    wipe(cluster)
+    wait_until(lambda: lasting(records(cluster)) == before, "the records are back")
+    wait_until(lambda: {"life", "root"} <= records(cluster).keys(), "the leader's records are back")
+    assert "had vanished" in notices(cluster)
+    commit(job, 3, 5)
+    job.close()
+    for pid in cluster.agents("n1"):
+        kill_process(pid, signal.SIGKILL)
+    job.start()
+    job.assert_restored(5)
+    commit(job, 6, 7)
+    for node in (0, 2, 3):
+        assert cluster.agents(f"n{node}") == pids[node], "a healthy agent was ended"
+    numbers = {key: value for key, value in before.items() if key.startswith(("taken/", "token"))}
+    assert numbers.items() <= records(cluster).items()
+
+
+def test_an_agent_that_restarts_before_the_others_have_seen_the_wipe_gets_its_number_back(cluster):
+    job = begin(cluster)
+    before = {key: value for key, value in records(cluster).items() if key.startswith(("taken/", "token"))}
+    others = [pid for node in (0, 2, 3) for pid in cluster.agents(f"n{node}")]
+    job.close()
+    for pid in others:
+        kill_process(pid, signal.SIGSTOP)
+    for pid in cluster.agents("n1"):
+        kill_process(pid, signal.SIGKILL)
+    wipe(cluster)
+    words = [f"{key}={value}" for key, value in cluster.options(1, RANKS).items()
+             if key in ("job", "node", "arena_dir", "coordination", "copies", "heartbeat_ms", "lease_ms",
+                        "node_timeout_ms", "node_wait_ms", "interface")]
+    subprocess.run([build_file_of("ckptd"), "--detach", *words], check=True, timeout=60)
+    for pid in others:
+        kill_process(pid, signal.SIGCONT)
+    wait_until(lambda: before.items() <= records(cluster).items(), "all have their numbers and the token")
+    job.start()
+    job.assert_restored(2)
+    commit(job, 3, 4)
+    assert [pid for node in (0, 2, 3) for pid in cluster.agents(f"n{node}")] == others
+
+
+def test_a_job_in_etcd_goes_on_after_its_records_were_deleted(cluster, tmp_path):
+    etcd = Etcd(tmp_path / "etcd")
+    try:
+        job = Job(cluster, False, coordination=etcd.start())
+        job.start()
+        job.restore()
+        commit(job, 1, 2)
+        pids = sorted(cluster.agents())
+        where = ["etcdctl", "--endpoints", f"http://{etcd.location.removeprefix('etcd://')}"]
+
+        def keys(*words: str) -> set[str]:
+            done = subprocess.run([*where, *words, "--prefix", "/ckptengine/"], check=True, capture_output=True,
+                                  env=os.environ | {"ETCDCTL_API": "3"}, text=True, timeout=30)
+            return set(done.stdout.split())
+
+        before = keys("get", "--keys-only")
+        keys("del")
+        commit(job, 3, 4)
+        wait_until(lambda: keys("get", "--keys-only") >= before, "the records are back")
+        wait_until(lambda: not any(agent["coordination_trouble"] for agent in agents(cluster)), "no more trouble")
+        job.close()
+        for pid in cluster.agents("n2"):
+            kill_process(pid, signal.SIGKILL)
+        job.start()
+        job.assert_restored(4)
+        assert len(set(pids) & set(cluster.agents())) == RANKS - 1
+    finally:
+        etcd.stop()
+
+
+def test_records_that_were_set_back_are_overruled_by_what_agents_know(cluster):
+    job = begin(cluster)
+    folder, copy = cluster.coordination / cluster.job, cluster.coordination / "copy"
+    for _ in range(100):  # a record may be replaced while it is copied
+        try:
+            shutil.copytree(folder, copy)
+            break
+        except shutil.Error:
+            shutil.rmtree(copy)
+    job.start()
+    job.assert_restored(2)
+    commit(job, 3, 4)
+    newest = json.loads(records(cluster)["life"])["incarnation"]
+    os.rename(folder, cluster.coordination / "gone")
+    os.rename(copy, folder)
+    wait_until(lambda: json.loads(records(cluster).get("life", "{}")).get("incarnation") == newest,
+               "the newest life is on record again")
+    wait_until(lambda: "writes it again" in notices(cluster), "it is told")
+    commit(job, 5, 6)
+    job.start()
+    job.assert_restored(6)
+    assert json.loads(records(cluster)["life"])["incarnation"] > newest
+
+
+def put_record(cluster, key: str, value: str) -> None:
+    """As an agent would, with the right digest."""
+    folder = cluster.coordination / cluster.job
+    number = max(revision(file) for file in folder.glob(f"{key}@*")) + 1
+    xxhash = ctypes.CDLL("libxxhash.so.0")
+    xxhash.XXH3_64bits.restype = ctypes.c_uint64
+    both = f"{value}{number}".encode()
+    digest = xxhash.XXH3_64bits(both, ctypes.c_size_t(len(both)))
+    draft = folder / ".draft"
+    draft.write_text(f"ckptengine record 1 {number} {len(value)} {digest:016x}\n{value}")
+    try:
+        os.link(draft, folder / f"{key}@{number}")
+    except FileExistsError:
+        put_record(cluster, key, value)
+
+
+def test_an_epoch_that_no_leader_can_have_had_is_told_and_gc_of_the_records_mends_it(cluster):
+    job = begin(cluster)
+    put_record(cluster, "root", json.dumps({"epoch": 2**64 - 1, "node": 3, "beat": 0}))
+    wait_until(lambda: "damaged" in notices(cluster), "it is told")
+    job.close()
+    assert ckptctl(cluster, "stop").returncode == 0
+    done = ckptctl(cluster, "gc", "--records")
+    assert done.returncode == 0, done
+    job.start()
+    job.assert_restored(2)
+    commit(job, 3, 5)
+
+
+@pytest.mark.parametrize("record", ["life", "root"])
+def test_a_pipe_in_the_place_of_a_record_holds_up_nobody(cluster, record):
+    job = begin(cluster)
+    folder = cluster.coordination / cluster.job
+    number = max(revision(file) for file in folder.glob(f"{record}@*")) + 1000
+    os.mkfifo(folder / f"{record}@{number}", 0o600)
+    wait_until(lambda: all("is not a regular file" in agent["coordination_trouble"] for agent in agents(cluster)),
+               "all agents say it")
+    commit(job, 3, 4)
+    os.unlink(folder / f"{record}@{number}")
+    wait_until(lambda: not any(agent["coordination_trouble"] for agent in agents(cluster)), "no more trouble")
+    os.mkfifo(folder / f"{record}@{number}", 0o600)
+    job.close()
+    assert ckptctl(cluster, "stop").returncode == 0
+    assert not cluster.agents()
+
+
+def test_two_machines_with_one_node_name_are_both_told_and_the_first_one_goes_on(cluster, tmp_path):
+    first = cluster.engine(0, 1, copies=1)
+    first.register("state", bytearray(8))
+    first.restore()
+    pids = cluster.agents()
+    status, message = refused(cluster.engine, 0, 1, copies=1, arena_dir=f"{cluster.arena}/other")
+    assert status is Status.NO_AGENT
+    assert "is served by another agent, which answers at" in message and "option node" in message, message
+    wait_until(lambda: "tried to serve node n0, too" in notices(cluster), "the first one is told")
+    assert cluster.agents() == pids
