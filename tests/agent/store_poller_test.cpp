@@ -175,9 +175,22 @@ TEST_F(StorePollerTest, SeatsThatVanishedAreTroubleUnlessALaterLifeHasBegun) {
   poller_->read(protocol::ReadSeats{first.record.seats});
   EXPECT_EQ(seats_.take().name, first.record.seats);
   EXPECT_EQ(poller_->trouble(), "");
+  poller_.reset();
+  start();  // of another agent, which never knew them
   store_.remove(seats_key(first.record.seats, 1));
   poller_->read(protocol::ReadSeats{first.record.seats});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
+}
+
+TEST_F(StorePollerTest, SeatsThatVanishedAreWrittenAgainByWhoKnowsThem) {
+  start();
+  const auto life = life_with_seats(1, 0);
+  poller_->swap(life);
+  wait_for_life(life.record);
+  for (std::size_t number = 0; number < 3; ++number) store_.remove(seats_key(life.record.seats, number));
+  poller_->read(protocol::ReadSeats{life.record.seats});
+  EXPECT_EQ(seats_.take().seats, life.seats);
+  EXPECT_EQ(store_.keys("seats/").size(), 3u);
 }
 
 TEST_F(StorePollerTest, TroubleWithSeatsIsToldUntilThereAreOthers) {
