@@ -16,12 +16,14 @@ STRANGER = Path(__file__).with_name("stranger.py")
 
 @kind(loses_nodes=1, fits=has_spare_copies)
 def arena_removed(job, rng):
-    """As logind does when a user logs out. What is mapped lives on until its processes end."""
+    """As logind does when a user logs out. What is mapped lives on until its processes end. The agent says so, unless
+    the job is started again at once."""
     node = rng.choice(job.nodes)
     random_moment(job, rng)
     shutil.rmtree(job.arena / job.name / node)
     if rng.random() < 0.7:
         job.train_for(rng.uniform(0, 4))
+        job.await_status(node, lambda agent: "removed" in agent["alarm"], f"word that the arena of {node} was removed")
     return Aftermath(1, node)
 
 
@@ -43,9 +45,10 @@ def strangers_at_every_port(job, rng):
     if any(stranger.returncode != 0 for stranger in strangers):
         raise Violation("a stranger was not done; the log is stranger.log")
     job.train_until_commit()
-    ended = sum(has_ended(pid) for pid in pids)
+    if ended := sum(has_ended(pid) for pid in pids):
+        raise Violation(f"strangers have ended {ended} of {len(pids)} agents")
     check_that_nobody_burns(job)
-    return Aftermath(ended, f"{sum(map(len, ports.values()))} ports of {len(nodes)} agents")
+    return Aftermath(0, f"{sum(map(len, ports.values()))} ports of {len(nodes)} agents")
 
 
 def check_that_nobody_burns(job):
