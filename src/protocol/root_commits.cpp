@@ -106,13 +106,15 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     }
   }
   std::erase_if(abandoned_, [&](Version version) { return version <= committed_ || !inventory_.contains(version); });
+  Version abandoned;
   for (const auto& [version, pieces] : inventory_) {
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
-    if (never_complete(version, pieces)) {
-      add_once(abandoned_, version);
-      if (version > newest_abandoned_) name_next_iteration(version, now);
-    }
+    if (!never_complete(version, pieces)) continue;
+    add_once(abandoned_, version);
+    abandoned = version;
   }
+  // Once, however many are given up at a time, as by a new leader that hears the last member: nobody was told between.
+  if (abandoned > newest_abandoned_) name_next_iteration(abandoned, now);
   if (may_swap_life(now) && committed_.incarnation() == life_->incarnation &&
       life_->first_commit.incarnation() != life_->incarnation) {
     LifeRecord record = *life_;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::protocol {
 namespace {
@@ -50,6 +51,22 @@ TEST(ResumeAt, IsTheSameForAllRanksWhicheverOfThemTheFormerLeaderTold) {
     job.cluster.snapshot_all(named);
     job.cluster.advance(500);
     for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.cluster.commits[rank], Version(1, named)) << which;
+  }
+}
+
+// However many checkpoints it finds given up when it hears the last member: nobody was told of another one meanwhile.
+TEST(ResumeAt, IsTheNextIterationWhereANewLeaderGivesUpManyAtOnce) {
+  for (const std::int64_t many : {1, 3, 9}) {
+    LoneLeader leader(ranks, placement::Protection::of_copies(2));
+    for (NodeId node = 0; node < ranks; ++node) {
+      Report report = leader.report_of(node, many);
+      for (std::int64_t iteration = 1; iteration <= many && node + 1 < ranks; ++iteration)
+        for (const auto& shard : {main_shard(node), private_shard(node)})
+          report.pieces.push_back(piece_of(shard, Version(1, iteration), ranks));
+      leader.say(report);
+    }
+    EXPECT_EQ(leader.newest_to<Directive>(0).abandoned.size(), static_cast<std::size_t>(many));
+    EXPECT_EQ(leader.newest_to<Directive>(0).resume_at, many + 1);
   }
 }
 
