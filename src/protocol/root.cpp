@@ -76,13 +76,14 @@ void Root::on(NodeId from, const Report& report, TimeMs now) {
 }
 
 bool Root::is_obeyed(TimeMs now) const {
-  return !led_since_ || now - *led_since_ <= 2 * config_.lease_ms || is_followed(now);
+  return !led_since_ || now - *led_since_ <= 2 * config_.lease_ms || is_followed(now, config_.node_timeout_ms);
 }
 
-bool Root::is_followed(TimeMs now) const {
+// In the last `within_ms`.
+bool Root::is_followed(TimeMs now, TimeMs within_ms) const {
   return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
     const auto& [node, peer] = entry;
-    return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= config_.node_timeout_ms;
+    return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= within_ms;
   });
 }
 

@@ -116,7 +116,7 @@ class Root {
   std::vector<Seat> seats_now(const std::vector<Cut>& cuts) const;
   void settle_placement(Effects& effects);
   std::set<std::string> lacking_in_memory() const;
-  bool is_followed(TimeMs now) const;
+  bool is_followed(TimeMs now, TimeMs within_ms) const;
   bool misses_only_its_predecessor(TimeMs now) const;
   bool has_listened(TimeMs now) const;
   bool has_listened_long(TimeMs now) const { return now - listening_since_ > config_.node_timeout_ms; }

@@ -40,9 +40,10 @@ bool Root::has_listened(TimeMs now) const {
 }
 
 // Whether nobody but the lost ones themselves can be at fault for their silence. A root that no other node follows may
-// be the one that is cut off: then it is replaced before long.
+// be the one that is cut off: then it is replaced before long. Nodes turn to another root one after the other, so it
+// does not count that one of them was heard before the silence of the first had lasted long.
 bool Root::knows_who_is_lost(TimeMs now) {
-  if (is_followed(now)) followed_at_ = now;
+  if (is_followed(now, config_.node_timeout_ms / 2 + settle_gap_ms())) followed_at_ = now;
   return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);
 }
 

@@ -1,6 +1,9 @@
 // What a leader takes from silence: nothing from what passed while it did not listen itself.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <set>
+
 #include "lone_node.hpp"
 
 namespace ckpt::protocol {
@@ -88,6 +91,30 @@ TEST(ANewLeader, DecidesWithoutANodeOnlyWhenItHasListenedForAsLongAsThatMayBeSil
   }
   EXPECT_GE(decided_ms, Config{}.node_timeout_ms);
   EXPECT_EQ(leader.life().decision.version, Version(1, 3));
+}
+
+// Nodes turn to another leader one after the other, of whom the store does not tell this one.
+TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
+  for (const bool others_stay : {false, true}) {
+    LoneLeader leader(3, placement::Protection::of_copies(2));
+    const std::array<TimeMs, 3> leaves_at{3000, 3300, 3700};
+    std::array<TimeMs, 3> reported_at{};
+    std::set<NodeId> lost;
+    const TimeMs began = leader.now;
+    while (leader.now - began < 7000) {
+      const TimeMs passed_ms = leader.now - began;
+      for (NodeId node = 0; node < 3; ++node) {
+        const bool speaks = passed_ms < leaves_at[node] || (others_stay && node != 0);
+        if (!speaks || leader.now - reported_at[node] < 250) continue;
+        reported_at[node] = leader.now;
+        leader.say(leader.report_of(node));
+      }
+      leader.now += 20;
+      leader.handle(Tick{});
+    }
+    for (const MemberChanged& changed : leader.all<MemberChanged>()) lost.insert(changed.node);
+    EXPECT_EQ(lost, others_stay ? std::set<NodeId>{0} : std::set<NodeId>());
+  }
 }
 
 }  // namespace
