@@ -43,6 +43,7 @@ void Invariants::forget_everything() {
   root_record_ = {};
   newest_life_ = newest_epoch_led_ = 0;
   root_record_spoiled_ = false;
+  epochs_used_.clear();
   stranded_.clear();
   heard_.clear();
   restored_digests_.clear();

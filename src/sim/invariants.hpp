@@ -142,6 +142,7 @@ class Invariants {
   Version newest_whole_;  // of the current life, with all the copies wanted
   protocol::RootRecord root_record_;
   bool root_record_spoiled_ = false;                            // by the store
+  std::map<std::uint64_t, TimeMs> epochs_used_;                 // since when
   std::uint64_t newest_epoch_led_ = 0;                          // whose root took charge of a life
   std::uint64_t newest_life_ = 0;                               // that was ever opened
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, life) of which that was told

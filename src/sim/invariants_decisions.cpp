@@ -214,7 +214,11 @@ void Invariants::root_written(NodeId by, const RootRead& now) {
   // Where the record was lost nobody may know of one that was elected and never took charge: then it did nothing.
   const std::uint64_t newest_epoch = root_record_spoiled_ ? newest_epoch_led_ : root_record_.epoch;
   const bool renewed = now.record.epoch == root_record_.epoch && now.record.node == root_record_.node;
-  if (!renewed && now.record.epoch <= newest_epoch) {
+  const TimeMs first_used_at = epochs_used_.try_emplace(now.record.epoch, world_.timeline.now()).first->second;
+  // Nor may anybody else know yet of one that was elected a moment before the record was lost.
+  const bool may_be_unknown = root_record_spoiled_ && now.record.epoch == newest_epoch &&
+                              world_.timeline.now() - first_used_at < known_after_ms;
+  if (!renewed && now.record.epoch <= newest_epoch && !may_be_unknown) {
     throw Violation{"I4", text("node ", by, " becomes root with epoch ", now.record.epoch, ", which was used before")};
   }
   if (!renewed) ++tally_.elections;
@@ -242,8 +246,11 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
     throw Violation{"I3", text("node ", by, " forgets that ", describe(old.first_commit), " was committed")};
   }
   const auto seating = world_.store.seating(record.seats);
-  // Those of an earlier life may have been lost since.
-  if (seating.name() != record.seats && record.seats != old.seats) {
+  // Those of an earlier life may have been lost since. Whoever writes again what the store lost may have heard of none
+  // of the lives after that, for which its seats were removed: it leads none before it has read them.
+  const bool is_followed =
+      history_.decision(record.seats.life) != nullptr && history_.incarnation() > record.seats.life;
+  if (seating.name() != record.seats && record.seats != old.seats && !is_followed) {
     throw Violation{"I2", text("node ", by, " writes a life record whose seats are not all in the store")};
   }
   if (!was_decided && record.decision.verdict != Verdict::undecided) {

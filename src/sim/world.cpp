@@ -144,7 +144,7 @@ std::vector<NodeId> World::usable_machines() const {
 bool World::could_be_heard(const Machine& node, const Machine& root, TimeMs since) const {
   if (!node.agent || node.agent->is_frozen() || node.awake_since > since) return false;
   if (node.id == root.id) return true;
-  const bool knows_root = store.answers_since(node.id) <= since || node.arena.epoch >= root.arena.epoch;
+  const bool knows_root = store.answers_since(node.id) <= since || node.agent->node().status().root == root.id;
   return knows_root && network.open_both_ways_since(node.id, root.id) <= since && network.fair_since() <= since;
 }
 
