@@ -1,6 +1,7 @@
 #include "protocol/election.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 namespace ckpt::protocol {
 
@@ -17,7 +18,10 @@ void Election::on_read(const RootRead& read, TimeMs now) {
     return;
   }
   trouble_.clear();
-  if (revision_ && read.revision < *revision_) {
+  // Terms and beats only grow: what is ahead of all that was read overtook nothing, whatever the store did to
+  // revisions.
+  const bool is_ahead = std::tie(read.record.epoch, read.record.beat) > std::tie(record_.epoch, record_.beat);
+  if (revision_ && read.revision < *revision_ && !is_ahead) {
     // A root whose record was lost puts it back. Where it was not, and answers overtook each other, that does nothing.
     if (is_root() && read.record.epoch <= my_epoch_) {
       revision_ = read.revision;

@@ -28,10 +28,11 @@ Recovered believable(Recovered recovered) {
   return recovered;
 }
 
-// Of the records of a job, whose lives, terms and decisions follow one another.
+// Of the records of a job, whose lives, decisions and terms follow one another. A life that was decided is never
+// undecided again: who leads it by such a record has one that was set back.
 bool is_older(const LifeRecord& record, const LifeRecord& than) {
   const auto place = [](const LifeRecord& each) {
-    return std::tuple(each.incarnation, each.epoch, each.decision.verdict != Verdict::undecided);
+    return std::tuple(each.incarnation, each.decision.verdict != Verdict::undecided, each.epoch);
   };
   return place(record) < place(than);
 }
@@ -146,7 +147,7 @@ void Node::Parts::learn(const LifeRead& read) {
   if (!is_lower) lower_since.reset();
   if (is_older(read.record, life->record)) {
     life->revision = read.revision;
-  } else if (!is_lower || read.record == life->record) {
+  } else if (!is_lower || read.record == life->record || is_older(life->record, read.record)) {
     life = read;
   } else {
     if (!lower_since) lower_since = now;
