@@ -140,6 +140,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("highest_commit", report.highest_commit);
   v.field("newest_seen", report.newest_seen);
   v.field("newest_damaged", report.newest_damaged);
+  v.field("told_life", report.told_life);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
   v.field("protection", report.protection);

@@ -202,7 +202,10 @@ void StorePoller::read_seats(const std::shared_ptr<protocol::SeatsRead>& read, s
   if (!entry) {
     read_life();  // of a later life by now, it may be: then they were removed
     if (life_.record.seats != read->name) return;
-    if (seats_.name != read->name) throw_unusable(key, "has vanished");
+    if (seats_.name != read->name) {
+      handlers_.seats({read->name, {}});  // a leader does without them in the end
+      throw_unusable(key, "has vanished");
+    }
     put_seats(seats_, number);
     step_ = Step{seating, [this, read, number] { read_seats(read, number); }};
     return;

@@ -375,13 +375,14 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
   }
 
   const bool nothing_lost = decision.verdict == Verdict::fresh || (chosen && !decision.behind);
-  const bool all_here = question.missing.empty();
+  const bool all_here = question.missing.empty() && !question.members_are_lost;
   const auto testifying = witnesses(question);
   const bool in_doubt = is_in_doubt(question.restored, chosen, question.base);
   const bool nothing_newer =
       nothing_lost && !in_doubt && excludes_newer(testifying, chosen, newest_seen, question.members_life);
   answer.final = nothing_newer || (all_here && nothing_lost);
-  const bool none_is_known = chosen && question.members.empty();  // the job's records are gone
+  // The job's records are gone.
+  const bool none_is_known = (chosen && question.members.empty()) || question.members_are_lost;
   decision.status_unknown =
       !nothing_newer && (in_doubt || testifying.size() < question.members.size() || none_is_known);
   if (decision.status_unknown && decision.text.empty()) {

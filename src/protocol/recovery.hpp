@@ -52,6 +52,7 @@ struct RecoveryQuestion {
   std::vector<NodeId> missing;        // members of the last life that are not present
   std::vector<Member> members;        // of the last life
   std::uint64_t members_life = 0;     // the last life
+  bool members_are_lost = false;      // there was one, and nobody knows who took part in it
   Version restored;                   // what it went on from
   Version base;                       // newest commit that it went on from
   std::vector<Version> whole;         // of the last life: in all their places

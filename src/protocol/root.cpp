@@ -136,9 +136,11 @@ void Root::settle(TimeMs now, Effects& effects) {
   put_back(now, effects);
   if (!in_charge() || !knows_seating) return;
   if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
+  if (const auto size = world_size_told(); size != 0 && is_outlived()) return open_life(size, now, effects);
   hear_roll(now);
   inventory_ = take_inventory(present_);
   settle_outsiders();
+  settle_first_commit(now, effects);
   storing_.settle_listing(now, effects);
   settle_admissions(now, effects);
   settle_disagreements();

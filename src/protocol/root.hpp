@@ -92,6 +92,9 @@ class Root {
 
   // Who sits where: known to whoever wrote it, and else read.
   bool settle_seating(TimeMs now, Effects& effects);
+  bool give_up_seats(TimeMs now, Effects& effects);
+  bool has_lost_seats() const { return given_up_seats_.life != 0 && given_up_seats_ == life_->seats; }
+  bool knows_seating() const { return seating_.name() == life_->seats || has_lost_seats(); }
   void seat(Seating seating);
 
   // Admission: which trainers make up this life.
@@ -102,6 +105,9 @@ class Root {
   void open_life(std::uint32_t world_size, TimeMs now, Effects& effects);
   std::uint64_t newest_written() const;
   std::uint64_t newest_served() const;
+  std::uint64_t newest_told() const;
+  bool is_outlived() const;
+  std::uint32_t world_size_told() const;
   bool complete_life() const;
   bool has_begun() const;
   bool serves_older_life(const RankReport& rank) const;
@@ -133,6 +139,7 @@ class Root {
   bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void settle_storage(TimeMs now, Effects& effects);
   void settle_commits(TimeMs now, Effects& effects);
+  void settle_first_commit(TimeMs now, Effects& effects);
   bool is_complete(const Pieces& pieces, const Places& places) const;
   void settle_outsiders();
   void settle_disagreements();
@@ -189,6 +196,10 @@ class Root {
   Seating seating_;  // of the newest life that began, as soon as it is that which life_ names
   Seating drafted_;  // that this root wrote last
   std::optional<TimeMs> seats_asked_at_;
+  bool seats_vanished_ = false;  // as was just read
+  SeatsName vanished_seats_;     // that were asked for and were not there
+  TimeMs vanished_since_ = 0;
+  SeatsName given_up_seats_;         // that have not come back
   std::optional<TimeMs> led_since_;  // when it first could tell nodes anything
   bool swap_pending_ = false;
   std::vector<LifeRecord> swapped_;  // what was to be written since life_ was read

@@ -115,12 +115,21 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
   }
   // Once, however many are given up at a time, as by a new leader that hears the last member: nobody was told between.
   if (abandoned > newest_abandoned_) name_next_iteration(abandoned, now);
-  if (may_swap_life(now) && committed_.incarnation() == life_->incarnation &&
-      life_->first_commit.incarnation() != life_->incarnation) {
-    LifeRecord record = *life_;
-    record.first_commit = committed_;
-    swap_life(std::move(record), now, effects);
+  settle_first_commit(now, effects);
+}
+
+// What anybody knows to be committed, by this root, by one that was lost before it said so, or before the store's
+// record was lost or set back: those who know may be lost next.
+void Root::settle_first_commit(TimeMs now, Effects& effects) {
+  Version newest = committed_;
+  for (const Report* report : present_) {
+    const Version commit = report->highest_commit;
+    if (commit.incarnation() <= life_->incarnation) newest = std::max(newest, commit);
   }
+  if (!may_swap_life(now) || newest.incarnation() <= life_->first_commit.incarnation()) return;
+  LifeRecord record = *life_;
+  record.first_commit = newest;
+  swap_life(std::move(record), now, effects);
 }
 
 // The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from

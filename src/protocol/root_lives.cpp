@@ -128,14 +128,42 @@ std::uint64_t Root::newest_written() const {
   return newest;
 }
 
-// The newest life that any rank was told of.
+// The newest life that any rank takes part in.
 std::uint64_t Root::newest_served() const {
-  std::uint64_t newest = 0;
+  std::uint64_t newest = newest_told();
   for (const auto& [node, peer] : peers_)
     for (const RankReport& rank : peer.report.ranks) {
       if (is_plausible_incarnation(life_->incarnation, rank.incarnation)) newest = std::max(newest, rank.incarnation);
     }
   return newest;
+}
+
+// The newest life that was decided, as far as any node was told.
+std::uint64_t Root::newest_told() const {
+  std::uint64_t newest = 0;
+  for (const auto& [node, peer] : peers_)
+    if (is_plausible_incarnation(life_->incarnation, peer.report.told_life))
+      newest = std::max(newest, peer.report.told_life);
+  return newest;
+}
+
+// The record is older than what nodes were told, or names seats that nobody has: it was lost or set back, and who led
+// by the newer one is gone. The life that it should tell of cannot be led; the next one restores what that has
+// captured.
+bool Root::is_outlived() const {
+  const bool was_decided =
+      life_->decision.verdict == Verdict::undecided && life_->incarnation != 0 && newest_told() == life_->incarnation;
+  return was_decided || newest_served() > life_->incarnation || (has_begun() && has_lost_seats());
+}
+
+// By the record, or, where that is lost, by the ranks; 0 where there are none: then the first of them opens a life.
+std::uint32_t Root::world_size_told() const {
+  std::uint32_t world_size = life_->world_size;
+  for (const auto& [node, peer] : peers_)
+    for (const RankReport& rank : peer.report.ranks) {
+      if (world_size == 0) world_size = rank.world_size;
+    }
+  return world_size;
 }
 
 bool Root::has_begun() const {
@@ -219,7 +247,7 @@ void Root::settle_decision(TimeMs now, Effects& effects) {
 
 // Versions that lie in all their places. Whoever led that life may have committed them, and told nobody who is heard.
 std::vector<Version> Root::whole_of_last_life() {
-  if (life_->seats.life == 0) return {};
+  if (life_->seats.life == 0 || has_lost_seats()) return {};
   if (last_placed_ != life_->seats) {
     last_places_ = LifePlaces(*life_, seating_);
     last_placed_ = life_->seats;
@@ -246,6 +274,7 @@ RecoveryQuestion Root::question(bool with_storage) const {
       add_once(question.missing, each.by.node);
   }
   question.members = seating_.members();
+  question.members_are_lost = has_lost_seats();
   question.members_life = life_->seats.life;
   question.restored = life_->restored;
   question.base = life_->base;

@@ -7,17 +7,21 @@
 namespace ckpt::protocol {
 
 void Root::on(const SeatsRead& read) {
-  if (life_ && read.name == life_->seats && is_named(read.name, read.seats)) seat({read.name.life, read.seats});
+  if (!life_ || read.name != life_->seats) return;
+  if (is_named(read.name, read.seats)) return seat({read.name.life, read.seats});
+  seats_vanished_ = true;
 }
 
-// Asks again after a while: what it asked for may have been removed for a life that it has yet to hear of.
+// Asks again after a while: what it asked for may have been removed for a life that it has yet to hear of. Where none
+// comes they are lost, or the record is an older one again: then nobody is known to have been a member.
 bool Root::settle_seating(TimeMs now, Effects& effects) {
-  if (seating_.name() == life_->seats) return true;
+  if (knows_seating()) return true;
   if (drafted_.name() == life_->seats) {
     seat(std::exchange(drafted_, {}));
     effects.push_back(RemoveSeats{life_->seats.life});
     return true;
   }
+  if (std::exchange(seats_vanished_, false) && give_up_seats(now, effects)) return true;
   if (!seats_asked_at_ || now - *seats_asked_at_ >= config_.lease_ms) {
     seats_asked_at_ = now;
     effects.push_back(ReadSeats{life_->seats});
@@ -25,10 +29,25 @@ bool Root::settle_seating(TimeMs now, Effects& effects) {
   return false;
 }
 
+bool Root::give_up_seats(TimeMs now, Effects& effects) {
+  if (vanished_seats_ != life_->seats) {
+    vanished_seats_ = life_->seats;
+    vanished_since_ = now;
+  }
+  if (now - vanished_since_ < config_.node_wait_ms) return false;
+  seat({});
+  given_up_seats_ = life_->seats;
+  effects.push_back(Notice{"the coordination store lost the records of who sat where in life " +
+                           std::to_string(life_->seats.life) +
+                           " of the job, or has an older record of it; the job goes on with a new life"});
+  return true;
+}
+
 void Root::seat(Seating seating) {
   note_released(seating.members());
   seating_ = std::move(seating);
   seats_asked_at_.reset();
+  vanished_seats_ = {};
 }
 
 // The ranks as they sit now, by rank. `cuts` of the version that they restore, by shard.

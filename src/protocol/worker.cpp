@@ -63,6 +63,7 @@ void Worker::on(const TrainerHello& hello) {
   trainer.incarnation = hello.incarnation;
   trainer.served_in = hello.incarnation;
   trainer.restored = hello.incarnation != 0;
+  told_life_ = std::max(told_life_, hello.incarnation);
   // In a new life of the rank whoever held the grant is proven dead; else its holder has come back.
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
@@ -215,6 +216,7 @@ void Worker::on(const Directive& directive) {
   epoch_ = directive.epoch;
   if (directive.incarnation != directive_.incarnation) read_trouble_.clear();
   directive_ = directive;
+  if (directive.decision.verdict != Verdict::undecided) told_life_ = std::max(told_life_, directive.incarnation);
   highest_commit_ = std::max(highest_commit_, directive.committed);
 }
 
@@ -561,6 +563,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.highest_commit = highest_commit_;
   report.newest_seen = newest_seen_;
   report.newest_damaged = newest_damaged_;
+  report.told_life = told_life_;
   report.ranks = rank_reports();
   report.pieces = slots_.whole_pieces();
   report.storage = config_.storage;

@@ -139,6 +139,7 @@ class Worker {
   Version highest_commit_;
   Version newest_seen_;
   Version newest_damaged_;
+  std::uint64_t told_life_ = 0;
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;

@@ -42,6 +42,7 @@ Report some_report() {
   report.protection = {2, 8, 2};
   report.fetch_trouble = protocol::FetchTrouble::corrupt;
   report.fetch_source = 6;
+  report.told_life = 17;
   report.coordination_fails = true;
   return report;
 }

@@ -230,6 +230,20 @@ TEST_F(Recovery, KeepsTheLastCommitUntilANewerVersionIsSafe) {
   EXPECT_EQ(answer.base, Version(life, 4));
 }
 
+// Nobody is known to be missing, and nobody to be all.
+TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLastLife) {
+  store_everywhere(4);
+  question.members.clear();
+  EXPECT_TRUE(ask({0, 1, 2}).final);
+  question.members_are_lost = true;
+  EXPECT_FALSE(ask({0, 1, 2}).final);
+  EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
+  for (auto& [node, report] : reports) report.pieces.clear();
+  EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::fresh);
+  EXPECT_FALSE(ask({0, 1, 2}).final);
+  EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
+}
+
 // The life of the version that is restored again went on from its base, behind a commit, which is void since.
 TEST_F(Recovery, WhatIsVoidStaysSoThroughALifeThatCapturedNothing) {
   store_everywhere(5);

@@ -150,6 +150,22 @@ TEST_F(SeatsInTheStore, OfALifeThatWasNeverDecidedAreLeftAloneAndTheNextRootDeci
   EXPECT_EQ(cluster.seats.size(), 1u) << "what no record ever named goes with the others of its life";
 }
 
+// Who led is lost with them. The job ends, and its ranks go on from what is in memory when they are started again.
+TEST_F(SeatsInTheStore, AreMissedByTheNextLeaderWhichOpensALifeThatRestoresWhatTheirsHasCommitted) {
+  cluster.seats.clear();
+  cluster.change_root();
+  cluster.advance(10'000);
+  EXPECT_EQ(cluster.incarnation(), 2u);
+  EXPECT_EQ(cluster.fenced.size(), 4u);
+  restart();
+  cluster.advance(10'000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  EXPECT_EQ(cluster.ready.at(0).decision.version, Version(1, 7));
+  cluster.begin_training();
+  cluster.snapshot_all(8);
+  EXPECT_EQ(cluster.commits.at(0).iteration(), 8);
+}
+
 TEST_F(SeatsInTheStore, AreRemovedWhenALaterLifeHasBegun) {
   const SeatsName first = cluster.life().seats;
   restart();

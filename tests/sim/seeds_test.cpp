@@ -21,6 +21,9 @@ std::string violation_of(std::uint64_t seed) {
   return violation_in(settings);
 }
 
+// With the harder faults.
+std::string hard_violation_of(std::uint64_t seed) { return violation_in(draw_settings(seed)); }
+
 // As they were left by --shrink.
 std::string violation_of(std::uint64_t seed, const std::set<std::size_t>& faults, std::uint64_t shake) {
   Settings settings = draw_settings(seed);
@@ -75,6 +78,39 @@ TEST(Seeds, APauseOfAllAgentsWhileARestoreIsDecidedLosesNothing) { EXPECT_EQ(vio
 
 // Likewise, of a job that had committed nothing yet: a newer commit was not excluded although all who could know lived.
 TEST(Seeds, APauseOfAllAgentsRaisesNoDoubt) { EXPECT_EQ(violation_of(42, {1, 2}, 0), ""); }
+
+// The root's record was lost, and a new root's record, of a lower revision, was believed only after a lease. Meanwhile
+// a node that lived was told as lost.
+TEST(Seeds, ANewRootsRecordIsBelievedWhateverItsRevision) { EXPECT_EQ(hard_violation_of(382), ""); }
+
+// The life's record was an older one again, and who led by the newer one was lost. The next root waited for seats that
+// had been removed, for ever.
+TEST(Seeds, ALifeWhoseSeatsAreGoneIsFollowedByAnother) {
+  EXPECT_EQ(hard_violation_of(275), "");
+  EXPECT_EQ(hard_violation_of(610), "");
+}
+
+// Likewise, and the ranks of the newer life went on without a commit.
+TEST(Seeds, RanksOfALifeThatNoRecordKnowsAreSuperseded) { EXPECT_EQ(hard_violation_of(1244), ""); }
+
+// The record was of a life before it was decided, which all ranks already served.
+TEST(Seeds, ALifeIsNotWaitedForThatWasDecidedBeforeItsRecordWasSetBack) { EXPECT_EQ(hard_violation_of(1504), ""); }
+
+// Likewise, after which it got its number, and a decision, for a second time.
+TEST(Seeds, ALifeIsNotDecidedTwice) { EXPECT_EQ(hard_violation_of(1718), ""); }
+
+// The record of the first commit was set back; the last node that knew told a root of it, and was lost.
+TEST(Seeds, ACommitIsOnRecordAgainBeforeAllWhoKnowAreLost) { EXPECT_EQ(hard_violation_of(779), ""); }
+
+// A new root that heard the last member gave up 20 versions at once, and put the next iteration 64 further off.
+TEST(Seeds, VersionsThatAreGivenUpTogetherPutTheNextIterationOffOnce) {
+  EXPECT_EQ(hard_violation_of(350), "");
+  EXPECT_EQ(hard_violation_of(533), "");
+}
+
+// All nodes turned from a root to the next within 700 ms, of which the store did not tell it. It called the first of
+// them lost while the last one seemed to follow it.
+TEST(Seeds, ARootThatIsReplacedCallsNobodyLostWhoLeftItFirst) { EXPECT_EQ(hard_violation_of(1054), ""); }
 
 }  // namespace
 }  // namespace ckpt::sim
