@@ -13,7 +13,7 @@ from stack_watch import StackWatch
 
 PYTEST_FOLDERS = ["python/tests", "tests/process"]
 PYTEST_TIMEOUT_S = 120  # of one test
-PYTEST_DEADLINE_S = 900  # of all of them
+PYTEST_DEADLINE_S = 1800  # of all of them
 WITH_PYTHON = {"release", "debug"}
 
 # UCX 1.13 keeps an event that it could not handle at once under the number of its descriptor, and aborts where that

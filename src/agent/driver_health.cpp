@@ -65,8 +65,8 @@ void Driver::observe() {
   handle(std::move(seen));
 }
 
-// A wrong token shows at the door alone. So the leader tries the doors of nodes that it does not hear, and whoever hears
-// no leader those of all.
+// A wrong token shows at the door alone. So the leader tries the doors of nodes that it does not hear, and whoever
+// hears no leader those of all.
 void Driver::knock_at_strangers() {
   if (Clock::now() < knock_again_at_) return;
   knock_again_at_ = Clock::now() + knock_every;

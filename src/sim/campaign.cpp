@@ -32,7 +32,9 @@ CampaignResult run_campaign(const Campaign& campaign, const CampaignObserver& ob
   std::atomic<bool> enough{false};
   const auto work = [&] {
     for (std::uint64_t i = next++; i < campaign.seeds && !enough; i = next++) {
-      const Outcome outcome = run_seed(campaign.first_seed + i, nullptr);
+      Settings settings = draw_settings(campaign.first_seed + i);
+      settings.is_hard = campaign.is_hard;
+      const Outcome outcome = World(settings, nullptr).run();
       const std::lock_guard lock(mutex);
       add(outcome, result);
       enough = result.violations.size() >= campaign.violations_max;

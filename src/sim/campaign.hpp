@@ -15,6 +15,7 @@ struct Campaign {
   std::uint64_t seeds = 0;
   unsigned jobs = 1;
   std::uint64_t violations_max = 20;  // stop after so many
+  bool is_hard = true;                // with the faults that are drawn last, where the seed has any
 };
 
 struct CampaignResult {

@@ -115,6 +115,8 @@ int main(int argc, char** argv) {
   app.add_option("--violations", campaign.violations_max, "stop after so many violations")
       ->needs(many)
       ->check(CLI::PositiveNumber);
+  bool is_mild = false;
+  auto* mild = app.add_flag("--mild", is_mild, "without the harder faults of docs/simulator.md");
   auto* one = app.add_option("--seed", seed, "run this one seed")->excludes(many);
   app.add_flag("--trace", trace, "print its events")->needs(one);
   std::string faults;
@@ -123,7 +125,10 @@ int main(int argc, char** argv) {
   std::uint64_t shake = 0;
   app.add_option("--shake", shake, "and let chance go another way")->needs(some);
   bool shrinks = false;
-  app.add_flag("--shrink", shrinks, "find the fewest of its faults that it takes to fail")->needs(one)->excludes(some);
+  app.add_flag("--shrink", shrinks, "find the fewest of its faults that it takes to fail")
+      ->needs(one)
+      ->excludes(some)
+      ->excludes(mild);
   protocol::NodeId nodes = 0;
   auto* scale =
       app.add_option("--scale", nodes, "measure what the protocol costs with so many nodes, see docs/scale.md")
@@ -141,9 +146,11 @@ int main(int argc, char** argv) {
   });
   CLI11_PARSE(app, argc, argv);
   if (scale->count() > 0) return run_nodes(nodes, sharers);
+  campaign.is_hard = !is_mild;
   if (one->count() == 0) return run_many(campaign);
   if (shrinks) return run_shrinking(seed);
   Settings settings = draw_settings(seed);
+  settings.is_hard = !is_mild;
   try {
     if (some->count() > 0) settings.only_faults = parse_faults(faults);
   } catch (const CLI::ParseError& error) {

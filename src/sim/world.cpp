@@ -235,6 +235,4 @@ void World::give_up_job() {
   invariants.forget_everything();
 }
 
-Outcome run_seed(std::uint64_t seed, std::ostream* trace_to) { return World(draw_settings(seed), trace_to).run(); }
-
 }  // namespace ckpt::sim

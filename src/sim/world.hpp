@@ -122,7 +122,4 @@ class World {
   TimeMs pause_ended_ = -1'000'000;
 };
 
-// Draws the settings from the seed, runs, and never throws: whatever goes wrong is a violation.
-Outcome run_seed(std::uint64_t seed, std::ostream* trace_to);
-
 }  // namespace ckpt::sim

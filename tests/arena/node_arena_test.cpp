@@ -56,8 +56,8 @@ TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
   {
     NodeArena arena(temp.path(), "job", "node");
     id = arena.arena_id();
-    arena.remember({Version(2, 7), Version(2, 9), 5});
-    arena.remember({Version(2, 3), Version(3, 1), 4});
+    arena.remember({Version(2, 7), Version(2, 9), 5, {}});
+    arena.remember({Version(2, 3), Version(3, 1), 4, {}});
   }
   const NodeArena again(temp.path(), "job", "node");
   EXPECT_EQ(again.arena_id(), id);
@@ -71,7 +71,7 @@ TEST(NodeArena, OneThatSomebodyRemovedIsMadeAgainWithAllItRemembers) {
   TempDirectory directory;
   const std::string path = directory / "node";
   NodeArena arena(path, "job", "a");
-  arena.remember({{2, 7}, {2, 8}, 5});
+  arena.remember({{2, 7}, {2, 8}, 5, {}});
   const auto id = arena.arena_id();
   EXPECT_FALSE(arena.is_removed());
   std::filesystem::remove_all(path);
@@ -168,7 +168,7 @@ TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
   {
     NodeArena arena(temp.path(), "job", "node");
     id = arena.arena_id();
-    arena.remember({Version(2, 7), Version(2, 9), 5});
+    arena.remember({Version(2, 7), Version(2, 9), 5, {}});
   }
   std::string bytes = bytes_of(temp / "node");
   for (std::size_t copy = 0; copy < 2; ++copy)

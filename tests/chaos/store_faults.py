@@ -93,8 +93,9 @@ def store_wiped(job, rng):
 
 @kind(needs_commit=True)
 def store_wiped_and_agent_killed(job, rng):
-    """The agent that comes back must end nobody else."""
-    node = rng.choice(job.nodes)
+    """The agent that comes back must end nobody else. It does not lead: the leader alone knows the seats."""
+    leader = job.root()
+    node = rng.choice([node for node in job.nodes if node != leader] or job.nodes)
     random_moment(job, rng)
     job.store.wipe()
     job.train_for(rng.uniform(0, 2))

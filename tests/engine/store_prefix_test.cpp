@@ -172,7 +172,7 @@ class Cycle {
       communicate(session.control->comm());
 
       expected_.memory.begin(round);
-      node.remember({version_of(round), version_of(round), 1});
+      node.remember({version_of(round), version_of(round), 1, {}});
       expected_.memory.done(round);
       if (round >= 2) drop(round - 2, expected_.held, held.writable_slot(round % 2));
       fetch(round, held.writable_slot(round % 2));

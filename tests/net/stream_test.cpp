@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "door_support.hpp"
 #include "net/carrier.hpp"
 
@@ -20,10 +22,9 @@ struct Member9 {
       std::uint32_t in_place = 0;
       std::uint64_t payload_bytes;
     } head{kind, static_cast<std::uint16_t>(header.size()), 0, payload.size()};
-    std::vector<std::byte> bytes(sizeof head);
+    std::vector<std::byte> bytes(sizeof head + header.size() + payload.size());
     std::memcpy(bytes.data(), &head, sizeof head);
-    bytes.insert(bytes.end(), header.begin(), header.end());
-    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    std::copy(payload.begin(), payload.end(), std::copy(header.begin(), header.end(), bytes.begin() + sizeof head));
     return bytes;
   }
   std::vector<std::byte> hello() const {

@@ -237,8 +237,10 @@ TEST(DamagedRecords, AVersionOfALifeThatIsToComeDoesNotCountAndIsNotRestored) {
   Recovered recovered;
   const Version absurd(Version::incarnation_max, 5);
   for (Rank rank = 0; rank < 2; ++rank)
-    for (const auto& shard : {main_shard(rank), private_shard(rank)})
-      recovered.slots.push_back({{held_rank, shard, 0}, piece_of(shard, absurd, 2), true});
+    for (const auto& shard : {main_shard(rank), private_shard(rank)}) {
+      const SlotRef slot{held_rank, shard, 0};
+      recovered.slots.push_back({slot, piece_of(shard, absurd, 2), true});
+    }
   job.boot(1, 78, recovered);
   job.start_life(own_node);
   job.advance(10'000);
@@ -263,8 +265,10 @@ TEST(Commits, DoNotCountWhatLiesInAnotherMemoryUnderAMembersNumber) {
   job.snapshot(1, 2);
   Recovered recovered;
   for (Rank rank = 0; rank < 2; ++rank)
-    for (const auto& shard : {main_shard(rank), private_shard(rank)})
-      recovered.slots.push_back({{held_rank, shard, 0}, piece_of(shard, Version(1, 2), 2), true});
+    for (const auto& shard : {main_shard(rank), private_shard(rank)}) {
+      const SlotRef slot{held_rank, shard, 0};
+      recovered.slots.push_back({slot, piece_of(shard, Version(1, 2), 2), true});
+    }
   Recovered own = recovered;
   job.boot(1, 79, own);
   job.release_fetches();

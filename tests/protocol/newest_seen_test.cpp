@@ -2,6 +2,8 @@
 // became of it since.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "lone_node.hpp"
 
 namespace ckpt::protocol {
@@ -19,6 +21,8 @@ class Witness {
     directive.root = lone_leader;
     directive.epoch = 5;
     directive.sequence = ++sequence_;
+    directive.heard_agent = 1;  // all that this node has said
+    directive.heard_report = UINT64_MAX;
     directive.incarnation = 1;
     directive.decision.verdict = Verdict::fresh;
     directive.admitted.push_back({0, 50, Share{}});

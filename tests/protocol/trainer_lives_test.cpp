@@ -54,8 +54,10 @@ class Story {
  private:
   static Recovered stored() {
     Recovered recovered;
-    for (const std::string& shard : {main_shard(rank), private_shard(rank)})
-      recovered.slots.push_back({{rank, shard, 0}, piece_of(shard, older_commit, 1), true});
+    for (const std::string& shard : {main_shard(rank), private_shard(rank)}) {
+      const SlotRef slot{rank, shard, 0};
+      recovered.slots.push_back({slot, piece_of(shard, older_commit, 1), true});
+    }
     return recovered;
   }
   void tell(const Event& event) {
