@@ -60,7 +60,7 @@ struct Report {
   Version highest_commit;       // newest commit the node ever heard of
   Version newest_seen;          // newest version that was ever whole on the node
   Version newest_damaged;       // newest version of which the node ever lost a piece to damage
-  std::uint64_t told_life = 0;  // newest decided life that this agent, or a trainer of the node, was told of
+  std::uint64_t told_life = 0;  // newest decided life that the agent knows of: by store, leader or trainers
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;  // all whole pieces, each (shard, version) once
   bool storage = false;           // as Config::storage

@@ -135,6 +135,8 @@ void Node::Parts::dispatch(const Event& event, Effects& effects) {
 void Node::Parts::receive(const LifeRead& read) {
   if (!believes(read.record)) return;
   learn(read);
+  const bool is_undecided = life->record.decision.verdict == Verdict::undecided;
+  worker.on_decided_life(life->record.incarnation - (is_undecided && life->record.incarnation != 0 ? 1 : 0));
   if (root) root->on(root->in_charge() ? read : *life);
 }
 

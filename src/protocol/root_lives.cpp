@@ -147,13 +147,12 @@ std::uint64_t Root::newest_told() const {
   return newest;
 }
 
-// The record is older than what nodes were told, or names seats that nobody has: it was lost or set back, and who led
-// by the newer one is gone. The life that it should tell of cannot be led; the next one restores what that has
-// captured.
+// The record is older than what nodes know: it was lost or set back, and who led by the newer one is gone. The life
+// that it should tell of cannot be led; the next one restores what that has captured.
 bool Root::is_outlived() const {
   const bool was_decided =
       life_->decision.verdict == Verdict::undecided && life_->incarnation != 0 && newest_told() == life_->incarnation;
-  return was_decided || newest_served() > life_->incarnation || (has_begun() && has_lost_seats());
+  return was_decided || newest_served() > life_->incarnation;
 }
 
 // By the record, or, where that is lost, by the ranks; 0 where there are none: then the first of them opens a life.

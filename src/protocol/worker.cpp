@@ -63,7 +63,6 @@ void Worker::on(const TrainerHello& hello) {
   trainer.incarnation = hello.incarnation;
   trainer.served_in = hello.incarnation;
   trainer.restored = hello.incarnation != 0;
-  told_life_ = std::max(told_life_, hello.incarnation);
   // In a new life of the rank whoever held the grant is proven dead; else its holder has come back.
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
@@ -71,6 +70,7 @@ void Worker::on(const TrainerHello& hello) {
     orphaned_grants_.erase(orphan);
   }
   trainers_[hello.rank] = std::move(trainer);
+  on_decided_life(hello.incarnation);
 }
 
 void Worker::on(const TrainerExited& exited) {
@@ -216,7 +216,7 @@ void Worker::on(const Directive& directive) {
   epoch_ = directive.epoch;
   if (directive.incarnation != directive_.incarnation) read_trouble_.clear();
   directive_ = directive;
-  if (directive.decision.verdict != Verdict::undecided) told_life_ = std::max(told_life_, directive.incarnation);
+  if (directive.decision.verdict != Verdict::undecided) on_decided_life(directive.incarnation);
   highest_commit_ = std::max(highest_commit_, directive.committed);
 }
 

@@ -34,6 +34,7 @@ class Worker {
   void on(const Observed& observed) { observed_ = observed; }
   void on(const Directive& directive);
   void on_epoch(std::uint64_t epoch);  // of a newer root: nothing older is obeyed from now on
+  void on_decided_life(std::uint64_t incarnation) { told_life_ = std::max(told_life_, incarnation); }
 
   // Brings everything in line with what is known now. Idempotent.
   void settle(TimeMs now, Effects& effects);

@@ -194,7 +194,8 @@ void Invariants::stranding(const Machine& root, const Directive& directive) {
 void Invariants::member_told(const Machine& root, const MemberChanged& changed) {
   const TimeMs now = world_.timeline.now();
   const Machine& machine = world_.machines.at(changed.node);
-  if (changed.change == Change::returned && machine.is_lost && machine.memory_since <= now - known_after_ms)
+  // What it said last may have been on the way for long.
+  if (changed.change == Change::returned && machine.is_lost && machine.memory_since <= world_.news_of_before())
     throw Violation{"I6", text("node ", root.id, " says that node ", machine.id, " is back, which is lost")};
   if (changed.change != Change::lost) return;
   ++tally_.told_lost;

@@ -165,6 +165,11 @@ TEST(ALifeThatANodeWasTold, IsNamedInItsReportsOnceItWasDecided) {
   EXPECT_EQ(tell(2, 6, Verdict::fresh), 6u);
   EXPECT_EQ(tell(3, 7, Verdict::undecided), 6u);
   EXPECT_EQ(tell(4, 7, Verdict::lost), 7u);
+  // By the store: what comes before a life that is not decided was.
+  node.handle(LifeRead{1, life_of(8, 5, Verdict::undecided)});
+  EXPECT_EQ(node.newest_to<Report>(lone_leader).told_life, 7u);
+  node.handle(LifeRead{2, life_of(8, 5, Verdict::fresh)});
+  EXPECT_EQ(node.newest_to<Report>(lone_leader).told_life, 8u);
   // A trainer that outlived the agent before this one has restored in that life.
   node.handle(TrainerHello{0, 50, 9, ranks, main_shard(0), private_shard(0)});
   EXPECT_EQ(node.newest_to<Report>(lone_leader).told_life, 9u);
