@@ -1,6 +1,7 @@
 """A coordination directory that can hang, be moved away and be wiped, as a mount can."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -67,8 +68,13 @@ class Directory:
         os.rename(self.location, self._away)
 
     def move_back(self):
-        self.wipe()
-        os.rename(self._away, self.location)
+        for left in reversed(range(1000)):  # agents make it anew meanwhile
+            self.wipe()
+            try:
+                return os.rename(self._away, self.location)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or left == 0:
+                    raise
 
     def wipe(self):
         """With all that is in it, at one moment."""
