@@ -84,8 +84,11 @@ AgentLink::~AgentLink() {
 
 Failure AgentLink::why_disconnected() const {
   const std::lock_guard lock(mutex_);
-  return why_disconnected_;
+  return disconnection();
 }
+
+// With the lock held. Not a copy: copies of an exception share one text, which the watcher replaces.
+Failure AgentLink::disconnection() const { return {why_disconnected_.status(), why_disconnected_.what()}; }
 
 Session AgentLink::session() const {
   const std::lock_guard lock(mutex_);
@@ -130,7 +133,7 @@ Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadli
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait_until(lock, deadline.at(), [&] { return connection_.has_value() || disowned(); });
-    if (!connection_) throw why_disconnected_;
+    if (!connection_) throw disconnection();
     try {
       Frame answer = connection_->ask(request, deadline);
       check_answer(answer.body);
@@ -146,7 +149,7 @@ Frame AgentLink::ask(nlohmann::json request, const nlohmann::json& again, Deadli
 
 void AgentLink::reserve(const Reservation& wanted) {
   const std::lock_guard lock(mutex_);
-  if (!connection_) throw why_disconnected_;
+  if (!connection_) throw disconnection();
   try {
     session_.slots = reserve_on(*connection_, wanted, session_.slots);
   } catch (const Failure& failure) {

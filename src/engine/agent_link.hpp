@@ -86,6 +86,7 @@ class AgentLink {
   std::optional<ckpt_status> reconnect();
   ckpt_status refused(const Failure& failure);
   void install(AgentConnection connection, std::shared_ptr<Slots> slots);
+  Failure disconnection() const;
   void lost(const Failure& failure);
 
   const Options options_;

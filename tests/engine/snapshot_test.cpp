@@ -202,7 +202,9 @@ TEST_F(SnapshotTest, AnAgentIsToldWhichEnginesOfTheProcessAreOpen) {
   EXPECT_EQ(agent_->last_hello().at("open_engines").size(), 2u);
   first.reset();
   auto third = host_engine();
-  for (const auto& open : agent_->last_hello().at("open_engines")) EXPECT_NE(open, instance);
+  const auto hello = agent_->last_hello();
+  EXPECT_EQ(hello.at("open_engines").size(), 2u);
+  for (const auto& open : hello.at("open_engines")) EXPECT_NE(open, instance);
 }
 
 // Whoever writes where a file was cut off is killed, and training with it.
