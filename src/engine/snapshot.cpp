@@ -99,9 +99,10 @@ void Engine::discard() {
   capture_.cancel();
 }
 
-void Engine::check_fence(const arena::Control& control) const {
+void Engine::check_fence(const arena::Control& control) {
   const std::uint64_t incarnation = control.fenced();
   if (incarnation == 0) return;
+  tickets_.superseded();  // the watcher sees it later
   const std::string rank = std::to_string(options_.rank);
   if (incarnation == arena::fenced_without_life)
     throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
