@@ -9,6 +9,7 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
        ./dev test --gpu [--sanitize]
+       ./dev test --pauses
 
 Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
 processes), then the C++ tests under the address sanitizer, with 250 simulator seeds, those of what has threads under the
@@ -20,6 +21,8 @@ thread sanitizer, then the fuzzers for a minute.
   --gpu         the tests of that against this machine's GPU, and nothing else; without one, or with a driver older
                 than the CUDA of the build, it says so and ends with status 3
   --sanitize    with --gpu: its kernels under compute-sanitizer (memcheck, racecheck), and nothing else
+  --pauses      restores while all agents, or the leader alone, are stopped for 3 to 60 s at each stage, and nothing
+                else; takes some 10 minutes beside the build
 
 The last line is "N passed, N failed". A test that does not end in its time is killed, and its stacks are shown.
 TEXT
@@ -29,11 +32,13 @@ only=
 chosen=
 gpu=
 sanitize=
+pauses=
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
     --only) only=$(option_value "$@"); shift 2 ;;
     --gpu) gpu=yes; shift ;;
+    --pauses) pauses=yes; shift ;;
     --sanitize) sanitize=--sanitize; shift ;;
     --preset) chosen=$(option_value "$@"); check_preset "$chosen"; shift 2 ;;
     *) usage_error "unknown argument '$1'" ;;
@@ -55,6 +60,17 @@ if [[ -n $gpu ]]; then
   exec "$venv_python" scripts/gpu_tests.py --build build/release ${sanitize:+"$sanitize"}
 fi
 [[ -z $sanitize ]] || usage_error "--sanitize goes with --gpu"
+if [[ -n $pauses ]]; then
+  [[ -z $chosen$only ]] || usage_error "--pauses goes with nothing else"
+  ensure_packages build test
+  ensure_venv
+  build_or_die release product
+  say "pauses: testing, some 10 minutes"
+  results=build/test-results
+  rm -rf "$results"
+  "$venv_python" scripts/pause_tests.py --build build/release --results "$results" || true
+  exec "$venv_python" scripts/test_summary.py "$results"
+fi
 
 fuzz=
 [[ -n $chosen || -n $only ]] || fuzz=fuzz

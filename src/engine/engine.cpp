@@ -137,8 +137,8 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
       return {status,
-              "a rank was started again, so that a new life of the job began and nothing of this process is committed "
-              "any more; end it and start the rank again, as all others"};
+              "a new life of the job began and nothing of this process is committed any more; end it and start the "
+              "rank again, as all others"};
     default:
       return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
   }

@@ -88,7 +88,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
   };
   if (facts.is_superseded) {
     say(health, CKPT_NOT_PROTECTED, "superseded", "this trainer belongs to an earlier life of the job",
-        "end this process; the rank was started again");
+        "end this process, and start the rank again unless that was done");
   } else if (!facts.is_connected) {
     const auto state = of_this_node(facts.silent_ms);
     say(health, state, "agent_gone", "the agent of node " + facts.node + " is gone: " + facts.why_disconnected,

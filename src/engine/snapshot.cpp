@@ -99,16 +99,18 @@ void Engine::discard() {
   capture_.cancel();
 }
 
-void Engine::check_fence(const arena::Control& control) const {
+void Engine::check_fence(const arena::Control& control) {
   const std::uint64_t incarnation = control.fenced();
   if (incarnation == 0) return;
+  tickets_.superseded();  // the watcher sees it later
   const std::string rank = std::to_string(options_.rank);
   if (incarnation == arena::fenced_without_life)
     throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
                                            "; ckptctl status says why; end it and start the rank again, as all others");
-  throw Failure(CKPT_ERR_SUPERSEDED, "a rank was started again, so that life " + std::to_string(incarnation) +
+  throw Failure(CKPT_ERR_SUPERSEDED, "life " + std::to_string(incarnation) +
                                          " of the job began, of which this process of rank " + rank +
-                                         " is no part; end it and start the rank again, as all others");
+                                         " is no part: a rank was started again, or the coordination store lost the "
+                                         "records of the life before; end it and start the rank again, as all others");
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {

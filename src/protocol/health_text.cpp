@@ -254,7 +254,7 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::agent_gone:
       return "start ckptd on this node";
     case Cause::superseded:
-      return "end this process; the rank was started again elsewhere";
+      return "end this process, and start the rank again unless that was done";
   }
   return "";
 }

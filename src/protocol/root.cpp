@@ -137,9 +137,8 @@ void Root::settle(TimeMs now, Effects& effects) {
   if (!in_charge() || !knows_seating) return;
   if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
   // What is outlived is led until another life is opened, if anybody knows who is in it.
-  const bool is_lost = has_begun() && has_lost_seats();
-  if (is_lost || (may_swap_life(now) && world_size_told() != 0 && is_outlived()))
-    return open_life(world_size_told(), now, effects);
+  if (has_begun() && has_lost_seats()) return open_life(world_size_told(), now, effects);
+  if (may_swap_life(now) && world_size_told() != 0 && is_outlived()) return follow_outlived(now, effects);
   hear_roll(now);
   inventory_ = take_inventory(present_);
   settle_outsiders();

@@ -107,6 +107,7 @@ class Root {
   std::uint64_t newest_served() const;
   std::uint64_t newest_told() const;
   bool is_outlived() const;
+  void follow_outlived(TimeMs now, Effects& effects);
   std::uint32_t world_size_told() const;
   bool complete_life() const;
   bool has_begun() const;

@@ -155,6 +155,14 @@ bool Root::is_outlived() const {
   return was_decided || newest_served() > life_->incarnation;
 }
 
+void Root::follow_outlived(TimeMs now, Effects& effects) {
+  effects.push_back(Notice{"the coordination store lost the record of life " +
+                           std::to_string(std::max(life_->incarnation, newest_served())) +
+                           " of the job, or has an older one, and no agent that is left knows who took part in it; the "
+                           "job goes on with a new life"});
+  open_life(world_size_told(), now, effects);
+}
+
 // By the record, or, where that is lost, by the ranks; 0 where there are none: then the first of them opens a life.
 std::uint32_t Root::world_size_told() const {
   std::uint32_t world_size = life_->world_size;

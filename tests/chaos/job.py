@@ -18,7 +18,7 @@ from pathlib import Path
 
 from processes import agent_pids, build_file, has_ended, kill_agents, kill_process
 from surroundings import Surroundings
-from trainers import Trainer
+from trainers import SUPERSEDED, Trainer
 from watch import Answer, Commits, Watch
 
 DEADLINE_S = 40.0  # for anything that shall happen
@@ -224,6 +224,32 @@ class Job:
             if time.monotonic() > end:
                 raise Violation(f"no snapshot was committed within {DEADLINE_S:.0f} s of training")
             self.release()
+
+    def train_until_commit_or_superseded(self):
+        """Trains until every rank was told of such a commit, or that its life has ended, which ends it. Whether it was
+        the commit."""
+        before = max(trainer.attempted for trainer in self.trainers)
+        for trainer in self.trainers:
+            trainer.doomed = True
+
+        def is_settled():
+            if not any(trainer.ended or trainer.failed for trainer in self.trainers):
+                if all(trainer.ready for trainer in self.trainers):
+                    self.release()
+                return all(trainer.committed > before for trainer in self.trainers)
+            for trainer in self.trainers:  # each has to take a snapshot to be told
+                if trainer.ready:
+                    trainer.tell("go")
+            return all(trainer.ended for trainer in self.trainers)
+
+        self.wait_until(is_settled, "a commit, or the end of a life that cannot be led on")
+        ended = [trainer for trainer in self.trainers if trainer.ended]
+        for trainer in ended:
+            if not trainer.failed or trainer.failed["status"] != SUPERSEDED:
+                raise Violation(f"rank {trainer.rank} ended, and not because it was superseded: {trainer.failed}")
+        for trainer in self.trainers:
+            trainer.doomed = trainer.ended
+        return not ended
 
     # ---- Restores ----
 

@@ -4,6 +4,7 @@ lost all records. Training and commits go on meanwhile. network_faults.py has mo
 
 import hung_mount
 from faults import Aftermath, kind, longer_than_lease_s, random_moment
+from pause_faults import stop
 
 
 def has_directory(settings):
@@ -93,12 +94,24 @@ def store_wiped(job, rng):
 
 @kind(needs_commit=True)
 def store_wiped_and_agent_killed(job, rng):
-    """The agent that comes back must end nobody else. It does not lead: the leader alone knows the seats."""
-    leader = job.root()
-    node = rng.choice([node for node in job.nodes if node != leader] or job.nodes)
+    """The agent that comes back must end nobody else."""
+    return wiped_and_killed(job, rng, rng.choice(job.nodes), stops=False)
+
+
+@kind(needs_commit=True)
+def store_wiped_and_leader_killed(job, rng):
+    """It has perhaps not written again what it alone knows: who sat where."""
+    return wiped_and_killed(job, rng, job.root(), stops=rng.random() < 0.5)
+
+
+def wiped_and_killed(job, rng, node, stops):
+    """Commits go on, or a leader that does not know the seats ends the life, which the ranks are told."""
     random_moment(job, rng)
+    if stops:  # whoever runs has written what it knows within a moment
+        stop(job, [node])
     job.store.wipe()
-    job.train_for(rng.uniform(0, 2))
+    if not stops:
+        job.train_for(rng.uniform(0, 2))
     kills = job.kill_agent(node)
-    job.train_until_commit()
-    return Aftermath(kills, node)
+    goes_on = job.train_until_commit_or_superseded()
+    return Aftermath(kills, f"{node}{' in the same moment' if stops else ''}{'' if goes_on else ', superseded'}")

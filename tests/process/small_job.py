@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from ckptengine import Stage
 from conftest import together
-from processes import kill_process
+from processes import has_ended, kill_process
 
+DEADLINE_S = 60
 RANKS = 4
 BYTES = 600_000  # several digest leaves for each part
 
@@ -62,8 +64,13 @@ class Job:
         """The nodes' agents and all their memory."""
         self.close()
         for node in nodes:
-            for pid in self.cluster.agents(f"n{node}"):
+            pids = self.cluster.agents(f"n{node}")
+            for pid in pids:
                 kill_process(pid, signal.SIGKILL)
+            deadline = time.monotonic() + DEADLINE_S
+            while not all(has_ended(pid) for pid in pids):
+                assert time.monotonic() < deadline, f"the agent of n{node} did not end in {DEADLINE_S} s"
+                time.sleep(0.01)
             for folder in self.cluster.arena.glob(f"*/n{node}"):
                 for file in folder.iterdir():
                     file.unlink()

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from ckptengine import Status
-from conftest import build_file_of, refused
+from conftest import build_file_of, refused, together
 from etcd import Etcd
 from processes import kill_process
 from small_job import RANKS, Job
@@ -77,9 +77,9 @@ def begin(cluster, **options) -> Job:
     return job
 
 
-def wipe(cluster) -> None:
+def wipe(cluster, folder: str = "") -> None:
     gone = cluster.coordination / "gone"
-    os.rename(cluster.coordination / cluster.job, gone)
+    os.rename(cluster.coordination / cluster.job / folder, gone)
     shutil.rmtree(gone)
 
 
@@ -125,6 +125,42 @@ def test_an_agent_that_restarts_before_the_others_have_seen_the_wipe_gets_its_nu
     job.assert_restored(2)
     commit(job, 3, 4)
     assert [pid for node in (0, 2, 3) for pid in cluster.agents(f"n{node}")] == others
+
+
+def until_superseded(engine, first: int) -> str:
+    """Takes snapshots, all of the same state, until the rank is told that its life has ended; what it is told."""
+    deadline, iteration = time.monotonic() + DEADLINE_S, first
+    while (ticket := engine.snapshot(iteration)).status is not Status.SUPERSEDED:
+        assert time.monotonic() < deadline, ticket.message
+        engine.before_update()
+        iteration += 1
+        time.sleep(0.05)
+    return ticket.message
+
+
+@pytest.mark.parametrize(("lost", "said"), [("", "record of life 1"), ("seats", "records of who sat where in life 1")],
+                         ids=["all records", "seats"])
+def test_ranks_whose_seats_are_lost_with_the_leader_are_told_to_start_again_and_restore_the_newest(cluster, lost, said):
+    job = begin(cluster)
+    (leader,) = [agent["node"] for agent in agents(cluster) if agent["is_root"]]
+    leaders = cluster.agents(leader)
+    others = set(cluster.agents()) - set(leaders)
+    for pid in leaders:
+        kill_process(pid, signal.SIGSTOP)  # so that it does not write again what it alone knows
+    wipe(cluster, lost)
+    for pid in leaders:
+        kill_process(pid, signal.SIGKILL)
+    for message in together(*(lambda engine=engine: until_superseded(engine, 3) for engine in job.engines)):
+        assert "the coordination store lost the records" in message and "start the rank again" in message, message
+    assert f"lost the {said} of the job" in notices(cluster)
+    job.start()
+    (newest,) = {start.iteration for start in job.restore()}
+    assert newest >= 2  # one that nobody was told of may lie there whole
+    job.assert_state(2)
+    commit(job, newest + 1, newest + 2)
+    assert others <= set(cluster.agents()), "a healthy agent was ended"
+    job.start()
+    job.assert_restored(newest + 2)
 
 
 def test_a_job_in_etcd_goes_on_after_its_records_were_deleted(cluster, tmp_path):

@@ -102,6 +102,9 @@ TEST(ALifeThatRanksServe, IsFollowedByAnotherWhereTheRecordIsOfAnOlderOne) {
   report.ranks[0].incarnation = 4;
   leader.say(report);
   EXPECT_EQ(leader.life().incarnation, 5u);
+  const auto notices = leader.all<Notice>();
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_NE(notices[0].text.find("lost the record of life 4"), std::string::npos) << notices[0].text;
   EXPECT_EQ(leader.life().world_size, ranks);
   leader.say(leader.report_of(1));
   const Directive told = leader.newest_to<Directive>(1);
