@@ -71,15 +71,17 @@ function(ckpt_fast_link name)
 endfunction()
 
 # Whether a test with these labels is left out of the run for each change: one of release and asan has it then, and
-# the nightly run both. What says "optimized" is a test of loops that compilers turn inside out.
+# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "tsan_nightly": of
+# what has hardly a thread.
 function(ckpt_is_nightly result)
+  set(${result} FALSE PARENT_SCOPE)
   if(CKPT_SANITIZE STREQUAL "thread")
-    set(${result} FALSE PARENT_SCOPE)
+    if("tsan_nightly" IN_LIST ARGN)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
   elseif(CKPT_SANITIZE)
     set(${result} ${CKPT_PURE_TESTS} PARENT_SCOPE)
-  elseif(CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN)
-    set(${result} FALSE PARENT_SCOPE)
-  else()
+  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN))
     set(${result} TRUE PARENT_SCOPE)
   endif()
 endfunction()
