@@ -112,7 +112,7 @@ function(ckpt_test name)
   endif()
   if(CKPT_SANITIZE)
     add_test(NAME whole.${name} COMMAND ${name})
-    set_tests_properties(whole.${name} PROPERTIES TIMEOUT 600 LABELS "${ARG_LABELS}")
+    set_tests_properties(whole.${name} PROPERTIES TIMEOUT 600 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   else()
     gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
                          PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")

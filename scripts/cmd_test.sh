@@ -129,11 +129,13 @@ run_tests() {
 python_tests=
 trap '[[ -z $python_tests ]] || kill -INT -- "-$python_tests" 2>/dev/null || true' EXIT
 for preset in "${to_run[@]}"; do
-  build_tests "$preset" || break
+  is_built=
+  build_tests "$preset" && is_built=yes
   if [[ -n $venv_installer ]]; then
     wait "$venv_installer" || die "there is no virtual environment to run tests in; why is said above"
     venv_installer=
   fi
+  [[ -n $is_built ]] || break
   run_tests "$preset" ctest
   if [[ $preset == release || $preset == debug ]]; then
     set -m # in a process group, so that nothing of it is left when this is interrupted

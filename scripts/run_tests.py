@@ -15,7 +15,7 @@ from stack_watch import StackWatch
 PYTEST_FOLDERS = ["python/tests", "tests/process"]
 PYTEST_TIMEOUT_S = 120  # of one test
 PYTEST_DEADLINE_S = 1800  # of all of them
-PYTEST_JOBS = 2
+PYTEST_JOBS = 3  # many wait more than they compute
 TEST_JOBS = 2
 
 # UCX 1.13 keeps an event that it could not handle at once under the number of its descriptor, and aborts where that
@@ -173,7 +173,9 @@ def run_pytest(preset, only, results):
         return 0
     report = results / f"{preset}-pytest.xml"
     command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "--rootdir", "."]
-    command += ["-n", str(PYTEST_JOBS), "--dist", "loadgroup", "-p", "only_containing", "--only-containing", only]
+    if not only:
+        command += ["-n", str(PYTEST_JOBS), "--dist", "loadgroup"]
+    command += ["-p", "only_containing", "--only-containing", only]
     command += ["--timeout", str(PYTEST_TIMEOUT_S), "-o", "junit_family=xunit1", f"--junit-xml={report}", *folders]
     paths = [str(Path("scripts").resolve()), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {
