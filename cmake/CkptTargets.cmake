@@ -55,7 +55,39 @@ function(ckpt_program name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-# ckpt_test(NAME SOURCES a.cpp ... LIBS x y [TIMEOUT s] [LABELS l]): GoogleTest program, one ctest entry per test case.
+# What `./dev test` builds of a preset for each change; `all` is what it builds with --all.
+add_custom_target(change)
+# A linker that takes a fraction of the time, for what is not shipped.
+find_program(CKPT_MOLD mold)
+mark_as_advanced(CKPT_MOLD)
+
+set(CKPT_TEST_OPTIMIZATION "" CACHE STRING "How the tests' own sources are optimized, where not as all others")
+
+# ckpt_fast_link(TARGET): linked by mold, where it is installed.
+function(ckpt_fast_link name)
+  if(CKPT_MOLD)
+    target_link_options(${name} PRIVATE -fuse-ld=mold)
+  endif()
+endfunction()
+
+# Whether a test with these labels is left out of the run for each change: one of release and asan has it then, and
+# the nightly run both. "optimized": a test of loops that compilers turn inside out, which both have. "tsan_nightly": of
+# what has hardly a thread.
+function(ckpt_is_nightly result)
+  set(${result} FALSE PARENT_SCOPE)
+  if(CKPT_SANITIZE STREQUAL "thread")
+    if("tsan_nightly" IN_LIST ARGN)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  elseif(CKPT_SANITIZE)
+    set(${result} ${CKPT_PURE_TESTS} PARENT_SCOPE)
+  elseif(NOT (CKPT_PURE_TESTS OR "release_only" IN_LIST ARGN OR "optimized" IN_LIST ARGN))
+    set(${result} TRUE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# ckpt_test(NAME SOURCES a.cpp ... LIBS x y [TIMEOUT s] [LABELS l]): GoogleTest program. One ctest entry per test case
+# with a process of its own; under sanitizers, where a process takes long to start, one for the whole program.
 function(ckpt_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -68,8 +100,23 @@ function(ckpt_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
-                       PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  ckpt_fast_link(${name})
+  if(CKPT_TEST_OPTIMIZATION AND NOT "release_only" IN_LIST ARG_LABELS)
+    target_compile_options(${name} PRIVATE ${CKPT_TEST_OPTIMIZATION})
+  endif()
+  ckpt_is_nightly(is_nightly ${ARG_LABELS})
+  if(is_nightly)
+    set(ARG_LABELS nightly)
+  else()
+    add_dependencies(change ${name})
+  endif()
+  if(CKPT_SANITIZE)
+    add_test(NAME whole.${name} COMMAND ${name})
+    set_tests_properties(whole.${name} PROPERTIES TIMEOUT 600 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  else()
+    gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
+                         PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  endif()
 endfunction()
 
 # ckpt_bench(NAME SOURCES a.cpp ... LIBS x y): a bench program in bench/ of the build folder.
@@ -78,4 +125,5 @@ function(ckpt_bench name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} benchmark::benchmark)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  ckpt_fast_link(${name})
 endfunction()

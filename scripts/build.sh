@@ -22,16 +22,19 @@ configure() {
   quietly "$dir/configure.log" cmake --preset "$preset"
 }
 
+# In front of a build that goes on beside something more urgent.
+build_priority=()
+
 # build PRESET [TARGET...]: compiles, a job per core; shows ninja's one-line progress on a terminal, and a line every
 # half a minute elsewhere.
 build() {
   local preset=$1 dir=build/$1 prefix
   shift
   [[ -f $dir/.ninja_log ]] ||
-    say "$preset: the first build takes some 20 minutes of one core (a release) to 60 (with sanitizers), and up to 1 GB in $dir"
+    say "$preset: the first build takes some 10 minutes of one core (for tests of a change) to 30 (of everything), and up to 1 GB in $dir"
   configure "$preset" || return 1
   read -ra prefix <<<"$(preset_prefix "$preset")"
-  local run=("${prefix[@]}" cmake --build "$dir" -j "$(nproc)")
+  local run=("${build_priority[@]}" "${prefix[@]}" cmake --build "$dir" -j "$(nproc)")
   [[ $# -eq 0 ]] || run+=(--target "$@")
   if [[ -t 2 ]]; then
     "${run[@]}" >&2 || return 1

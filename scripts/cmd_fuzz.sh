@@ -7,21 +7,24 @@ source scripts/build.sh
 
 show_help() {
   cat <<'TEXT'
-usage: ./dev fuzz [NAME] [--seconds N]
+usage: ./dev fuzz [NAME] [--seconds N] [--keep]
 
 Builds the fuzzers (fuzz/, with clang and libFuzzer) and lets them run, all of them or the named one, one after the
 other, for N seconds together (default 60). Ends with "fuzz: targets=N crashes=0" and fails on any crash. What they
 learn stays in build/fuzz/corpus; an input that crashes is kept in build/fuzz/crashes and tried again by every later
-run. To see one alone: build/fuzz/fuzz/NAME FILE
+run. With --keep, what reaches new code goes to fuzz/corpus, which ./dev test replays.
+To see one alone: build/fuzz/fuzz/NAME FILE
 TEXT
 }
 
 name=
+keep=
 seconds=60
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
     --seconds) seconds=$(option_value "$@"); shift 2 ;;
+    --keep) keep=fuzz/corpus; shift ;;
     -*) usage_error "unknown argument '$1'" ;;
     *) [[ -z $name ]] || usage_error "one NAME at most"; name=$1; shift ;;
   esac
@@ -30,4 +33,4 @@ done
 
 ensure_packages build fuzz
 build_or_die fuzz fuzzers
-exec python3 scripts/run_fuzzers.py --build build/fuzz --seconds "$seconds" --only "$name"
+exec python3 scripts/run_fuzzers.py --build build/fuzz --seconds "$seconds" --only "$name" ${keep:+--keep "$keep"}

@@ -37,13 +37,8 @@ tidy() {
 
 lint_tidy() {
   local status=0
-  build_or_die release # generated sources, and the list of commands
-  tidy release 'src|kernels|placement|schedule|tests|bench|examples' || status=1
-  # The fuzzers are clang's own, and nothing else than their sources is looked at in their build.
-  if command -v clang++ >/dev/null && [[ -z $only || $only == fuzz* ]]; then
-    configure fuzz || die "cmake could not configure 'fuzz'; its error is above"
-    tidy fuzz fuzz || status=1
-  fi
+  configure lint || die "cmake could not configure 'lint'; its error is above"
+  tidy lint 'src|kernels|placement|schedule|tests|bench|examples|fuzz' || status=1
   return $status
 }
 

@@ -7,15 +7,21 @@ source scripts/build.sh
 
 show_help() {
   cat <<'TEXT'
-usage: ./dev test [--only NAME] [--preset release|debug|asan|tsan]
+usage: ./dev test [--all] [--since REV]
+       ./dev test [--only NAME] [--preset release|debug|asan|tsan]
        ./dev test --gpu [--sanitize]
        ./dev test --pauses
 
-Without arguments: builds and runs everything in release (C++ tests, simulator, Python tests, tests of real
-processes), then the C++ tests under the address sanitizer, with 250 simulator seeds, those of what has threads under the
-thread sanitizer, then the fuzzers for a minute.
+Without arguments: what a change must pass, and CI runs. Python tests, tests of real processes and of the core, and 1,000
+simulator seeds in release; all other C++ tests under the address sanitizer, with 250 seeds and the fuzzers' inputs;
+those of what has threads under the thread sanitizer. Where the core changed, the mutants, and the fuzzers for a minute.
+CONTRIBUTING.md says per test what runs when.
 
-  --preset P    this preset alone; asan and tsan leave out Python and what is labelled release_only
+  --all         what runs nightly: every test in every preset, 100,000 seeds, the mutants, the fuzzers for ten minutes
+  --since REV   the core changed where it differs from this revision; without it from where the branch left
+                origin's main branch, and on that itself from the commit (or merge) before
+  --preset P    all tests of this preset but the nightly seeds; asan and tsan leave out Python and what is labelled
+                release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise); cuda is all that has
                 to do with GPUs, on a stand-in for a driver
   --gpu         the tests of that against this machine's GPU, and nothing else; without one, or with a driver older
@@ -33,9 +39,13 @@ chosen=
 gpu=
 sanitize=
 pauses=
+all=
+since=
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
+    --all) all=yes; shift ;;
+    --since) since=$(option_value "$@"); shift 2 ;;
     --only) only=$(option_value "$@"); shift 2 ;;
     --gpu) gpu=yes; shift ;;
     --pauses) pauses=yes; shift ;;
@@ -44,13 +54,8 @@ while [[ $# -gt 0 ]]; do
     *) usage_error "unknown argument '$1'" ;;
   esac
 done
-if [[ -n $chosen ]]; then
-  to_run=("$chosen")
-elif [[ -n $only ]]; then
-  to_run=(release)
-else
-  to_run=(release asan tsan)
-fi
+[[ -z $all$since || -z $only$chosen$gpu ]] || usage_error "--all and --since go with nothing else"
+[[ -z $all || -z $since ]] || usage_error "--all needs no --since"
 
 if [[ -n $gpu ]]; then
   [[ -z $chosen$only ]] || usage_error "--gpu goes with nothing else"
@@ -72,38 +77,99 @@ if [[ -n $pauses ]]; then
   exec "$venv_python" scripts/test_summary.py "$results"
 fi
 
+# What the mutants break, what must notice, and what the fuzzers are made of.
+core=(src/protocol src/sim placement tests/protocol tests/mutants fuzz)
+
+# Whether the core changed. Of a clone that does not tell, it did.
+core_changed() {
+  local base=$since
+  if [[ -z $base ]]; then
+    base=$(git merge-base HEAD origin/HEAD 2>/dev/null) || base=
+    [[ -n $base && $base != "$(git rev-parse HEAD)" ]] || base=HEAD~1
+  fi
+  git rev-parse --quiet --verify "$base^{commit}" >/dev/null 2>&1 || return 0
+  ! git diff --quiet "$base" -- "${core[@]}"
+}
+
+fuzz_s=0
+targets=()
+if [[ -n $all ]]; then
+  to_run=(release asan tsan) scope=all fuzz_s=600
+elif [[ -n $chosen$only ]]; then
+  to_run=("${chosen:-release}") scope=preset
+else
+  to_run=(release asan tsan) scope=change targets=(change)
+  [[ -z $since ]] || git rev-parse --quiet --verify "$since^{commit}" >/dev/null || usage_error "there is no revision '$since'"
+  if core_changed; then
+    scope=core fuzz_s=60
+    say "the core changed: mutants and fuzzers run, too"
+  fi
+fi
+
 fuzz=
-[[ -n $chosen || -n $only ]] || fuzz=fuzz
+[[ $fuzz_s -eq 0 ]] || fuzz=fuzz
 # shellcheck disable=SC2086
 ensure_packages build test etcd network $fuzz
-ensure_venv
+# The packages of Python come while the first preset is built.
+ensure_venv &
+venv_installer=$!
 
 results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
-for preset in "${to_run[@]}"; do
+
+# build_tests PRESET: says whether it went well.
+build_tests() {
+  local preset=$1 begin=$SECONDS
   say "$preset: building"
-  begin=$SECONDS
-  if ! build "$preset"; then
+  if ! build "$preset" "${targets[@]}"; then
     say "$preset: the build failed; its first error is above"
     echo "$preset: the build" >"$results/$preset-broken.txt"
-    break
+    return 1
   fi
   [[ $preset != release ]] || say "CUDA: $(cuda_summary release)"
   say "$preset: built in $((SECONDS - begin)) s"
-  begin=$SECONDS
+}
+
+# run_tests PRESET PART...: the C++ tests, or those in Python.
+run_tests() {
+  local preset=$1 begin=$SECONDS prefix
   read -ra prefix <<<"$(preset_prefix "$preset")"
-  "${prefix[@]}" "$venv_python" scripts/run_tests.py --preset "$preset" --results "$results" --only "$only" ||
+  "${prefix[@]}" "$venv_python" scripts/run_tests.py --preset "$preset" --results "$results" --only "$only" \
+    --scope "$scope" --parts "${@:2}" ||
     echo "$preset: the test runner ended with status $?" >"$results/$preset-broken.txt"
-  say "$preset: tested in $((SECONDS - begin)) s"
+  say "$preset: tested (${*:2}) in $((SECONDS - begin)) s"
+}
+
+# Tests in Python wait most of their time. Meanwhile the other presets are built, at the lowest priority.
+python_tests=
+trap '[[ -z $python_tests ]] || kill -INT -- "-$python_tests" 2>/dev/null || true' EXIT
+for preset in "${to_run[@]}"; do
+  is_built=
+  build_tests "$preset" && is_built=yes
+  if [[ -n $venv_installer ]]; then
+    wait "$venv_installer" || die "there is no virtual environment to run tests in; why is said above"
+    venv_installer=
+  fi
+  [[ -n $is_built ]] || break
+  run_tests "$preset" ctest
+  if [[ $preset == release || $preset == debug ]]; then
+    set -m # in a process group, so that nothing of it is left when this is interrupted
+    run_tests "$preset" pytest &
+    python_tests=$!
+    set +m
+    build_priority=(nice -n 19)
+  fi
 done
 if [[ -n $fuzz ]]; then
   say "fuzz: building"
   if build fuzz fuzzers; then
-    "$venv_python" scripts/run_fuzzers.py --build build/fuzz --seconds 60 --junit "$results/fuzz.xml" ||
+    "$venv_python" scripts/run_fuzzers.py --build build/fuzz --seconds "$fuzz_s" --junit "$results/fuzz.xml" ||
       echo "fuzz: the runner ended with status $?" >"$results/fuzz-broken.txt"
   else
     echo "fuzz: the build" >"$results/fuzz-broken.txt"
   fi
 fi
+[[ -z $python_tests ]] || wait "$python_tests" || true
+python_tests=
 "$venv_python" scripts/test_summary.py "$results"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 INPUT_MAX_BYTES = 32 << 10
 INPUT_TIMEOUT_S = 10  # of one input
+KEEP_TIMEOUT_S = 1800
+KEPT_MAX_BYTES = 2 << 10  # of an input that the repository keeps
 MARGIN_S = 60  # for starting and reading the corpus
 SHOWN = 4000  # characters of a crash
 
@@ -49,6 +51,14 @@ def run(program, build, seconds):
     return text[first.start() if first else -SHOWN :][:SHOWN]
 
 
+def keep(program, build, kept):
+    """Adds to `kept` those of the shorter inputs that reach code which nothing there reaches."""
+    kept.mkdir(parents=True, exist_ok=True)
+    merge = [program, "-merge=1", f"-max_len={KEPT_MAX_BYTES}", kept, build / "corpus" / program.name]
+    with open(build / "corpus" / f"{program.name}.log", "a") as log:
+        subprocess.run(merge, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=KEEP_TIMEOUT_S)
+
+
 def write_report(path, crashes):
     suite = xml.Element("testsuite", name="fuzz")
     for name, crash in crashes.items():
@@ -64,6 +74,7 @@ def main():
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--only", default="", help="the name of one target")
+    parser.add_argument("--keep", type=Path, help="a folder that takes what they learned, one folder a target")
     parser.add_argument("--junit", type=Path, help="where to write the outcomes as JUnit XML")
     arguments = parser.parse_args()
     targets = find_targets(arguments.build, arguments.only)
@@ -77,6 +88,8 @@ def main():
         crashes[program.name] = run(program, arguments.build, seconds)
         if crashes[program.name]:
             print(crashes[program.name], file=sys.stderr)
+        elif arguments.keep:
+            keep(program, arguments.build, arguments.keep / program.name)
     if arguments.junit:
         write_report(arguments.junit, crashes)
     crashed = sum(1 for crash in crashes.values() if crash)

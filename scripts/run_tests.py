@@ -1,4 +1,4 @@
-"""Runs the tests of one preset: ctest, then pytest. Results go to RESULTS/PRESET-{ctest,pytest}.xml as JUnit XML."""
+"""Runs tests of one preset by ctest or pytest. Results go to RESULTS/PRESET-{ctest,pytest}.xml as JUnit XML."""
 
 import argparse
 import json
@@ -9,76 +9,162 @@ import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
+import whole_programs
 from stack_watch import StackWatch
 
 PYTEST_FOLDERS = ["python/tests", "tests/process"]
 PYTEST_TIMEOUT_S = 120  # of one test
 PYTEST_DEADLINE_S = 1800  # of all of them
-WITH_PYTHON = {"release", "debug"}
+PYTEST_JOBS = 3  # many wait more than they compute
+TEST_JOBS = 2
 
 # UCX 1.13 keeps an event that it could not handle at once under the number of its descriptor, and aborts where that
 # number belongs to another worker by then. Only tests have several workers in a process; an agent has one.
 UCX_ABORT = "Assertion `handler->async == async' failed"
 
 
-def ctest_command(preset, only):
-    command = ["ctest", "--preset", preset]
-    if only:
-        command += ["-R", re.escape(only)]
-    return command
+# What of the tests a run has, as a choice of ctest: for each change, all but the longest, or all.
+SCOPES = {
+    "change": ["-LE", "^(nightly|long|mutants)$", "-E", "_NOT_BUILT$"],
+    "core": ["-LE", "^(nightly|long)$", "-E", "_NOT_BUILT$"],
+    "preset": ["-LE", "^long$"],
+    "all": [],
+}
+OUTPUT_BYTES = str(16 << 20)  # of a whole program
+ROUNDS = 8  # how often a program that ended early goes on
 
 
-def ctest_timeouts(preset, only):
-    """Maps each test's command line to its timeout in seconds."""
+def ctest_command(preset, choice):
+    return ["ctest", "--preset", preset, *choice]
+
+
+def listed_tests(preset, choice):
+    """Maps each test's name to its command line and timeout in seconds."""
     listing = subprocess.run(
-        [*ctest_command(preset, only), "--show-only=json-v1"], check=False, capture_output=True, text=True
+        [*ctest_command(preset, choice), "--show-only=json-v1"], check=False, capture_output=True, text=True
     )
     if listing.returncode != 0:
         sys.exit(f"ctest could not list the tests of {preset}: {listing.stderr.strip()}")
-    timeouts = {}
+    tests = {}
     for test in json.loads(listing.stdout)["tests"]:
         properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
-        timeouts[tuple(test.get("command", []))] = float(properties.get("TIMEOUT", 1500))
-    return timeouts
+        tests[test["name"]] = tuple(test.get("command", [])), float(properties.get("TIMEOUT", 1500))
+    return tests
 
 
-def run_ctest(preset, only, results):
-    timeouts = ctest_timeouts(preset, only)
-    if not timeouts:
-        return 0
-    report = results.resolve() / f"{preset}-ctest.xml"
-    log = results / f"{preset}-ctest.log"
-    command = [*ctest_command(preset, only), "--parallel", "2", "--output-junit", str(report)]
+def exactly(names):
+    return ["-R", f"^({'|'.join(map(re.escape, names))})$"]
+
+
+def run_ctest(preset, choice, report, jobs, cases=""):
+    """Runs what is chosen; `cases` is a GoogleTest filter. Returns whether there is a report."""
+    tests = listed_tests(preset, choice)
+    if not tests:
+        return False
+    log = report.with_suffix(".log")
+    command = [*ctest_command(preset, choice), "--parallel", str(jobs), "--output-junit", str(report.resolve())]
+    command += ["--test-output-size-passed", OUTPUT_BYTES, "--test-output-size-failed", OUTPUT_BYTES]
+    environment = os.environ | ({"GTEST_FILTER": cases} if cases else {})
     with open(log, "w") as output:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace")
-        with StackWatch(child.pid, timeouts, results / f"{preset}-stacks.txt"):
+        child = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
+        )
+        with StackWatch(child.pid, dict(tests.values()), report.parent / f"{preset}-stacks.txt"):
             for line in child.stdout:
                 output.write(line)
                 show_progress(preset, line)
-            status = child.wait()
+            child.wait()
     end_progress()
     if not report.exists():
         print(log.read_text()[-4000:])
-        return status
-    return 0 if ended_by_ucx_alone(preset, report) else status
+    return report.exists()
 
 
-def ended_by_ucx_alone(preset, report):
-    """Runs once more, and says so, what UCX has aborted. Whether that was all that failed, and passed."""
+def run_choice(preset, choice, results, name, cases=""):
+    """Runs tests, leaves a report of their cases in RESULTS/NAME.xml, and returns whether all passed."""
+    report = results / f"{name}.xml"
+    if not run_ctest(preset, choice, report, TEST_JOBS, cases):
+        return not listed_tests(preset, choice)
     tree = xml.parse(report)
-    failed = [case for case in tree.getroot().iter("testcase") if case.find("failure") is not None]
-    left = 0
-    for case in failed:
-        was_aborted = UCX_ABORT in (case.findtext("system-out") or "")
-        command = ["ctest", "--preset", preset, "-R", f"^{re.escape(case.get('name'))}$"]
-        if was_aborted and subprocess.run(command, check=False, capture_output=True).returncode == 0:
-            print(f"{case.get('name')}: UCX aborted it; it passed when it was run again")
-            case.remove(case.find("failure"))
-            case.set("status", "run")
-        else:
-            left += 1
+    suite = tree.getroot()
+    for case in list(suite.iter("testcase")):
+        program = whole_programs.program_of(case)
+        if program:
+            suite.remove(case)
+            suite.extend(whole_program(preset, program, case, results, cases))
+        elif case.find("failure") is not None and was_aborted(case) and passes(preset, case.get("name"), results):
+            forgive(case)
     tree.write(report)
-    return bool(failed) and left == 0
+    return not any(case.find("failure") is not None for case in suite.iter("testcase"))
+
+
+def whole_program(preset, program, case, results, only):
+    """The cases of a program. Where it ended in one of them, it runs once more for those that are left."""
+    done, forgiven = [], set()
+    for _ in range(ROUNDS):
+        cases, ended_in = whole_programs.cases_of(program, case)
+        again = None
+        if ended_in and was_aborted(cases[-1]) and ended_in not in forgiven:
+            print(f"{program}.{ended_in}: UCX aborted it; it runs again")
+            forgiven.add(ended_in)
+            again = cases.pop()
+        done += cases
+        if not ended_in:
+            return done
+        names = [told.get("name").removeprefix(f"{program}.") for told in done]
+        rest = f"{only or '*'}-{':'.join(names)}"
+        report = results / f"{preset}-{program}-rest.junit"
+        if not run_ctest(preset, exactly([f"{whole_programs.PREFIX}{program}"]), report, 1, rest):
+            return [*done, again] if again is not None else done
+        case = next(xml.parse(report).getroot().iter("testcase"))
+    return [*done, whole_programs.told(f"{program}.(the program itself)", "failed", f"it ended {ROUNDS} times")]
+
+
+def was_aborted(case):
+    return UCX_ABORT in (case.findtext("system-out") or "")
+
+
+def passes(preset, name, results):
+    report = results / f"{preset}-again.junit"
+    if not run_ctest(preset, exactly([name]), report, 1):
+        return False
+    return all(case.find("failure") is None for case in xml.parse(report).getroot().iter("testcase"))
+
+
+def forgive(case):
+    print(f"{case.get('name')}: UCX aborted it; it passed when it was run again")
+    case.remove(case.find("failure"))
+    case.set("status", "run")
+
+
+def run_only(preset, only, results):
+    """Tests whose name contains a text; of programs that run whole, the cases that do."""
+    tests = listed_tests(preset, [])
+    prefix = whole_programs.PREFIX
+    passed = True
+    ordinary = [name for name in tests if not name.startswith(prefix) and only in name]
+    if ordinary:
+        passed = run_choice(preset, exactly(ordinary), results, f"{preset}-ctest")
+    for name, (command, _) in tests.items():
+        program = name.removeprefix(prefix)
+        cases = [case for case in listed_cases(command) if only in f"{program}.{case}"] if name != program else []
+        if cases:
+            choice = exactly([name])
+            passed = run_choice(preset, choice, results, f"{preset}-{program}-ctest", ":".join(cases)) and passed
+    return passed
+
+
+def listed_cases(command):
+    """What a GoogleTest program has."""
+    listing = subprocess.run([*command, "--gtest_list_tests"], check=False, capture_output=True, text=True)
+    suite, cases = "", []
+    for line in listing.stdout.splitlines():
+        word = line.split("#")[0].rstrip()
+        if word.startswith("  "):
+            cases.append(suite + word.strip())
+        elif word.endswith("."):
+            suite = word
+    return cases
 
 
 def run_pytest(preset, only, results):
@@ -87,6 +173,8 @@ def run_pytest(preset, only, results):
         return 0
     report = results / f"{preset}-pytest.xml"
     command = [sys.executable, "-m", "pytest", "-q", "--no-summary", "--rootdir", "."]
+    if not only:
+        command += ["-n", str(PYTEST_JOBS), "--dist", "loadgroup"]
     command += ["-p", "only_containing", "--only-containing", only]
     command += ["--timeout", str(PYTEST_TIMEOUT_S), "-o", "junit_family=xunit1", f"--junit-xml={report}", *folders]
     paths = [str(Path("scripts").resolve()), str(Path("python").resolve()), os.environ.get("PYTHONPATH", "")]
@@ -95,7 +183,7 @@ def run_pytest(preset, only, results):
         "CKPTENGINE_BUILD_DIR": str(Path("build", preset).resolve()),
     }
     child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-    with StackWatch(child.pid, {tuple(command): PYTEST_DEADLINE_S}, results / f"{preset}-stacks.txt"):
+    with StackWatch(child.pid, {tuple(command): PYTEST_DEADLINE_S}, results / f"{preset}-pytest-stacks.txt"):
         try:
             status = child.wait(PYTEST_DEADLINE_S)
         except subprocess.TimeoutExpired:
@@ -122,13 +210,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", required=True)
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="what the name of a test contains")
+    parser.add_argument("--scope", choices=SCOPES, default="preset")
+    parser.add_argument("--parts", nargs="+", choices=["ctest", "pytest"], default=["ctest"])
     arguments = parser.parse_args()
-    print(f"==> {arguments.preset}: testing", file=sys.stderr, flush=True)
-    failed = run_ctest(arguments.preset, arguments.only, arguments.results)
-    if arguments.preset in WITH_PYTHON:
-        failed = run_pytest(arguments.preset, arguments.only, arguments.results) or failed
-    return 1 if failed else 0
+    print(f"==> {arguments.preset}: testing ({', '.join(arguments.parts)})", file=sys.stderr, flush=True)
+    preset, only, results = arguments.preset, arguments.only, arguments.results
+    passed = True
+    if "ctest" in arguments.parts and only:
+        passed = run_only(preset, only, results)
+    elif "ctest" in arguments.parts:
+        passed = run_choice(preset, SCOPES[arguments.scope], results, f"{preset}-ctest")
+    if "pytest" in arguments.parts:
+        passed = run_pytest(preset, only, results) == 0 and passed
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -86,8 +86,9 @@ def build(mutant, arguments, commands):
     includes = [f"-I{work}/src", f"-I{arguments.source}", f"-I{arguments.source}/src"]
     program = work / mutant.program
     linked = [*arguments.programs[mutant.program], *map(str, arguments.libraries)]
+    linker = ["-fuse-ld=mold"] if shutil.which("mold") else []
     compiled = subprocess.run(
-        [compiler, *flags, *includes, str(work / mutant.source), *linked, "-pthread", "-o", str(program)],
+        [compiler, *flags, *includes, str(work / mutant.source), *linked, *linker, "-pthread", "-o", str(program)],
         capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
     )
     if compiled.returncode != 0:
