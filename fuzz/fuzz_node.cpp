@@ -32,7 +32,7 @@ void try_input(Input input) {
   require(node->name == name && node->id < 1u << 24 && node->pid >= 0);
   OneRecord store;
   coord::register_node(store, *node);
-  require(coord::registered_node(store, name) == node);
+  require(coord::node_entry(*store.get("nodes/" + name)) == node);
 }
 
 std::vector<std::string> seeds() {

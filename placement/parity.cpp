@@ -19,16 +19,6 @@ void check(std::size_t members, std::uint32_t parity, std::uint64_t unit_bytes) 
   if (unit_bytes == 0) throw std::invalid_argument("parity segments are cut at multiples of a unit above 0 bytes");
 }
 
-std::vector<std::uint64_t> part_lengths(std::uint64_t shard_bytes, std::uint32_t ranks, std::uint32_t parity,
-                                        std::uint64_t unit_bytes) {
-  check(ranks, parity, unit_bytes);
-  std::vector<std::uint64_t> lengths;
-  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    lengths.push_back(bytes_of({rank, ranks}, shard_bytes, unit_bytes).size_bytes);
-  }
-  return lengths;
-}
-
 }  // namespace
 
 ParityLayout::ParityLayout(std::vector<std::uint64_t> lengths_bytes, std::uint32_t parity, std::uint64_t unit_bytes)
@@ -47,10 +37,6 @@ ParityLayout::ParityLayout(std::vector<std::uint64_t> lengths_bytes, std::uint32
 
 std::uint32_t ParityLayout::member_at(std::uint32_t stripe, std::uint32_t position) const {
   return (stripe + parity_ + position) % members();
-}
-
-std::uint32_t ParityLayout::position_of(std::uint32_t stripe, std::uint32_t member) const {
-  return (member + 2 * members() - stripe - parity_) % members();
 }
 
 std::uint32_t ParityLayout::stripe_of(std::uint32_t member, std::uint32_t column) const {
@@ -94,20 +80,6 @@ std::uint64_t ParityLayout::row_offset(std::uint32_t member, std::uint32_t row) 
   std::uint64_t offset = 0;
   for (std::uint32_t before = 0; before < row; ++before) offset += parity_bytes_[stripe_of_row(member, before)];
   return offset;
-}
-
-LocalParity::LocalParity(std::uint64_t shard_bytes, std::uint32_t ranks, std::uint32_t parity, std::uint64_t unit_bytes)
-    : shard_bytes_(shard_bytes),
-      unit_bytes_(unit_bytes),
-      layout_(part_lengths(shard_bytes, ranks, parity, unit_bytes), parity, unit_bytes) {}
-
-ByteRange LocalParity::part(std::uint32_t rank) const {
-  return bytes_of({rank, layout_.members()}, shard_bytes_, unit_bytes_);
-}
-
-ByteRange LocalParity::source(std::uint32_t rank, std::uint32_t column) const {
-  const ByteRange segment = layout_.segment(rank, column);
-  return {part(rank).first_byte + segment.first_byte, segment.size_bytes};
 }
 
 }  // namespace ckpt::placement

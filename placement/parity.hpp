@@ -63,7 +63,6 @@ class ParityLayout {
 
   bool is_parity(std::uint32_t position) const { return position >= columns(); }
   std::uint32_t member_at(std::uint32_t stripe, std::uint32_t position) const;
-  std::uint32_t position_of(std::uint32_t stripe, std::uint32_t member) const;
   std::uint32_t stripe_of(std::uint32_t member, std::uint32_t column) const;
 
   // The bytes of the member's shard that are its segment `column`: shorter, or none, where the shard ends.
@@ -88,25 +87,6 @@ class ParityLayout {
   std::uint32_t parity_;
   std::uint64_t segment_bytes_;
   std::vector<std::uint64_t> parity_bytes_;  // [stripe]
-};
-
-// REFT's asynchronous erasure coding (4.2): ranks that hold the same shard each capture one part of it, and the parity
-// of segments of the others' parts, which they make on their own device. The layout is that of a group whose members'
-// shards are the parts; nothing is sent.
-class LocalParity {
- public:
-  // Throws as ParityLayout does.
-  LocalParity(std::uint64_t shard_bytes, std::uint32_t ranks, std::uint32_t parity, std::uint64_t unit_bytes);
-
-  const ParityLayout& layout() const { return layout_; }
-  ByteRange part(std::uint32_t rank) const;
-  // Segment `column` of the rank's part, as bytes of the shard.
-  ByteRange source(std::uint32_t rank, std::uint32_t column) const;
-
- private:
-  std::uint64_t shard_bytes_;
-  std::uint64_t unit_bytes_;
-  ParityLayout layout_;
 };
 
 }  // namespace ckpt::placement

@@ -120,10 +120,6 @@ class StripePlanner {
 
 }  // namespace
 
-void LostPieces::add_member(const ParityLayout& layout, std::uint32_t member) {
-  for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) add(stripe, member);
-}
-
 void LostPieces::add(std::uint32_t stripe, std::uint32_t member, ByteRange within) {
   if (within.size_bytes > 0) lost_[{stripe, member}].push_back(within);
 }

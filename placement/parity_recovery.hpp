@@ -16,7 +16,6 @@ namespace ckpt::placement {
 // What is not to be had of a group. Each member has one position in each stripe.
 class LostPieces {
  public:
-  void add_member(const ParityLayout& layout, std::uint32_t member);
   // All bytes at the member's position of the stripe, or some of them, counted from the segment's or piece's first.
   void add(std::uint32_t stripe, std::uint32_t member) { add(stripe, member, {0, UINT64_MAX}); }
   void add(std::uint32_t stripe, std::uint32_t member, ByteRange within);
@@ -47,8 +46,6 @@ struct DecodeStep {
   std::uint32_t position = 0;
   ByteRange bytes;  // of the wanted shard or parity piece
   std::vector<DecodeSource> sources;
-
-  bool is_read() const { return sources.size() == 1 && sources.front().position == position; }
 };
 
 struct DecodePlan {

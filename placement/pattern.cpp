@@ -75,12 +75,6 @@ Pattern::Pattern(Strategy strategy, std::uint32_t nodes, std::uint32_t copies)
   cells_ = cells_of(strategy, nodes, copies);
 }
 
-std::uint32_t Pattern::cell_count() const {
-  std::uint32_t count = 0;
-  for (const auto& cell : cells_) count += cell.count;
-  return count;
-}
-
 std::uint32_t Pattern::distinct_holder_sets() const {
   std::uint32_t sets = 0;
   for (const auto& cell : cells_) {

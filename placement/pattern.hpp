@@ -54,7 +54,6 @@ class Pattern {
   std::uint32_t nodes() const { return nodes_; }
   std::uint32_t copies() const { return copies_; }
   const std::vector<Cell>& cells() const { return cells_; }
-  std::uint32_t cell_count() const;
 
   // How many positions hold each part, the part's own included.
   std::uint32_t holders_per_part() const { return cells_.front().window; }

@@ -1,5 +1,4 @@
-// What a placement gives back after nodes were lost: whether all shards can be had from memory, and who then sends what
-// to whom. Pure.
+// Whether the shards of a placement survive the loss of nodes. Pure.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +26,5 @@ class LostNodes {
 
 // Whether every part has a holder left. O(lost * parts per node * copies), whatever the number of nodes.
 bool survives(const Placement& placement, const LostNodes& lost);
-
-struct RecoveryPlan {
-  std::vector<std::uint32_t> lost_shards;  // with a part that no node has any more; empty: recoverable
-  std::vector<Transfer> restore;           // until every owner has all of its shard, lost nodes having been replaced
-  std::vector<Transfer> protect;           // until every node stores again what the placement gives it
-};
-
-// Every transfer comes from a live holder, of several the one that has sent the least so far. Transfers of a lost
-// shard's remaining parts are left out. O(nodes * copies), for sharded placements O(nodes * nodes per shard): there,
-// every owner fetches the parts it does not store.
-RecoveryPlan plan_recovery(const Placement& placement, const LostNodes& lost);
 
 }  // namespace ckpt::placement

@@ -7,11 +7,13 @@ source scripts/build.sh
 
 show_help() {
   cat <<'TEXT'
-usage: ./dev lint [--fix] [--only REGEX] [format] [tidy] [shell] [python]
+usage: ./dev lint [--fix] [--only REGEX] [PART...]
 
 Checks all tracked sources, or the named parts of the check:
-  format  clang-format over C and C++        shell   shellcheck
-  tidy    clang-tidy over the release build  python  ruff
+  format    clang-format over C and C++        shell    shellcheck
+  tidy      clang-tidy over the release build  python   ruff
+  includes  every #include against the table in docs/architecture.md
+  callers   functions that nothing in the product calls
 --fix lets clang-format and ruff change what they can. --only limits tidy to sources whose path begins with REGEX.
 TEXT
 }
@@ -55,6 +57,10 @@ lint_python() {
   fi
 }
 
+lint_includes() { python3 scripts/check_includes.py; }
+
+lint_callers() { python3 scripts/check_callers.py; }
+
 fix=
 only=
 parts=()
@@ -63,11 +69,11 @@ while [[ $# -gt 0 ]]; do
     --help | -h) show_help; exit ;;
     --fix) fix=yes; shift ;;
     --only) only=$(option_value "$@"); shift 2 ;;
-    format | tidy | shell | python) parts+=("$1"); shift ;;
+    format | tidy | shell | python | includes | callers) parts+=("$1"); shift ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
 done
-[[ ${#parts[@]} -gt 0 ]] || parts=(format shell python tidy)
+[[ ${#parts[@]} -gt 0 ]] || parts=(includes callers format shell python tidy)
 
 ensure_packages build lint
 failed=()

@@ -282,14 +282,6 @@ std::vector<Segment> NodeArena::attach_segments(std::vector<std::string>& remove
   return segments;
 }
 
-std::vector<std::uint32_t> NodeArena::control_ranks() const {
-  std::vector<std::uint32_t> ranks;
-  for (const std::string& name : file_names(directory_))
-    if (const auto rank = number_in(name, "rank-", ".control"); rank && *rank <= UINT32_MAX)
-      ranks.push_back(static_cast<std::uint32_t>(*rank));
-  return ranks;
-}
-
 Segment NodeArena::create_segment(const SegmentSpec& spec, unsigned threads) {
   return Segment::create(directory_ + "/" + std::to_string(next_segment_.fetch_add(1)) + ".segment", spec, threads);
 }

@@ -64,8 +64,6 @@ class NodeArena {
   // Agent start: every whole segment in the directory, mapped for writing. Files that are none (cut off while they were
   // made, of another format) are removed, and named in `removed` with the reason.
   std::vector<Segment> attach_segments(std::vector<std::string>& removed);
-  // Ranks that have a control page here.
-  std::vector<std::uint32_t> control_ranks() const;
 
   // Makes the next segment. See Segment::create().
   Segment create_segment(const SegmentSpec& spec, unsigned threads);

@@ -132,15 +132,6 @@ class Walk {
 
 }  // namespace
 
-void require_own_directory(const std::string& path, const char* option) {
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot look at " + path);
-  require(is_ours(info), path, " belongs to another user", option);
-  if (S_ISLNK(info.st_mode) && ::stat(path.c_str(), &info) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot look at what " + path + " leads to");
-  require_own(info, path, option);
-}
-
 void make_own_directory(const std::string& path, const char* option, std::size_t parents) {
   Walk(path, option, parents).make_all();
 }

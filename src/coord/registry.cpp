@@ -180,11 +180,6 @@ std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* 
   return nodes;
 }
 
-std::optional<NodeEntry> registered_node(Store& store, const std::string& name) {
-  const auto entry = store.get(node_key(name));
-  return entry ? node_entry(*entry) : std::nullopt;
-}
-
 std::string fresh_token() { return random_bytes_hex(32); }
 
 std::string job_token(Store& store, const std::string& remembered) {

@@ -51,7 +51,6 @@ std::optional<NodeEntry> node_entry(const Entry& entry);
 // All nodes that ever registered, by name. Entries of another format are left out, and so are damaged ones: `damaged`,
 // if not null, gets why, a sentence each.
 std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* damaged = nullptr);
-std::optional<NodeEntry> registered_node(Store& store, const std::string& name);
 
 // 32 random bytes as hex digits.
 std::string fresh_token();

@@ -42,7 +42,6 @@ class LocalFileSystem : public FileSystem {
   std::unique_ptr<File> open_to_write(const std::string& path, int flags, std::uint64_t expected_bytes);
   std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);
-  std::shared_ptr<UniqueFd> directory_fd(const std::string& path);
 
   // Null where there is no such file.
   OperationPtr look_at(const std::string& path);

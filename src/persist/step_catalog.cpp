@@ -167,31 +167,6 @@ std::vector<Step> list_steps(FileSystem& files, const std::string& job) {
   return steps;
 }
 
-std::string verify_step(FileSystem& files, const StepRecord& step) {
-  try {
-    for (const ShardRecord& shard : step.shards) ShardReader(files, step, shard.shard).verify();
-  } catch (const StorageError& error) {
-    if (error.is_about_storage()) throw;
-    return error.what();
-  } catch (const Failure& failure) {
-    return failure.what();
-  }
-  return {};
-}
-
-Found find_whole_step(FileSystem& files, const std::string& job) {
-  Found found;
-  for (Step& step : list_steps(files, job)) {
-    std::string problem = step.problem;
-    if (step.usable() && !found.step) {
-      problem = verify_step(files, *step.record);
-      if (problem.empty()) found.step = std::move(step.record);
-    }
-    if (!problem.empty()) found.problems.push_back(std::move(problem));
-  }
-  return found;
-}
-
 void remove_step(FileSystem& files, const std::string& job, std::int64_t iteration) {
   const std::string directory = job + "/" + step_name(iteration);
   auto entries = files.list(directory);

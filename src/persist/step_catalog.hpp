@@ -36,16 +36,6 @@ struct Step {
 // where the storage is not there, or does not let us look at all.
 std::vector<Step> list_steps(FileSystem& files, const std::string& job);
 
-// Reads the whole step. The problem as a sentence; empty: there is none.
-std::string verify_step(FileSystem& files, const StepRecord& step);
-
-// The newest step that is whole to the last byte, and what was wrong with those that are newer or cannot be placed.
-struct Found {
-  std::optional<StepRecord> step;
-  std::vector<std::string> problems;
-};
-Found find_whole_step(FileSystem& files, const std::string& job);
-
 struct Retention {
   std::uint32_t keep_last = 2;  // usable steps, at least one
   std::int64_t keep_every = 0;  // besides, every step whose iteration is a multiple; 0: none

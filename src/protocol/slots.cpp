@@ -24,11 +24,6 @@ void SlotTable::remove_segment(Rank rank, const std::string& shard) {
   std::erase_if(slots_, [&](const auto& entry) { return in_segment(entry.first, rank, shard); });
 }
 
-bool SlotTable::has_segment(Rank rank, const std::string& shard) const {
-  const auto first = segment_begin(slots_, rank, shard);
-  return first != slots_.end() && in_segment(first->first, rank, shard);
-}
-
 const Slot& SlotTable::at(const SlotRef& ref) const { return slots_.at(ref); }
 
 std::optional<SlotRef> SlotTable::find_free(Rank rank, const std::string& shard) const {

@@ -33,7 +33,6 @@ class SlotTable {
  public:
   void add_segment(Rank rank, const std::string& shard, std::uint8_t slots);
   void remove_segment(Rank rank, const std::string& shard);
-  bool has_segment(Rank rank, const std::string& shard) const;
 
   const Slot& at(const SlotRef& ref) const;
   std::optional<SlotRef> find_free(Rank rank, const std::string& shard) const;

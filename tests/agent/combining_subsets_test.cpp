@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "parity_group.hpp"
+#include "tests/placement/positions.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -50,7 +51,7 @@ bool can_be_made(const ParityGroup& group, Name wanted, const std::vector<Name>&
       std::all_of(names.begin(), names.end(), [&](Name name) { return name.is_parity || is_left(name); });
   if (!any_parity && !all_shards) return false;
   for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
-    const std::uint32_t own = layout.position_of(stripe, wanted.member);
+    const std::uint32_t own = placement::position_of(layout, stripe, wanted.member);
     if (layout.is_parity(own) != wanted.is_parity) continue;
     for (std::uint64_t at = 0; at < layout.stored_bytes(stripe, own); at += leaf) {
       std::uint32_t unknown = 0;

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <list>
 #include <mutex>
@@ -26,7 +27,8 @@ class FakeAgent {
       : arena_(arena_dir + "/job/node", "job", "node"), listener_(arena_.directory() + "/agent.sock") {
     std::vector<std::string> removed;
     for (auto& segment : arena_.attach_segments(removed)) segments_.push_back(std::move(segment));
-    if (!arena_.control_ranks().empty()) control_.emplace(arena::Control::attach(arena_.directory(), 0));
+    if (std::filesystem::exists(arena_.directory() + "/rank-0.control"))
+      control_.emplace(arena::Control::attach(arena_.directory(), 0));
     thread_ = std::thread([this] { serve(); });
   }
   ~FakeAgent() {

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,38 @@ inline std::shared_ptr<arena::Manifest> manifest_for(const std::string& shard, V
   kernels::digest_leaves(data.data(), data.size(), manifest->leaves.data());
   manifest->root_digest = kernels::root_digest(manifest->leaves, data.size());
   return manifest;
+}
+
+// Reads the whole step. Returns the problem as a sentence, or nothing.
+inline std::string verify_step(FileSystem& files, const StepRecord& step) {
+  try {
+    for (const ShardRecord& shard : step.shards) ShardReader(files, step, shard.shard).verify();
+  } catch (const StorageError& error) {
+    if (error.is_about_storage()) throw;
+    return error.what();
+  } catch (const Failure& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+// The newest step whose every byte is right, and what is wrong with steps that are newer or cannot be placed.
+struct Found {
+  std::optional<StepRecord> step;
+  std::vector<std::string> problems;
+};
+
+inline Found find_whole_step(FileSystem& files, const std::string& job) {
+  Found found;
+  for (Step& step : list_steps(files, job)) {
+    std::string problem = step.problem;
+    if (step.usable() && !found.step) {
+      problem = verify_step(files, *step.record);
+      if (problem.empty()) found.step = std::move(step.record);
+    }
+    if (!problem.empty()) found.problems.push_back(std::move(problem));
+  }
+  return found;
 }
 
 struct Sample {

@@ -24,6 +24,16 @@ inline Bytes bytes_within(const Bytes& bytes, ByteRange range) {
   return {first, first + static_cast<std::ptrdiff_t>(range.size_bytes)};
 }
 
+// The step reads bytes where they lie, and decodes nothing.
+inline bool is_read(const DecodeStep& step) {
+  return step.sources.size() == 1 && step.sources.front().position == step.position;
+}
+
+// Everything that the member holds of any stripe is lost.
+inline void lose_member(LostPieces& lost, const ParityLayout& layout, std::uint32_t member) {
+  for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) lost.add(stripe, member);
+}
+
 class ParityGroup {
  public:
   ParityGroup(const std::vector<std::uint64_t>& lengths, std::uint32_t parity, std::uint64_t unit_bytes,
@@ -57,7 +67,7 @@ class ParityGroup {
   Bytes play(const DecodePlan& plan, std::uint64_t length_bytes) const {
     Bytes result(length_bytes);
     for (const DecodeStep& step : plan.steps) {
-      const Bytes made = step.is_read() ? read(step.stripe, step.sources[0]) : decode(step);
+      const Bytes made = is_read(step) ? read(step.stripe, step.sources[0]) : decode(step);
       if (made.size() != step.bytes.size_bytes) throw std::logic_error("a step makes other bytes than it says");
       std::copy(made.begin(), made.end(), result.begin() + static_cast<std::ptrdiff_t>(step.bytes.first_byte));
     }
@@ -67,7 +77,7 @@ class ParityGroup {
   // Everything that the members had. Plans are all made and played before anything is put back.
   void restore(const std::vector<std::uint32_t>& members) {
     LostPieces lost;
-    for (const auto member : members) lost.add_member(layout_, member);
+    for (const auto member : members) lose_member(lost, layout_, member);
     std::vector<std::pair<Bytes*, Bytes>> restored;
     for (const auto member : members) {
       const std::uint64_t length = layout_.length_bytes(member);

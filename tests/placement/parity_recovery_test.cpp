@@ -10,6 +10,7 @@
 
 #include "placement/sampling.hpp"
 #include "tests/placement/parity_group.hpp"
+#include "tests/placement/positions.hpp"
 #include "tests/placement/support.hpp"
 
 namespace ckpt::placement {
@@ -71,7 +72,7 @@ TEST(ParityRecovery, EverySubsetOfDataAndParityPiecesIsRestoredWhereEveryStripeT
         LostPieces lost;
         for (std::uint32_t stripe = 0; stripe < members; ++stripe) {
           for (std::uint32_t member = 0; member < members; ++member) {
-            const bool is_parity = layout.is_parity(layout.position_of(stripe, member));
+            const bool is_parity = layout.is_parity(position_of(layout, stripe, member));
             if ((is_parity ? parity_mask : data_mask) >> member & 1) lost.add(stripe, member);
           }
         }
@@ -90,7 +91,7 @@ TEST(ParityRecovery, EverySubsetOfDataAndParityPiecesIsRestoredWhereEveryStripeT
 bool is_beyond(const ParityLayout& layout, std::uint32_t lost_mask, std::uint32_t stripe, std::uint64_t at) {
   std::uint32_t gone = 0;
   for (const auto member : members_of(lost_mask)) {
-    gone += at < layout.stored_bytes(stripe, layout.position_of(stripe, member)) ? 1 : 0;
+    gone += at < layout.stored_bytes(stripe, position_of(layout, stripe, member)) ? 1 : 0;
   }
   return gone > layout.parity();
 }
@@ -102,7 +103,7 @@ TEST(ParityRecovery, BeyondTheToleranceExactlyWhatCannotBeKnownIsCalledLost) {
     for (std::uint32_t mask = 0; mask < (1u << members); ++mask) {
       if (static_cast<std::uint32_t>(std::popcount(mask)) != parity + 1) continue;
       LostPieces lost;
-      for (const auto member : members_of(mask)) lost.add_member(layout, member);
+      for (const auto member : members_of(mask)) lose_member(lost, layout, member);
       for (const auto member : members_of(mask)) {
         std::vector<bool> expected(lengths[member]);
         for (std::uint32_t column = 0; column < layout.columns(); ++column) {
@@ -179,7 +180,7 @@ TEST(ParityRecovery, MatrixOfFaultsHasTheExpectedOutcome) {
       for (std::uint32_t i = 0; i < count; ++i) {
         const std::uint32_t member = (first + i * (adjacent ? 1 : 2)) % members;
         for (std::uint32_t stripe = 0; stripe < members; ++stripe) {
-          const std::uint32_t position = layout.position_of(stripe, member);
+          const std::uint32_t position = position_of(layout, stripe, member);
           if (what == (layout.is_parity(position) ? What::data : What::parity)) continue;
           lost.add(stripe, member, within);
           Bytes& bytes =
@@ -217,8 +218,7 @@ TEST(ParityRecovery, DamageAtDifferentPlacesOfAStripeIsEachDecodedFromTheOther) 
     const DecodePlan plan = plan_shard(layout, lost, member, {0, lengths[member]});
     EXPECT_TRUE(plan.lost.empty());
     EXPECT_TRUE(group.play(plan, lengths[member]) == group.shards()[member]);
-    const auto decoded =
-        std::count_if(plan.steps.begin(), plan.steps.end(), [](const auto& s) { return !s.is_read(); });
+    const auto decoded = std::count_if(plan.steps.begin(), plan.steps.end(), [](const auto& s) { return !is_read(s); });
     EXPECT_EQ(decoded, 1);
   }
   // At the same place they are beyond the tolerance: these bytes alone.
@@ -231,7 +231,7 @@ TEST(ParityRecovery, ReadsOnlyWhatTheMissingBytesNeed) {
   const ParityGroup group(lengths, 2, unit, 3);
   const ParityLayout& layout = group.layout();
   LostPieces lost;
-  lost.add_member(layout, 0);
+  lose_member(lost, layout, 0);
   for (std::uint64_t at = 0; at < 600; at += 7) {
     const ByteRange wanted{at, 1};
     const DecodePlan plan = plan_shard(layout, lost, 0, wanted);
@@ -250,7 +250,7 @@ TEST(ParityRecovery, ReadsOnlyWhatTheMissingBytesNeed) {
   const DecodePlan there = plan_shard(layout, lost, 3, {10, 500});
   std::uint64_t read = 0;
   for (const DecodeStep& step : there.steps) {
-    EXPECT_TRUE(step.is_read());
+    EXPECT_TRUE(is_read(step));
     read += step.sources[0].bytes.size_bytes;
   }
   EXPECT_EQ(read, 500U);
@@ -262,7 +262,7 @@ TEST(ParityRecovery, ZerosBehindAShardsEndAreKnownEvenIfItsMemberIsLost) {
   ParityGroup group = whole;
   for (const std::uint32_t member : {0u, 2u}) group.erase(member);
   LostPieces lost;
-  for (const std::uint32_t member : {0u, 1u, 2u}) lost.add_member(whole.layout(), member);
+  for (const std::uint32_t member : {0u, 1u, 2u}) lose_member(lost, whole.layout(), member);
   // Members 0 and 2 have no bytes of their own, but parity of others: where that is lost, so are the others' bytes.
   const DecodePlan plan = plan_shard(whole.layout(), lost, 1, {0, 400});
   for (const ByteRange range : plan.lost) {
@@ -282,7 +282,7 @@ TEST(ParityRecovery, DamageThatIsNotReadDoesNotCutThePlan) {
   const ParityLayout& layout = group.layout();
   const std::uint32_t stripe = layout.stripe_of(0, 0);
   LostPieces lost;
-  lost.add_member(layout, 0);
+  lose_member(lost, layout, 0);
   lost.add(stripe, layout.member_at(stripe, layout.columns() + 1), {3, 5});  // row 1; row 0 suffices
   const DecodePlan plan = plan_shard(layout, lost, 0, {0, layout.segment_bytes()});
   ASSERT_EQ(plan.steps.size(), 1U);

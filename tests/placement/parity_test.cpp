@@ -9,6 +9,7 @@
 #include <set>
 
 #include "placement/sampling.hpp"
+#include "tests/placement/positions.hpp"
 
 namespace ckpt::placement {
 namespace {
@@ -37,7 +38,7 @@ TEST(ParityLayout, EveryMemberHasOnePositionInEveryStripe) {
       for (std::uint32_t position = 0; position < layout.members(); ++position) {
         const std::uint32_t member = layout.member_at(stripe, position);
         EXPECT_TRUE(members.insert(member).second);
-        EXPECT_EQ(layout.position_of(stripe, member), position);
+        EXPECT_EQ(position_of(layout, stripe, member), position);
         if (!layout.is_parity(position)) {
           EXPECT_EQ(layout.stripe_of(member, position), stripe);
         }
@@ -55,7 +56,7 @@ TEST(ParityLayout, FourMembersWithOneParityLieAsDrawn) {
   const std::vector<std::vector<int>> drawn = {{-1, 0, 1, 2}, {2, -1, 0, 1}, {1, 2, -1, 0}, {0, 1, 2, -1}};
   for (std::uint32_t stripe = 0; stripe < 4; ++stripe) {
     for (std::uint32_t member = 0; member < 4; ++member) {
-      const std::uint32_t position = layout.position_of(stripe, member);
+      const std::uint32_t position = position_of(layout, stripe, member);
       EXPECT_EQ(layout.is_parity(position) ? -1 : static_cast<int>(position), drawn[stripe][member]);
     }
   }
@@ -97,7 +98,7 @@ TEST(ParityLayout, ParityIsAsLongAsTheLongestSegmentOfItsStripe) {
     for (std::uint32_t member = 0; member < layout.members(); ++member) {
       std::uint64_t own = 0;
       for (std::uint32_t stripe = 0; stripe < layout.members(); ++stripe) {
-        if (layout.is_parity(layout.position_of(stripe, member))) own += layout.parity_bytes(stripe);
+        if (layout.is_parity(position_of(layout, stripe, member))) own += layout.parity_bytes(stripe);
       }
       EXPECT_EQ(layout.parity_bytes_of(member), own);
       held += own;
@@ -155,34 +156,6 @@ TEST(ParityLayout, RefusesGroupsThatCannotBe) {
   EXPECT_THROW(make(8, 5, 1), std::invalid_argument);
   EXPECT_THROW(make(65, 1, 1), std::invalid_argument);
   EXPECT_THROW(make(4, 1, 0), std::invalid_argument);
-  EXPECT_THROW(LocalParity(100, 0, 1, 1), std::invalid_argument);
-}
-
-// REFT: what a rank captures beyond its part is W / (m (m - 1)) of a shard of W bytes that m ranks hold.
-TEST(LocalParity, CapturesWhatTheReftPaperSaysAndFromBytesThatEveryRankHas) {
-  for (std::uint32_t ranks = 2; ranks <= 8; ++ranks) {
-    const std::uint64_t shard_bytes = unit * ranks * (ranks - 1) * 5;
-    const LocalParity local(shard_bytes, ranks, 1, unit);
-    std::vector<int> covered(shard_bytes);
-    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-      EXPECT_EQ(local.layout().parity_bytes_of(rank), shard_bytes / (ranks * (ranks - 1)));
-      for (std::uint32_t column = 0; column < ranks - 1; ++column) {
-        const ByteRange source = local.source(rank, column);
-        for (std::uint64_t i = 0; i < source.size_bytes; ++i) ++covered[source.first_byte + i];
-        // Nobody protects bytes of its own part.
-        EXPECT_NE(local.layout().member_at(local.layout().stripe_of(rank, column), ranks - 1), rank);
-      }
-    }
-    EXPECT_TRUE(std::all_of(covered.begin(), covered.end(), [](int times) { return times == 1; }));
-  }
-}
-
-TEST(LocalParity, PartsAreThoseOfSharedShards) {
-  const LocalParity local(1000, 3, 1, unit);
-  for (std::uint32_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(local.part(rank), bytes_of({rank, 3}, 1000, unit));
-    EXPECT_EQ(local.layout().length_bytes(rank), local.part(rank).size_bytes);
-  }
 }
 
 }  // namespace
