@@ -383,8 +383,11 @@ const std::array keys = {
         "How agents reach each other: `tcp`; `shm`, which is tcp and reads the memory of agents on the same machine; "
         "or "
         "UCX, by a list as UCX_TLS takes it, e.g. `rc,ud` or `all`. The same on all nodes."),
-    entry<&Options::interface, Text>("interface", "", "the first that is no loopback", agent, 0,
-                                     "Network device that agents use, e.g. `eth0`; with UCX as UCX names it."),
+    entry<&Options::interface, Text>(
+        "interface", "", "the first that is no loopback", agent, 0,
+        "Network interface whose address an agent tells others and listens on, e.g. `eth0`. With UCX: a list of "
+        "devices as UCX_NET_DEVICES takes it; the agent listens on the first that has an "
+        "address."),
     entry<&Options::port, Count<0, 65528>>("port", "0", "", agent, 0,
                                            "TCP port at which the agent lets others of its job in; UCX uses the seven "
                                            "after it, too. 0: any that are free."),

@@ -3,10 +3,29 @@
 #include <net/if.h>
 
 #include "base/error.hpp"
+#include "net/socket_address.hpp"
 #include "net/streams.hpp"
 #include "net/ucx_carrier.hpp"
 
 namespace ckpt::net {
+
+namespace {
+
+// Streams have one listener, at one address.
+void check_interface(const std::string& interface) {
+  if (interface.find(',') != std::string::npos)
+    throw Failure(CKPT_ERR_INVALID, "'" + interface +
+                                        "' names several network interfaces, and tcp and shm listen on one; name one "
+                                        "(option interface)");
+  if (::if_nametoindex(interface.c_str()) == 0)
+    throw Failure(CKPT_ERR_SYSTEM, "there is no network interface '" + interface + "'; see the option interface");
+  if (!address_on(interface))
+    throw Failure(CKPT_ERR_SYSTEM, "the network interface '" + interface +
+                                       "' is down or has no address that others could reach; mend that, or name "
+                                       "another (option interface)");
+}
+
+}  // namespace
 
 bool uses_streams(const TransportOptions& options) {
   return options.transports == "tcp" || options.transports == "shm";
@@ -14,9 +33,7 @@ bool uses_streams(const TransportOptions& options) {
 
 std::unique_ptr<Carrier> make_carrier(const TransportOptions& options, CarrierEvents& events) {
   if (!uses_streams(options)) return std::make_unique<UcxCarrier>(options, events);
-  if (!options.interface.empty() && ::if_nametoindex(options.interface.c_str()) == 0)
-    throw Failure(CKPT_ERR_SYSTEM,
-                  "there is no network interface '" + options.interface + "'; see the option interface");
+  if (!options.interface.empty()) check_interface(options.interface);
   return std::make_unique<Streams>(options, events);
 }
 

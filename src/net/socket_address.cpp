@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <sstream>
 
 namespace ckpt::net {
 namespace {
@@ -20,7 +21,7 @@ SocketAddress copy_of(const sockaddr* address) {
 }
 
 // Lower is better; negative: not usable. IPv6 link-local addresses mean nothing without their interface.
-int rank_of(const ifaddrs& entry, const std::string& interface) {
+int rank_of(const ifaddrs& entry) {
   if (entry.ifa_addr == nullptr || !(entry.ifa_flags & IFF_UP)) return -1;
   const int family = entry.ifa_addr->sa_family;
   if (family != AF_INET && family != AF_INET6) return -1;
@@ -29,8 +30,24 @@ int rank_of(const ifaddrs& entry, const std::string& interface) {
   if (link_local) return -1;
   int rank = family == AF_INET ? 0 : 1;
   if (entry.ifa_flags & IFF_LOOPBACK) rank += 2;
-  if (interface != entry.ifa_name) rank += 4;
   return rank;
+}
+
+// The best address of the named interface, or of all.
+std::optional<SocketAddress> best_address(const std::optional<std::string>& interface) {
+  std::optional<SocketAddress> best;
+  int best_rank = 1000;
+  ifaddrs* entries = nullptr;
+  if (getifaddrs(&entries) != 0) return best;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(entries, &freeifaddrs);
+  for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
+    if (interface && *interface != entry->ifa_name) continue;
+    const int rank = rank_of(*entry);
+    if (rank < 0 || rank >= best_rank) continue;
+    best_rank = rank;
+    best = copy_of(entry->ifa_addr);
+  }
+  return best;
 }
 
 }  // namespace
@@ -81,19 +98,13 @@ SocketAddress with_port(SocketAddress address, std::uint16_t port) {
   return address;
 }
 
-SocketAddress local_address(const std::string& interface) {
-  SocketAddress best = *parse_socket_address("127.0.0.1:0");
-  int best_rank = 1000;
-  ifaddrs* entries = nullptr;
-  if (getifaddrs(&entries) != 0) return best;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(entries, &freeifaddrs);
-  for (const ifaddrs* entry = entries; entry != nullptr; entry = entry->ifa_next) {
-    const int rank = rank_of(*entry, interface);
-    if (rank < 0 || rank >= best_rank) continue;
-    best_rank = rank;
-    best = copy_of(entry->ifa_addr);
-  }
-  return best;
+std::optional<SocketAddress> address_on(const std::string& interface) { return best_address(interface); }
+
+SocketAddress local_address(const std::string& interfaces) {
+  std::istringstream names(interfaces);
+  for (std::string name; std::getline(names, name, ',');)
+    if (const auto address = best_address(name)) return *address;
+  return best_address(std::nullopt).value_or(*parse_socket_address("127.0.0.1:0"));
 }
 
 }  // namespace ckpt::net

@@ -88,7 +88,7 @@ struct TransportOptions {
   NodeId node = 0;                  // this node
   std::uint64_t node_instance = 0;  // this life of the node's arena: tells a replacement from the node it replaces
   std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
-  std::string interface;           // network device ("eth0", "lo"), for UCX as UCX names it; empty: any
+  std::string interface;           // network device ("eth0", "lo"), for UCX a list as UCX names them; empty: any
   std::uint16_t port = 0;          // of the door; UCX takes some of the next ones (ucx.hpp); 0: any
   std::size_t chunk_bytes = 2u << 20;        // size of one transfer: still in a cache when it is verified
   std::size_t chunks_in_flight = 4;          // per fetch, until the receiver has them

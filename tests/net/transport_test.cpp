@@ -160,6 +160,23 @@ TEST(Transport, ItsEndEndsEveryFetch) {
   }
 }
 
+// Streams listen at one address: a list is refused, and not taken for another interface.
+TEST(Transport, AListOfInterfacesIsRefusedWhereOneIsNeeded) {
+  for (const std::string transports : {"tcp", "shm"}) {
+    auto options = loopback_options(1, 100, transports);
+    options.interface = "lo,eth0";
+    try {
+      Transport::create(options, {});
+      ADD_FAILURE() << "a list was taken";
+    } catch (const Failure& failure) {
+      EXPECT_NE(std::string(failure.what()).find("several network interfaces"), std::string::npos) << failure.what();
+    }
+  }
+  auto options = loopback_options(1, 100, "tcp,cma");
+  options.interface = "lo,no-such";
+  EXPECT_TRUE(Transport::create(options, {})->address().starts_with("127.0.0.1:"));
+}
+
 TEST(Transport, AnUnknownTransportOrInterfaceIsAFailure) {
   auto options = loopback_options(1, 100);
   options.transports = "no such transport";

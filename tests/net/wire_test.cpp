@@ -188,5 +188,13 @@ TEST(SocketAddress, TheNamedInterfaceIsTaken) {
   EXPECT_NE(local_address("").size_bytes, 0u);
 }
 
+TEST(SocketAddress, TheFirstOfAListThatHasAnAddressIsTaken) {
+  for (const std::string list : {"mlx5_0:1,lo", "lo,mlx5_0:1", "no-such,lo,mlx5_0:1"})
+    EXPECT_EQ(to_text(local_address(list)), "127.0.0.1:0") << list;
+  EXPECT_EQ(to_text(local_address("mlx5_0:1")), to_text(local_address("")));
+  EXPECT_TRUE(address_on("lo"));
+  EXPECT_FALSE(address_on("no-such"));
+}
+
 }  // namespace
 }  // namespace ckpt::net::wire
