@@ -76,6 +76,22 @@ TEST_F(OwnDirectory, NothingIsMadeInADirectoryThatFailsItsCheck) {
   EXPECT_TRUE(fs::is_empty(path("another")));
 }
 
+TEST_F(OwnDirectory, WhatOnesOwnLinkLeadsToIsChecked) {
+  fs::create_directory(path("open"));
+  fs::permissions(path("open"), fs::perms::all);
+  fs::create_directory_symlink("open", path("link"));
+  EXPECT_THAT(refusal("link/a"), HasSubstr("can be written by everybody; set the option an_option"));
+  EXPECT_TRUE(fs::is_empty(path("open")));
+}
+
+TEST_F(OwnDirectory, TheLinkOfAnotherUserIsRefusedInAPlaceThatIsCheckedThoughAllIsThere) {
+  if (::geteuid() != 0) return;  // only root can make one
+  fs::create_directories(path("real/a"));
+  fs::create_directory_symlink(path("real"), path("link"));
+  ASSERT_EQ(::lchown(path("link").c_str(), another_user, another_user), 0);
+  EXPECT_THAT(refusal("link/a"), HasSubstr("link belongs to another user; set the option an_option"));
+}
+
 TEST_F(OwnDirectory, WhatIsNoDirectoryOrLeadsInACircleIsNamed) {
   ASSERT_EQ(::symlink("circle", path("circle").c_str()), 0);
   EXPECT_THAT(refusal("circle/a"), HasSubstr("circle (option an_option): Too many levels of symbolic links"));
