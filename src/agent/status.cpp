@@ -8,6 +8,7 @@
 #include "agent/process.hpp"
 #include "agent/store_poller.hpp"
 #include "placement/parity_groups.hpp"
+#include "protocol/epoch.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -248,7 +249,7 @@ json Driver::status_json() const {
           {"node", parts_.options.node},
           {"node_id", id_},
           {"pid", ::getpid()},
-          {"epoch", status.epoch},
+          {"epoch", protocol::term_of(status.epoch)},
           {"root", status.root == protocol::no_node ? json(nullptr) : json(node_name(status.root))},
           {"relay", status.relay == protocol::no_node ? json(nullptr) : json(node_name(status.relay))},
           {"is_root", status.is_root},

@@ -34,6 +34,7 @@ void Election::on_read(const RootRead& read, TimeMs now) {
   older_since_.reset();
   if (!revision_ || read.revision != *revision_) unchanged_since_ = now;
   revision_ = read.revision;
+  if (read.record.node != record_.node) leader_heard_at_.reset();
   record_ = read.record;
   highest_epoch_ = std::max(highest_epoch_, record_.epoch);
 
@@ -41,6 +42,10 @@ void Election::on_read(const RootRead& read, TimeMs now) {
                     attempted_epoch_ == highest_epoch_;
   my_epoch_ = mine ? attempted_epoch_ : 0;
   if (!mine || record_.beat >= proving_beat_) unproven_since_.reset();
+}
+
+void Election::on_directive_of(NodeId root, TimeMs now) {
+  if (root == record_.node) leader_heard_at_ = now;
 }
 
 bool Election::on_higher_epoch(std::uint64_t epoch) {
@@ -60,14 +65,28 @@ void Election::on_pause(TimeMs now) {
 
 void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   if (!revision_) return;  // nothing is known of the store yet
+  const bool may_try = last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2;
   if (is_root()) {
     if (!obeyed || !renewal_is_due(now)) return;
     swap({my_epoch_, config_.node, std::max(last_beat_, record_.beat) + 1}, now, effects);
-  } else if (lease_expired(now) && (last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2)) {
-    attempted_epoch_ = highest_epoch_ + 1;
-    predecessor_ = record_.node == config_.node ? Predecessor() : Predecessor{record_.node, unchanged_since_};
+  } else if (gives_way() && may_try) {
+    swap({record_.epoch, no_node, record_.beat + 1}, now, effects);
+  } else if (lease_expired(now) && may_try) {
+    attempted_epoch_ = next_epoch(highest_epoch_, config_.node);
+    predecessor_ = silent_leader();
     swap({attempted_epoch_, config_.node, 0}, now, effects);
   }
+}
+
+// It stands by, and led in its former life. While the record names it nobody leads, and it reports to nobody.
+bool Election::gives_way() const {
+  return config_.standby && record_.node == config_.node && record_.epoch == highest_epoch_ &&
+         record_.epoch != attempted_epoch_;
+}
+
+Predecessor Election::silent_leader() const {
+  if (record_.node == config_.node || !leader_heard_at_) return {};
+  return {record_.node, std::max(unchanged_since_, *leader_heard_at_)};
 }
 
 bool Election::lease_expired(TimeMs now) const {

@@ -14,7 +14,8 @@ namespace ckpt::protocol {
 // For people: why a record is not believed.
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
-// Whose lease ran out, and since when: the first of all nodes to be known as silent.
+// Whose lease ran out, and since when neither the store nor a message told of it: the first of all nodes to be known
+// as silent. None where this node was never told anything by it, and so cannot tell.
 struct Predecessor {
   NodeId node = no_node;
   TimeMs silent_since = 0;
@@ -26,6 +27,8 @@ class Election {
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
   void on_read(const RootRead& read, TimeMs now);
+  // A directive came from that node. In whatever term: it lives.
+  void on_directive_of(NodeId root, TimeMs now);
   // Learned from a message or another record. False: it cannot be true, and what says so is to be ignored.
   bool on_higher_epoch(std::uint64_t epoch);
   // This node did nothing for a while. Whoever it waited for may have spoken, and another may lead by now.
@@ -45,7 +48,9 @@ class Election {
  private:
   void swap(const RootRecord& record, TimeMs now, Effects& effects);
   bool renewal_is_due(TimeMs now) const;
+  bool gives_way() const;
   bool lease_expired(TimeMs now) const;
+  Predecessor silent_leader() const;
 
   const Config config_;
   std::uint64_t highest_epoch_;
@@ -53,9 +58,10 @@ class Election {
   std::optional<TimeMs> older_since_;      // all reads were of an older one than that
   RootRecord record_;
   TimeMs unchanged_since_ = 0;
-  std::uint64_t my_epoch_ = 0;         // while root
-  std::uint64_t attempted_epoch_ = 0;  // of the last takeover tried in this life of the agent
-  Predecessor predecessor_;            // in that takeover
+  std::optional<TimeMs> leader_heard_at_;  // a directive of the record's node
+  std::uint64_t my_epoch_ = 0;             // while root
+  std::uint64_t attempted_epoch_ = 0;      // of the last takeover tried in this life of the agent
+  Predecessor predecessor_;                // in that takeover
   TimeMs last_swap_ = 0;
   std::uint64_t last_beat_ = 0;           // of that swap
   std::optional<TimeMs> unproven_since_;  // a pause, after which it is not known yet whether the term still lasts

@@ -206,6 +206,8 @@ bool Node::Parts::hear(NodeId from, const Report& report) {
 }
 
 void Node::Parts::obey(const Directive& directive) {
+  election.on_directive_of(directive.root, now);
+  if (root) root->on_directive_of(directive.root, now);
   if (election.on_higher_epoch(directive.epoch)) worker.on(directive);
 }
 

@@ -1,16 +1,17 @@
-// Numbers that a damaged record could claim. Epochs and incarnations only grow, by one at a time, so a jump beyond
+// Numbers that a damaged record could claim. Terms and incarnations only grow, by one at a time, so a jump beyond
 // these bounds is damage: whoever believed it would soon have no number left.
 #pragma once
 
 #include <cstdint>
 
+#include "protocol/epoch.hpp"
 #include "protocol/version.hpp"
 
 namespace ckpt::protocol {
 
-inline constexpr std::uint64_t epoch_jump_max = std::uint64_t{1} << 32;
-inline constexpr std::uint64_t first_epoch_max = std::uint64_t{1} << 40;  // for a node that knows of none yet
-inline constexpr std::uint64_t epoch_max = std::uint64_t{1} << 48;        // of all: a node's own memory may be damaged
+inline constexpr std::uint64_t epoch_jump_max = epoch_of(std::uint64_t{1} << 24, 0);
+inline constexpr std::uint64_t first_epoch_max = epoch_of(std::uint64_t{1} << 28, 0);  // where none is known yet
+inline constexpr std::uint64_t epoch_max = epoch_of(std::uint64_t{1} << 36, 0);  // of all: memory may be damaged, too
 inline constexpr std::uint64_t incarnation_jump_max = std::uint64_t{1} << 16;
 
 // `known`: the newest that this node knows of, 0: none.

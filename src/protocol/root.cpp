@@ -75,6 +75,10 @@ void Root::on(NodeId from, const Report& report, TimeMs now) {
   }
 }
 
+void Root::on_directive_of(NodeId other, TimeMs now) {
+  if (other == predecessor_.node) predecessor_.silent_since = now;
+}
+
 bool Root::is_obeyed(TimeMs now) const {
   return !led_since_ || now - *led_since_ <= 2 * config_.lease_ms || is_followed(now, config_.node_timeout_ms);
 }

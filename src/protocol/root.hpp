@@ -43,6 +43,7 @@ class Root {
   void on(const LifeRead& read);
   void on(const SeatsRead& read);
   void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
+  void on_directive_of(NodeId other, TimeMs now);          // that still takes itself for the root
   void on(const StorageListed& listed, TimeMs now) { storing_.on(listed, now); }
   void on(const StepEnded& ended, TimeMs now) { storing_.on(ended, now); }
   // This node did nothing from `before` on. Nobody's silence counts for that time, and no wait goes on.

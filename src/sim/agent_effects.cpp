@@ -48,7 +48,10 @@ void Agent::on(const Send& send) {
   world_.network.send(machine_.id, send.to, send.message);
 }
 
-void Agent::on(const SwapRoot& swap) { world_.store.swap(machine_.id, swap, store_answer()); }
+void Agent::on(const SwapRoot& swap) {
+  world_.invariants.writing_root(machine_, swap.record);
+  world_.store.swap(machine_.id, swap, store_answer());
+}
 
 // What it decides is judged by what can be known now, when it decides, and not when that is on record.
 void Agent::on(const SwapLife& swap) {

@@ -44,7 +44,7 @@ void Invariants::forget_everything() {
   newest_life_ = newest_epoch_led_ = 0;
   root_record_spoiled_ = life_record_spoiled_ = false;
   newest_forgotten_ = {};
-  epochs_used_.clear();
+  epoch_holders_.clear();
   stranded_.clear();
   heard_.clear();
   restored_digests_.clear();
@@ -399,8 +399,8 @@ void Invariants::check_is_not_counted(const Machine& machine, const Node& node, 
   const bool counted =
       std::find(now.nodes_present.begin(), now.nodes_present.end(), report.node) != now.nodes_present.end();
   if (now.is_root && counted && heard_.at({machine.id, report.node}) < now.epoch) {
-    throw Violation{"I4", text("root ", machine.id, " of epoch ", now.epoch, " counts a report of epoch ", report.epoch,
-                               " by node ", report.node)};
+    throw Violation{"I4", text("root ", machine.id, " of ", describe_epoch(now.epoch), " counts a report of ",
+                               describe_epoch(report.epoch), " by node ", report.node)};
   }
 }
 

@@ -215,19 +215,37 @@ void Invariants::member_told(const Machine& root, const MemberChanged& changed) 
 
 // ---- The store ----
 
-void Invariants::root_written(NodeId by, const RootRead& now) {
-  // Where the record was lost nobody may know of one that was elected and never took charge: then it did nothing.
-  const std::uint64_t newest_epoch = root_record_spoiled_ ? newest_epoch_led_ : root_record_.epoch;
-  const bool renewed = now.record.epoch == root_record_.epoch && now.record.node == root_record_.node;
-  const TimeMs first_used_at = epochs_used_.try_emplace(now.record.epoch, world_.timeline.now()).first->second;
-  // Nor may anybody else know yet of one that was elected a moment before the record was lost.
-  const bool may_be_unknown = root_record_spoiled_ && now.record.epoch == newest_epoch &&
-                              world_.timeline.now() - first_used_at < known_after_ms;
-  if (!renewed && now.record.epoch <= newest_epoch && !may_be_unknown) {
-    throw Violation{"I4", text("node ", by, " becomes root with epoch ", now.record.epoch, ", which was used before")};
+// What is asked for now may be carried out when its root knows better.
+void Invariants::writing_root(const Machine& machine, const RootRecord& record) const {
+  if (record.epoch < machine.arena.epoch) {
+    throw Violation{"I4", text("node ", machine.id, " wants to be root with ", describe_epoch(record.epoch),
+                               " although it obeys ", describe_epoch(machine.arena.epoch))};
   }
-  if (!renewed) ++tally_.elections;
-  root_record_ = now.record;
+}
+
+void Invariants::root_written(NodeId by, const RootRead& now) {
+  const RootRecord& record = now.record;
+  const auto [holder, is_first] = epoch_holders_.try_emplace(record.epoch, by);
+  const bool is_election = record.beat == 0;
+  if (holder->second != by || (is_first && !is_election)) {
+    throw Violation{"I4", text("node ", by, " is root with ", describe_epoch(record.epoch), ", which is node ",
+                               holder->second, "'s, or nobody's")};
+  }
+  // Where the store lost the record, nobody may know of one that was elected and never took charge: then it did
+  // nothing. Nor may anybody know yet of one that has just taken charge: then whoever is elected with less never takes
+  // charge. And who leads by an older record may go on until it hears of a newer one, since revisions come a second
+  // time.
+  const bool is_unknown =
+      record.epoch < newest_epoch_led_ && world_.timeline.now() - newest_epoch_led_since_ < known_after_ms;
+  const bool is_newer = record.epoch > (root_record_spoiled_ ? newest_epoch_led_ : root_record_.epoch);
+  const bool is_right = is_election ? is_newer || (root_record_spoiled_ && is_unknown)
+                                    : record.epoch >= root_record_.epoch || root_record_spoiled_;
+  if (!is_right) {
+    throw Violation{"I4", text("node ", by, " becomes root with ", describe_epoch(record.epoch), " after ",
+                               describe_epoch(root_record_.epoch))};
+  }
+  tally_.elections += is_election;
+  root_record_ = record;
 }
 
 void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead& now,
@@ -241,7 +259,10 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
   if (record.incarnation != old.incarnation) life_opened(record.incarnation);
   newest_life_ = std::max(newest_life_, record.incarnation);
   if (record.incarnation == newest_life_) newest_life_told_at_ = world_.timeline.now();
-  newest_epoch_led_ = std::max(newest_epoch_led_, record.epoch);
+  if (record.epoch > newest_epoch_led_) {
+    newest_epoch_led_ = record.epoch;
+    newest_epoch_led_since_ = world_.timeline.now();
+  }
   const Decision* decided = history_.decision(record.incarnation);
   const bool was_decided = decided != nullptr;
   const bool says_so = record.decision.verdict != Verdict::undecided;  // not where the store lost that

@@ -3,6 +3,7 @@
 #include <iomanip>
 #include <ostream>
 
+#include "protocol/epoch.hpp"
 #include "sim/random.hpp"
 
 namespace ckpt::sim {
@@ -21,20 +22,20 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 std::string describe(const PieceInfo& piece) { return text(piece.shard, "@", sim::describe(piece.version)); }
 
 std::string describe(const RootRecord& record) {
-  return text("epoch ", record.epoch, " node ", static_cast<std::int64_t>(static_cast<std::int32_t>(record.node)),
-              " beat ", record.beat);
+  return text(sim::describe_epoch(record.epoch), " node ",
+              static_cast<std::int64_t>(static_cast<std::int32_t>(record.node)), " beat ", record.beat);
 }
 
 std::string describe(const SeatsName& name) { return text(name.count, " seats of life ", name.life); }
 
 std::string describe(const LifeRecord& record) {
-  return text("epoch ", record.epoch, " life ", record.incarnation, " ", sim::describe(record.decision), " ",
+  return text(sim::describe_epoch(record.epoch), " life ", record.incarnation, " ", sim::describe(record.decision), " ",
               describe(record.seats), " restored ", sim::describe(record.restored), " base ",
               sim::describe(record.base), " first commit ", sim::describe(record.first_commit));
 }
 
 std::string describe(const Report& report) {
-  std::string all = text("report #", report.sequence, " epoch ", report.epoch, " commit ",
+  std::string all = text("report #", report.sequence, " ", sim::describe_epoch(report.epoch), " commit ",
                          sim::describe(report.highest_commit), " ranks");
   for (const RankReport& rank : report.ranks) {
     all += text(" ", rank.rank, "/", rank.incarnation, rank.waiting ? "w" : "", "@", rank.attempted);
@@ -46,9 +47,9 @@ std::string describe(const Report& report) {
 }
 
 std::string describe(const Directive& directive) {
-  std::string all = text("directive #", directive.sequence, " epoch ", directive.epoch, " life ", directive.incarnation,
-                         " ", sim::describe(directive.decision), " committed ", sim::describe(directive.committed),
-                         " resume ", directive.resume_at);
+  std::string all = text("directive #", directive.sequence, " ", sim::describe_epoch(directive.epoch), " life ",
+                         directive.incarnation, " ", sim::describe(directive.decision), " committed ",
+                         sim::describe(directive.committed), " resume ", directive.resume_at);
   if (directive.relay != protocol::no_node) all += text(" relay ", directive.relay);
   for (const Version version : directive.abandoned) all += text(" abandoned ", sim::describe(version));
   for (const Admission& admission : directive.admitted) all += text(" admit ", admission.rank);
@@ -95,6 +96,10 @@ const char* describe(FetchResult result) {
 
 std::string describe(Version version) {
   return version ? text(version.incarnation(), ".", version.iteration()) : std::string("none");
+}
+
+std::string describe_epoch(std::uint64_t epoch) {
+  return epoch == 0 ? "epoch 0" : text("epoch ", term_of(epoch), " of node ", epoch & epoch_node_mask);
 }
 
 std::string describe(const SlotRef& slot) {
@@ -161,8 +166,8 @@ std::string describe(const Effect& effect) {
           [](const ReadSeats& e) { return "read " + describe(e.name); },
           [](const RemoveSeats& e) { return text("remove seats of lives before ", e.before_life); },
           [](const Persist& e) {
-            return text("persist commit ", describe(e.highest_commit), " seen ", describe(e.newest_seen), " epoch ",
-                        e.epoch);
+            return text("persist commit ", describe(e.highest_commit), " seen ", describe(e.newest_seen), " ",
+                        describe_epoch(e.epoch));
           },
           [](const Grant& e) {
             std::string slots;

@@ -16,6 +16,7 @@ std::string describe(const protocol::Effect& effect);
 std::string describe(const protocol::Decision& decision);
 std::string describe(const protocol::SlotRef& slot);
 std::string describe(Version version);
+std::string describe_epoch(std::uint64_t epoch);  // its term, and who leads in it
 
 // "a" + 1 + "b" without the conversions.
 template <class... Parts>

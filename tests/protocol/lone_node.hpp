@@ -30,6 +30,13 @@ class LoneNode {
     handle(RootRead{});
     handle(LifeRead{++life_revision_, life_});
   }
+  // Another one leads that life.
+  void follow(NodeId leader, const LifeRecord& life, const std::vector<Seat>& seats) {
+    life_ = life;
+    seats_ = seats;
+    follow(leader, life.epoch);
+    handle(LifeRead{++life_revision_, life_});
+  }
   // Another one leads.
   void follow(NodeId leader, std::uint64_t epoch) { handle(RootRead{++root_revision_, {epoch, leader, 0}}); }
 

@@ -30,7 +30,7 @@ class LoneRoot {
     report.node = node;
     report.agent_id = 1;
     report.sequence = sequence;
-    report.epoch = 1;
+    report.epoch = node_.status().epoch;
     for (int i = 0; i < pieces; ++i) report.pieces.push_back(piece_of("shard" + std::to_string(i), Version(1, 1), 1));
     return handle(MessageArrived{node, report}, now);
   }

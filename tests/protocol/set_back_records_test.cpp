@@ -77,7 +77,7 @@ TEST(ALifeThatWasDecided, IsNotTakenForUndecidedByWhoKnowsBetter) {
   ASSERT_FALSE(lives.empty());
   EXPECT_EQ(lives[0].expected_revision, 5u);
   EXPECT_EQ(lives[0].record.decision.verdict, Verdict::fresh);
-  EXPECT_EQ(lives[0].record.epoch, 3u);
+  EXPECT_GT(lives[0].record.epoch, 2u);
 }
 
 // Without delay: its revision says nothing.

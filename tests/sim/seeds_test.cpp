@@ -124,5 +124,29 @@ TEST(Seeds, ALifeThatNobodyCanKnowOfIsForgotten) { EXPECT_EQ(hard_violation_of(6
 // lay 64 iterations ahead within a second.
 TEST(Seeds, IterationsBeforeTheNamedOneDoNotPutItOff) { EXPECT_EQ(hard_violation_of(5843), ""); }
 
+// A root's renewals did not arrive at the store for a while, and it gave orders all the time. The next one, which had
+// them until then, called it lost before it could report.
+TEST(Seeds, AFormerRootThatGaveOrdersUntilNowIsNotLost) { EXPECT_EQ(hard_violation_of(5431), ""); }
+
+// A root that stands by was restarted, and waited for two leases before it would lead again. The root's record named it,
+// so it reported to nobody, and the first of its reports to the next root was lost.
+TEST(Seeds, ARestartedRootIsNotLost) {
+  EXPECT_EQ(hard_violation_of(4199), "");
+  EXPECT_EQ(hard_violation_of(5155), "");
+}
+
+// The root's record was set back, and another root elected. Then the store gave the revision away again by which the
+// former one renewed its lease. It heard of the newer one soon, and did nothing by then.
+TEST(Seeds, AFormerRootMayRenewItsLeaseUntilItHearsOfTheNext) {
+  EXPECT_EQ(hard_violation_of(5615), "");
+  EXPECT_EQ(hard_violation_of(6734), "");
+}
+
+// The store forgot an election a moment after it, and two roots led with one epoch.
+TEST(Seeds, NoTwoRootsEverLeadWithOneEpoch) {
+  EXPECT_EQ(hard_violation_of(106), "");
+  EXPECT_EQ(hard_violation_of(429), "");
+}
+
 }  // namespace
 }  // namespace ckpt::sim

@@ -1,0 +1,20 @@
+// The number of a root's term: which term it is, and which node leads in it. So no two nodes ever lead with one epoch,
+// also where the store forgets an election that nobody else has heard of yet.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::protocol {
+
+inline constexpr unsigned epoch_node_bits = 24;  // a job has no more nodes than that
+inline constexpr std::uint64_t epoch_node_mask = (std::uint64_t{1} << epoch_node_bits) - 1;
+
+constexpr std::uint64_t epoch_of(std::uint64_t term, NodeId node) {
+  return (term << epoch_node_bits) | (node & epoch_node_mask);
+}
+constexpr std::uint64_t term_of(std::uint64_t epoch) { return epoch >> epoch_node_bits; }
+constexpr std::uint64_t next_epoch(std::uint64_t highest, NodeId node) { return epoch_of(term_of(highest) + 1, node); }
+
+}  // namespace ckpt::protocol
