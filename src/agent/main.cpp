@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <string_view>
 
 #include "agent/agent.hpp"
 #include "agent/oom.hpp"
@@ -115,26 +116,44 @@ void keep_memory_private(const Options& options) {
     throw_errno(CKPT_ERR_SYSTEM, "cannot keep the agent's memory out of core files");
 }
 
-// Where on_abort() says that the agent ends; a signal handler can reach nothing else.
-char abort_log[4096] = "";
+// Where on_crash() says that the agent ends; a signal handler can reach nothing else.
+char crash_log[4096] = "";
+// Who handled a signal before, as UCX does to print where it crashed.
+struct sigaction handled_before[NSIG];
 
-// A library has aborted the agent, UCX above all: the log says so before it ends.
-void on_abort(int) {
-  constexpr char words[] =
-      "ckptd: a library has aborted this agent (SIGABRT). What is in memory stays. Trainers with agent=auto start it "
-      "again\n";
-  const int log = ::open(abort_log, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
-  [[maybe_unused]] const auto written = ::write(log < 0 ? STDERR_FILENO : log, words, sizeof words - 1);
-  ::raise(SIGABRT);  // ends the process when this returns
+// Of a signal by which the agent ends; nothing that allocates may be called where it is used.
+std::string_view last_words(int signal) {
+  switch (signal) {
+    case SIGABRT:
+      return "ckptd: a library has aborted this agent (SIGABRT)";
+    case SIGSEGV:
+      return "ckptd: this agent has crashed (SIGSEGV)";
+    case SIGBUS:
+      return "ckptd: this agent has crashed (SIGBUS)";
+    default:
+      return "ckptd: this agent has crashed";
+  }
 }
 
-void tell_of_aborts(const std::string& log_file) {
-  if (log_file.size() >= sizeof abort_log) return;
-  std::copy(log_file.begin(), log_file.end(), abort_log);
+// A library has aborted the agent, UCX above all, or has made it crash: the log says so before it ends.
+void on_crash(int signal) {
+  constexpr std::string_view rest = ". What is in memory stays. Trainers with agent=auto start it again\n";
+  char line[200];
+  const std::string_view begin = last_words(signal);
+  std::copy(rest.begin(), rest.end(), std::copy(begin.begin(), begin.end(), line));
+  const int log = ::open(crash_log, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
+  [[maybe_unused]] const auto written = ::write(log < 0 ? STDERR_FILENO : log, line, begin.size() + rest.size());
+  ::sigaction(signal, &handled_before[signal], nullptr);
+  ::raise(signal);  // ends the process when this returns
+}
+
+void tell_of_crashes(const std::string& log_file) {
+  if (log_file.size() >= sizeof crash_log) return;
+  std::copy(log_file.begin(), log_file.end(), crash_log);
   struct sigaction action {};
-  action.sa_handler = on_abort;
-  action.sa_flags = SA_RESETHAND;
-  ::sigaction(SIGABRT, &action, nullptr);
+  action.sa_handler = on_crash;
+  for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE})
+    ::sigaction(signal, &action, &handled_before[signal]);
 }
 
 int serve(const Options& options, Herald herald, agent::Foreground foreground) {
@@ -144,7 +163,7 @@ int serve(const Options& options, Herald herald, agent::Foreground foreground) {
   try {
     arena::make_node_directory(options.node_dir());  // where the log is, too
     log = agent::open_log(options.log_file, foreground);
-    tell_of_aborts(options.log_file);
+    tell_of_crashes(options.log_file);
     agent::Agent agent(agent::standard_setup(options, log));
     agent::be_ended_last(log);
     herald.ready();

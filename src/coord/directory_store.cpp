@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <random>
 
@@ -112,6 +113,33 @@ std::vector<Entry> DirectoryStore::undamaged() {
       if (failure.status() != CKPT_ERR_CORRUPT) throw;
     }
   return entries;
+}
+
+void DirectoryStore::reached(RevisionHooks::Step step) const {
+  if (hooks_.reached) hooks_.reached(step);
+}
+
+// The directory is moved aside and then looked at again. Who opens it by its name from then on finds nothing there, and
+// a writer that had opened it before notices at the end that it has moved (RevisionFiles::put). So whatever a writer
+// believes to have written is there at the second look.
+bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
+  if (undamaged() != seen) return false;
+  reached(RevisionHooks::Step::compared);
+  const fs::path here = directory_;
+  const fs::path aside = here.parent_path() / ("." + here.filename().string() + ".removed-" + next_draft());
+  if (::rename(here.c_str(), aside.c_str()) != 0)
+    throw_errno(CKPT_ERR_SYSTEM, "cannot remove the coordination directory " + directory_);
+  reached(RevisionHooks::Step::moved);
+  if (DirectoryStore(aside).undamaged() == seen) {
+    std::error_code error;
+    fs::remove_all(aside, error);
+    if (error) throw Failure(CKPT_ERR_SYSTEM, "cannot remove " + aside.string() + ": " + error.message());
+    return true;
+  }
+  if (::rename(aside.c_str(), here.c_str()) != 0)
+    throw_errno(CKPT_ERR_SYSTEM, "records of " + directory_ + " changed while they were removed, and new ones took " +
+                                     "their place; what was there is in " + aside.string());
+  return false;
 }
 
 std::vector<std::string> DirectoryStore::keys(const std::string& prefix) {

@@ -28,6 +28,9 @@ class DirectoryStore : public Store {
   void remove(const std::string& key) override;
   // All records but those that are damaged.
   std::vector<Entry> undamaged();
+  // Removes all records if they still are `seen`, which undamaged() told before; whether it did. A record that is
+  // written meanwhile is either found and kept with all others, or its writer fails.
+  bool remove_all(const std::vector<Entry>& seen);
 
  private:
   struct Place {
@@ -35,6 +38,7 @@ class DirectoryStore : public Store {
   };
   Place place_of(const std::string& key) const;
   std::string path_of(const std::string& key) const;
+  void reached(RevisionHooks::Step step) const;
   std::string next_draft();
   using TakeRecord = std::function<void(const RevisionFiles&, const std::string& name, const std::string& key,
                                         RevisionFiles::Files& listed)>;

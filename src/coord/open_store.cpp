@@ -161,11 +161,9 @@ bool remove(const StoreLocation& location, const std::string& job, const JobReco
     const EtcdPlace place = etcd_place(location);
     return EtcdStore(place.client, place.prefix + job + "/").remove_all(seen.revision);
   }
-  if (look(location, job).entries != seen.entries) return false;
-  std::error_code error;
-  fs::remove_all(location.at + "/" + job, error);
-  if (error) throw Failure(CKPT_ERR_SYSTEM, "cannot remove " + location.at + "/" + job + ": " + error.message());
-  return true;
+  const std::string directory = location.at + "/" + job;
+  if (!fs::exists(directory)) return seen.entries.empty();
+  return DirectoryStore(directory).remove_all(seen.entries);
 }
 
 }  // namespace

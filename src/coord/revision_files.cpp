@@ -59,17 +59,23 @@ std::optional<RevisionFiles> RevisionFiles::open(const std::string& path, const 
   throw_errno(CKPT_ERR_SYSTEM, "cannot open the coordination directory " + path);
 }
 
-// Opened by its path each time: that is when a client of NFS asks the server what has changed. Nothing is listed of
-// another directory that has taken this one's place.
-void RevisionFiles::each_file(const std::function<void(const std::string&, bool)>& take) const {
+// The directory, opened by its path: that is when a client of NFS asks the server what has changed. Nothing where it is
+// gone, or where another one has taken its place.
+UniqueFd RevisionFiles::reopened() const {
   const auto fail = [this] { throw_errno(CKPT_ERR_SYSTEM, "cannot list the coordination directory " + path_); };
   UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return;
-  if (!fd) fail();
+  if (!fd && errno != ENOENT) fail();
+  if (!fd) return fd;
   struct stat now {
   }, own{};
   if (::fstat(fd.get(), &now) != 0 || ::fstat(fd_.get(), &own) != 0) fail();
-  if (!is_same_file(now, own)) return;
+  return is_same_file(now, own) ? std::move(fd) : UniqueFd();
+}
+
+void RevisionFiles::each_file(const std::function<void(const std::string&, bool)>& take) const {
+  const auto fail = [this] { throw_errno(CKPT_ERR_SYSTEM, "cannot list the coordination directory " + path_); };
+  UniqueFd fd = reopened();
+  if (!fd) return;
   const std::unique_ptr<DIR, CloseDirectory> directory(::fdopendir(fd.get()));
   if (directory == nullptr) fail();
   fd.release();
@@ -174,6 +180,9 @@ std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const s
   if (::fsync(fd_.get()) != 0 && errno != EINVAL)
     throw_errno(CKPT_ERR_SYSTEM, "cannot sync the coordination directory " + path_);
   reached(Step::synced);
+  if (!reopened())
+    throw Failure(CKPT_ERR_SYSTEM, "the coordination directory " + path_ +
+                                       " vanished while a record was written; is somebody removing the job's records?");
   sweep(name, revision);
   return revision;
 }

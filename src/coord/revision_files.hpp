@@ -13,8 +13,10 @@
 //   2. Write the draft of n+1 and sync it.
 //   3. List the directory again. Revision n must still be the newest.
 //   4. link(draft, "life@<n+1>"). Only one writer can make that name; whoever makes it has won.
-//   5. Sync the directory, then sweep as the winner of M = n+1: list the directory; make life@0; unlink all drafts of
-//      revisions up to M; then unlink the revisions below M, the lowest first.
+//   5. Sync the directory. It must still have the name by which it was opened, else somebody is removing the job's
+//      records, and nobody knows whether this one was seen.
+//   6. Sweep as the winner of M = n+1: list the directory; make life@0; unlink all drafts of revisions up to M; then
+//      unlink the revisions below M, the lowest first.
 //
 // Why a removed revision is never made again, however long a writer pauses between 3 and 4. Suppose writer W links r
 // after r had been removed. Consider all sweeps that removed r or anything newer before W's link. A sweep that listed
@@ -54,7 +56,7 @@ namespace ckpt::coord {
 
 // What tests put in the place of system calls, and where they stop a writer.
 struct RevisionHooks {
-  enum class Step { read, drafted, looked, placed, synced, listed, cleared, swept };
+  enum class Step { read, drafted, looked, placed, synced, listed, cleared, swept, compared, moved };
   std::function<void(Step)> reached = {};
   std::function<int(int at, const char* from, const char* to)> link = {};  // as link(2)
 };
@@ -91,6 +93,7 @@ class RevisionFiles {
   RevisionFiles(std::string path, UniqueFd fd, const RevisionHooks* hooks);
 
   void each_file(const std::function<void(const std::string& file, bool is_directory)>& take) const;
+  UniqueFd reopened() const;
   bool is_directory(const dirent& entry) const;
   bool exists(const std::string& file) const;
   bool unlink(const std::string& file) const;

@@ -2,10 +2,11 @@
 // the listener takes the next one, and UCX's own data sockets some of the six after that.
 //
 // Connections are made between socket addresses rather than between worker addresses: both sides then hold an endpoint
-// of their own with a defined end, a stranger can be turned away before anything is exchanged, and the death of a peer
-// shows at once on every transport. Endpoints run in peer-failure mode. Once the receives of a closed endpoint have
-// called back nobody can touch their memory, however late he wakes: bulk data is never pushed into it by its sender,
-// but read by its receiver or copied there out of what came over a socket.
+// of their own with a defined end, and the death of a peer shows at once on every transport. Endpoints between worker
+// addresses are paired by a count that goes wrong when one side gives up a connection (docs/security.md has figures).
+// Endpoints run in peer-failure mode. Once the receives of a closed endpoint have called back nobody can touch their
+// memory, however late he wakes: bulk data is never pushed into it by its sender, but read by its receiver or copied
+// there out of what came over a socket.
 //
 // Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
 #pragma once

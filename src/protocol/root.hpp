@@ -126,6 +126,7 @@ class Root {
   std::set<std::string> lacking_in_memory() const;
   bool is_followed(TimeMs now, TimeMs within_ms) const;
   bool misses_only_its_predecessor(TimeMs now) const;
+  bool is_here(const Member& member, TimeMs now) const;
   bool has_listened(TimeMs now) const;
   bool has_listened_long(TimeMs now) const { return now - listening_since_ > config_.node_timeout_ms; }
   bool knows_who_is_lost(TimeMs now);
@@ -133,7 +134,7 @@ class Root {
   void note_released(const std::vector<Member>& next);
   void tell_released(bool knows_who_is_lost, TimeMs now, Effects& effects);
   void settle_losses(TimeMs now, Effects& effects);
-  void tell_changes(const std::set<NodeId>& lost, Effects& effects);
+  void tell_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects);
   std::vector<Seat> seats_of(const std::set<NodeId>& nodes) const;
   std::vector<Standby> standbys() const;
   bool stands_in(const Report& report) const;

@@ -24,10 +24,13 @@ void Root::on_pause(TimeMs before, TimeMs now) {
 
 bool Root::misses_only_its_predecessor(TimeMs now) const {
   return missing_ == std::vector{predecessor_.node} &&
-         std::all_of(life_->stand_ins.begin(), life_->stand_ins.end(), [&](const StandIn& each) {
-           const auto peer = peers_.find(each.by.node);
-           return peer != peers_.end() && is_present(peer->second, now);
-         });
+         std::all_of(life_->stand_ins.begin(), life_->stand_ins.end(),
+                     [&](const StandIn& each) { return is_here(each.by, now); });
+}
+
+bool Root::is_here(const Member& member, TimeMs now) const {
+  const auto peer = peers_.find(member.node);
+  return peer != peers_.end() && is_present(peer->second, now);
 }
 
 // A root that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor has been silent
@@ -52,7 +55,7 @@ void Root::settle_losses(TimeMs now, Effects& effects) {
   tell_released(knows, now, effects);
   if (!knows) return;
   const std::set<NodeId> lost = lost_members(now);
-  tell_changes(lost, effects);
+  tell_changes(lost, now, effects);
   if (!has_begun()) return;
   auto wanted = choose_stand_ins(life_->stand_ins, seats_of(lost), standbys());
   if (wanted == life_->stand_ins) return;
@@ -74,9 +77,11 @@ std::set<NodeId> Root::lost_members(TimeMs now) const {
   return lost;
 }
 
-void Root::tell_changes(const std::set<NodeId>& lost, Effects& effects) {
+// One that is absent stands in for nobody.
+void Root::tell_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects) {
   std::map<NodeId, NodeId> stand_ins;
-  for (const StandIn& each : life_->stand_ins) stand_ins[each.lost] = each.by.node;
+  for (const StandIn& each : life_->stand_ins)
+    if (is_here(each.by, now)) stand_ins[each.lost] = each.by.node;
   for (const NodeId node : lost) {
     const auto found = stand_ins.find(node);
     const NodeId by = found == stand_ins.end() ? no_node : found->second;

@@ -19,6 +19,10 @@ std::size_t shared_levels(const std::string& a, const std::string& b) {
   }
 }
 
+bool is_here(NodeId node, const std::vector<Standby>& here) {
+  return std::any_of(here.begin(), here.end(), [&](const Standby& standby) { return standby.node.node == node; });
+}
+
 }  // namespace
 
 std::vector<StandIn> choose_stand_ins(const std::vector<StandIn>& before, const std::vector<Seat>& lost,
@@ -35,6 +39,7 @@ std::vector<StandIn> choose_stand_ins(const std::vector<StandIn>& before, const 
     chosen.push_back(known);
     free.erase(standby);
   }
+  std::vector<NodeId> replaced;
   for (const auto& [node, domain] : waiting) {
     if (free.empty()) break;
     const auto nearest = std::max_element(free.begin(), free.end(), [&domain = domain](const auto& a, const auto& b) {
@@ -42,7 +47,11 @@ std::vector<StandIn> choose_stand_ins(const std::vector<StandIn>& before, const 
     });
     chosen.push_back({node, nearest->second->node});
     free.erase(nearest);
+    replaced.push_back(node);
   }
+  for (const NodeId node : replaced) waiting.erase(node);
+  for (const StandIn& known : before)
+    if (waiting.contains(known.lost) && !is_here(known.by.node, here)) chosen.push_back(known);
   return chosen;
 }
 

@@ -19,8 +19,9 @@ struct Standby {
 
 // The stand-ins from now on: of those there were, the ones that are still there and still needed; and for every other
 // lost member a free standby node, as long as there is one: of the same failure domain rather than of another, so that
-// what placement/ kept apart stays apart.
-// `lost` are the seats on lost nodes, `here` the nodes that could stand in, or do already.
+// what placement/ kept apart stays apart. A stand-in that is absent stays on record where nobody is free to replace it:
+// it may hold the last copies, and a restore waits only for who is on record. One that is here with another memory
+// goes. `lost` are the seats on lost nodes, `here` the nodes that could stand in, or do already.
 std::vector<StandIn> choose_stand_ins(const std::vector<StandIn>& before, const std::vector<Seat>& lost,
                                       const std::vector<Standby>& here);
 

@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <future>
+#include <thread>
 
 #include "coord/base64.hpp"
+#include "coord/directory_store.hpp"
 #include "coord/etcd_entries.hpp"
 #include "support.hpp"
 #include "temporary_directory.hpp"
@@ -101,6 +104,69 @@ TEST(OpenStore, ADirectoryIsTheSameToAll) {
   EXPECT_TRUE(remove_records(directory.path(), "job", look_at_records(directory.path(), "job")));
   EXPECT_TRUE(jobs_with_records(directory.path()).empty());
   EXPECT_TRUE(open_store(directory.path(), "other")->get("nodes/a"));
+}
+
+using Step = RevisionHooks::Step;
+
+// A directory with one record, which is about to be removed.
+class RemovingAllRecords : public ::testing::Test {
+ protected:
+  RemovingAllRecords() { open_store(directory_.path(), "job")->put_if("taken/0", "old", 0); }
+  std::string path() const { return directory_.path() + "/job"; }
+  bool remove_all(const std::function<void(Step)>& reached) const {
+    return DirectoryStore(path(), {reached, {}}).remove_all(DirectoryStore(path()).undamaged());
+  }
+  std::string value() const {
+    const auto entry = open_store(directory_.path(), "job")->get("taken/0");
+    return entry ? entry->value : "gone";
+  }
+
+  const test::TemporaryDirectory directory_;
+};
+
+TEST_F(RemovingAllRecords, KeepsThemWhereOneWasWrittenAfterTheyWereCompared) {
+  std::optional<std::uint64_t> written;
+  EXPECT_FALSE(remove_all([&](Step step) {
+    if (step == Step::compared) written = DirectoryStore(path()).put_if("taken/0", "new", 1);
+  }));
+  EXPECT_TRUE(written);
+  EXPECT_EQ(value(), "new");
+}
+
+TEST_F(RemovingAllRecords, LetsAWriterWhoseRecordIsRemovedKnow) {
+  bool removed = false;
+  const auto remove_before_writing = [&](Step step) {
+    if (step == Step::looked) removed = remove_all({});
+  };
+  DirectoryStore writer(path(), {remove_before_writing, {}});
+  EXPECT_FALSE(writer.put_if("taken/0", "new", 1));
+  EXPECT_TRUE(removed);
+  EXPECT_EQ(value(), "gone");
+}
+
+TEST_F(RemovingAllRecords, LetsAWriterKnowThatWritesWhileTheyAreAside) {
+  std::promise<void> is_about_to_write, may_write;
+  std::string failure;
+  DirectoryStore writer(path(), {[&](Step step) {
+                                   if (step != Step::looked) return;
+                                   is_about_to_write.set_value();
+                                   may_write.get_future().wait();
+                                 },
+                                 {}});
+  std::thread thread([&] { failure = test::failure_of([&] { writer.put_if("taken/0", "new", 1); }); });
+  is_about_to_write.get_future().wait();
+  const bool removed = remove_all([&](Step step) {
+    if (step != Step::moved) return;
+    may_write.set_value();
+    thread.join();
+  });
+  if (thread.joinable()) {
+    may_write.set_value();
+    thread.join();
+  }
+  EXPECT_THAT(failure, HasSubstr("vanished while a record was written"));
+  EXPECT_FALSE(removed);
+  EXPECT_EQ(value(), "new");
 }
 
 }  // namespace

@@ -269,14 +269,19 @@ def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
     pair.assert_restored()
 
 
-def test_an_agent_that_a_library_aborts_says_so_in_its_log_and_comes_back(cluster):
+@pytest.mark.parametrize(("crash", "words"), [
+    (signal.SIGABRT, "a library has aborted this agent (SIGABRT)"),
+    (signal.SIGSEGV, "this agent has crashed (SIGSEGV)"),
+    (signal.SIGBUS, "this agent has crashed (SIGBUS)"),
+])
+def test_an_agent_that_a_library_ends_says_so_in_its_log_and_comes_back(cluster, crash, words):
     pair = Pair(cluster)
     pair.commit()
     (agent,) = cluster.agents("n0")
-    os.kill(agent, signal.SIGABRT)
+    os.kill(agent, crash)
     eventually(lambda: agent not in cluster.agents("n0"))
     pair.commit_at_last()
-    assert len(log_lines(cluster, "n0", "a library has aborted this agent (SIGABRT)")) == 1
+    assert len(log_lines(cluster, "n0", words)) == 1
     pair.assert_restored()
 
 

@@ -12,8 +12,8 @@ namespace {
 class AbsentStandIn {
  public:
   // After it has taken node `lost`'s place the other member is lost as well, and both come back empty at once. The
-  // stand-in hesitates for so long from when the ranks ask.
-  AbsentStandIn(NodeId lost, TimeMs absent_ms) {
+  // stand-in hesitates for so long from when the ranks ask, and was away for `before_ms` before that.
+  AbsentStandIn(NodeId lost, TimeMs absent_ms, TimeMs before_ms = 0) {
     cluster.storage.emplace();
     cluster.storage_every = 10;
     cluster.standbys = {2};
@@ -27,8 +27,10 @@ class AbsentStandIn {
     cluster.lose(lost);
     cluster.advance(10'000);
     is_standing_in = cluster.life().stand_ins == std::vector<StandIn>{{lost, {2, stand_in_arena()}}};
-    cluster.lose(1 - lost);
+    if (before_ms == 0) cluster.lose(1 - lost);
     cluster.stop(2);
+    cluster.advance(before_ms);
+    if (before_ms != 0) cluster.lose(1 - lost);
     for (const NodeId node : {0u, 1u}) cluster.boot(node);
     cluster.ready.clear();
     cluster.start_life(own_node);
@@ -58,6 +60,17 @@ TEST(AbsentStandIns, AreAwaitedForWhatTheyMayHold) {
       for (const auto& [rank, ready] : job.cluster.ready)
         EXPECT_EQ(ready.decision.version, Version(1, 12)) << absent_ms;
     }
+  }
+}
+
+// The leader has missed it for long before the next life begins, and nobody else was there to take its place.
+TEST(AbsentStandIns, AreAwaitedWhereTheyWereAbsentBeforeTheRestart) {
+  for (const NodeId lost : {0u, 1u}) {
+    const AbsentStandIn job(lost, 2000, 10'000);
+    ASSERT_TRUE(job.is_standing_in);
+    EXPECT_FALSE(job.was_decided_alone);
+    ASSERT_EQ(job.cluster.ready.size(), 2u);
+    for (const auto& [rank, ready] : job.cluster.ready) EXPECT_EQ(ready.decision.version, Version(1, 12));
   }
 }
 

@@ -40,6 +40,13 @@ TEST(ChoosingStandIns, ReplacesOneThatIsGoneOrLostItsMemory) {
   EXPECT_EQ(choose_stand_ins({{2, {9, 5}}}, {seat(2)}, {standby(9)}), (std::vector<StandIn>{{2, {9, 109}}}));
 }
 
+TEST(ChoosingStandIns, KeepsAnAbsentOneWhereNobodyIsFreeToReplaceIt) {
+  const std::vector<StandIn> before{{2, {9, 109}}};
+  EXPECT_EQ(choose_stand_ins(before, {seat(2)}, {}), before);
+  EXPECT_EQ(choose_stand_ins(before, {seat(1), seat(2)}, {standby(8)}).size(), 2u);
+  EXPECT_TRUE(choose_stand_ins(before, {}, {}).empty()) << "the lost node is back";
+}
+
 TEST(ChoosingStandIns, PrefersTheFailureDomainOfTheLostNode) {
   const std::vector<Standby> here{standby(7, "row1/rack1"), standby(8, "row2/rack5"), standby(9, "row2/rack55")};
   EXPECT_EQ(choose_stand_ins({}, {seat(1, "row2/rack55")}, here)[0].by.node, 9u);
