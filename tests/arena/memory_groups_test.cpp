@@ -70,7 +70,11 @@ TEST_F(MemoryGroups, AContainerSeesItsOwnGroupAtTheTopOfTheMount) {
   limit_2("", "7000", "1000");
   EXPECT_EQ(left_bytes("0::/docker/abc\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"), 6000u);
   EXPECT_EQ(left_bytes("0::/\n", version_2_), 6000u);
+  limit_2("/../../elsewhere", "10", "1");
   EXPECT_EQ(left_bytes("0::/../../elsewhere\n", version_2_), 6000u);
+  limit_2("/inner", "5000", "1000");
+  EXPECT_EQ(left_bytes("0::/docker/abc/inner\n", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),
+            4000u);
 }
 
 TEST_F(MemoryGroups, PageCacheThatTheKernelCanDropIsNotUsed) {
@@ -83,8 +87,14 @@ TEST_F(MemoryGroups, WithoutAnyOrWithWhatCannotBeReadThereIsNoLimit) {
   EXPECT_EQ(left_bytes("", ""), unlimited_bytes);
   EXPECT_EQ(left_bytes("0::/a\n", version_2_), unlimited_bytes);
   EXPECT_EQ(left_bytes("nonsense\n0:\n:::\n", "too short\n - \n1 2 3 - cgroup2\n"), unlimited_bytes);
+}
+
+TEST_F(MemoryGroups, NamesMayHaveBlanks) {
   limit_2("/with blank", "5000", "1000");
   EXPECT_EQ(left_bytes("0::/with blank\n", version_2_), 4000u);
+  write("mnt/with blank/a/memory.max", "5000\n");
+  write("mnt/with blank/a/memory.current", "2000\n");
+  EXPECT_EQ(left_bytes("0::/a\n", "30 23 0:26 / /mnt/with\\040blank rw - cgroup2 cgroup2 rw\n"), 3000u);
 }
 
 }  // namespace

@@ -162,6 +162,21 @@ TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
   }
 }
 
+// An agent that dies between the two copies leaves both whole, and one of them older.
+TEST(NodeArena, OfTwoWholeCopiesTheNewerOneCounts) {
+  const TempDirectory temp;
+  { NodeArena(temp.path(), "job", "node").remember({Version(2, 7), Version(2, 9), 5, {}}); }
+  const std::string older = bytes_of(temp / "node");
+  { NodeArena(temp.path(), "job", "node").remember({Version(2, 8), Version(2, 9), 5, {}}); }
+  std::string bytes = bytes_of(temp / "node");
+  constexpr std::size_t first = offsetof(NodeHeader, copies);  // it is written after the second one
+  std::copy_n(older.begin() + first, sizeof(NodeWords), bytes.begin() + first);
+  put_bytes(temp / "node", bytes);
+  const NodeArena arena(temp.path(), "job", "node");
+  EXPECT_EQ(arena.memory().highest_commit, Version(2, 8));
+  EXPECT_EQ(arena.damage(), "");
+}
+
 TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
   const TempDirectory temp;
   std::uint64_t id = 0;

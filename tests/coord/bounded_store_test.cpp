@@ -53,6 +53,16 @@ TEST_F(BoundedStoreTest, LeavesFewThreadsBehindAndGoesOnOnceTheStoreAnswers) {
   EXPECT_EQ(store_->get("key")->value, "value");
 }
 
+TEST_F(BoundedStoreTest, ThreadsThatCameBackDoNotCountTheNextTime) {
+  inner_->hang();
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(refusal(), HasSubstr("has not answered"));
+  inner_->answer();
+  while (inner_->hanging() > 0 || refusal() != "no failure") std::this_thread::yield();
+  inner_->hang();
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(refusal(), HasSubstr("has not answered"));
+  EXPECT_GE(inner_->hanging(), 2) << "more than one call has tried by itself";
+}
+
 // As in a mount that was replaced: what hangs there hangs for good.
 TEST_F(BoundedStoreTest, GoesOnThoughThreadsHangForGood) {
   inner_->hang();

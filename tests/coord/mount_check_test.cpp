@@ -41,6 +41,15 @@ TEST_F(MountCheck, NamesAMountThatLetsTwoWritersMakeOneName) {
   EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("two writers both won revision"));
 }
 
+TEST_F(MountCheck, NamesAMountOnWhichWhatWasWrittenIsNotThere) {
+  RevisionHooks hooks;
+  hooks.link = [](int, const char*, const char*) {
+    errno = EEXIST;
+    return -1;
+  };
+  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("another one did not see"));
+}
+
 TEST_F(MountCheck, NamesADirectoryThatCannotBeWritten) {
   EXPECT_THAT(what_fails_in(directory_.path() + "/none"), HasSubstr("cannot make a directory in"));
 }

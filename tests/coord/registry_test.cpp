@@ -64,6 +64,67 @@ TEST(Registry, FewNodesHaveSmallNumbersAndManyFindOneSoon) {
   EXPECT_LT(store.gets, 35 * many);
 }
 
+// ---- After the store forgot what it knew ----
+
+const NodeEntry node_5{"a", 5, 11, 12, 100, "x"};
+
+std::string value_of(Store& store, const std::string& key) {
+  const auto entry = store.get(key);
+  return entry ? entry->value : "nothing";
+}
+
+TEST(Registry, ANodeThatRemembersItsNumberGetsItBack) {
+  test::MemoryStore store;
+  EXPECT_EQ(node_id(store, "a", 5), 5u);
+  EXPECT_EQ(value_of(store, "taken/5"), "a");
+  EXPECT_EQ(node_id(store, "a"), 0u) << "it is free, and a name tries it first";
+}
+
+TEST(Registry, ARememberedNumberThatAnotherNodeHasIsNotTaken) {
+  test::MemoryStore by_name, by_entry;
+  ASSERT_TRUE(by_name.put_if("taken/5", "b", 0));
+  NodeEntry other = node_5;
+  other.name = "b";
+  register_node(by_entry, other);  // it has yet to put its number back
+  for (test::MemoryStore* store : {&by_name, &by_entry}) {
+    EXPECT_NE(node_id(*store, "a", 5), 5u);
+    EXPECT_NE(value_of(*store, "taken/5"), "a");
+  }
+}
+
+TEST(Registry, WhoRemembersANumberTakesNoneInItsPlaceThatARegisteredNodeHas) {
+  test::MemoryStore store;
+  register_node(store, {"b", 0, 11, 12, 100, "x"});  // it has yet to put its number back
+  ASSERT_TRUE(store.put_if("taken/5", "c", 0));
+  EXPECT_NE(node_id(store, "a", 5), 0u);
+}
+
+TEST(Registry, OnlyWhatVanishedOfANodeIsPutBack) {
+  test::MemoryStore store;
+  EXPECT_TRUE(put_back_node(store, node_5));
+  EXPECT_EQ(registered_node(store, "a"), node_5);
+  EXPECT_EQ(value_of(store, "taken/5"), "a");
+  EXPECT_FALSE(put_back_node(store, node_5));
+  store.remove("taken/5");
+  EXPECT_TRUE(put_back_node(store, node_5));
+  EXPECT_EQ(value_of(store, "taken/5"), "a");
+  NodeEntry successor = node_5;
+  successor.agent_id = 13;
+  register_node(store, successor);
+  EXPECT_FALSE(put_back_node(store, node_5));
+  EXPECT_EQ(registered_node(store, "a"), successor);
+}
+
+TEST(Registry, ANumberCanBeTakenFromAnotherName) {
+  test::MemoryStore store;
+  take_number(store, node_5);
+  EXPECT_EQ(value_of(store, "taken/5"), "a");
+  take_number(store, node_5);
+  ASSERT_TRUE(store.put_if("taken/5", "b", 1)) << "it was there, and was not written again";
+  take_number(store, node_5);
+  EXPECT_EQ(value_of(store, "taken/5"), "a");
+}
+
 TEST(Registry, ANodesEntryIsItsLastAgents) {
   test::MemoryStore store;
   const NodeEntry old{"a", 0, 11, 1, 100, std::string("\0\xff address", 10)};

@@ -271,6 +271,65 @@ TEST_F(RevisionFilesTest, AFileSystemWithoutLinksIsNamed) {
   EXPECT_THAT(sentence, HasSubstr("option coordination"));
 }
 
+// ---- What a reader finds that has listed the directory a while ago ----
+
+class StaleReader : public RevisionFilesTest {
+ protected:
+  // The next revision, by a writer that dies before it sweeps.
+  void write_unswept() {
+    const auto current = store_.get("life");
+    const pid_t child = test::fork_child([&] {
+      DirectoryStore dying = stopping_at(directory(), Step::synced, [] { ::_exit(0); });
+      dying.put_if("life", "unswept", current ? current->revision : 0);
+    });
+    EXPECT_EQ(test::exit_status(child), 0);
+  }
+  std::uint64_t revision_read(RevisionFiles::Files listed) const {
+    const auto entry = RevisionFiles::open(directory(), nullptr)->read("life", "life", listed);
+    return entry ? entry->revision : 0;
+  }
+};
+
+TEST_F(StaleReader, GetsTheNewestRevisionThoughTheOneThatItListedIsStillThere) {
+  write(1);
+  const auto listed = RevisionFiles::open(directory(), nullptr)->look("life");
+  ASSERT_EQ(listed.newest(), 1u);
+  write_unswept();
+  EXPECT_EQ(revision_read(listed), 2u);
+}
+
+TEST_F(StaleReader, GetsTheNewestRevisionHoweverFarTheOthersAreRemoved) {
+  write(1);
+  const auto listed = RevisionFiles::open(directory(), nullptr)->look("life");
+  write_unswept();
+  write_unswept();
+  int removed = 0;
+  RevisionHooks hooks;
+  hooks.reached = [&](Step now) {
+    if (now != Step::swept) return;
+    ++removed;
+    EXPECT_EQ(revision_read(listed), 4u) << "after " << removed;
+  };
+  DirectoryStore sweeping(directory(), std::move(hooks));
+  EXPECT_EQ(sweeping.put_if("life", "newest", 3), 4u);
+  EXPECT_EQ(removed, 3);
+}
+
+// It is moved away, and the job's records are made anew in its place.
+TEST_F(RevisionFilesTest, AWriterWhoseDirectoryWasReplacedWinsNothing) {
+  for (const Step step : {Step::read, Step::drafted}) {
+    fs::remove_all(directory());
+    fs::remove_all(directory() + ".old");
+    write(3);
+    DirectoryStore slow = stopping_at(directory(), step, [&] {
+      fs::rename(directory(), directory() + ".old");
+      fs::create_directory(directory());
+      write(3);
+    });
+    EXPECT_EQ(slow.put_if("life", "slow", 3), std::nullopt);
+  }
+}
+
 // It may sleep while the job's records are removed and made anew.
 TEST_F(RevisionFilesTest, AWriterThatWakesUpInANewStoreChangesNothingThere) {
   for (int step = 0; step <= static_cast<int>(last_step); ++step) {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cluster.hpp"
+#include "lone_node.hpp"
 #include "protocol/epoch.hpp"
 
 namespace ckpt::protocol {
@@ -31,8 +31,11 @@ struct DamagedCopy : Cluster {
     return find_slot(node, piece_of(shard, Version(1, iteration), 4)) != nullptr;
   }
   void damage_iteration_6() {
-    for (const auto& shard : {main_shard(0), private_shard(0)})
-      feed(1, PieceCorrupt{*find_slot(1, piece_of(shard, Version(1, 6), 4))});
+    for (const auto& shard : {main_shard(0), private_shard(0)}) {
+      const SlotRef* slot = find_slot(1, piece_of(shard, Version(1, 6), 4));
+      ASSERT_NE(slot, nullptr) << shard;
+      feed(1, PieceCorrupt{SlotRef(*slot)});
+    }
     advance(100);
   }
   std::pair<NodeId, Directive> order;  // that node 1 was sent last
@@ -42,7 +45,7 @@ TEST(DamagedCopies, AreReplacedBeforeAnyNewerCheckpointTakesTheirSlot) {
   DamagedCopy job;
   ASSERT_TRUE(job.has(1, main_shard(0), 6));
   ASSERT_FALSE(job.has(1, main_shard(0), 7));
-  job.damage_iteration_6();
+  ASSERT_NO_FATAL_FAILURE(job.damage_iteration_6());
   EXPECT_TRUE(job.has(1, main_shard(0), 6));
   job.snapshot(3, 6);
   EXPECT_EQ(job.status(0).committed, Version(1, 6));
@@ -251,6 +254,31 @@ TEST(DamagedRecords, AVersionOfALifeThatIsToComeDoesNotCountAndIsNotRestored) {
   job.begin_training();
   job.snapshot_all(1);
   EXPECT_EQ(job.status(0).committed, Version(job.incarnation(), 1));
+}
+
+// However small the step is from what this node's own memory says, which may be damaged, too.
+TEST(DamagedRecords, AnEpochBeyondAllThatThereCanBeIsNeverBelieved) {
+  Recovered recovered;
+  recovered.epoch = epoch_max;
+  LoneNode node{Config{}, recovered};
+  node.handle(RootRead{1, {epoch_max, lone_leader, 0}});
+  EXPECT_EQ(node.status().record_trouble, "");
+  node.handle(RootRead{2, {epoch_max + 1, lone_leader, 0}});
+  EXPECT_THAT(node.status().record_trouble, HasSubstr("\"root\" is damaged: its epoch is"));
+}
+
+TEST(DamagedRecords, AnIncarnationThatIsFarFromTheNewestIsNotBelieved) {
+  const auto life_of = [](std::uint64_t incarnation) {
+    LifeRecord life;
+    life.incarnation = incarnation;
+    return life;
+  };
+  LoneNode node{Config{}};
+  node.handle(LifeRead{1, life_of(3)});
+  node.handle(LifeRead{2, life_of(4 + incarnation_jump_max)});
+  EXPECT_THAT(node.status().record_trouble, HasSubstr("\"life\" is damaged: its incarnation is 65540"));
+  node.handle(LifeRead{3, life_of(3 + incarnation_jump_max)});
+  EXPECT_EQ(node.status().record_trouble, "") << "lives that it slept through";
 }
 
 // ---- Suspicions ----

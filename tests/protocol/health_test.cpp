@@ -176,6 +176,11 @@ TEST(Health, AfterTheLeaderIsLostTheNextOneNamesIt) {
   EXPECT_EQ(job.health(other).node, leader);
   EXPECT_EQ(job.health(other).committed, Version(1, 4));
   EXPECT_GT(job.health(other).at_risk_ms, 19'000) << "the time before the election counts";
+  NodeId late = 0;  // it has seen nothing of it
+  while (late == leader || late == *job.root()) ++late;
+  job.restart_agent(late);
+  job.advance(1000);
+  EXPECT_GT(job.health(late).at_risk_ms, 19'000) << "also where the new leader alone knows of it";
 }
 
 TEST(Health, ANodeThatHearsNoLeaderJudgesByItself) {
@@ -313,6 +318,176 @@ TEST(Health, TellsWhatTookLongestInTheNewestCommit) {
   EXPECT_FALSE(health.slowest_is_capture);
   EXPECT_GE(health.slowest_ms, 600);
   EXPECT_NE(health.slowest_node, no_node);
+}
+
+// ---- What else is told, each with its cause ----
+
+// No commit is due yet: what is told is told at once.
+void commits_are_due_in_an_hour(Config& config) { config.unprotected_after_ms = 3'600'000; }
+
+TEST(Health, AJobWithoutTrainersIsTold) {
+  Job job;
+  job.train(5);
+  for (Rank rank = 0; rank < 4; ++rank) job.exit_trainer(rank);
+  job.advance(6000);
+  job.expect_everywhere(Standing::unprotected, Cause::no_trainers);
+}
+
+// The member is back, and the store is slow to say so.
+TEST(Health, AStandInIsToldWithTheNodeInWhosePlaceItIs) {
+  Cluster job(4, 4);
+  job.standbys = {4};
+  job.boot(4);
+  job.start_life(own_node);
+  job.begin_training();
+  job.snapshot_all(1);
+  const NodeId away = *job.root() == 3 ? 2 : 3;
+  for (NodeId node = 0; node < 5; ++node) {
+    job.cut.insert({node, away});
+    job.cut.insert({away, node});
+  }
+  job.advance(8000);
+  ASSERT_FALSE(job.life().stand_ins.empty());
+  job.swapping = false;
+  job.cut.clear();
+  job.advance(1000);
+  EXPECT_EQ(job.health(0).cause, Cause::stand_in);
+  EXPECT_EQ(job.health(0).node, away);
+}
+
+// Whatever the time: nothing can be committed before people have seen to it.
+TEST(Health, StateThatIsLostIsNotProtectedAtOnce) {
+  Cluster job(2, 2, 1);
+  job.configure = commits_are_due_in_an_hour;
+  for (NodeId node = 0; node < 2; ++node) job.boot(node);
+  job.advance(3000);
+  job.start_life(own_node);
+  job.begin_training();
+  job.snapshot_all(1);
+  job.advance(500);
+  job.lose(1 - *job.root());
+  job.advance(5000);
+  job.boot(job.root() == NodeId{0} ? 1 : 0);
+  job.start_life(own_node);
+  job.advance(20'000);
+  ASSERT_EQ(job.failed.size(), 2u);
+  for (NodeId node = 0; node < 2; ++node) {
+    EXPECT_EQ(job.health(node).standing, Standing::unprotected);
+    EXPECT_EQ(job.health(node).cause, Cause::state_lost);
+  }
+}
+
+TEST(Health, RanksThatDifferAreTold) {
+  Cluster job(2, 2);
+  job.main_of = [](Rank) { return std::string("model"); };
+  job.strategy = placement::Strategy::group;
+  job.configure = commits_are_due_in_an_hour;
+  for (NodeId node = 0; node < 2; ++node) job.boot(node);
+  job.advance(3000);
+  job.start_life(own_node);
+  job.begin_training();
+  job.snapshot_all(1);
+  for (const Rank rank : {0u, 1u}) {
+    Captured captured{rank, {}};
+    for (const SlotRef& slot : job.granted().at(rank)) captured.pieces.push_back(piece_of(slot.shard, {1, 2}, 2));
+    if (rank == 1) captured.pieces.front().root_digest ^= 1;
+    job.feed(rank, captured);
+    job.feed(rank, Progress{rank, 2, -1});
+  }
+  job.advance(1000);
+  EXPECT_EQ(job.health(0).standing, Standing::degraded);
+  EXPECT_EQ(job.health(0).cause, Cause::ranks_differ);
+  EXPECT_THAT(explain(job.health(1), name_of), HasSubstr("silent data corruption"));
+}
+
+TEST(Health, ARankThatDoesNotComeBackFromRestoreIsNamed) {
+  Job job;
+  job.train(5);
+  job.fetching = false;
+  job.start_life([](Rank rank) { return (rank + 2) % 4; });  // where no copy of its state is
+  job.advance(3000);
+  job.expect_everywhere(Standing::degraded, Cause::rank_restoring);
+  EXPECT_NE(job.health(0).rank, no_rank);
+}
+
+TEST(Health, StorageThatFailsIsTold) {
+  Cluster job(2, 2);
+  job.storage.emplace();
+  job.storage_every = 2;
+  for (NodeId node = 0; node < 2; ++node) job.boot(node);
+  job.advance(3000);
+  job.start_life(own_node);
+  job.begin_training();
+  job.snapshot_all(1);
+  job.storage->trouble = "no room is left";
+  for (std::int64_t iteration = 2; iteration < 12; ++iteration) {
+    job.snapshot_all(iteration);
+    job.advance(100);
+  }
+  EXPECT_EQ(job.health(1).standing, Standing::degraded);
+  EXPECT_EQ(job.health(1).cause, Cause::storage_fails);
+  EXPECT_THAT(explain(job.health(1), name_of), HasSubstr("no room is left"));
+}
+
+TEST(Health, LessParityThanAskedForIsDegraded) {
+  Cluster job(4, 4);
+  job.protection = placement::protection_named("xor(4)");
+  for (NodeId node = 0; node < 4; ++node) job.boot(node);
+  job.advance(3000);
+  job.start_life(own_node);
+  job.begin_training();
+  job.snapshot_all(1);
+  job.advance(500);
+  ASSERT_EQ(job.health(0).standing, Standing::is_protected);
+  job.fetching = false;
+  std::vector<std::pair<NodeId, std::string>> parity;
+  for (NodeId node = 0; node < 4; ++node)
+    for (const PieceInfo& piece : job.status(node).pieces)
+      if (piece.is_parity()) parity.emplace_back(node, piece.shard);
+  ASSERT_FALSE(parity.empty());
+  job.rot(parity[0].first, parity[0].second, Version(1, 1));
+  job.advance(500);
+  EXPECT_EQ(job.health(0).standing, Standing::degraded);
+  EXPECT_EQ(job.health(0).cause, Cause::fewer_parity);
+}
+
+TEST(Health, ANodeThatCannotUseTheCoordinationStoreSaysSoBeforeItsLeaderDoes) {
+  Job job;
+  job.train(5);
+  job.feed(2, Observed{.coordination_fails = true});
+  EXPECT_EQ(job.health(2).standing, Standing::degraded);
+  EXPECT_EQ(job.health(2).cause, Cause::coordination_fails);
+  EXPECT_EQ(job.health(2).node, 2u);
+}
+
+// Each finds itself refused by most others.
+TEST(Health, AWrongTokenOfItsOwnIsToldByTheLeaderAndByWhoHearsNone) {
+  Job job;
+  job.train(5);
+  const NodeId leader = *job.root(), alone = leader == 3 ? 2 : 3;
+  for (NodeId node = 0; node < 4; ++node) {
+    job.cut.insert({alone, node});
+    job.cut.insert({node, alone});
+  }
+  job.cut.erase({alone, alone});
+  job.feed(alone, Observed{.distrusted = {alone}});
+  job.feed(leader, Observed{.distrusted = {leader}});
+  job.advance(4000);
+  for (const NodeId node : {alone, leader}) {
+    EXPECT_EQ(job.health(node).cause, Cause::wrong_token);
+    EXPECT_EQ(job.health(node).node, node);
+  }
+}
+
+TEST(Health, ARestoreThatWaitsForARankNamesTheNodeWithAWrongToken) {
+  Cluster job(4, 4);
+  for (Rank rank = 0; rank < 3; ++rank) job.hello(rank, rank);
+  for (Rank rank = 0; rank < 3; ++rank) job.ask_restore(rank);
+  job.advance(1000);
+  job.feed(*job.root(), Observed{.distrusted = {7}});
+  job.advance(500);
+  EXPECT_EQ(job.health(0).cause, Cause::wrong_token);
+  EXPECT_EQ(job.health(0).node, 7u);
 }
 
 TEST(Health, EveryCauseHasAWordOfItsOwnAndASentence) {
