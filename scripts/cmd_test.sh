@@ -104,9 +104,10 @@ mkdir -p "$results"
 
 # build_tests PRESET: says whether it went well.
 build_tests() {
-  local preset=$1 begin=$SECONDS
+  local preset=$1 begin=$SECONDS wanted=("${targets[@]}")
+  [[ $preset != release || $scope != core ]] || wanted+=(mutants)
   say "$preset: building"
-  if ! build "$preset" "${targets[@]}"; then
+  if ! build "$preset" "${wanted[@]}"; then
     say "$preset: the build failed; its first error is above"
     echo "$preset: the build" >"$results/$preset-broken.txt"
     return 1
