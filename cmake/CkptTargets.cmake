@@ -95,7 +95,7 @@ function(ckpt_test name)
   endif()
   if((CKPT_SANITIZE AND "release_only" IN_LIST ARG_LABELS) OR
      (CKPT_SANITIZE STREQUAL "thread" AND "one_thread" IN_LIST ARG_LABELS))
-    return()  # the test preset would leave it out
+    return()
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
