@@ -40,6 +40,16 @@ if(CKPT_SANITIZE)
   target_link_options(ckpt_settings INTERFACE -fsanitize=${CKPT_SANITIZE})
 endif()
 
+# AddressSanitizer takes long to compile; what waits more than it computes needs no optimizer to be tested.
+set(CKPT_OUTER_OPTIMIZATION "" CACHE STRING "How agent, coordination and tool are optimized, where not as all others")
+
+# ckpt_outer(TARGET...): they wait more than they compute.
+function(ckpt_outer)
+  foreach(name ${ARGN})
+    target_compile_options(${name} PRIVATE ${CKPT_OUTER_OPTIMIZATION})
+  endforeach()
+endfunction()
+
 # ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.
 function(ckpt_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
@@ -95,7 +105,7 @@ function(ckpt_test name)
   endif()
   if((CKPT_SANITIZE AND "release_only" IN_LIST ARG_LABELS) OR
      (CKPT_SANITIZE STREQUAL "thread" AND "one_thread" IN_LIST ARG_LABELS))
-    return()  # the test preset would leave it out
+    return()
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ckpt_settings ${ARG_LIBS} GTest::gtest GTest::gmock GTest::gtest_main)
@@ -112,7 +122,7 @@ function(ckpt_test name)
   endif()
   if(CKPT_SANITIZE)
     add_test(NAME whole.${name} COMMAND ${name})
-    set_tests_properties(whole.${name} PROPERTIES TIMEOUT 600 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+    set_tests_properties(whole.${name} PROPERTIES TIMEOUT 900 COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
   else()
     gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
                          PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")

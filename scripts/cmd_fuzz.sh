@@ -24,7 +24,7 @@ while [[ $# -gt 0 ]]; do
   case "$1" in
     --help | -h) show_help; exit ;;
     --seconds) seconds=$(option_value "$@"); shift 2 ;;
-    --keep) keep=fuzz/corpus; shift ;;
+    --keep) keep=--keep; shift ;;
     -*) usage_error "unknown argument '$1'" ;;
     *) [[ -z $name ]] || usage_error "one NAME at most"; name=$1; shift ;;
   esac
@@ -33,4 +33,4 @@ done
 
 ensure_packages build fuzz
 build_or_die fuzz fuzzers
-exec python3 scripts/run_fuzzers.py --build build/fuzz --seconds "$seconds" --only "$name" ${keep:+--keep "$keep"}
+exec python3 scripts/run_fuzzers.py --build build/fuzz --seconds "$seconds" --only "$name" ${keep:+"$keep"}

@@ -120,9 +120,10 @@ mkdir -p "$results"
 
 # build_tests PRESET: says whether it went well.
 build_tests() {
-  local preset=$1 begin=$SECONDS
+  local preset=$1 begin=$SECONDS wanted=("${targets[@]}")
+  [[ $preset != release || $scope != core ]] || wanted+=(mutants)
   say "$preset: building"
-  if ! build "$preset" "${targets[@]}"; then
+  if ! build "$preset" "${wanted[@]}"; then
     say "$preset: the build failed; its first error is above"
     echo "$preset: the build" >"$results/$preset-broken.txt"
     return 1
@@ -141,9 +142,32 @@ run_tests() {
   say "$preset: tested (${*:2}) in $((SECONDS - begin)) s"
 }
 
-# Tests in Python wait most of their time. Meanwhile the other presets are built, at the lowest priority.
-python_tests=
-trap '[[ -z $python_tests ]] || kill -INT -- "-$python_tests" 2>/dev/null || true' EXIT
+# test_preset PRESET: what this run has of it.
+test_preset() {
+  run_tests "$1" ctest
+  if [[ $1 == release || $1 == debug ]]; then run_tests "$1" pytest; fi
+}
+
+# Tests wait much of their time. Meanwhile the next preset is built, at the lowest priority.
+jobs_of_tests=()
+stop_tests() {
+  local job
+  for job in "${jobs_of_tests[@]}"; do kill -INT -- "-$job" 2>/dev/null || true; done
+}
+trap stop_tests EXIT
+build_priority=(nice -n 19)
+
+# test_in_background PRESET: in a process group of its own, so that nothing of it is left when this is interrupted; and
+# without a terminal, whose line several runs would write over.
+test_in_background() {
+  set -m
+  test_preset "$1" 2> >(cat >&2) &
+  jobs_of_tests+=($!)
+  set +m
+}
+
+# Those of release go on all the while, those of one sanitizer begin when those of the other have ended.
+of_sanitizer=
 for preset in "${to_run[@]}"; do
   is_built=
   build_tests "$preset" && is_built=yes
@@ -152,13 +176,14 @@ for preset in "${to_run[@]}"; do
     venv_installer=
   fi
   [[ -n $is_built ]] || break
-  run_tests "$preset" ctest
-  if [[ $preset == release || $preset == debug ]]; then
-    set -m # in a process group, so that nothing of it is left when this is interrupted
-    run_tests "$preset" pytest &
-    python_tests=$!
-    set +m
-    build_priority=(nice -n 19)
+  if [[ ${#to_run[@]} -eq 1 ]]; then
+    test_preset "$preset"
+  elif [[ $preset == release ]]; then
+    test_in_background "$preset"
+  else
+    [[ -z $of_sanitizer ]] || wait "$of_sanitizer" || true
+    test_in_background "$preset"
+    of_sanitizer=${jobs_of_tests[-1]}
   fi
 done
 if [[ -n $fuzz ]]; then
@@ -170,6 +195,6 @@ if [[ -n $fuzz ]]; then
     echo "fuzz: the build" >"$results/fuzz-broken.txt"
   fi
 fi
-[[ -z $python_tests ]] || wait "$python_tests" || true
-python_tests=
+for job in "${jobs_of_tests[@]}"; do wait "$job" || true; done
+jobs_of_tests=()
 "$venv_python" scripts/test_summary.py "$results"

@@ -1,8 +1,10 @@
 """Runs the fuzzers of a build folder, one after the other. Ends with "fuzz: targets=N crashes=N"."""
 
 import argparse
+import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -11,6 +13,7 @@ from pathlib import Path
 INPUT_MAX_BYTES = 32 << 10
 INPUT_TIMEOUT_S = 10  # of one input
 KEEP_TIMEOUT_S = 1800
+CORPUS = Path(__file__).resolve().parent.parent / "fuzz/corpus"
 KEPT_MAX_BYTES = 2 << 10  # of an input that the repository keeps
 MARGIN_S = 60  # for starting and reading the corpus
 SHOWN = 4000  # characters of a crash
@@ -27,6 +30,7 @@ def run(program, build, seconds):
     corpus, crashes = build / "corpus" / program.name, build / "crashes" / program.name
     corpus.mkdir(parents=True, exist_ok=True)
     crashes.mkdir(parents=True, exist_ok=True)
+    write_inputs(kept_inputs(program.name), corpus)
     log = build / "corpus" / f"{program.name}.log"
     limits = [f"-max_total_time={seconds}", f"-timeout={INPUT_TIMEOUT_S}", f"-max_len={INPUT_MAX_BYTES}"]
     fuzz = [program, *limits, f"-artifact_prefix={crashes}/", corpus, crashes]
@@ -51,12 +55,36 @@ def run(program, build, seconds):
     return text[first.start() if first else -SHOWN :][:SHOWN]
 
 
-def keep(program, build, kept):
-    """Adds to `kept` those of the shorter inputs that reach code which nothing there reaches."""
-    kept.mkdir(parents=True, exist_ok=True)
-    merge = [program, "-merge=1", f"-max_len={KEPT_MAX_BYTES}", kept, build / "corpus" / program.name]
+def kept_inputs(name):
+    """What the repository keeps for a target: a line of hexadecimal digits for each input."""
+    file = CORPUS / f"{name}.hex"
+    return [bytes.fromhex(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def write_inputs(inputs, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in inputs:
+        (folder / f"kept-{hashlib.sha1(data).hexdigest()}").write_bytes(data)
+
+
+def keep(program, build):
+    """Adds to what the repository keeps those of the shorter inputs that reach code which nothing there reaches."""
+    kept = build / "kept" / program.name
+    shutil.rmtree(kept, ignore_errors=True)
+    write_inputs(kept_inputs(program.name), kept)
+    merge = [program, "-merge=1", "-use_counters=0", f"-max_len={KEPT_MAX_BYTES}"]
     with open(build / "corpus" / f"{program.name}.log", "a") as log:
-        subprocess.run(merge, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=KEEP_TIMEOUT_S)
+        subprocess.run(
+            [*merge, kept, build / "corpus" / program.name],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            timeout=KEEP_TIMEOUT_S,
+        )
+    lines = sorted({file.read_bytes().hex() for file in kept.iterdir()} - {""}, key=lambda line: (len(line), line))
+    CORPUS.mkdir(parents=True, exist_ok=True)
+    (CORPUS / f"{program.name}.hex").write_text("".join(f"{line}\n" for line in lines))
 
 
 def write_report(path, crashes):
@@ -74,7 +102,7 @@ def main():
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--seconds", type=int, default=60, help="for all targets together")
     parser.add_argument("--only", default="", help="the name of one target")
-    parser.add_argument("--keep", type=Path, help="a folder that takes what they learned, one folder a target")
+    parser.add_argument("--keep", action="store_true", help=f"add what they learned to {CORPUS}")
     parser.add_argument("--junit", type=Path, help="where to write the outcomes as JUnit XML")
     arguments = parser.parse_args()
     targets = find_targets(arguments.build, arguments.only)
@@ -89,7 +117,7 @@ def main():
         if crashes[program.name]:
             print(crashes[program.name], file=sys.stderr)
         elif arguments.keep:
-            keep(program, arguments.build, arguments.keep / program.name)
+            keep(program, arguments.build)
     if arguments.junit:
         write_report(arguments.junit, crashes)
     crashed = sum(1 for crash in crashes.values() if crash)

@@ -15,8 +15,8 @@ from stack_watch import StackWatch
 PYTEST_FOLDERS = ["python/tests", "tests/process"]
 PYTEST_TIMEOUT_S = 120  # of one test
 PYTEST_DEADLINE_S = 1800  # of all of them
-PYTEST_JOBS = 3  # many wait more than they compute
-TEST_JOBS = 2
+PYTEST_JOBS = 2
+TEST_JOBS = 3  # many wait more than they compute
 
 # UCX 1.13 keeps an event that it could not handle at once under the number of its descriptor, and aborts where that
 # number belongs to another worker by then. Only tests have several workers in a process; an agent has one.

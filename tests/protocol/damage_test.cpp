@@ -4,6 +4,7 @@
 
 #include "lone_node.hpp"
 #include "protocol/epoch.hpp"
+#include "protocol/plausible.hpp"
 
 namespace ckpt::protocol {
 namespace {
