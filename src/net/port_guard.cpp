@@ -90,8 +90,10 @@ void hang_up_on_all(const UniqueFd& listener) {
 PortGuard::PortGuard(const SocketAddress& address)
     : family_(address.storage.ss_family), listener_(listener_at(address)) {
   if (!listener_) return;
-  if (!apply()) throw_errno(CKPT_ERR_SYSTEM, "cannot keep strangers off " + to_text(address));
-  hang_up_on_all(listener_);
+  if (apply())
+    hang_up_on_all(listener_);
+  else
+    listener_.reset();
 }
 
 void PortGuard::admit(const SocketAddress& host) {

@@ -18,6 +18,8 @@ class PortGuard {
   // Of the TCP socket of this process that listens at `address`, if there is one. Nobody reaches it from now on, and
   // who has reached it before is hung up on.
   explicit PortGuard(const SocketAddress& address);
+  // Whether it keeps anybody out: some kernels refuse filters to all users but root.
+  bool stands() const { return static_cast<bool>(listener_); }
 
   // Lets this host connect, whatever its port. Those that were let in first make room.
   void admit(const SocketAddress& host);

@@ -84,7 +84,8 @@ class CarriedTransport final : public Transport, private CarrierEvents {
   std::string description() const override {
     return options_.transports + " over " + (options_.interface.empty() ? "all interfaces" : options_.interface) +
            ", door at " + door_.address() +
-           (uses_streams(options_) ? ", no other port" : ", UCX at " + carrier_->place());
+           (uses_streams(options_) ? ", no other port" : ", UCX at " + carrier_->place()) +
+           (carrier_->is_open_to_strangers() ? ", which is open to strangers" : "");
   }
 
   void set_peer(NodeId peer, std::uint64_t instance, const std::string& address) override {

@@ -53,6 +53,8 @@ class Ucx {
   // Where the listener is reached: "192.0.2.7:40123", "[fd00::2]:40123".
   const std::string& address() const { return address_; }
 
+  // Whether only hosts that were let in reach it.
+  bool is_guarded() const { return guard_->stands(); }
   // [any thread] Lets the host at this address reach the listener.
   void admit(const std::string& from);
 

@@ -130,6 +130,7 @@ TEST(PortGuard, KeepsASocketToHostsThatWereAdmitted) {
     ASSERT_TRUE(listener);
     const auto target = to_text(address);
     PortGuard guard(address);
+    if (!guard.stands()) GTEST_SKIP() << "this kernel refuses filters to users other than root";
     EXPECT_FALSE(reaches(host + ":0", target, std::chrono::milliseconds(300))) << host;
     for (const std::string other : {"192.0.2.1:1", "[fd00::1]:1", "[::2]:1"}) guard.admit(*parse_socket_address(other));
     EXPECT_FALSE(reaches(host + ":0", target, std::chrono::milliseconds(300))) << host;
@@ -140,6 +141,8 @@ TEST(PortGuard, KeepsASocketToHostsThatWereAdmitted) {
 
 TEST_F(Listener, IsReachedOnlyFromAddressesThatHaveProvenThemselves) {
   Node node(loopback_options(1, 100, by_ucx));
+  if (node.transport->description().find("open to strangers") != std::string::npos)
+    GTEST_SKIP() << "this kernel refuses filters to users other than root";
   const auto door = node.transport->address();
   const auto address = ucx_address_behind(door);
   EXPECT_TRUE(reaches("127.0.0.1:0", address, patience));
@@ -152,6 +155,8 @@ TEST_F(Listener, IsReachedOnlyFromAddressesThatHaveProvenThemselves) {
 // More than are kept at a time.
 TEST_F(Listener, IsReachedByWhoHasProvenItselfLastOfMany) {
   Node node(loopback_options(1, 100, by_ucx));
+  if (node.transport->description().find("open to strangers") != std::string::npos)
+    GTEST_SKIP() << "this kernel refuses filters to users other than root";
   const auto door = node.transport->address();
   std::string address;
   for (int host = 1; host <= 300; ++host) {

@@ -273,6 +273,8 @@ def test_strangers_at_other_addresses_do_not_reach_the_listener_of_ucx(cluster):
     pair = Pair(cluster, transport="tcp,cma")
     pair.commit()
     agents = sorted(cluster.agents())
+    if "open to strangers" in status(cluster, "n0")["transport"]:
+        pytest.skip("this kernel refuses filters to users other than root")
     for node in ("n0", "n1"):
         host, port = re.search(r"UCX at (.*):(\d+)", status(cluster, node)["transport"]).groups()
         for source in ("127.9.0.1", "127.9.0.2"):
