@@ -32,6 +32,10 @@ class Carrier {
   virtual std::shared_ptr<Link> outgoing() = 0;
   // [any thread] What the door tells members: how to reach this carrier.
   virtual const std::string& place() const = 0;
+  // [any thread] Whether strangers reach a port of its own, from any address.
+  virtual bool is_open_to_strangers() const { return false; }
+  // [any thread] Who comes from this address ("192.0.2.7:40123") has proven itself, and may reach it.
+  virtual void admit(const std::string& /*from*/) {}
   // Whether it wants the connections on which members came to the door; else they end there.
   virtual bool wants_connections() const = 0;
   // Takes one of them.

@@ -233,7 +233,9 @@ void Door::listen_to_visitors() {
     try {
       // Known before the visitor hears of it: its hello may be there at once.
       state = visitor.go_on([&] {
-        if (visitor.side->session()) guests_.expect(*visitor.side->session());
+        if (!visitor.side->session()) return;
+        guests_.expect(*visitor.side->session());
+        if (options_.proven) options_.proven(visitor.with);
       });
     } catch (const std::exception&) {  // we cannot, and the visitor comes again
     }

@@ -30,6 +30,8 @@ struct DoorOptions {
   std::size_t half_open_max = 256;  // visitors that have not proven themselves yet
   double source_burst = 256;        // visits of one source address that may come at once,
   double source_per_s = 64;         // and in the long run
+  // Hears where a visitor comes from that has proven itself, before that is told where to go on. On the door's thread.
+  std::function<void(const std::string&)> proven = {};
 };
 
 class Door {

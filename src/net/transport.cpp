@@ -31,10 +31,11 @@ constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
 constexpr std::chrono::microseconds hasty_sleep{50};
 constexpr std::chrono::seconds other_way_complaint_every{60};  // of peers that carry data in another way
 
-DoorOptions door_options(const TransportOptions& options) {
+DoorOptions door_options(const TransportOptions& options, Carrier& carrier) {
   DoorOptions door;
   door.listen_on = with_port(local_address(options.interface), options.port);
   door.timeout_ms = options.progress_timeout_ms;
+  door.proven = [&carrier](const std::string& from) { carrier.admit(from); };
   return door;
 }
 
@@ -64,7 +65,7 @@ class CarriedTransport final : public Transport, private CarrierEvents {
             [this](const std::shared_ptr<Link>& link) { link_down(link); }),
         fetching_(options_),
         serving_(options_, handlers_.serve, handlers_.pace),
-        door_({options_.job, options_.token, options_.node, options_.node_instance}, door_options(options_),
+        door_({options_.job, options_.token, options_.node, options_.node_instance}, door_options(options_, *carrier_),
               carrier_->place(), guests_, taker(), handlers_.remark),
         thread_([this] { run(); }) {}
 
@@ -83,7 +84,8 @@ class CarriedTransport final : public Transport, private CarrierEvents {
   std::string description() const override {
     return options_.transports + " over " + (options_.interface.empty() ? "all interfaces" : options_.interface) +
            ", door at " + door_.address() +
-           (uses_streams(options_) ? ", no other port" : ", UCX at " + carrier_->place());
+           (uses_streams(options_) ? ", no other port" : ", UCX at " + carrier_->place()) +
+           (carrier_->is_open_to_strangers() ? ", which is open to strangers" : "");
   }
 
   void set_peer(NodeId peer, std::uint64_t instance, const std::string& address) override {

@@ -127,6 +127,7 @@ void Ucx::listen(const TransportOptions& options) {
   parameters.conn_handler.cb = [](ucp_conn_request_h request, void* events) {
     static_cast<UcxEvents*>(events)->connection_requested(request);
   };
+  const AsyncGate::Closed quiet(gate_);  // nobody is let in before the guard stands
   const ucs_status_t listens = ucp_listener_create(worker_, &parameters, &listener_);
   if (listens == UCS_ERR_BUSY && port != 0)
     throw Failure(CKPT_ERR_SYSTEM, "another program listens on " + to_text(local) + ", one of the eight ports from " +
@@ -136,14 +137,21 @@ void Ucx::listen(const TransportOptions& options) {
   ucp_listener_attr_t attributes = {};
   attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
   check(ucp_listener_query(listener_, &attributes), "UCX does not tell its listening address");
-  address_ = to_text({attributes.sockaddr, local.size_bytes});
+  const SocketAddress address{attributes.sockaddr, local.size_bytes};
+  address_ = to_text(address);
+  guard_.emplace(address);
 }
 
 void Ucx::stop() {
   const AsyncGate::Closed quiet(gate_);
+  guard_.reset();
   if (listener_ != nullptr) ucp_listener_destroy(std::exchange(listener_, nullptr));
   if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
   if (context_ != nullptr) ucp_cleanup(std::exchange(context_, nullptr));
+}
+
+void Ucx::admit(const std::string& from) {
+  if (const auto host = parse_socket_address(from)) guard_->admit(*host);
 }
 
 ucp_ep_h Ucx::connect(const std::string& address, const ucp_err_handler_t& handler) {

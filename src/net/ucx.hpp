@@ -14,11 +14,13 @@
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "net/async_gate.hpp"
 #include "net/link.hpp"
+#include "net/port_guard.hpp"
 #include "net/transport.hpp"
 #include "net/wire.hpp"
 
@@ -51,6 +53,11 @@ class Ucx {
   // Where the listener is reached: "192.0.2.7:40123", "[fd00::2]:40123".
   const std::string& address() const { return address_; }
 
+  // Whether only hosts that were let in reach it.
+  bool is_guarded() const { return guard_->stands(); }
+  // [any thread] Lets the host at this address reach the listener.
+  void admit(const std::string& from);
+
   // An endpoint whose failure is reported to `handler`; null when UCX refuses.
   ucp_ep_h connect(const std::string& address, const ucp_err_handler_t& handler);
   ucp_ep_h accept(ucp_conn_request_h request, const ucp_err_handler_t& handler);
@@ -76,6 +83,7 @@ class Ucx {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   ucp_listener_h listener_ = nullptr;
+  std::optional<PortGuard> guard_;
   int event_fd_ = -1;
   int closes_in_flight_ = 0;
   std::string address_;

@@ -17,6 +17,8 @@ class UcxCarrier final : public Carrier, private UcxEvents {
 
   std::shared_ptr<Link> outgoing() override;
   const std::string& place() const override { return ucx_.address(); }
+  bool is_open_to_strangers() const override { return !ucx_.is_guarded(); }
+  void admit(const std::string& from) override { ucx_.admit(from); }
   bool wants_connections() const override { return false; }
   void take_in(UniqueFd) override {}
   unsigned progress() override { return ucx_.progress(); }

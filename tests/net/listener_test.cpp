@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "door_support.hpp"
+#include "net/port_guard.hpp"
 #include "net/ucx_link.hpp"
 
 namespace ckpt::net::testing {
@@ -99,6 +100,74 @@ TEST_F(Listener, MayEndWhileConnectionsComeIn) {
     transport.reset();
     finisher.join();
   }
+}
+
+// Whether a connection from there is made within that time.
+bool reaches(const std::string& from, const std::string& to, std::chrono::milliseconds within) {
+  const auto source = *parse_socket_address(from), target = *parse_socket_address(to);
+  const UniqueFd fd(::socket(source.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (::bind(fd.get(), source.get(), source.size_bytes) != 0) throw std::runtime_error("cannot bind");
+  if (::connect(fd.get(), target.get(), target.size_bytes) == 0) return true;
+  pollfd made{fd.get(), POLLOUT, 0};
+  return ::poll(&made, 1, static_cast<int>(within.count())) == 1 && (made.revents & (POLLERR | POLLHUP)) == 0;
+}
+
+// Of the family, on loopback; nothing where the machine has none of it.
+UniqueFd plain_listener(SocketAddress& address) {
+  UniqueFd listener(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  auto* bound = reinterpret_cast<sockaddr*>(&address.storage);
+  if (!listener || ::bind(listener.get(), bound, address.size_bytes) != 0 || ::listen(listener.get(), 8) != 0 ||
+      ::getsockname(listener.get(), bound, &address.size_bytes) != 0)
+    return {};
+  return listener;
+}
+
+TEST(PortGuard, KeepsASocketToHostsThatWereAdmitted) {
+  for (const std::string host : {"127.0.0.1", "[::1]"}) {
+    SocketAddress address = *parse_socket_address(host + ":0");
+    const UniqueFd listener = plain_listener(address);
+    if (!listener && host == "[::1]") continue;
+    ASSERT_TRUE(listener);
+    const auto target = to_text(address);
+    PortGuard guard(address);
+    if (!guard.stands()) GTEST_SKIP() << "this kernel refuses filters to users other than root";
+    EXPECT_FALSE(reaches(host + ":0", target, std::chrono::milliseconds(300))) << host;
+    for (const std::string other : {"192.0.2.1:1", "[fd00::1]:1", "[::2]:1"}) guard.admit(*parse_socket_address(other));
+    EXPECT_FALSE(reaches(host + ":0", target, std::chrono::milliseconds(300))) << host;
+    guard.admit(*parse_socket_address(host + ":4242"));
+    EXPECT_TRUE(reaches(host + ":0", target, patience)) << host;
+  }
+}
+
+TEST_F(Listener, IsReachedOnlyFromAddressesThatHaveProvenThemselves) {
+  Node node(loopback_options(1, 100, by_ucx));
+  if (node.transport->description().find("open to strangers") != std::string::npos)
+    GTEST_SKIP() << "this kernel refuses filters to users other than root";
+  const auto door = node.transport->address();
+  const auto address = ucx_address_behind(door);
+  EXPECT_TRUE(reaches("127.0.0.1:0", address, patience));
+  EXPECT_FALSE(reaches("127.9.0.1:0", address, std::chrono::milliseconds(300)));
+  ASSERT_TRUE(visit(Connection(door, "127.9.0.1:0"), member(9, 900), 1, 100).session());
+  EXPECT_TRUE(reaches("127.9.0.1:0", address, patience));
+  EXPECT_FALSE(reaches("127.9.0.2:0", address, std::chrono::milliseconds(300)));
+}
+
+// More than are kept at a time.
+TEST_F(Listener, IsReachedByWhoHasProvenItselfLastOfMany) {
+  Node node(loopback_options(1, 100, by_ucx));
+  if (node.transport->description().find("open to strangers") != std::string::npos)
+    GTEST_SKIP() << "this kernel refuses filters to users other than root";
+  const auto door = node.transport->address();
+  std::string address;
+  for (int host = 1; host <= 300; ++host) {
+    const auto from = "127.9." + std::to_string(host / 250) + "." + std::to_string(host % 250 + 1) + ":0";
+    const auto visited = visit(Connection(door, from), member(9, 900), 1, 100);
+    ASSERT_TRUE(visited.session()) << host;
+    address = visited.place();
+    if (host % 50 != 0) continue;
+    EXPECT_TRUE(reaches(from, address, patience)) << host;
+  }
+  EXPECT_FALSE(reaches("127.9.0.2:0", address, std::chrono::milliseconds(300))) << "the first has made room";
 }
 
 TEST_F(Listener, WorksOnWhenConnectionsBreakOffAnywhere) {

@@ -102,6 +102,7 @@ class RudeHost : private CarrierEvents {
       : answer_(answer), options_(loopback_options(9, 900, transports)), carrier_(make_carrier(options_, *this)) {
     DoorOptions options;
     options.listen_on = local_address("lo");
+    options.proven = [this](const std::string& from) { carrier_->admit(from); };
     Door::OnMember take;
     if (carrier_->wants_connections())
       take = [this](UniqueFd connection) { comers_.put(std::make_shared<UniqueFd>(std::move(connection))); };

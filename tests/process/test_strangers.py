@@ -269,6 +269,24 @@ def test_what_strangers_send_to_ucx_may_end_an_agent_and_loses_nothing(cluster):
     pair.assert_restored()
 
 
+def test_strangers_at_other_addresses_do_not_reach_the_listener_of_ucx(cluster):
+    pair = Pair(cluster, transport="tcp,cma")
+    pair.commit()
+    agents = sorted(cluster.agents())
+    if "open to strangers" in status(cluster, "n0")["transport"]:
+        pytest.skip("this kernel refuses filters to users other than root")
+    for node in ("n0", "n1"):
+        host, port = re.search(r"UCX at (.*):(\d+)", status(cluster, node)["transport"]).groups()
+        for source in ("127.9.0.1", "127.9.0.2"):
+            with pytest.raises(TimeoutError):
+                socket.create_connection((host, int(port)), 0.3, (source, 0))
+        with socket.create_connection((host, int(port)), DEADLINE_S):  # where the members are
+            pass
+    pair.commit()
+    assert sorted(cluster.agents()) == agents
+    pair.assert_restored()
+
+
 @pytest.mark.parametrize(("crash", "words"), [
     (signal.SIGABRT, "a library has aborted this agent (SIGABRT)"),
     (signal.SIGSEGV, "this agent has crashed (SIGSEGV)"),
