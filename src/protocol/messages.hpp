@@ -57,7 +57,7 @@ struct Report {
   std::uint64_t directive = 0;  // newest one of that epoch that the node has
   std::string domain;           // see Config
   bool standby = false;         // likewise
-  Version highest_commit;       // newest commit the node ever heard of
+  Version highest_commit;       // newest commit the node ever heard of, also from the life's record
   Version newest_seen;          // newest version that was ever whole on the node
   Version newest_damaged;       // newest version of which the node ever lost a piece to damage
   std::uint64_t told_life = 0;  // newest decided life that the agent knows of: by store, leader or trainers

@@ -137,6 +137,7 @@ void Node::Parts::receive(const LifeRead& read) {
   learn(read);
   const bool is_undecided = life->record.decision.verdict == Verdict::undecided;
   worker.on_decided_life(life->record.incarnation - (is_undecided && life->record.incarnation != 0 ? 1 : 0));
+  worker.on_first_commit(life->record.first_commit);
   if (root) root->on(root->in_charge() ? read : *life);
 }
 

@@ -133,10 +133,11 @@ void Root::settle_first_commit(TimeMs now, Effects& effects) {
 }
 
 // The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from
-// one abandoned version to the next it lies further ahead, until a commit shows that they meet, or so much time has
-// passed that whoever is here was told.
+// one that they missed to the next it lies further ahead, until a commit shows that they meet, or so much time has
+// passed that whoever is here was told. What is given up before they come to the named one says nothing about it.
 void Root::name_next_iteration(Version abandoned, TimeMs now) {
   newest_abandoned_ = abandoned;
+  if (abandoned.iteration() < resume_at_) return;
   if (now - named_at_ > config_.node_timeout_ms) margin_ = 0;
   named_at_ = now;
   std::int64_t furthest = abandoned.iteration();

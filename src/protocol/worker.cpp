@@ -560,7 +560,7 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.epoch = epoch_;
   report.domain = config_.domain;
   report.standby = config_.standby;
-  report.highest_commit = highest_commit_;
+  report.highest_commit = std::max(highest_commit_, told_commit_);
   report.newest_seen = newest_seen_;
   report.newest_damaged = newest_damaged_;
   report.told_life = told_life_;

@@ -35,6 +35,7 @@ class Worker {
   void on(const Directive& directive);
   void on_epoch(std::uint64_t epoch);  // of a newer root: nothing older is obeyed from now on
   void on_decided_life(std::uint64_t incarnation) { told_life_ = std::max(told_life_, incarnation); }
+  void on_first_commit(Version commit) { told_commit_ = std::max(told_commit_, commit); }  // by the life's record
 
   // Brings everything in line with what is known now. Idempotent.
   void settle(TimeMs now, Effects& effects);
@@ -141,6 +142,7 @@ class Worker {
   Version newest_seen_;
   Version newest_damaged_;
   std::uint64_t told_life_ = 0;
+  Version told_commit_;  // as long as this agent runs: the record is there for those after it
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;

@@ -130,6 +130,21 @@ bool History::is_void(Version version) const {
   return false;
 }
 
+void History::forget_lives(std::uint64_t from) {
+  const Version first(from, 0);
+  const auto forget = [](auto& all, const auto& since) { all.erase(all.lower_bound(since), all.end()); };
+  forget(digests_, first);
+  forget(holders_, first);
+  forget(groups_, first);
+  forget(damaged_, first);
+  forget(commits_, first);
+  forget(hosts_, from);
+  forget(decisions_, from);
+  const auto newest = std::find_if(commits_.rbegin(), commits_.rend(), [&](Version each) { return !is_void(each); });
+  committed_ = newest == commits_.rend() ? Version() : *newest;
+  reported_ = std::min(reported_, committed_);
+}
+
 void History::committed(Version version) {
   commits_.insert(version);
   committed_ = std::max(committed_, version);

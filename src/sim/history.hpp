@@ -59,6 +59,9 @@ class History {
   // version can come back, where a node returns that kept it: then what was done since is void.
   bool is_void(Version version) const;
 
+  // As if that life and all after it had never been.
+  void forget_lives(std::uint64_t from);
+
   void committed(Version version);
   bool was_committed(Version version) const { return commits_.contains(version); }
   void reported(Version version);

@@ -42,7 +42,8 @@ void Invariants::forget_everything() {
   newest_whole_ = {};
   root_record_ = {};
   newest_life_ = newest_epoch_led_ = 0;
-  root_record_spoiled_ = false;
+  root_record_spoiled_ = life_record_spoiled_ = false;
+  newest_forgotten_ = {};
   epoch_holders_.clear();
   stranded_.clear();
   heard_.clear();

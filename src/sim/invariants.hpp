@@ -90,6 +90,7 @@ class Invariants {
   // Faults own up.
   void memory_lost(Machine& machine);
   void root_record_spoiled() { root_record_spoiled_ = true; }
+  void life_record_spoiled();
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.version); }
   void forget_everything();
 
@@ -133,6 +134,8 @@ class Invariants {
   std::optional<Violation> judge_doubt(const Machine& root, const protocol::LifeRecord& before,
                                        const protocol::Decision& decision, const std::string& what) const;
   void check_decision(const protocol::LifeRecord& before, const protocol::LifeRecord& now);
+  bool is_forgotten(std::uint64_t life) const;
+  void life_opened(std::uint64_t life);
   void stranding(const Machine& root, const protocol::Directive& directive);
   bool is_witnessed(const std::vector<protocol::Member>& members, const Nodes& among) const;
   bool is_unwitnessed(const std::vector<protocol::Member>& members) const;
@@ -147,6 +150,9 @@ class Invariants {
   std::uint64_t newest_epoch_led_ = 0;             // whose root took charge of a life
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_life_ = 0;                               // that was ever opened
+  bool life_record_spoiled_ = false;                            // by the store
+  TimeMs newest_life_told_at_ = 0;                              // last by the store, for all that is known
+  Version newest_forgotten_;                                    // that was committed, and nobody knows of
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, life) of which that was told
   protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> heard_;    // (by, from) -> newest epoch of a report

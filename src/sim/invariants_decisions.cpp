@@ -146,6 +146,10 @@ void Invariants::check_decision(const LifeRecord& before, const LifeRecord& now)
   if (decision.verdict != Verdict::lost && version < committed && !flagged) {
     throw Violation{"I3", text(what, " without saying that ", describe(committed), " was committed")};
   }
+  if (gives_state && version < newest_forgotten_ && !flagged) {
+    throw Violation{"I3", text(what, " as if nothing newer could have been committed, and nobody is left to know")};
+  }
+  newest_forgotten_ = {};
   if (decision.behind && history_.newest_committed_ever() <= version) {
     throw Violation{"I3", what + ", but nothing newer was ever committed"};
   }
@@ -252,7 +256,9 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
   if (record.epoch < old.epoch || record.incarnation < old.incarnation || record.incarnation > newest_life_ + 1) {
     throw Violation{"I4", text("node ", by, " of an older epoch or life writes the life record")};
   }
+  if (record.incarnation != old.incarnation) life_opened(record.incarnation);
   newest_life_ = std::max(newest_life_, record.incarnation);
+  if (record.incarnation == newest_life_) newest_life_told_at_ = world_.timeline.now();
   if (record.epoch > newest_epoch_led_) {
     newest_epoch_led_ = record.epoch;
     newest_epoch_led_since_ = world_.timeline.now();

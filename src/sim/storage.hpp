@@ -37,6 +37,8 @@ class Storage {
   void clear();
 
   bool has_step(Version version) const { return steps_.contains(version); }
+  // Of whatever was written there last, finished or not.
+  std::uint64_t newest_life() const { return pieces_.empty() ? 0 : pieces_.rbegin()->first.incarnation(); }
   // The newest step that is whole and undamaged, and has been for so long.
   Version newest_sound(TimeMs for_ms) const;
   bool is_calm(TimeMs for_ms) const;

@@ -218,6 +218,7 @@ bool Faults::spoil_record(Fault fault) {
   const auto spoiled = is_lost ? world_.store.lose_record() : world_.store.take_back_record();
   if (spoiled == Store::Spoiled::nothing) return false;
   if (spoiled == Store::Spoiled::root) world_.invariants.root_record_spoiled();
+  if (spoiled == Store::Spoiled::life) world_.invariants.life_record_spoiled();
   mend_after(4000, 4000, [] {});
   return true;
 }

@@ -70,5 +70,26 @@ TEST(ResumeAt, IsTheNextIterationWhereANewLeaderGivesUpManyAtOnce) {
   }
 }
 
+// Ranks that were told late take iterations before the named one: that is no news of whether they will meet there.
+TEST(ResumeAt, StaysWhereRanksThatWereToldLateTookIterationsBeforeIt) {
+  LoneLeader leader(ranks, placement::Protection::of_copies(2));
+  const auto miss = [&](std::int64_t iteration) {
+    for (NodeId node = 0; node < ranks; ++node) {
+      Report report = leader.report_of(node, iteration);
+      if (node == 0) {
+        for (const auto& shard : {main_shard(node), private_shard(node)})
+          report.pieces.push_back(piece_of(shard, Version(1, iteration), ranks));
+      }
+      leader.say(report);
+    }
+    return leader.newest_to<Directive>(0).resume_at;
+  };
+  std::int64_t named = 0;
+  for (int missed = 0; missed < 4; ++missed) named = miss(std::max<std::int64_t>(named, 1));
+  ASSERT_GT(named, 8) << "it lies ahead, since ranks were told too late";
+  for (std::int64_t iteration = named - 4; iteration < named; ++iteration) EXPECT_EQ(miss(iteration), named);
+  EXPECT_GT(miss(named), named + 1);
+}
+
 }  // namespace
 }  // namespace ckpt::protocol

@@ -208,5 +208,24 @@ TEST(ACommit, IsOnRecordAgainAsSoonAsALeaderHearsOfIt) {
   EXPECT_EQ(leader.life().first_commit, Version(1, 8)) << "one of each life";
 }
 
+// The members that have it on record may be gone together with the store's record. Then whoever has read that tells.
+TEST(ACommit, IsToldByWhoeverReadOfItWhereTheStoreLostItsRecord) {
+  LoneNode node{Config{}};
+  node.follow(lone_leader, 5);
+  const auto told = [&] {
+    node.now += 1000;
+    node.handle(Tick{});
+    return node.newest_to<Report>(lone_leader).highest_commit;
+  };
+  LifeRecord life = life_of(3, 5, Verdict::fresh);
+  node.handle(LifeRead{1, life});
+  EXPECT_EQ(told(), Version());
+  life.first_commit = Version(3, 4);
+  node.handle(LifeRead{2, life});
+  EXPECT_EQ(told(), Version(3, 4));
+  node.handle(LifeRead{});
+  EXPECT_EQ(told(), Version(3, 4)) << "the record is lost";
+}
+
 }  // namespace
 }  // namespace ckpt::protocol

@@ -36,6 +36,9 @@ Directive directive(std::uint64_t epoch, std::uint64_t incarnation, Version comm
   directive.incarnation = incarnation;
   directive.decision.verdict = Verdict::fresh;
   directive.committed = committed;
+  // It has heard of all that the node has, so that its orders are obeyed.
+  directive.heard_agent = 1;
+  directive.heard_report = UINT64_MAX;
   return directive;
 }
 

@@ -136,5 +136,17 @@ TEST(Seeds, NoTwoRootsEverLeadWithOneEpoch) {
   EXPECT_EQ(hard_violation_of(429), "");
 }
 
+// The life's record was lost together with the leader and all members. A spare node had read in it that state was
+// committed, and did not say so: the job started anew without a word.
+TEST(Seeds, ACommitIsToldByWhoeverReadOfItOnly) { EXPECT_EQ(hard_violation_of(5764), ""); }
+
+// The life's record was lost together with every machine. Storage knew of an older life only, so the next one got a
+// number for the second time. Nobody could have known.
+TEST(Seeds, ALifeThatNobodyCanKnowOfIsForgotten) { EXPECT_EQ(hard_violation_of(6769), ""); }
+
+// Messages were lost. Ranks that were told late took iterations before the named one, and each of these put it off: it
+// lay 64 iterations ahead within a second.
+TEST(Seeds, IterationsBeforeTheNamedOneDoNotPutItOff) { EXPECT_EQ(hard_violation_of(5843), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
