@@ -18,6 +18,7 @@ class FlakyStore : public test::MemoryStore {
   std::optional<coord::Entry> get(const std::string& key) override {
     if (broken) throw Failure(CKPT_ERR_SYSTEM, "the store is broken");
     if (vanished) return std::nullopt;
+    check_damage(key);
     return MemoryStore::get(key);
   }
   std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
@@ -28,6 +29,7 @@ class FlakyStore : public test::MemoryStore {
   }
   std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)> on_change) override {
     if (!tells) return nullptr;
+    tell = on_change;
     return MemoryStore::watch([this, on_change](const coord::Entry& entry) {
       if (!silent) on_change(entry);
     });
@@ -35,11 +37,22 @@ class FlakyStore : public test::MemoryStore {
   std::vector<coord::Entry> list(const std::string& prefix) override {
     ++lists;
     if (cannot_list) throw Failure(CKPT_ERR_SYSTEM, "the store cannot be listed");
+    if (one_is_damaged) check_damage("nodes/damaged");
     return MemoryStore::list(prefix);
   }
+  std::vector<std::string> keys(const std::string& prefix) override {
+    std::vector<std::string> found;
+    for (const coord::Entry& entry : MemoryStore::list(prefix)) found.push_back(entry.key);
+    return found;
+  }
+  void check_damage(const std::string& key) const {
+    if (one_is_damaged && key == "nodes/damaged") throw Failure(CKPT_ERR_CORRUPT, "the record " + key + " is damaged");
+  }
   std::function<void(const std::string& key)> before_put;  // set before anything is put
+  std::function<void(const coord::Entry&)> tell;           // what a watch would
   std::atomic<int> lists{0};
-  std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false}, cannot_list{false};
+  std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false}, cannot_list{false},
+      one_is_damaged{false};
 };
 
 class StorePollerTest : public ::testing::Test {
@@ -347,6 +360,120 @@ TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
   for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
+}
+
+TEST_F(StorePollerTest, ADamagedRecordIsTroubleUntilItIsMendedAndHidesNoOther) {
+  const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
+  coord::register_node(store_, node);
+  ASSERT_TRUE(store_.put_if("nodes/damaged", "x", 0));
+  store_.one_is_damaged = true;
+  start();
+  for (int poll = 0; poll < 3; ++poll) {
+    EXPECT_EQ(nodes_.take(), std::vector{node});
+    while (!roots_.empty()) roots_.take();
+    roots_.take();  // a poll that succeeds in all else
+    EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("nodes/damaged is damaged"));
+  }
+  store_.one_is_damaged = false;
+  EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
+}
+
+// ---- The records of the agent's own node ----
+
+class OwnRecords : public StorePollerTest {
+ protected:
+  void start_own() {
+    poller_.emplace(
+        store_, 3'600'000,
+        StorePoller::Handlers{[this](const protocol::RootRead& read) { roots_.put(read); },
+                              [this](const protocol::LifeRead& read) { lives_.put(read); },
+                              [](const protocol::SeatsRead&) {}, [this](const auto& nodes) { nodes_.put(nodes); },
+                              [this](const std::string& sentence) { notices_.put(sentence); }},
+        silent_log(), StorePoller::Own{own_, "secret"});
+  }
+  void write_own() {
+    coord::register_node(store_, own_);
+    coord::take_number(store_, own_);
+    ASSERT_TRUE(store_.put_if("token", "secret", 0));
+  }
+  std::string value_of(const std::string& key) {
+    const auto entry = store_.get(key);
+    return entry ? entry->value : "";
+  }
+  void expect_again() {
+    EXPECT_TRUE(testing::eventually([&] {
+      return coord::registered_node(store_, "a") == own_ && value_of("taken/3") == "a" && value_of("token") == "secret";
+    }));
+  }
+  // Each lists all nodes, and sees to its own records then.
+  void wait_for_polls(int polls) {
+    while (!nodes_.empty()) nodes_.take();
+    for (int poll = 0; poll < polls; ++poll) nodes_.take();
+  }
+
+  const coord::NodeEntry own_{"a", 3, 11, 100, 1, "address"};
+  testing::Mailbox<std::string> notices_;
+};
+
+TEST_F(OwnRecords, ThatVanishedAreWrittenAgainAndThatIsTold) {
+  write_own();
+  start_own();
+  wait_for_polls(2);
+  EXPECT_TRUE(notices_.empty());
+  for (const char* key : {"nodes/a", "taken/3", "token"}) {
+    store_.remove(key);
+    EXPECT_THAT(notices_.take(), ::testing::HasSubstr("records of node a had vanished"));
+    expect_again();
+  }
+}
+
+// Before anything else is read.
+TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheStoreTellsThatTheyVanished) {
+  write_own();
+  store_.tells = store_.cannot_list = true;
+  start_own();
+  store_.remove("nodes/a");
+  store_.remove("taken/3");
+  store_.tell({"nodes/a", "", 0});
+  expect_again();
+}
+
+TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheLifeIsFoundToHaveVanished) {
+  write_own();
+  protocol::LifeRecord life;
+  life.incarnation = 3;
+  ASSERT_TRUE(store_.put_if("life", to_text(life), 0));
+  store_.cannot_list = true;
+  start_own();
+  wait_for_life(life);
+  for (const char* key : {"life", "nodes/a", "taken/3", "token"}) store_.remove(key);
+  expect_again();
+}
+
+// Where another agent started while they were gone.
+TEST_F(OwnRecords, TheOlderOfTwoAgentsWithOneNumberKeepsIt) {
+  for (const std::uint64_t agent_of_b : {200u, 50u}) {
+    store_.remove("nodes/b");
+    store_.remove("taken/3");
+    coord::register_node(store_, {"b", 3, 12, agent_of_b, 2, "address"});
+    ASSERT_TRUE(store_.put_if("taken/3", "b", 0));
+    start_own();
+    wait_for_polls(3);
+    EXPECT_EQ(value_of("taken/3"), agent_of_b > own_.agent_id ? "a" : "b");
+    poller_.reset();
+  }
+}
+
+TEST_F(OwnRecords, ARivalForTheNodesNameIsToldOnce) {
+  write_own();
+  start_own();
+  for (const char* rival : {"m2 (10.0.0.2:1)", "m3 (10.0.0.3:1)"}) {
+    const auto before = store_.get("rivals/a");
+    ASSERT_TRUE(store_.put_if("rivals/a", rival, before ? before->revision : 0));
+    EXPECT_THAT(notices_.take(), ::testing::AllOf(::testing::HasSubstr(rival), ::testing::HasSubstr("option node")));
+  }
+  wait_for_polls(2);
+  EXPECT_TRUE(notices_.empty());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // A store that lost its records, or has older ones again, while who led by the newer ones is gone: nobody goes on as if
 // these had never been.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "lone_node.hpp"
@@ -61,6 +62,43 @@ TEST(ALeaderThatPutsItsRecordBack, KeepsItsLease) {
   EXPECT_TRUE(node.all<SwapRoot>().empty());
 }
 
+TEST(ALeader, WritesTheRecordOfItsTermAgainBeforeItsLeaseEnds) {
+  LoneLeader leader(ranks, placement::Protection::of_copies(2));
+  ASSERT_TRUE(leader.status().is_root);
+  const std::uint64_t epoch = leader.status().epoch;
+  leader.handle(RootRead{0, {}});
+  leader.effects.clear();
+  wait(leader, Config().lease_ms / 2);
+  const auto renewed = leader.all<SwapRoot>();
+  ASSERT_FALSE(renewed.empty());
+  EXPECT_EQ(renewed[0].expected_revision, 0u);
+  EXPECT_EQ(renewed[0].record.epoch, epoch);
+  EXPECT_TRUE(leader.status().is_root);
+}
+
+// With its seats, which may be gone as well. Of a later term it is another leader's.
+TEST(ALeader, WritesTheLifeAgainThatItLeadsWhereTheStoreLostItOrHasAnOlderOne) {
+  for (const LifeRecord& there : {LifeRecord(), life_of(1, 0, Verdict::fresh)}) {
+    LoneLeader leader(ranks, placement::Protection::of_copies(2));
+    const LifeRecord led = leader.life();
+    ASSERT_EQ(led.epoch, leader.status().epoch);
+    leader.effects.clear();
+    leader.handle(LifeRead{0, there});
+    const auto lives = leader.all<SwapLife>();
+    ASSERT_EQ(lives.size(), 1u);
+    EXPECT_EQ(lives[0].expected_revision, 0u);
+    EXPECT_EQ(lives[0].record, led);
+    EXPECT_EQ(name_of(1, lives[0].seats), led.seats);
+    const auto notices = leader.all<Notice>();
+    ASSERT_EQ(notices.size(), 1u);
+    EXPECT_THAT(notices[0].text, ::testing::HasSubstr("writes it again"));
+  }
+  LoneLeader leader(ranks, placement::Protection::of_copies(2));
+  leader.effects.clear();
+  leader.handle(LifeRead{9, life_of(2, leader.status().epoch + 1, Verdict::fresh)});
+  EXPECT_TRUE(leader.all<SwapLife>().empty());
+}
+
 // ---- Which life it is ----
 
 // The leader of term 2 goes on from a record that had been set back. Whoever knows the decision leads next.
@@ -110,6 +148,43 @@ TEST(ALifeThatRanksServe, IsFollowedByAnotherWhereTheRecordIsOfAnOlderOne) {
   const Directive told = leader.newest_to<Directive>(1);
   ASSERT_EQ(told.refused.size(), 1u);
   EXPECT_TRUE(told.refused[0].superseded);
+}
+
+// Of the ranks alone it is known then how many there are.
+TEST(ALifeThatRanksServe, IsFollowedByAnotherWhereThereIsNoRecord) {
+  LoneNode node{Config{}};
+  node.lead({}, {});
+  ASSERT_TRUE(node.status().is_root);
+  Report report;
+  report.node = 1;
+  report.arena_id = 101;
+  report.agent_id = report.sequence = 1;
+  report.epoch = node.status().epoch;
+  report.ranks.push_back({0, 50, 3, ranks, main_shard(0), private_shard(0)});
+  node.hear(1, report);
+  EXPECT_EQ(node.life().incarnation, 4u);
+  EXPECT_EQ(node.life().world_size, ranks);
+}
+
+// It is the last number there is.
+TEST(ALifeThatRanksServe, IsFollowedByNoneWhereNoNumberIsLeft) {
+  Recovered recovered;
+  recovered.newest_seen = Version(Version::incarnation_max, 1);  // else it would take such a record for damage
+  LoneNode node{Config{}, recovered};
+  const auto seats = some_seats();
+  LifeRecord life = life_of(Version::incarnation_max, 0, Verdict::fresh);
+  life.seats = name_of(Version::incarnation_max, seats);
+  node.lead(life, seats);
+  ASSERT_TRUE(node.status().is_root);
+  Report report;
+  report.node = 1;
+  report.arena_id = 101;
+  report.agent_id = report.sequence = 1;
+  report.epoch = node.status().epoch;
+  report.ranks.push_back({1, 50, 0, ranks, main_shard(1), private_shard(1)});  // it starts anew
+  node.hear(1, report);
+  EXPECT_EQ(node.life().incarnation, Version::incarnation_max);
+  EXPECT_THAT(node.newest_to<Directive>(1).alarm, ::testing::HasSubstr("no life of the job can follow life 16777215"));
 }
 
 TEST(ALifeThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {

@@ -299,8 +299,9 @@ TEST_F(StandIns, SurviveAChangeOfRoot) {
   EXPECT_TRUE(holds(4, main_shard(2)));
 }
 
-// Its node holds the last copies: the decision waits for it as it would for a member.
-TEST_F(StandIns, AreWaitedForBeforeTheDecision) {
+// Its node holds the last copies. State is not told to be lost before nodes had time to answer. Where something older
+// could be restored meanwhile, a rule of its own awaits the stand-in: see absent_stand_in_test.cpp.
+TEST_F(StandIns, HaveTimeToAnswerBeforeWhatTheyAloneHoldIsLost) {
   start(1);
   cluster.lose(2);
   cluster.advance(6000);
