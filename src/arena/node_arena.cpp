@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/own_directory.hpp"
 #include "base/same_file.hpp"
@@ -52,16 +53,12 @@ std::uint64_t random_word() {
   return word;
 }
 
-// Tools share the lock for an instant to see whether it is free, so one refusal means nothing yet.
 void take_lock(int fd, const std::string& directory) {
-  constexpr int attempts = 20;
-  for (int attempt = 0; attempt < attempts; ++attempt) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return;
-    if (errno != EWOULDBLOCK && errno != EINTR) throw_errno(CKPT_ERR_SYSTEM, "cannot lock the arena " + directory);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  throw Failure(CKPT_ERR_CLAIMED, "another agent uses the arena " + directory +
-                                      "; give this node another name (option node) or stop that agent (ckptctl stop)");
+  constexpr std::int64_t patience_ms = 100;
+  if (!lock_alone(fd, directory, patience_ms))
+    throw Failure(CKPT_ERR_CLAIMED,
+                  "another agent uses the arena " + directory +
+                      "; give this node another name (option node) or stop that agent (ckptctl stop)");
 }
 
 UniqueFd open_locked(const std::string& path, const std::string& directory) {
@@ -287,6 +284,16 @@ Segment NodeArena::create_segment(const SegmentSpec& spec, unsigned threads) {
 }
 
 void NodeArena::remove_segment(Segment segment) { unlink_same(segment.path(), segment.fd()); }
+
+bool lock_alone(int fd, const std::string& directory, std::int64_t patience_ms) {
+  const Deadline deadline = Deadline::in_ms(patience_ms);
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) throw_errno(CKPT_ERR_SYSTEM, "cannot lock the arena " + directory);
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
 
 std::optional<ArenaSummary> inspect_arena(const std::string& directory) {
   const UniqueFd fd(::open((directory + "/node").c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

@@ -106,6 +106,10 @@ struct ArenaSummary {
 };
 std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
+// Locks an arena through its file `node`, as its agent does. False where another process has locked it. Those that
+// inspect an arena share the lock for an instant, so it is tried for some time.
+bool lock_alone(int fd, const std::string& directory, std::int64_t patience_ms);
+
 // Whether an agent of any version made it, or began to: for tools that remove.
 bool is_arena(const std::string& directory);
 

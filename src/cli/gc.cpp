@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "agent/claims.hpp"
+#include "arena/node_arena.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"
@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 // A root that somebody obeys renews its record every lease_ms / 4, 500 ms unless options say otherwise.
 constexpr std::chrono::milliseconds watch_records{1500};
 constexpr std::int64_t knock_timeout_ms = 1000;
+constexpr std::int64_t lock_patience_ms = 5000;
 
 std::set<std::string> jobs_in(const Scope& scope) {
   std::set<std::string> jobs;
@@ -95,7 +96,7 @@ std::vector<Job> look_at_jobs(const Scope& scope) {
 UniqueFd lock_of(const Arena& arena) {
   UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!lock) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + arena.directory + "/node");
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  if (!arena::lock_alone(lock.get(), arena.directory, lock_patience_ms))
     throw Failure(CKPT_ERR_CLAIMED, "an agent has just taken the arena " + arena.directory + "; stop it first");
   return lock;
 }

@@ -1,15 +1,22 @@
 // ckptctl's commands against agents that run in processes of their own.
 #include "cli/commands.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "../agent/processes.hpp"
+#include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ckpt::cli {
 namespace {
@@ -156,6 +163,33 @@ TEST_F(CommandsTest, GcRemovesADeadJobAndNothingElse) {
   EXPECT_FALSE(std::filesystem::exists(scope().coordination.at + "/test"));
   EXPECT_TRUE(std::filesystem::exists(scope().coordination.at + "/unrelated"));
   EXPECT_THAT(failure_of([&] { return gc(scope("test"), {}); }), HasSubstr("no arena or record of job test"));
+}
+
+bool has_open_for_writing(const std::string& path) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed_meanwhile;
+    if (std::filesystem::read_symlink(entry.path(), closed_meanwhile) != path) continue;
+    const int flags = ::fcntl(std::stoi(entry.path().filename().string()), F_GETFL);
+    if (flags >= 0 && (flags & O_ACCMODE) == O_RDWR) return true;
+  }
+  return false;
+}
+
+TEST_F(CommandsTest, GcTakesWhoLooksAtAnArenaForNoAgent) {
+  start("a");
+  agents_.clear();
+  const std::string file = std::filesystem::canonical(cluster_.node_dir("a") + "/node").string();
+  UniqueFd looked_at(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::flock(looked_at.get(), LOCK_SH), 0);
+  std::thread looking([&] {  // a slow one, until gc has tried to lock it
+    const Deadline deadline = Deadline::in_ms(30'000);
+    while (!has_open_for_writing(file) && !deadline.passed()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    looked_at.reset();
+  });
+  const std::string why = failure_of([&] { return gc(scope("test"), {}); });
+  looking.join();
+  EXPECT_THAT(why, HasSubstr("removed job test: 1 arenas"));
 }
 
 TEST_F(CommandsTest, GcKeepsAJobWhoseTrainerLives) {
