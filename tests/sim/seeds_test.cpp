@@ -128,8 +128,8 @@ TEST(Seeds, IterationsBeforeTheNamedOneDoNotPutItOff) { EXPECT_EQ(hard_violation
 // them until then, called it lost before it could report.
 TEST(Seeds, AFormerRootThatGaveOrdersUntilNowIsNotLost) { EXPECT_EQ(hard_violation_of(5431), ""); }
 
-// A root that stands by was restarted, and waited for two leases before it would lead again. The root's record named it,
-// so it reported to nobody, and the first of its reports to the next root was lost.
+// A root that stands by was restarted, and waited for two leases before it would lead again. The root's record named
+// it, so it reported to nobody, and the first of its reports to the next root was lost.
 TEST(Seeds, ARestartedRootIsNotLost) {
   EXPECT_EQ(hard_violation_of(4199), "");
   EXPECT_EQ(hard_violation_of(5155), "");
