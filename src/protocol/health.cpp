@@ -49,7 +49,7 @@ void CommitClock::observe(std::uint64_t life, Version commit, TimeMs now) {
     has_commit_ = false;
     last_gap_ms_ = 0;
     since_ = now;
-    newest_ = {};
+    newest_ = commit;  // from before, nobody here knows when
   }
   if (life_ == 0 || commit.incarnation() != life_ || commit <= newest_) return;
   newest_ = commit;

@@ -101,7 +101,8 @@ class Pace {
 // When commits were heard of, by the node's own clock. Every node keeps one; a leader that is elected starts from it.
 class CommitClock {
  public:
-  // `life`: that was decided, 0 while none is. `commit`: newest one that is known.
+  // `life`: that was decided, 0 while none is. `commit`: newest one that is known. What is known when the life is first
+  // observed is no commit of now: an agent that starts again, or leads, knows of it and not how old it is.
   void observe(std::uint64_t life, Version commit, TimeMs now);
   // Since the newest commit, or since the life went on from one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }

@@ -229,6 +229,7 @@ class Root {
   std::string stranded_;
   bool reading_storage_ = false;
   Version committed_;
+  Version own_commit_;  // newest that this root committed itself
   std::vector<Version> abandoned_;
   std::int64_t resume_at_ = 0;
   Version newest_abandoned_;

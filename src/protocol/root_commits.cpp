@@ -100,7 +100,7 @@ void Root::settle_commits(TimeMs now, Effects& effects) {
     const auto& [version, pieces] = *it;
     if (version.incarnation() != life_->incarnation || version <= committed_) continue;
     if (!contains(abandoned_, version) && is_complete(pieces, places_.own())) {
-      committed_ = version;
+      committed_ = own_commit_ = version;
       margin_ = 0;
       break;
     }

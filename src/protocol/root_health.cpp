@@ -10,7 +10,8 @@ namespace ckpt::protocol {
 void Root::settle_health(TimeMs now) {
   const Version commit = newest_known_commit();
   const std::uint64_t life_before = clock_.life();
-  clock_.observe(has_begun() ? life_->incarnation : 0, commit, now);
+  // What it learns from others was committed before its term.
+  clock_.observe(has_begun() ? life_->incarnation : 0, own_commit_, now);
   if (clock_.life() != life_before) pace_.forget();
   pace_.reached(furthest_attempted(), now);
   time_commit(now);

@@ -1,4 +1,4 @@
-// I1-I6 (docs/simulator.md), checked as things happen: each function below is told of one fact at the moment it becomes
+// I1-I7 (docs/simulator.md), checked as things happen: each function below is told of one fact at the moment it becomes
 // true and throws Violation when that breaks an invariant. Not thread-safe.
 #pragma once
 
@@ -23,7 +23,7 @@ class World;
 struct Machine;
 
 struct Violation {
-  std::string invariant;  // "I1" ... "I6", or "core" when it threw
+  std::string invariant;  // "I1" ... "I7", or "core" when it threw
   std::string text;
 };
 

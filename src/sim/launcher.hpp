@@ -36,6 +36,7 @@ class Launcher {
   bool everyone_trains() const;
   int restores() const { return restores_; }
   int give_ups() const { return give_ups_; }
+  TimeMs progress_at() const { return progress_at_; }  // when all ranks last began an iteration, or were started
 
  private:
   void watch();

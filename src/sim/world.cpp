@@ -27,7 +27,8 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
       invariants(*this),
       faults(*this),
       ending(*this),
-      pace(*this) {}
+      pace(*this),
+      protection(*this) {}
 
 World::~World() = default;
 
@@ -43,6 +44,7 @@ Outcome World::run() {
       faults.after_step();
       ending.after_step();
       pace.after_step();
+      protection.after_step();
       if (timeline.steps() > steps_max) throw Violation{"I6", "events follow one another without end"};
     }
   } catch (const Violation& violation) {

@@ -19,6 +19,7 @@
 #include "sim/memory.hpp"
 #include "sim/network.hpp"
 #include "sim/pace.hpp"
+#include "sim/protection.hpp"
 #include "sim/settings.hpp"
 #include "sim/storage.hpp"
 #include "sim/store.hpp"
@@ -105,6 +106,7 @@ class World {
   Faults faults;
   Ending ending;
   Pace pace;
+  Protection protection;
   std::map<NodeId, Machine> machines;
 
  private:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::protocol {
 namespace {
@@ -219,6 +220,33 @@ TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
     EXPECT_EQ(job.health(node).allowed_ms, 12'000);
     EXPECT_NE(job.health(node).standing, Standing::unprotected);
   }
+}
+
+// How old it is, nobody can tell who was not there.
+TEST(CommitClock, TakesNoCommitThatWasKnownBeforeForOneOfNow) {
+  CommitClock clock;
+  clock.observe(0, Version(3, 7), 1000);
+  clock.observe(3, Version(3, 7), 2000);
+  EXPECT_FALSE(clock.has_commit());
+  clock.observe(3, Version(3, 8), 4000);
+  EXPECT_TRUE(clock.has_commit());
+  EXPECT_EQ(clock.quiet_ms(4500), 500);
+}
+
+TEST(Health, AJobWhoseNewLeaderHearsOfAnOldCommitIsNotProtectedForThat) {
+  LoneLeader leader(4, placement::Protection::of_copies(1));
+  for (NodeId node = 0; node < 4; ++node) {
+    Report report = leader.report_of(node, 8);
+    report.protection = placement::Protection::of_copies(1);
+    report.highest_commit = Version(1, 8);
+    for (const auto& shard : {main_shard(node), private_shard(node)})
+      report.pieces.push_back(piece_of(shard, Version(1, 8), 4));
+    leader.say(report);
+  }
+  const Health health = leader.newest_to<Directive>(0).health;
+  EXPECT_EQ(health.committed, Version(1, 8));
+  EXPECT_EQ(health.standing, Standing::degraded);
+  EXPECT_EQ(health.cause, Cause::beginning);
 }
 
 TEST(Health, FewerCopiesThanAskedForAreDegraded) {

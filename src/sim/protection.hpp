@@ -1,0 +1,32 @@
+// I7: nobody is told that the job is protected while its commits are overdue. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "sim/timeline.hpp"
+
+namespace ckpt::sim {
+
+class World;
+struct Machine;
+
+class Protection {
+ public:
+  explicit Protection(World& world) : world_(world) {}
+
+  void after_step();
+
+ private:
+  void follow(TimeMs now);
+  void judge(const Machine& machine, TimeMs now) const;
+
+  World& world_;
+  TimeMs next_look_ = 0;
+  std::uint64_t commits_ = 0;
+  std::pair<std::uint64_t, bool> life_;  // in the store, and whether it has begun
+  TimeMs quiet_since_ = 0;               // the newest commit, or since a life went on from one
+  TimeMs longest_iteration_ms_ = 0;      // that any rank waited for the next one
+};
+
+}  // namespace ckpt::sim
