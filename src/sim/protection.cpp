@@ -9,16 +9,16 @@ namespace ckpt::sim {
 using namespace protocol;
 
 namespace {
-constexpr TimeMs look_every_ms = 100;
+constexpr TimeMs verdict_look_every_ms = 100;
 constexpr TimeMs iterations_allowed = 4;  // docs/protection.md
 // A commit is heard of, and what is told of it arrives, within so long.
-constexpr TimeMs told_within_ms = 3500;
+constexpr TimeMs verdict_told_within_ms = 3500;
 }  // namespace
 
 void Protection::after_step() {
   const TimeMs now = world_.timeline.now();
   if (now < next_look_) return;
-  next_look_ = now + look_every_ms;
+  next_look_ = now + verdict_look_every_ms;
   follow(now);
   for (const auto& [id, machine] : world_.machines) {
     if (machine.agent && !machine.agent->is_frozen()) judge(machine, now);
@@ -39,12 +39,14 @@ void Protection::follow(TimeMs now) {
 
 void Protection::judge(const Machine& machine, TimeMs now) const {
   const TimeMs quiet_ms = now - quiet_since_;
-  const TimeMs least_ms = world_.settings.core.unprotected_after_ms + told_within_ms;
+  const TimeMs least_ms = world_.settings.core.unprotected_after_ms + verdict_told_within_ms;
   if (quiet_ms <= least_ms) return;
   const Health health = machine.agent->node().health(now + machine.clock_offset_ms);
   // What a node takes for the pace is what it was told of it, but never slower than the slowest iteration.
-  const TimeMs allowed_ms = std::min(health.allowed_ms, iterations_allowed * (longest_iteration_ms_ + told_within_ms));
-  if (health.standing != Standing::is_protected || quiet_ms <= std::max(allowed_ms + told_within_ms, least_ms)) return;
+  const TimeMs allowed_ms =
+      std::min(health.allowed_ms, iterations_allowed * (longest_iteration_ms_ + verdict_told_within_ms));
+  if (health.standing != Standing::is_protected || quiet_ms <= std::max(allowed_ms + verdict_told_within_ms, least_ms))
+    return;
   throw Violation{
       "I7", text("node ", machine.id, " says that the job is protected, although nothing was committed for ", quiet_ms,
                  " ms, and ", health.allowed_ms, " ms are allowed")};
