@@ -45,6 +45,7 @@ void Invariants::forget_everything() {
   root_record_spoiled_ = life_record_spoiled_ = false;
   newest_forgotten_ = {};
   epoch_holders_.clear();
+  epochs_asked_at_.clear();
   stranded_.clear();
   heard_.clear();
   restored_digests_.clear();

@@ -75,7 +75,7 @@ class Invariants {
   void restore_hangs(const Trainer& trainer);
   void restored(const Trainer& trainer, const protocol::RestoreReady& ready);
   void storing(const Machine& root, const protocol::CommitStep& step);
-  void writing_root(const Machine& machine, const protocol::RootRecord& record) const;
+  void writing_root(const Machine& machine, const protocol::RootRecord& record);
   void root_written(NodeId by, const protocol::RootRead& now);
   // What a root is about to write, judged by what it could have known; a violation once it is written.
   std::optional<Violation> judge(const Machine& root, const protocol::LifeRecord& record) const;
@@ -145,9 +145,10 @@ class Invariants {
   Tally tally_;
   Version newest_whole_;  // of the current life, with all the copies wanted
   protocol::RootRecord root_record_;
-  bool root_record_spoiled_ = false;               // by the store
-  std::map<std::uint64_t, NodeId> epoch_holders_;  // who was elected with them
-  std::uint64_t newest_epoch_led_ = 0;             // whose root took charge of a life
+  bool root_record_spoiled_ = false;                 // by the store
+  std::map<std::uint64_t, NodeId> epoch_holders_;    // who was elected with them
+  std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when their nodes last asked the store for them
+  std::uint64_t newest_epoch_led_ = 0;               // whose root took charge of a life
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_life_ = 0;                               // that was ever opened
   bool life_record_spoiled_ = false;                            // by the store

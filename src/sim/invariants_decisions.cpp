@@ -216,11 +216,12 @@ void Invariants::member_told(const Machine& root, const MemberChanged& changed) 
 // ---- The store ----
 
 // What is asked for now may be carried out when its root knows better.
-void Invariants::writing_root(const Machine& machine, const RootRecord& record) const {
+void Invariants::writing_root(const Machine& machine, const RootRecord& record) {
   if (record.epoch < machine.arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " wants to be root with ", describe_epoch(record.epoch),
                                " although it obeys ", describe_epoch(machine.arena.epoch))};
   }
+  epochs_asked_at_[record.epoch] = world_.timeline.now();
 }
 
 void Invariants::root_written(NodeId by, const RootRead& now) {
@@ -232,11 +233,11 @@ void Invariants::root_written(NodeId by, const RootRead& now) {
                                holder->second, "'s, or nobody's")};
   }
   // Where the store lost the record, nobody may know of one that was elected and never took charge: then it did
-  // nothing. Nor may anybody know yet of one that has just taken charge: then whoever is elected with less never takes
+  // nothing. Nor may whoever asked have known then of one that had just taken charge: elected with less it never takes
   // charge. And who leads by an older record may go on until it hears of a newer one, since revisions come a second
   // time.
   const bool is_unknown =
-      record.epoch < newest_epoch_led_ && world_.timeline.now() - newest_epoch_led_since_ < known_after_ms;
+      record.epoch < newest_epoch_led_ && epochs_asked_at_[record.epoch] - newest_epoch_led_since_ < known_after_ms;
   const bool is_newer = record.epoch > (root_record_spoiled_ ? newest_epoch_led_ : root_record_.epoch);
   const bool is_right = is_election ? is_newer || (root_record_spoiled_ && is_unknown)
                                     : record.epoch >= root_record_.epoch || root_record_spoiled_;

@@ -148,5 +148,9 @@ TEST(Seeds, NoTwoRootsEverLeadWithOneEpoch) {
   EXPECT_EQ(hard_violation_of(429), "");
 }
 
+// The record of the root was set back, and a request to be elected arrived that was sent while nobody could know of the
+// newer root.
+TEST(Seeds, ARequestThatWasRightWhenItWasSentMayArriveLate) { EXPECT_EQ(hard_violation_of(2174), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
