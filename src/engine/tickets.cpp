@@ -36,7 +36,7 @@ void Tickets::captured(std::int64_t iteration, std::uint64_t bytes, double captu
 }
 
 void Tickets::discarded(std::int64_t iteration) {
-  entry(iteration).why.store(CKPT_ERR_DISCARDED, std::memory_order_release);
+  entry(iteration).why.store(CKPT_DISCARDED, std::memory_order_release);
   entry(iteration).state.store(State::discarded, std::memory_order_release);
   discarded_.fetch_add(1, std::memory_order_relaxed);
   announce();
@@ -44,7 +44,7 @@ void Tickets::discarded(std::int64_t iteration) {
 
 void Tickets::refused(std::int64_t iteration, ckpt_status why) {
   open(iteration, State::refused, why, 0);
-  if (why == CKPT_ERR_SKIPPED) skipped_.fetch_add(1, std::memory_order_relaxed);
+  if (why == CKPT_SKIPPED) skipped_.fetch_add(1, std::memory_order_relaxed);
   announce();
 }
 
@@ -120,7 +120,7 @@ ckpt_status Tickets::wait(std::int64_t iteration, ckpt_stage stage, Deadline dea
 }
 
 ckpt_stats_t Tickets::stats() const {
-  ckpt_stats_t stats{};
+  ckpt_stats_t stats = CKPT_STATS_INIT;
   stats.snapshots = taken_.load(std::memory_order_relaxed);
   stats.skipped = skipped_.load(std::memory_order_relaxed);
   stats.discarded = discarded_.load(std::memory_order_relaxed);

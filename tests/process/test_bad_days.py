@@ -269,7 +269,7 @@ def test_ranks_that_disagree_on_the_world_size_are_told(cluster):
         (lambda engine: engine.register("weights", bytearray(8)), "weight"),
         (lambda engine: None, "weight"),
         (lambda engine: [engine.register(name, bytearray(8)) for name in ("weight", "extra")], "extra"),
-        (lambda engine: engine.register("weight", bytearray(8), capture=Capture.AT_ONCE), "weight"),
+        (lambda engine: engine.register("weight", bytearray(8), capture=Capture.SYNCHRONOUS), "weight"),
     ],
     ids=["shape", "renamed", "missing", "added", "capture"],
 )

@@ -123,7 +123,9 @@ class Checkpointer:
         GPU it does not wait: `streams`, the current one if none is given, do, and must be all on which they change.
         optimizer.step() calls it too, for the current stream, where the optimizer has hooks."""
         self._capturing = False
-        return self.engine.before_update([stream.cuda_stream for stream in streams] or [self._current_stream()])
+        named = [stream.cuda_stream for stream in streams]
+        current = self._current_stream()
+        return self.engine.before_update(named if named or current is None else [current])
 
     def snapshot(self, iteration: int) -> Ticket:
         """Starts the snapshot of `iteration`; call it after all updates of that iteration, on a GPU with the stream
@@ -172,9 +174,9 @@ class Checkpointer:
 
     # ---- registration ----
 
-    def _current_stream(self) -> int:
-        """On which PyTorch enqueues this thread's work on the tensors' GPU."""
-        return 0 if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
+    def _current_stream(self) -> int | None:
+        """On which PyTorch enqueues this thread's work on the tensors' GPU; None where none is on one."""
+        return None if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
 
     def _refresh(self) -> None:
         """Makes registrations, staging copies and Python state those of now."""
@@ -205,6 +207,7 @@ class Checkpointer:
 
     def _register(self, wanted: dict[str, Shown]) -> None:
         """Brings the engine from what is registered to `wanted` with as few calls as possible."""
+        self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
         for name, old in list(self._shown.items()):
             new = wanted.get(name)
             if new is None or not new.fits(old):
@@ -226,7 +229,6 @@ class Checkpointer:
                 self.engine.move(name, new.memory.data_ptr(), owner=new.memory)
             self._shown[name] = new
         self._staged = [shown for shown in wanted.values() if shown.source is not None]
-        self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
 
     def _register_blob(self, size_bytes: int) -> None:
         """A new buffer of at least `size_bytes` for the Python state. It has room to spare, so that it is seldom
@@ -234,7 +236,7 @@ class Checkpointer:
         if self._blob:
             self.engine.unregister(PYTHON_STATE)
         self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
-        self.engine.register(PYTHON_STATE, self._blob, capture=Capture.AT_ONCE)
+        self.engine.register(PYTHON_STATE, self._blob, capture=Capture.SYNCHRONOUS)
 
     def _refuse_torn_capture(self) -> None:
         """Tensors moved under a capture that before_update() has not ended. It must never be taken for whole, neither
