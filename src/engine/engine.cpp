@@ -17,7 +17,9 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
       link_(options, [this](const arena::Control& control) { return on_words(control); }),
       health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
               {[this] { return link_.control(); }, [this] { return link_.connected(); },
-               [this] { return std::string(link_.why_disconnected().what()); }}) {}
+               [this] { return std::string(link_.why_disconnected().what()); }}) {
+  for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
+}
 
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);

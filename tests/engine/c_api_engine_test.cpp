@@ -148,6 +148,25 @@ TEST_F(CApiEngineTest, WarningsBeforeTheCallbackIsSetReachItLaterOnce) {
   ASSERT_EQ(ckpt_on_warning(engine_, nullptr, nullptr), CKPT_OK);
 }
 
+TEST_F(CApiEngineTest, AnUnknownVariableIsAWarningOfTheEngineThatIsCreated) {
+  ckpt_close(std::exchange(engine_, nullptr));
+  const std::string& directory = directory_.path();
+  const ckpt_option options[] = {{"job", "job"},   {"rank", "0"},       {"world_size", "1"},
+                                 {"node", "node"}, {"agent", "attach"}, {"arena_dir", directory.c_str()}};
+  ::setenv("CKPTENGINE_COLOUR", "red", 1);
+  ::setenv("CKPT_DIR", "/ckpts", 1);
+  EXPECT_EQ(ckpt_create(options, std::size(options), &engine_), CKPT_OK) << ckpt_last_error();
+  ::unsetenv("CKPTENGINE_COLOUR");
+  ::unsetenv("CKPT_DIR");
+  EXPECT_STREQ(ckpt_last_error(), "");
+  Warnings warnings;
+  ASSERT_EQ(ckpt_on_warning(engine_, note, &warnings), CKPT_OK);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0].first, CKPT_WARNING_ENVIRONMENT);
+  EXPECT_THAT(warnings[0].second, testing::HasSubstr("CKPTENGINE_COLOUR"));
+  ASSERT_EQ(ckpt_on_warning(engine_, nullptr, nullptr), CKPT_OK);
+}
+
 TEST_F(CApiEngineTest, StructsOfOlderAndNewerCallersAreFilledAsFarAsBothKnow) {
   struct {
     ckpt_stats_t known = CKPT_STATS_INIT;

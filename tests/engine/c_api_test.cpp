@@ -80,10 +80,10 @@ TEST_F(CApi, UnknownAndMalformedOptionsAreRefused) {
   EXPECT_EQ(create({{"colour", "red"}}), CKPT_ERR_INVALID);
   EXPECT_THAT(ckpt_last_error(), HasSubstr("option \"colour\" is not known"));
   EXPECT_EQ(create({{"copies", "many"}}), CKPT_ERR_INVALID);
-  ::setenv("CKPT_COLOUR", "red", 1);
+  ::setenv("CKPTENGINE_COPIES", "many", 1);
   EXPECT_EQ(create({}), CKPT_ERR_INVALID);
-  EXPECT_THAT(ckpt_last_error(), HasSubstr("CKPT_COLOUR"));
-  ::unsetenv("CKPT_COLOUR");
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("CKPTENGINE_COPIES"));
+  ::unsetenv("CKPTENGINE_COPIES");
 }
 
 TEST_F(CApi, NoAgentIsSaidSo) {
