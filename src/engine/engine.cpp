@@ -38,6 +38,10 @@ AgentLink::Look Engine::on_words(const arena::Control& control) {
   const Version committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
+  const Version stored = control.stored();
+  if (stored && (stored.incarnation() == incarnation_.load(std::memory_order_acquire) ||
+                 stored.word() == restored_word_.load(std::memory_order_acquire)))
+    tickets_.durable(stored.iteration());
   if (control.fenced() != 0 || link_.disowned()) tickets_.superseded();
   GpuPath* const path = watched_path_.load(std::memory_order_acquire);
   if (path == nullptr) return AgentLink::Look::later;
@@ -126,12 +130,14 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
   if (iteration < 0) return {CKPT_ERR_INVALID, "cannot wait for a negative iteration; give one that was snapshotted"};
   if (stage < CKPT_STAGE_NONE || stage > CKPT_STAGE_DURABLE)
     return {CKPT_ERR_INVALID, "cannot wait for an unknown stage; use one of ckpt_stage"};
-  if (stage == CKPT_STAGE_DURABLE)
-    return {CKPT_ERR_INVALID, "nothing becomes durable, as no persistent tier is there; wait for CKPT_STAGE_COMMITTED"};
   switch (const ckpt_status status = tickets_.wait(iteration, stage, Deadline::in_ms(timeout_ms))) {
     case CKPT_OK:
       return {};
     case CKPT_ERR_TIMEOUT:
+      if (stage == CKPT_STAGE_DURABLE)
+        return {status,
+                "the snapshot is not on storage yet; wait longer, or look at the options storage, storage_every and "
+                "storage_interval_s, and at ckptctl status"};
       return {status, "the snapshot did not reach the stage in time; wait longer, or see ckptctl status"};
     case CKPT_SKIPPED:
       return {status, "the snapshot of this iteration was skipped on all ranks; wait for a later one"};

@@ -114,6 +114,7 @@ class Engine {
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
+  std::atomic<std::uint64_t> restored_word_{0};  // the version that was restored
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;

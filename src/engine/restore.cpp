@@ -125,6 +125,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
     result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
     result.load_ms = load_ms;
     tickets_.restored(result.iteration);
+    restored_word_.store(stored_->main.front().manifest.version.word(), std::memory_order_release);
   }
   registry_.share(stored_->share);
   restored_message_ = std::move(stored_->message);

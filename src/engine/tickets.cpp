@@ -67,6 +67,12 @@ void Tickets::committed(Version version, Clock::time_point now) {
   announce();
 }
 
+void Tickets::durable(std::int64_t iteration) {
+  if (iteration <= newest_durable_.load(std::memory_order_relaxed)) return;
+  newest_durable_.store(iteration, std::memory_order_release);
+  announce();
+}
+
 void Tickets::superseded() {
   if (!superseded_.exchange(true, std::memory_order_acq_rel)) announce();
 }
@@ -84,15 +90,18 @@ ckpt_stage Tickets::stage(std::int64_t iteration) const {
     case State::capturing:
       return CKPT_STAGE_CAPTURING;
     case State::captured:
-      return iteration <= newest_committed_.load(std::memory_order_acquire) ? CKPT_STAGE_COMMITTED
-                                                                            : CKPT_STAGE_CAPTURED;
+      if (reached(iteration, CKPT_STAGE_DURABLE)) return CKPT_STAGE_DURABLE;
+      return reached(iteration, CKPT_STAGE_COMMITTED) ? CKPT_STAGE_COMMITTED : CKPT_STAGE_CAPTURED;
     default:
       return CKPT_STAGE_NONE;
   }
 }
 
 bool Tickets::reached(std::int64_t iteration, ckpt_stage stage) const {
-  const std::int64_t committed = newest_committed_.load(std::memory_order_acquire);
+  const std::int64_t durable = newest_durable_.load(std::memory_order_acquire);
+  if (stage == CKPT_STAGE_DURABLE) return durable >= iteration;
+  // What is on storage was committed, even where the news of that is still on its way.
+  const std::int64_t committed = std::max(newest_committed_.load(std::memory_order_acquire), durable);
   if (stage == CKPT_STAGE_COMMITTED) return committed >= iteration;
   const std::int64_t captured = std::max(newest_captured_.load(std::memory_order_acquire), committed);
   return captured >= iteration || (stage < CKPT_STAGE_CAPTURED && state_of(iteration) == State::capturing);

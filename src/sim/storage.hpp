@@ -37,6 +37,7 @@ class Storage {
   void clear();
 
   bool has_step(Version version) const { return steps_.contains(version); }
+  bool has_had_step(Version version) const { return ever_whole_.contains(version); }
   // The newest step that is whole and undamaged, and has been for so long.
   Version newest_sound(TimeMs for_ms) const;
   bool is_calm(TimeMs for_ms) const;
@@ -57,6 +58,7 @@ class Storage {
   World& world_;
   std::map<Version, std::map<std::string, Stored>> pieces_;
   std::map<Version, Step> steps_;
+  std::set<Version> ever_whole_;
   TimeMs out_until_ = 0;
 };
 
