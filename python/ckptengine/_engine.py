@@ -14,6 +14,7 @@ from typing import Any
 
 from . import _abi
 from ._abi import NO_STREAM, Capture, DType, Memory, Protection, Stage, Status, Tier, byref
+from ._options import Options
 
 log = logging.getLogger("ckptengine")
 
@@ -138,9 +139,9 @@ class Ticket:
 class Engine:
     """The engine of one rank.
 
-    `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(), in lower case
-    where they are bool. What is not given is taken from the environment (CKPT_<KEY>), then from the file that the
-    option `config` names.
+    Options come as an `Options`, or as further arguments of the same names (docs/options.md), which count before it.
+    Values become text by str(), in lower case where they are bool. What is not given is taken from the environment
+    (CKPTENGINE_<KEY>), then from the file that the option `config` names.
 
     Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
 
@@ -154,12 +155,15 @@ class Engine:
     method raises Error on failure, except snapshot().
     """
 
-    def __init__(self, *, library: str | os.PathLike | None = None, **options: Any) -> None:
+    def __init__(
+        self, options: Options | None = None, *, library: str | os.PathLike | None = None, **more: Any
+    ) -> None:
         self._handle: int | None = None
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
         self._last_status = Status.OK
-        pairs = [(_c_text(key), _c_text(_text_of(value))) for key, value in options.items() if value is not None]
+        given = (options.given() if options is not None else {}) | more
+        pairs = [(_c_text(key), _c_text(_text_of(value))) for key, value in given.items() if value is not None]
         array = (_abi.COption * max(1, len(pairs)))(*pairs)
         handle = ctypes.c_void_p()
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
