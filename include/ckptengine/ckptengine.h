@@ -164,6 +164,7 @@ typedef struct ckpt_stats_t {
   uint64_t discarded;          /* snapshots that were taken and then discarded */
   uint64_t committed;          /* commits that this rank learned of in this incarnation */
   int64_t committed_iteration; /* newest committed iteration of this incarnation, -1 if none */
+  int64_t durable_iteration;   /* newest iteration that this rank knows to be on storage, -1 if none */
   uint64_t bytes_captured;     /* in all */
   double stall_ms;             /* blocked in the last ckpt_snapshot() and its ckpt_before_update() */
   double capture_ms;           /* last snapshot: from the call until captured */
@@ -172,7 +173,7 @@ typedef struct ckpt_stats_t {
                                   says where the GPU had less free */
 } ckpt_stats_t;
 #define CKPT_STATS_INIT \
-  { sizeof(ckpt_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(ckpt_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Whether the job is protected: `ckptctl health` says the same (docs/protection.md). In rising order of trouble. */
 typedef enum ckpt_protection {

@@ -178,6 +178,7 @@ class CStats(_Growing):
         ("discarded", c_uint64),
         ("committed", c_uint64),
         ("committed_iteration", c_int64),
+        ("durable_iteration", c_int64),
         ("bytes_captured", c_uint64),
         ("stall_ms", c_double),
         ("capture_ms", c_double),

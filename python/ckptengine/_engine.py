@@ -54,6 +54,7 @@ class Stats:
     discarded: int
     committed: int
     committed_iteration: int
+    durable_iteration: int
     bytes_captured: int
     stall_ms: float
     capture_ms: float

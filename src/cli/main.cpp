@@ -153,8 +153,8 @@ int main(int argc, char** argv) {
       ->add_option("--storage", line.storage, "Look at this, too: an absolute path, or nfs://server/export/path");
   const cli::StorageCommands storage(app, line.json);
   cli::PlacementOptions placement_options;
-  CLI::App* options = app.add_subcommand("options", "List all options of trainers, agents and tools");
-  options->add_flag("--json", line.json, "Print JSON");
+  CLI::App* list = app.add_subcommand("options", "List all options of trainers, agents and tools");
+  list->add_flag("--json", line.json, "Print JSON");
   const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
   try {
     app.parse(argc, argv);
@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   try {
-    if (options->parsed()) {
+    if (list->parsed()) {
       std::cout << (line.json ? options_json() + "\n" : options_help());
       return 0;
     }

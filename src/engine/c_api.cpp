@@ -99,7 +99,7 @@ void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const ch
 }
 
 // Of the first release: what a caller's struct has at least. These stay when structs grow.
-constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 88,
+constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 96,
                       health_bytes_first = 1032;
 static_assert(sizeof(ckpt_tensor) >= tensor_bytes_first && sizeof(ckpt_restored) >= restored_bytes_first &&
               sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first);

@@ -135,6 +135,7 @@ ckpt_stats_t Tickets::stats() const {
   stats.discarded = discarded_.load(std::memory_order_relaxed);
   stats.committed = commits_.load(std::memory_order_relaxed);
   stats.committed_iteration = commits_.load(std::memory_order_relaxed) != 0 ? newest_committed_.load() : -1;
+  stats.durable_iteration = newest_durable_.load(std::memory_order_relaxed);
   stats.bytes_captured = bytes_.load(std::memory_order_relaxed);
   stats.stall_ms = stall_ms_.load(std::memory_order_relaxed);
   stats.capture_ms = capture_ms_.load(std::memory_order_relaxed);

@@ -107,6 +107,7 @@ TEST_F(CApiEngineTest, TicketsAndCountersAreReadable) {
   EXPECT_EQ(stats.bytes_captured, weight_.bytes.size() + rng_.bytes.size());
   EXPECT_GT(stats.capture_ms, 0);
   EXPECT_EQ(stats.committed_iteration, -1);
+  EXPECT_EQ(stats.durable_iteration, -1);
   EXPECT_EQ(ckpt_wait(engine_, 0, CKPT_STAGE_COMMITTED, 1), CKPT_ERR_TIMEOUT);
   EXPECT_STRNE(ckpt_last_error(), "");
 }

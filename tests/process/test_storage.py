@@ -93,6 +93,7 @@ def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storag
                                 capture_output=True, text=True, check=True)
         assert [step["iteration"] for step in json.loads(listed.stdout)["steps"]] == [2]
         assert ticket.stage is Stage.DURABLE
+    assert [engine.stats().durable_iteration for engine in job.engines] == [2] * RANKS
     late = job.commit(3)[0]
     assert not late.wait(Stage.DURABLE, 0) and "not on storage yet" in late.message
     assert late.stage is Stage.COMMITTED
