@@ -56,7 +56,8 @@ def field(option: dict) -> str:
         type_ = f"Literal[{', '.join(json.dumps(word) for word in option['type'].split('|'))}]"
     # Links lead from docs/options.md.
     text = re.sub(r"\[\w+\]\((\w+\.md)\)", r"docs/\1", option["help"])
-    text += " Required." if option["required"] else f" Default: {option['default'].strip('`')}."
+    default = re.sub(r"^`([^`]*)`$", r"\1", option["default"])
+    text += " Required." if option["required"] else f" Default: {default}."
     lines = textwrap.wrap(text.replace("\\", "\\\\"), WIDTH - 4 - 6, break_long_words=False, break_on_hyphens=False)
     doc = "\n    ".join(lines)
     return f'    {option["name"]}: {type_} | None = None\n    """{doc}"""\n'
