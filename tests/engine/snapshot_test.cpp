@@ -125,8 +125,26 @@ TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
   EXPECT_EQ(engine->stats().committed, 1u);
   EXPECT_EQ(engine->stats().committed_iteration, 0);
   EXPECT_GT(engine->stats().commit_ms, 0);
-  EXPECT_EQ(engine->wait(0, CKPT_STAGE_DURABLE, 0).status, CKPT_ERR_INVALID);
   EXPECT_EQ(engine->wait(-1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_INVALID);
+}
+
+TEST_F(SnapshotTest, ASnapshotIsDurableOnceACheckpointOfThisLifeIsOnStorage) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->control().stored(Version(7, 3));  // of another life
+  agent_->control().committed(Version(1, 0));
+  ASSERT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_OK);
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_COMMITTED);
+  EXPECT_THAT(engine->wait(0, CKPT_STAGE_DURABLE, 1).text, HasSubstr("not on storage yet"));
+  std::thread waiter([&] { EXPECT_EQ(engine->wait(0, CKPT_STAGE_DURABLE, 10'000).status, CKPT_OK); });
+  agent_->control().stored(Version(1, 0));
+  waiter.join();
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_DURABLE);
+  EXPECT_EQ(engine->stats().durable_iteration, 0);
 }
 
 TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
@@ -404,7 +422,7 @@ TEST_F(SnapshotTest, WrongOrderOfCallsIsRefused) {
   EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("before_update() first"));
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_TRUE(agent_->piece("rank0", Version(1, 5)));
-  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("called before"));
+  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("in this incarnation before"));
 }
 
 TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {
