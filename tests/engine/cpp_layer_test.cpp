@@ -38,7 +38,7 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
   engine.comm_end(4);
   EXPECT_EQ(words.written, 6u);
   EXPECT_THROW(engine.comm_end(4), ckpt::Error);
-  EXPECT_THROW(ckpt::Communication(engine, 8), ckpt::Error);
+  EXPECT_THROW({ const ckpt::Communication out_of_range(engine, 8); }, ckpt::Error);
   EXPECT_EQ(words.written, 6u);
 }
 
