@@ -3,7 +3,8 @@
 //
 //   chaos_trainer [bytes=N] [iteration_ms=N] [iterations=N] [lockstep=0|1]
 //
-// The engine's options come from the environment (CKPT_<KEY>). Each thing that happens is one line of JSON on stdout.
+// The engine's options come from the environment (CKPTENGINE_<KEY>). Each thing that happens is one line of JSON on
+// stdout.
 // With lockstep=1 every iteration begins with {"event":"ready"} and waits for a line on stdin:
 //   go               one iteration
 //   die MICROS       one iteration, and SIGKILL to itself so long after snapshot() returned: in the middle of a capture
@@ -381,7 +382,7 @@ void Trainer::train() {
 
 int main(int count, char** words) {
   const Settings settings(count, words);
-  const char* rank = std::getenv("CKPT_RANK");
+  const char* rank = std::getenv("CKPTENGINE_RANK");
   Trainer trainer(settings, rank == nullptr ? 0 : std::atoll(rank));
   trainer.restore();
   trainer.train();
