@@ -73,7 +73,7 @@ class Case:
 
 SCHEMES = [
     Scheme("none", None),
-    Scheme("blocking", {"schedule": "at_once"}, is_blocking=True),
+    Scheme("blocking", {"schedule": "immediate"}, is_blocking=True),
     Scheme("naive", {"chunk_bytes": 64 << 20, "chunk_ms": 1000}),
     Scheme("one_buffer", {"sub_buffers": 1}),
     Scheme("engine", {}),

@@ -103,7 +103,7 @@ void train(std::int64_t iterations, const ckpt::Options& options) {
     engine.before_update();  // weights and momentum change from here on
     update(model);
     const ckpt::Ticket ticket = engine.snapshot(k);
-    if (!ticket && ticket.status() != CKPT_ERR_SKIPPED) std::printf("%s\n", ticket.message().c_str());
+    if (!ticket && ticket.status() != CKPT_SKIPPED) std::printf("%s\n", ticket.message().c_str());
     if (k % 100 == 0) std::printf("iteration %lld loss %a\n", static_cast<long long>(k), loss);
   }
   engine.before_update();  // makes the last snapshot known

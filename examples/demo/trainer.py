@@ -75,7 +75,11 @@ class Training:
     def checkpointer(self, options: dict[str, Any]) -> Checkpointer:
         """All that exists on this rank alone. The whole parameters are gathered again from the parts."""
         return Checkpointer(
-            optimizer=self.optimizer.adam, schedulers=self.scheduler, extra={"data": self.data}, **options
+            optimizer=self.optimizer.adam,
+            schedulers=self.scheduler,
+            extra={"data": self.data},
+            communication="patch",  # which sees plain calls of torch.distributed
+            **options,
         )
 
 

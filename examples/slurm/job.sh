@@ -8,7 +8,7 @@
 #SBATCH --open-mode=append
 # A job that goes on from memory when processes or nodes fail, as long as the allocation lasts:
 #   sbatch examples/slurm/job.sh COMMAND...
-# COMMAND is what one node runs (torchrun, or a trainer), with CKPT_NODE and the job's other options set.
+# COMMAND is what one node runs (torchrun, or a trainer), with CKPTENGINE_NODE and the job's other options set.
 # SHARED names a directory that all nodes see, TRAINING how many nodes train (the others stand by).
 set -euo pipefail
 [[ $# -ge 1 ]] || { echo "usage: sbatch $0 COMMAND..." >&2; exit 2; }
@@ -28,9 +28,9 @@ flock --nonblock 9 || {
 }
 [[ -e $shared/token ]] || ckptctl token "$shared/token"
 : >"$changes"
-export CKPT_JOB=$SLURM_JOB_NAME CKPT_COORDINATION=$shared/coordination CKPT_TOKEN_FILE=$shared/token CKPT_AGENT=attach
+export CKPTENGINE_JOB=$SLURM_JOB_NAME CKPTENGINE_COORDINATION=$shared/coordination CKPTENGINE_TOKEN_FILE=$shared/token CKPTENGINE_AGENT=attach
 # Who takes whose place: the agent that leads the job tells.
-export CKPT_MEMBER_HOOK="echo \$CKPT_MEMBER_CHANGE \$CKPT_MEMBER_NODE \$CKPT_MEMBER_STAND_IN >>'$changes'"
+export CKPTENGINE_MEMBER_HOOK="echo \$CKPTENGINE_MEMBER_CHANGE \$CKPTENGINE_MEMBER_NODE \$CKPTENGINE_MEMBER_STAND_IN >>'$changes'"
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 members=("${nodes[@]:0:training}")
@@ -66,7 +66,7 @@ for ((start = 1; start <= starts_max; ++start)); do
   list=$(IFS=, && echo "${members[*]}")
   # shellcheck disable=SC2016
   if srun --overlap --nodes="$training" --ntasks="$training" --ntasks-per-node=1 --nodelist="$list" \
-    --kill-on-bad-exit=1 bash -c 'CKPT_NODE=$SLURMD_NODENAME exec "$@"' node "$@"; then
+    --kill-on-bad-exit=1 bash -c 'CKPTENGINE_NODE=$SLURMD_NODENAME exec "$@"' node "$@"; then
     on_all ckptctl stop
     on_all ckptctl gc # the result is saved elsewhere: the memory is for the next job
     exit 0

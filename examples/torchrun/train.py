@@ -1,7 +1,7 @@
 """A data-parallel training loop for torchrun, which starts all workers again when one of them fails.
 
 Nothing here knows of restarts: every start restores what there is. The engine's options come from the environment
-(CKPT_JOB and so on); rank and world size are those of torch.distributed.
+(CKPTENGINE_JOB and so on); rank and world size are those of torch.distributed.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 # Two "nodes" of this machine train under torchrun: each has an agent of its own, and the agents outlive the workers.
 # Kill a worker (its process number is printed) and see both go on from memory.
 #   examples/torchrun/two_nodes.sh [arguments of train.py]
-# On a cluster run the line with torchrun on every node, without CKPT_NODE, and name a `coordination` that all nodes see.
+# On a cluster run the line with torchrun on every node, without CKPTENGINE_NODE, and name a `coordination` that all nodes see.
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 export PYTHONPATH="$here/../../python${PYTHONPATH:+:$PYTHONPATH}"
-export CKPT_JOB=${CKPT_JOB:-torchrun-example}
-export GLOO_SOCKET_IFNAME=lo CKPT_INTERFACE=lo
+export CKPTENGINE_JOB=${CKPTENGINE_JOB:-torchrun-example}
+export GLOO_SOCKET_IFNAME=lo CKPTENGINE_INTERFACE=lo
 # Both nodes share the cores. And with several threads on busy cores PyTorch now and then rounds a process's first
 # AdamW step otherwise: replicas then differ, and are not committed.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -18,8 +18,8 @@ port=${PORT:-29400}
 nodes=()
 trap 'kill "${nodes[@]}" 2>/dev/null || true; wait' EXIT
 for node in node0 node1; do
-  CKPT_NODE=$node python3 -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --max-restarts 3 \
-    --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id "$CKPT_JOB" "$here/train.py" "$@" &
+  CKPTENGINE_NODE=$node python3 -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --max-restarts 3 \
+    --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id "$CKPTENGINE_JOB" "$here/train.py" "$@" &
   nodes+=($!)
 done
 status=0

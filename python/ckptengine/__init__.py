@@ -5,6 +5,7 @@
 
 from ._abi import Capture, DType, Memory, Protection, Stage, Status, Tier, load_library
 from ._engine import Engine, Error, Health, Restored, Stats, Ticket
+from ._options import Options
 
 __version__ = "0.1.0"
 
@@ -15,6 +16,7 @@ __all__ = [
     "Error",
     "Health",
     "Memory",
+    "Options",
     "Protection",
     "Restored",
     "Stage",

@@ -26,6 +26,7 @@ from ctypes import (
     c_uint32,
     c_uint64,
     c_void_p,
+    sizeof,
 )
 from pathlib import Path
 
@@ -39,19 +40,25 @@ class Status(enum.IntEnum):
     """What a call came to; the C header explains each."""
 
     OK = 0
-    INVALID = 1
-    NO_AGENT = 2
-    CLAIMED = 3
-    SUPERSEDED = 4
-    NO_SPACE = 5
-    MISMATCH = 6
-    LOST = 7
-    TIMEOUT = 8
-    SKIPPED = 9
-    DISCARDED = 10
-    CORRUPT = 11
-    SYSTEM = 12
-    INTERNAL = 13
+    SKIPPED = 1
+    DISCARDED = 2
+
+    INVALID = 16
+    NO_AGENT = 17
+    CLAIMED = 18
+    SUPERSEDED = 19
+    NO_SPACE = 20
+    MISMATCH = 21
+    LOST = 22
+    TIMEOUT = 23
+    CORRUPT = 24
+    SYSTEM = 25
+    INTERNAL = 26
+
+    @property
+    def is_error(self) -> bool:
+        """False for OK, and for snapshots that were skipped or discarded."""
+        return self >= Status.INVALID
 
 
 class DType(enum.IntEnum):
@@ -86,7 +93,7 @@ class Capture(enum.IntEnum):
     """When a tensor is captured, and with it which shard it belongs to."""
 
     OVERLAPPED = 0  # main shard: copied while training goes on, until before_update()
-    AT_ONCE = 1  # private shard: copied before snapshot() returns
+    SYNCHRONOUS = 1  # private shard: copied before snapshot() returns
 
 
 class Tier(enum.IntEnum):
@@ -124,41 +131,54 @@ class COption(Structure):
     _fields_ = [("key", c_char_p), ("value", c_char_p)]
 
 
-class CTensor(Structure):
+class _Growing(Structure):
+    """A struct that may grow: it says its size."""
+
+    def __init__(self, **values: object) -> None:
+        super().__init__(struct_size=sizeof(type(self)), **values)
+
+
+class CTensor(_Growing):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("name", c_char_p),
         ("data", c_void_p),
-        ("dtype", c_int),
         ("shape", POINTER(c_int64)),
         ("ndim", c_int32),
+        ("dtype", c_int),
         ("memory", c_int),
         ("capture", c_int),
     ]
 
 
-class CRestored(Structure):
+class CRestored(_Growing):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("found", c_int32),
         ("behind", c_int32),
         ("status_unknown", c_int32),
         ("main_tier", c_int),
         ("private_tier", c_int),
+        ("reserved", c_uint32),
         ("incarnation", c_uint64),
         ("iteration", c_int64),
         ("next_iteration", c_int64),
         ("bytes", c_uint64),
         ("fetch_ms", c_double),
         ("load_ms", c_double),
+        ("message", c_char_p),
     ]
 
 
-class CStats(Structure):
+class CStats(_Growing):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("snapshots", c_uint64),
         ("skipped", c_uint64),
         ("discarded", c_uint64),
         ("committed", c_uint64),
         ("committed_iteration", c_int64),
+        ("durable_iteration", c_int64),
         ("bytes_captured", c_uint64),
         ("stall_ms", c_double),
         ("capture_ms", c_double),
@@ -167,7 +187,7 @@ class CStats(Structure):
     ]
 
 
-class CHealth(Structure):
+class CHealth(_Growing):
     _fields_ = [
         ("struct_size", c_size_t),
         ("state", c_int),
@@ -190,6 +210,9 @@ class CHealth(Structure):
 
 
 HealthCallback = CFUNCTYPE(None, POINTER(CHealth), c_void_p)
+WarningCallback = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+
+NO_STREAM = c_void_p(-1).value
 
 # Function name -> argument types; all of these return a ckpt_status.
 _CALLS: dict[str, list] = {
@@ -198,22 +221,21 @@ _CALLS: dict[str, list] = {
     "ckpt_move_tensor": [c_void_p, c_char_p, c_void_p],
     "ckpt_unregister_tensor": [c_void_p, c_char_p],
     "ckpt_stored_layout": [c_void_p, POINTER(c_char_p)],
-    "ckpt_restore_on": [c_void_p, c_void_p, POINTER(CRestored)],
-    "ckpt_snapshot_on": [c_void_p, c_int64, c_void_p],
-    "ckpt_before_update_on": [c_void_p, POINTER(c_void_p), c_size_t],
+    "ckpt_restore": [c_void_p, c_void_p, POINTER(CRestored)],
+    "ckpt_snapshot": [c_void_p, c_int64, c_void_p],
+    "ckpt_before_update": [c_void_p, POINTER(c_void_p), c_size_t],
     "ckpt_discard": [c_void_p],
-    "ckpt_ticket_state": [c_void_p, c_int64, POINTER(c_int)],
+    "ckpt_snapshot_stage": [c_void_p, c_int64, POINTER(c_int)],
     "ckpt_wait": [c_void_p, c_int64, c_int, c_int64],
     "ckpt_stats": [c_void_p, POINTER(CStats)],
     "ckpt_health": [c_void_p, POINTER(CHealth)],
     "ckpt_on_health": [c_void_p, HealthCallback, c_void_p],
+    "ckpt_on_warning": [c_void_p, WarningCallback, c_void_p],
 }
 # The same, of functions that never wait for anything: called with the GIL held.
 _INSTANT_CALLS: dict[str, list] = {
-    "ckpt_comm_begin": [c_void_p, c_uint32],
-    "ckpt_comm_end": [c_void_p, c_uint32],
-    "ckpt_comm_begin_on": [c_void_p, c_uint32, c_void_p],
-    "ckpt_comm_end_on": [c_void_p, c_uint32, c_void_p],
+    "ckpt_comm_begin": [c_void_p, c_uint32, c_void_p],
+    "ckpt_comm_end": [c_void_p, c_uint32, c_void_p],
 }
 
 
@@ -239,7 +261,7 @@ class Library:
             setattr(self, name, function)
 
     def last_error(self) -> str:
-        """One sentence about the last failure on this thread."""
+        """Why the last call on this thread did not succeed; "" if it did."""
         return (self.ckpt_last_error() or b"").decode("utf-8", "replace")
 
     def version(self) -> str:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _abi
-from ._abi import Capture, DType, Memory, Protection, Stage, Status, Tier, byref
+from ._abi import NO_STREAM, Capture, DType, Memory, Protection, Stage, Status, Tier, byref
+from ._options import Options
 
 log = logging.getLogger("ckptengine")
 
 
 class Error(RuntimeError):
-    """A call failed. `status` says how; the text is one sentence: what, where and what to do next."""
+    """A call failed. `status` says how; the text says what happened, why, and what to do."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message or status.name)
@@ -53,6 +54,7 @@ class Stats:
     discarded: int
     committed: int
     committed_iteration: int
+    durable_iteration: int
     bytes_captured: int
     stall_ms: float
     capture_ms: float
@@ -90,9 +92,8 @@ class Health:
 
 
 class Ticket:
-    """One snapshot() call. `status` is OK when the snapshot was taken, else SKIPPED or what went wrong, in words in
-    `message` (with OK: what went wrong with the one before, if anything). Any thread may use it as long as the engine
-    is open."""
+    """One snapshot() call; true when the snapshot was taken. `status` is then OK, else SKIPPED or what went wrong;
+    `message` says why. Any thread may use it as long as the engine is open."""
 
     __slots__ = ("_engine", "iteration", "message", "status")
 
@@ -105,6 +106,14 @@ class Ticket:
     @property
     def taken(self) -> bool:
         return self.status is Status.OK
+
+    def __bool__(self) -> bool:
+        return self.taken
+
+    @property
+    def skipped(self) -> bool:
+        """All ranks skip this iteration, as earlier ones are not stored everywhere yet. No error."""
+        return self.status is Status.SKIPPED
 
     @property
     def stage(self) -> Stage:
@@ -131,32 +140,38 @@ class Ticket:
 class Engine:
     """The engine of one rank.
 
-    `options` are those of docs/options.md (job, rank, world_size, ...); values become text by str(), in lower case
-    where they are bool. What is not given is taken from the environment (CKPT_<KEY>), then from the file that the
-    option `config` names.
+    Options come as an `Options`, or as further arguments of the same names (docs/options.md), which count before it.
+    Values become text by str(), in lower case where they are bool. What is not given is taken from the environment
+    (CKPTENGINE_<KEY>), then from the file that the option `config` names.
 
     Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
 
     A stream is the handle of a CUDA stream as an integer, as `torch.cuda.Stream.cuda_stream` is; 0 is the legacy
-    default stream. Where no tensor is in device memory, streams mean nothing.
+    default stream. Name it where tensors are in GPU memory; leave it out where all are in host memory.
+
+    Warnings and changes of the job's protection go to the logger "ckptengine".
 
     One thread at a time (the training thread), except Ticket, stage(), stats(), health(), comm_begin(), comm_end()
     and communication(). Registered memory is kept alive until it is moved, unregistered or the engine is closed. Every
     method raises Error on failure, except snapshot().
     """
 
-    def __init__(self, *, library: str | os.PathLike | None = None, **options: Any) -> None:
+    def __init__(
+        self, options: Options | None = None, *, library: str | os.PathLike | None = None, **more: Any
+    ) -> None:
         self._handle: int | None = None
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
         self._last_status = Status.OK
-        pairs = [(_c_text(key), _c_text(_text_of(value))) for key, value in options.items() if value is not None]
+        given = (options.given() if options is not None else {}) | more
+        pairs = [(_c_text(key), _c_text(_text_of(value))) for key, value in given.items() if value is not None]
         array = (_abi.COption * max(1, len(pairs)))(*pairs)
         handle = ctypes.c_void_p()
         self._check(self._library.ckpt_create(array, len(pairs), byref(handle)))
         self._handle = handle.value
         self._finalizer = weakref.finalize(self, _let_go, self._library, self._handle, self._alive)
-        self._check(self._library.ckpt_on_health(self._handle, _warn, None))
+        self._check(self._library.ckpt_on_health(self._handle, _log_health, None))
+        self._check(self._library.ckpt_on_warning(self._handle, _log_warning, None))
 
     # ---- registration ----
 
@@ -183,10 +198,16 @@ class Engine:
     ) -> None:
         """Registers contiguous memory in row-major order. `owner` is held as long as the memory is registered."""
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-        tensor = _abi.CTensor(_c_text(name), address or None, dtype, extents, len(shape), memory, capture)
+        tensor = _abi.CTensor(
+            name=_c_text(name),
+            data=address or None,
+            shape=extents,
+            ndim=len(shape),
+            dtype=dtype,
+            memory=memory,
+            capture=capture,
+        )
         self._check(self._library.ckpt_register_tensor(self._open(), byref(tensor)))
-        if message := self._library.last_error():  # less device memory than was asked for
-            log.warning("%s", message)
         self._alive[name] = owner
 
     def move(self, name: str, address: int, *, owner: Any = None) -> None:
@@ -212,11 +233,11 @@ class Engine:
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")
 
-    def restore(self, stream: int = 0) -> Restored:
-        """Brings back, into the registered memory, the newest version that every rank can get, after what is on
-        `stream`. All ranks call it, before their first snapshot."""
+    def restore(self, stream: int | None = None) -> Restored:
+        """Brings the newest checkpoint that every rank can get into the registered memory, after what is on `stream`.
+        All ranks call it, once in each incarnation, before its first snapshot."""
         c = _abi.CRestored()
-        self._check(self._library.ckpt_restore_on(self._open(), stream, byref(c)))
+        self._check(self._library.ckpt_restore(self._open(), _c_stream(stream), byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
         return Restored(
             found=bool(c.found),
@@ -230,28 +251,28 @@ class Engine:
             bytes=c.bytes,
             fetch_ms=c.fetch_ms,
             load_ms=c.load_ms,
-            message=self._library.last_error(),  # with OK: what is to be said about it
+            message=(c.message or b"").decode("utf-8", "replace"),
         )
 
     # ---- per iteration ----
 
-    def snapshot(self, iteration: int, stream: int = 0) -> Ticket:
+    def snapshot(self, iteration: int, stream: int | None = None) -> Ticket:
         """Starts the snapshot of `iteration`, after all of its updates, those on `stream` included. Never raises
         because a snapshot was skipped or failed: the ticket says so, and the log does. Raises Error (INVALID) for a
         wrong call."""
-        status = Status(self._library.ckpt_snapshot_on(self._open(), iteration, stream))
-        message = self._library.last_error()  # with OK: what became of the snapshot before this one
+        status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_stream(stream)))
+        message = "" if status is Status.OK else self._library.last_error()
         if status is Status.INVALID:
             raise Error(status, message)
-        self._report(Status.DISCARDED if message and status is Status.OK else status, message)
+        self._report(status, message)
         return Ticket(self, iteration, status, message)
 
-    def before_update(self, streams: Sequence[int] = (0,)) -> bool:
-        """Call before the next change of the overlapped tensors: blocks until they are captured; where they are in
-        device memory, makes `streams` wait instead, which must be all that change them. Never raises because the
-        capture failed; True when there is nothing to complain about."""
+    def before_update(self, streams: Sequence[int] = ()) -> bool:
+        """Call it before the next change of the overlapped tensors. Blocks until they are captured. With tensors in GPU
+        memory `streams` wait instead: name all that change them. Never raises because the capture failed; False
+        then."""
         handles = (ctypes.c_void_p * len(streams))(*streams)
-        status = Status(self._library.ckpt_before_update_on(self._open(), handles, len(streams)))
+        status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
             return True
         message = self._library.last_error()
@@ -267,51 +288,45 @@ class Engine:
 
     # ---- communication ----
 
-    def comm_begin(self, stream: int = 0, cuda_stream: int | None = None) -> None:
-        """A communication of training begins: checkpoint traffic keeps out of its way. One comm_end() for each, of the
-        same stream; from any thread. Streams, 0 to 7, are communications that run beside each other. Before restore()
-        nothing happens. ckptengine.torch calls this by itself.
+    def comm_begin(self, channel: int = 0, stream: int | None = None) -> None:
+        """A communication of training begins: checkpoint traffic keeps out of its way. Call comm_end() once for each,
+        with the same channel; from any thread. Communications that run beside each other take different channels, 0 to
+        7. Before restore() nothing happens.
 
-        With `cuda_stream`, a cudaStream_t, it begins when the GPU gets to what is enqueued there next, and with one in
-        comm_end() it has ended when the GPU has done what was enqueued there before: name it in both or in neither."""
-        if cuda_stream is None:
-            self._check(self._library.ckpt_comm_begin(self._open(), _c_stream(stream)))
-        else:
-            self._check(self._library.ckpt_comm_begin_on(self._open(), _c_stream(stream), cuda_stream))
+        With `stream` it begins when the GPU gets to what is enqueued there next; with one in comm_end() it ends when
+        the GPU has done what was enqueued there before. Name one in both or in neither."""
+        self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_stream(stream)))
 
-    def comm_end(self, stream: int = 0, cuda_stream: int | None = None) -> None:
+    def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
         """A communication of training has ended. Raises Error (INVALID) where none had begun."""
-        if cuda_stream is None:
-            self._check(self._library.ckpt_comm_end(self._open(), _c_stream(stream)))
-        else:
-            self._check(self._library.ckpt_comm_end_on(self._open(), _c_stream(stream), cuda_stream))
+        self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
 
     @contextlib.contextmanager
-    def communication(self, stream: int = 0) -> Iterator[None]:
+    def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:
         """Around a communication of training: comm_begin() and, whatever happens in the block, comm_end()."""
-        self.comm_begin(stream)
+        self.comm_begin(channel, stream)
         try:
             yield
         finally:
-            self.comm_end(stream)
+            self.comm_end(channel, stream)
 
     # ---- state ----
 
     def stage(self, iteration: int) -> Stage:
         """How far the snapshot of `iteration` has come."""
         stage = ctypes.c_int()
-        self._check(self._library.ckpt_ticket_state(self._open(), iteration, byref(stage)))
+        self._check(self._library.ckpt_snapshot_stage(self._open(), iteration, byref(stage)))
         return Stage(stage.value)
 
     def stats(self) -> Stats:
         c = _abi.CStats()
         self._check(self._library.ckpt_stats(self._open(), byref(c)))
-        return Stats(*(getattr(c, name) for name, _ in _abi.CStats._fields_))
+        return Stats(**{name: getattr(c, name) for name, _ in _abi.CStats._fields_ if name != "struct_size"})
 
     def health(self) -> Health:
         """Whether the job is protected, and if not, why. Any thread; does not wait. Changes are warnings of the logger
         "ckptengine", too."""
-        c = _abi.CHealth(struct_size=ctypes.sizeof(_abi.CHealth))
+        c = _abi.CHealth()
         self._check(self._library.ckpt_health(self._open(), byref(c)))
         return _health_of(c)
 
@@ -361,10 +376,15 @@ def _health_of(c: _abi.CHealth) -> Health:
 
 
 @_abi.HealthCallback
-def _warn(health: Any, _user: Any) -> None:
-    """On a thread of the engine's, at each change and once a minute while it lasts."""
+def _log_health(health: Any, _user: Any) -> None:
+    """On a thread of the engine, at each change and once a minute while it lasts."""
     told = _health_of(health.contents)
     log.log(logging.INFO if told.state is Protection.PROTECTED else logging.WARNING, "%s", told)
+
+
+@_abi.WarningCallback
+def _log_warning(_warning: int, text: bytes, _user: Any) -> None:
+    log.warning("%s", text.decode("utf-8", "replace"))
 
 
 def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:
@@ -390,11 +410,15 @@ def _c_text(text: str) -> bytes:
     return data
 
 
-def _c_stream(stream: int) -> int:
+def _c_stream(stream: int | None) -> int:
+    return NO_STREAM if stream is None else stream
+
+
+def _c_channel(channel: int) -> int:
     """As C takes it, to which ctypes would silently cut the number off."""
-    if not 0 <= stream < 2**32:
-        raise Error(Status.INVALID, f"communication stream {stream} is out of range; use 0 to 7")
-    return stream
+    if not 0 <= channel < 2**32:
+        raise Error(Status.INVALID, f"channel {channel} is out of range; use 0 to 7")
+    return channel
 
 
 # Buffer formats (PEP 3118) whose size does not depend on the platform.

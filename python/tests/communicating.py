@@ -73,7 +73,7 @@ def busy_while_under_way(rank: int, store: dist.Store, job: dict) -> None:
     with Engine(**job) as engine:
         engine.restore()
         words = CommWords(job)
-        communication = Communication(engine)
+        communication = Communication(engine, patch=True)
 
         def begin(step: int, call) -> dist.Work:
             assert not words.is_busy()
@@ -104,7 +104,7 @@ def busy_while_under_way(rank: int, store: dist.Store, job: dict) -> None:
 def groups_have_streams_of_their_own(rank: int, store: dist.Store, job: dict) -> None:
     groups = [dist.new_group([0, 1]) for _ in range(9)]
     told = Told()
-    communication = Communication(told)
+    communication = Communication(told, patch=True)
     for group in groups:
         dist.all_reduce(torch.ones(1), group=group)
     communication.close()
@@ -118,12 +118,14 @@ def model_and_batches(rank: int, dtype: torch.dtype, sparse: bool) -> tuple[nn.M
     return model, [torch.randint(0, 50, (11,), generator=generator) for _ in range(4)]
 
 
-def gradients(rank: int, communicates: bool, dtype: torch.dtype, sparse: bool, **options) -> tuple[list, Told]:
+def gradients(rank: int, how: str | None, dtype: torch.dtype, sparse: bool, **options) -> tuple[list, Told]:
     """Of four iterations of training, in which buckets are rebuilt too."""
     told = Told()
-    communication = Communication(told) if communicates else None
+    communication = Communication(told, patch=how == "patch") if how else None
     model, batches = model_and_batches(rank, dtype, sparse)
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.01, **options)
+    if how == "hooks":
+        communication.place([ddp])
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.3)
     found = []
     for batch in batches:
@@ -134,7 +136,7 @@ def gradients(rank: int, communicates: bool, dtype: torch.dtype, sparse: bool, *
     until(lambda: not told.is_busy())  # futures tell those who wait for them first, and what is called then later
     if communication is not None:
         communication.close()
-    assert bool(getattr(ddp, "_comm_hooks", [])) == communicates
+    assert bool(getattr(ddp, "_comm_hooks", [])) == bool(how)
     return found, told
 
 
@@ -145,17 +147,18 @@ def ddp_computes_the_same_bits(rank: int, store: dist.Store, job: dict) -> None:
     if "batched_grad_copy" in DistributedDataParallel.__init__.__code__.co_varnames:
         variants += [(torch.float32, False, {"batched_grad_copy": True})]
     for dtype, sparse, options in variants:
-        expected, nothing = gradients(rank, False, dtype, sparse, **options)
-        found, told = gradients(rank, True, dtype, sparse, **options)
+        expected, nothing = gradients(rank, None, dtype, sparse, **options)
         assert nothing == []
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), (dtype, sparse, options)
-        assert any(gradient.any() for gradient in found)
-        assert len(told) >= 2 * 4 and not told.is_busy(), told
+        for how in ("hooks", "patch"):
+            found, told = gradients(rank, how, dtype, sparse, **options)
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), (how, dtype, sparse, options)
+            assert any(gradient.any() for gradient in found)
+            assert len(told) >= 2 * 4 and not told.is_busy(), (how, told)
 
 
 def ddp_that_cannot_be_matched_is_left_alone(rank: int, store: dist.Store, job: dict) -> None:
     told = Told()
-    communication = Communication(told)
+    communication = Communication(told, patch=True)
     model, batches = model_and_batches(rank, torch.float32, False)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     ddp(batches[0]).sum().backward()
@@ -167,7 +170,7 @@ def fsdp_is_told(rank: int, store: dist.Store, job: dict) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
     told = Told()
-    communication = Communication(told)
+    communication = Communication(told, patch=True)
     for shard in (lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")), fully_shard):
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
         sharded = shard(copy.deepcopy(model))

@@ -73,7 +73,9 @@ def main() -> None:
     weights, statistics = gpu.allocate(SIZE_BYTES), gpu.allocate(100)
     engine = Engine(**options)
     engine.register_pointer("weights", weights, DType.U8, (SIZE_BYTES,), memory=Memory.DEVICE)
-    engine.register_pointer("statistics", statistics, DType.U8, (100,), memory=Memory.DEVICE, capture=Capture.AT_ONCE)
+    engine.register_pointer(
+        "statistics", statistics, DType.U8, (100,), memory=Memory.DEVICE, capture=Capture.SYNCHRONOUS
+    )
     start = engine.restore(stream)
     say(iteration=start.iteration, values=sorted(set(gpu.read(weights, SIZE_BYTES))) if start.found else [])
 

@@ -13,7 +13,7 @@ import communicating
 import pytest
 import torch
 import torch.distributed as dist
-from ckptengine import Engine
+from ckptengine import Engine, Error
 from ckptengine.torch import Checkpointer, _communication
 from ckptengine.torch._communication import Communication
 from comm_words import BEGIN, END, ITERATION, CommWords
@@ -32,7 +32,7 @@ def alone():
 
 @contextlib.contextmanager
 def communication(engine):
-    placed = Communication(engine)
+    placed = Communication(engine, patch=True)
     try:
         yield placed
     finally:
@@ -156,7 +156,7 @@ def state_of_torch() -> list:
 def test_closing_takes_everything_back(job, alone):
     before = state_of_torch()
     net = nn.Linear(3, 3)
-    with Checkpointer(net, **job) as checkpointer:
+    with Checkpointer(net, communication="patch", **job) as checkpointer:
         checkpointer.restore()
         assert state_of_torch() != before
         dist.all_reduce(torch.ones(2))
@@ -170,7 +170,7 @@ def test_closing_takes_everything_back(job, alone):
 def test_an_engine_that_is_dropped_is_let_go_and_everything_taken_back(alone):
     before = state_of_torch()
     told = Told()
-    Communication(told)
+    Communication(told, patch=True)
     assert state_of_torch() != before
     dist.all_reduce(torch.ones(2))
     assert len(told) == 2
@@ -179,18 +179,69 @@ def test_an_engine_that_is_dropped_is_let_go_and_everything_taken_back(alone):
     assert state_of_torch() == before
 
 
-def test_without_communication_nothing_is_replaced(job, alone):
+@pytest.mark.parametrize("options", [{}, {"communication": "hooks"}, {"communication": None}])
+def test_by_default_nothing_of_torch_is_replaced(job, alone, options):
     before = state_of_torch()
-    with Checkpointer(nn.Linear(3, 3), communication=False, **job) as checkpointer:
+    ddp = DistributedDataParallel(nn.Linear(3, 3))
+    with Checkpointer(ddp, **options, **job) as checkpointer:
         checkpointer.restore()
+        ddp(torch.randn(5, 3)).sum().backward()
+        dist.all_reduce(torch.ones(2))
         assert state_of_torch() == before
+        assert bool(ddp._comm_hooks) == (options != {"communication": None})
+
+
+def test_an_unknown_way_to_learn_of_communication_is_refused(job):
+    with pytest.raises(Error, match="give 'hooks', 'patch' or None"):
+        Checkpointer(nn.Linear(3, 3), communication="magic", **job)
+
+
+def test_hooks_see_when_ddp_reduces_gradients_and_nothing_else(alone):
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    told = Told()
+    placed = Communication(told)
+    placed.place([ddp])
+    dist.all_reduce(torch.ones(2))
+    assert told == []
+    for _ in range(2):
+        ddp(torch.randn(5, 4)).sum().backward()
+        until(lambda: told and not told.is_busy())
+    assert told == [(True, 0), (False, 0)] * 2
+    placed.close()
+    ddp(torch.randn(5, 4)).sum().backward()
+    assert len(told) == 4
+
+
+def test_a_model_tells_each_engine_once_however_it_listens(alone):
+    ddp = DistributedDataParallel(nn.Linear(4, 4))
+    by_hook, by_patch = Told(), Told()
+    first = Communication(by_hook)
+    first.place([ddp])
+    with communication(by_patch) as second:
+        second.place([ddp])
+        ddp(torch.randn(5, 4)).sum().backward()
+        until(lambda: not by_hook.is_busy() and not by_patch.is_busy())
+        assert by_hook == by_patch == [(True, 0), (False, 0)]
+    first.close()
+
+
+def test_a_ddp_model_around_the_one_that_is_captured_can_be_watched(job, alone):
+    net = nn.Linear(4, 4)
+    ddp = DistributedDataParallel(net)
+    with Checkpointer(net, **job) as checkpointer:
+        checkpointer.restore()
+        checkpointer.watch(ddp)
+        words = CommWords(job)
+        ddp(torch.randn(5, 4)).sum().backward()
+        until(lambda: words.written() == 2)
+        assert words.kinds() == [(BEGIN, 0), (END, 0)]
 
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_two_at_once_do_not_disturb_each_other_whichever_ends_first(alone, first):
     before = state_of_torch()
     told = [Told(), Told()]
-    placed = [Communication(engine) for engine in told]
+    placed = [Communication(engine, patch=True) for engine in told]
     dist.all_reduce(torch.ones(2))
     placed[first].close()
     dist.all_reduce(torch.ones(2))
@@ -209,7 +260,7 @@ def test_a_training_loop_of_ddp_is_told_iteration_by_iteration(job, alone):
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     ddp = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    with Checkpointer(net, optimizer, **job) as checkpointer:
+    with Checkpointer(net, optimizer, communication="patch", **job) as checkpointer:
         checkpointer.restore()
         words = CommWords(job)
         lengths = []
@@ -289,5 +340,5 @@ def test_a_join_that_changes_the_divisor_is_refused_with_a_sentence(alone):
         placed.place([ddp])
         with ddp.join(divide_by_initial_world_size=True):
             ddp(torch.randn(5, 4)).sum().backward()
-        with pytest.raises(RuntimeError, match="communication=False"), ddp.join(divide_by_initial_world_size=False):
+        with pytest.raises(RuntimeError, match="communication=None"), ddp.join(divide_by_initial_world_size=False):
             ddp(torch.randn(5, 4)).sum().backward()

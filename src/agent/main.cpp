@@ -35,8 +35,8 @@ constexpr const char* description =
     "auto.";
 
 std::string footer() {
-  return "Every option can be given as --option VALUE or option=VALUE, as environment variable CKPT_<OPTION>, or in a "
-         "JSON file:\n\n" +
+  return "Every option can be given as --option VALUE or option=VALUE, as environment variable CKPTENGINE_<OPTION>, or "
+         "in a JSON file:\n\n" +
          options_help(Reader::agent) +
          "\nExit status: 0 when it was asked to end, 1 on failure, 2 where another agent serves the node. SIGTERM ends "
          "it; what it holds stays in memory.";
@@ -164,6 +164,7 @@ int serve(const Options& options, Herald herald, agent::Foreground foreground) {
     arena::make_node_directory(options.node_dir());  // where the log is, too
     log = agent::open_log(options.log_file, foreground);
     tell_of_crashes(options.log_file);
+    for (const std::string& warning : options.warnings) log->warn("{}", warning);
     agent::Agent agent(agent::standard_setup(options, log));
     agent::be_ended_last(log);
     herald.ready();

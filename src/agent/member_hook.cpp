@@ -56,7 +56,7 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     // The agent's own options are not those of an agent that the command may start.
-    if (!std::string_view(*entry).starts_with("CKPT_")) all.emplace_back(*entry);
+    if (!std::string_view(*entry).starts_with("CKPTENGINE_")) all.emplace_back(*entry);
   }
   for (const auto& [name, value] : more) all.push_back(name + "=" + value);
   return all;
@@ -136,11 +136,11 @@ const char* name_of(net::Reach reach) {
 bool is_url(const std::string& hook) { return hook.starts_with("http://") || hook.starts_with("https://"); }
 
 std::vector<std::pair<std::string, std::string>> hook_environment(const MemberNews& news) {
-  return {{"CKPT_MEMBER_JOB", news.job},
-          {"CKPT_MEMBER_CHANGE", news.change},
-          {"CKPT_MEMBER_NODE", news.node},
-          {"CKPT_MEMBER_STAND_IN", news.stand_in},
-          {"CKPT_MEMBER_REASON", news.reason}};
+  return {{"CKPTENGINE_MEMBER_JOB", news.job},
+          {"CKPTENGINE_MEMBER_CHANGE", news.change},
+          {"CKPTENGINE_MEMBER_NODE", news.node},
+          {"CKPTENGINE_MEMBER_STAND_IN", news.stand_in},
+          {"CKPTENGINE_MEMBER_REASON", news.reason}};
 }
 
 nlohmann::json hook_body(const MemberNews& news) {

@@ -1,11 +1,11 @@
 // Tells whoever runs the machines what becomes of the job's nodes, by a command or an HTTP request of theirs (option
 // `member_hook`): to ask for a replacement, or to hand back a machine that is no longer used.
 //
-// A command is run by /bin/sh with CKPT_MEMBER_JOB, CKPT_MEMBER_CHANGE (lost, replaced, returned or released),
-// CKPT_MEMBER_NODE, CKPT_MEMBER_STAND_IN ("" unless replaced) and CKPT_MEMBER_REASON ("" unless lost) in its
-// environment; a URL gets the same as a JSON object, by POST. Only the agent that leads the job tells; after a change
-// of leader what still holds is told again, so hooks must bear that. Each call has a deadline. What fails is logged and
-// not repeated.
+// A command is run by /bin/sh with CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE (lost, replaced, returned or
+// released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_STAND_IN ("" unless replaced) and CKPTENGINE_MEMBER_REASON (""
+// unless lost) in its environment; a URL gets the same as a JSON object, by POST. Only the agent that leads the job
+// tells; after a change of leader what still holds is told again, so hooks must bear that. Each call has a deadline.
+// What fails is logged and not repeated.
 #pragma once
 
 #include <condition_variable>

@@ -43,6 +43,7 @@ class RankPort {
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
   void commit(Version version) { control_->committed(version); }
+  void stored(Version version) { control_->stored(version); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
   // 0: refused, or taken for gone, without a newer life.

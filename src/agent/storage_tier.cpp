@@ -222,7 +222,7 @@ void StorageTier::read(const protocol::PieceInfo& piece, const std::shared_ptr<a
 }
 
 void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& read) {
-  if (read->stop.stop_requested()) return end(read, {CKPT_ERR_DISCARDED, "reading from storage was called off", 0});
+  if (read->stop.stop_requested()) return end(read, {CKPT_DISCARDED, "reading from storage was called off", 0});
   read->source = sources_[source].get();
   read->source->manifest(read->expected.shard, read->expected.version,
                          [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {

@@ -222,6 +222,10 @@ void TrainerDesk::carry_out(const protocol::TellCommit& tell) {
   if (RankPort* port = port_of(tell.rank)) port->commit(tell.committed);
 }
 
+void TrainerDesk::carry_out(const protocol::TellStored& tell) {
+  if (RankPort* port = port_of(tell.rank)) port->stored(tell.stored);
+}
+
 void TrainerDesk::carry_out(const protocol::TellResume& tell) {
   if (RankPort* port = port_of(tell.rank)) port->resume_at(tell.resume_at);
 }

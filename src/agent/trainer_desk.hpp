@@ -53,6 +53,7 @@ class TrainerDesk {
   // ---- Effects ----
   void carry_out(const protocol::Grant& grant);
   void carry_out(const protocol::TellCommit& tell);
+  void carry_out(const protocol::TellStored& tell);
   void carry_out(const protocol::TellResume& tell);
   void carry_out(const protocol::Fence& fence);
   void carry_out(const protocol::RestoreReady& ready);

@@ -57,6 +57,7 @@ class Control {
   void grant(Grant grant) { set(words_->grant, grant.word()); }
   void resume_at(std::int64_t iteration);
   void committed(Version version) { set(words_->committed, version.word()); }
+  void stored(Version version) { set(words_->stored, version.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
   // Something else that the trainer is to look at has changed.
   void ring_trainer() { ring(words_->agent_bell, FutexScope::shared); }
@@ -74,6 +75,7 @@ class Control {
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
   Version committed() const { return Version::from_word(words_->committed.load(std::memory_order_acquire)); }
+  Version stored() const { return Version::from_word(words_->stored.load(std::memory_order_acquire)); }
   std::uint64_t fenced() const { return words_->fenced.load(std::memory_order_acquire); }
   std::uint32_t agent_bell() const { return words_->agent_bell.load(std::memory_order_acquire); }
   // Trainer: until the bell is not `seen` any more, or the deadline has passed.

@@ -102,6 +102,9 @@ struct RankControl {
   Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none; before a ring
 
   HealthWords health;
+
+  // Written by the agent; the bell rings for it, too.
+  alignas(64) Word64 stored;  // newest version that is known to be on storage, of any life; 0: none
 };
 static_assert(sizeof(RankControl) <= page_bytes);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/environment.hpp"
 #include "base/error.hpp"
 #include "protocol/parts.hpp"
 
@@ -51,6 +51,7 @@ std::uint64_t parse_size_bytes(std::string_view text) {
 // How one kind of value is read and written.
 template <std::uint64_t low, std::uint64_t high>
 struct Count {
+  static std::string type() { return "integer"; }
   template <class T>
   static void parse(T& to, std::string_view text) {
     to = static_cast<T>(parse_count(text, low, high));
@@ -65,11 +66,13 @@ using Milliseconds = Count<1, 24ull * 3600 * 1000>;
 using Lease = Count<200, 30'000>;
 
 struct Bytes {
+  static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) { to = parse_size_bytes(text); }
   static std::string text(std::uint64_t from) { return size_text(from); }
 };
 
 struct Text {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     if (text.size() > 4096 || std::any_of(text.begin(), text.end(), [](char c) { return c >= 0 && c < ' '; }))
       throw BadValue{"must be at most 4096 characters without control characters"};
@@ -79,6 +82,7 @@ struct Text {
 };
 
 struct Name {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     if (!is_plain_name(text)) throw BadValue{"must be 1 to 64 characters of A-Z a-z 0-9 . _ -"};
     to = text;
@@ -87,6 +91,7 @@ struct Name {
 };
 
 struct ShardName {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     // The parts of a shard are named after it (protocol/parts.hpp), and names end at 64 characters.
     if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || protocol::is_reserved(text) ||
@@ -100,6 +105,7 @@ struct ShardName {
 };
 
 struct AbsolutePath {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     Text::parse(to, text);
     if (!text.starts_with('/')) throw BadValue{"must be an absolute path"};
@@ -110,6 +116,7 @@ struct AbsolutePath {
 
 // Of a file that need not be named.
 struct OptionalPath {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     to.clear();
     if (!text.empty()) AbsolutePath::parse(to, text);
@@ -119,6 +126,7 @@ struct OptionalPath {
 
 // Where agents meet.
 struct Coordination {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     if (text.starts_with("etcd://") || text.starts_with("etcds://")) return Text::parse(to, text);
     if (!text.starts_with('/'))
@@ -130,6 +138,7 @@ struct Coordination {
 
 // Of persistent storage; none where empty.
 struct Location {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     if (text.empty() || text.starts_with("nfs://")) return Text::parse(to, text);
     if (!text.starts_with('/')) throw BadValue{"must be an absolute path or nfs://server/export/path"};
@@ -140,6 +149,7 @@ struct Location {
 
 // Of a transfer to or from storage, or between nodes: a multiple of what it is aligned to, or cut at.
 struct BlockBytes {
+  static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) {
     const std::uint64_t bytes = parse_size_bytes(text);
     if (bytes == 0 || bytes % (64u << 10) != 0 || bytes > (64u << 20))
@@ -151,6 +161,7 @@ struct BlockBytes {
 
 // Of the GPU, for chunks in each of four sub-buffers from as many ranks as a group may have.
 struct PathBytes {
+  static std::string type() { return "bytes"; }
   static void parse(std::uint64_t& to, std::string_view text) {
     const std::uint64_t bytes = parse_size_bytes(text);
     if (bytes < (8u << 20) || bytes > (std::uint64_t{64} << 30)) throw BadValue{"must be from 8MiB to 64GiB"};
@@ -160,6 +171,11 @@ struct PathBytes {
 };
 
 struct Placement {
+  static std::string type() {
+    std::string names = "auto";
+    for (const auto strategy : placement::all_strategies) names += "|" + std::string(placement::name(strategy));
+    return names;
+  }
   static void parse(std::optional<placement::Strategy>& to, std::string_view text) {
     to.reset();
     if (text == "auto") return;
@@ -176,6 +192,7 @@ struct Placement {
 };
 
 struct Protection {
+  static std::string type() { return "text"; }
   static void parse(std::optional<placement::Protection>& to, std::string_view text) {
     to.reset();
     if (text.empty()) return;
@@ -192,6 +209,7 @@ struct Protection {
 
 // Levels from the outside in, "row2/rack7"; empty where nothing is known.
 struct Domain {
+  static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
     for (std::string_view rest = text; !rest.empty();) {
       const auto slash = rest.find('/');
@@ -206,6 +224,7 @@ struct Domain {
 };
 
 struct Mode {
+  static std::string type() { return "auto|attach"; }
   static void parse(AgentMode& to, std::string_view text) {
     if (text != "auto" && text != "attach") throw BadValue{"must be auto or attach"};
     to = text == "auto" ? AgentMode::automatic : AgentMode::attach;
@@ -214,22 +233,25 @@ struct Mode {
 };
 
 struct Sending {
+  static std::string type() { return "idle|immediate"; }
   static void parse(SendMode& to, std::string_view text) {
-    if (text != "idle" && text != "at_once") throw BadValue{"must be idle or at_once"};
+    if (text != "idle" && text != "immediate") throw BadValue{"must be idle or immediate"};
     to = text == "idle" ? SendMode::idle : SendMode::at_once;
   }
-  static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "at_once"; }
+  static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "immediate"; }
 };
 
 struct Path {
+  static std::string type() { return "host|gpu"; }
   static void parse(PathMode& to, std::string_view text) {
-    if (text != "host" && text != "device") throw BadValue{"must be host or device"};
+    if (text != "host" && text != "gpu") throw BadValue{"must be host or gpu"};
     to = text == "host" ? PathMode::host : PathMode::device;
   }
-  static std::string text(PathMode from) { return from == PathMode::host ? "host" : "device"; }
+  static std::string text(PathMode from) { return from == PathMode::host ? "host" : "gpu"; }
 };
 
 struct Flag {
+  static std::string type() { return "flag"; }
   static void parse(bool& to, std::string_view text) {
     if (text != "true" && text != "false") throw BadValue{"must be true or false"};
     to = text == "true";
@@ -244,6 +266,7 @@ struct Key {
   const char* help;
   unsigned readers;
   unsigned required_by;
+  std::string (*type)();  // "integer", "bytes", "text", "flag", or all values with '|' between them
   void (*parse)(Options&, std::string_view);
   std::string (*text)(const Options&);
 };
@@ -257,6 +280,7 @@ constexpr Key entry(const char* name, const char* standard, const char* standard
           help,
           readers,
           required_by,
+          Kind::type,
           [](Options& options, std::string_view text) { Kind::parse(options.*member, text); },
           [](const Options& options) { return Kind::text(options.*member); }};
 }
@@ -355,18 +379,18 @@ const std::array keys = {
         "Memory of the GPU through which its tensors are copied; as much as the main shard lets the next update go on "
         "as soon as the state is copied within the GPU. Less is taken where less is free."),
     entry<&Options::path, Path>(
-        "path", "host", "", engine, 0,
-        "How main shards go to other nodes: `host`: from memory to memory; `device`: from GPU to GPU, with NCCL, where "
+        "replication", "host", "", engine, 0,
+        "How main shards go to other nodes: `host`: from memory to memory; `gpu`: from GPU to GPU, with NCCL, where "
         "their tensors lie there and the nodes of a group hold each other's copies ([gpu](gpu.md)), else as with "
         "`host`. The same on all ranks."),
-    entry<&Options::gpu_path_bytes, PathBytes>(
-        "gpu_path_bytes", "128MiB", "", engine, 0,
-        "Memory of the GPU for chunks that go from GPU to GPU, with `path` = `device`; less is taken where the ranks' "
-        "state needs no more."),
+    entry<&Options::gpu_path_bytes, PathBytes>("gpu_replication_bytes", "128MiB", "", engine, 0,
+                                               "Memory of the GPU for chunks that go from GPU to GPU, with "
+                                               "`replication` = `gpu`; less is taken where the ranks' "
+                                               "state needs no more."),
     entry<&Options::schedule, Sending>(
         "schedule", "idle", "", agent | engine, 0,
         "When checkpoints cross the network: `idle`: in moments in which training leaves it idle, as far as its "
-        "communication hooks tell; `at_once`: as soon as there is something to send."),
+        "communication hooks tell; `immediate`: as soon as there is something to send."),
     entry<&Options::profile_iterations, Count<1, 10'000>>(
         "profile_iterations", "20", "", agent, 0,
         "From how many iterations the idle moments are learned; a job's first ones pass without checkpoint traffic."),
@@ -434,11 +458,6 @@ using Settings = std::map<std::string, Setting>;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
-std::string upper(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return text;
-}
-
 // Checks the value, and keeps it unless an earlier source named the key already.
 void offer(Settings& settings, const std::string& name, Setting setting, const std::string& where_keys_are) {
   const Key* key = find_key(name);
@@ -462,20 +481,20 @@ void offer_caller(Settings& settings, const OptionPairs& caller) {
   }
 }
 
-void offer_environment(Settings& settings, const char* const* environment) {
-  constexpr std::string_view prefix = "CKPT_";
-  for (; environment != nullptr && *environment != nullptr; ++environment) {
-    const std::string_view line = *environment;
-    if (!line.starts_with(prefix)) continue;
-    const std::string_view variable = line.substr(0, line.find('='));
-    std::string name(variable.substr(prefix.size()));
-    // Names are upper case in the environment; any other spelling is as unknown as a wrong key.
-    const bool spelled = upper(name) == name;
-    for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    const std::string value(line.substr(std::min(line.size(), variable.size() + 1)));
-    offer(settings, spelled ? name : std::string(variable), {value, "environment variable " + std::string(variable)},
-          std::string("unset it, or correct its name: ") + see_help);
-  }
+bool is_key(std::string_view name) { return find_key(name) != nullptr; }
+
+void offer_environment(Settings& settings, const Environment& environment) {
+  for (const auto& [key, value] : environment.values)
+    offer(settings, key, {value, "environment variable " + variable_of(key)}, see_help);
+}
+
+[[noreturn]] void refuse_missing(const char* key, const Environment& environment) {
+  std::string sentence = std::string("option \"") + key +
+                         "\" is missing; give it as an option, as environment variable " + variable_of(key) +
+                         " or in the config file";
+  if (environment.former.contains(key))
+    sentence += "; " + former_variable_of(key) + " is set, but it is not read any more";
+  refuse(sentence);
 }
 
 void offer_file(Settings& settings, const std::string& path) {
@@ -533,8 +552,9 @@ std::string table(unsigned readers) {
 
 Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment) {
   Settings settings;
+  const Environment variables = read_environment(environment, is_key);
   offer_caller(settings, caller);
-  offer_environment(settings, environment);
+  offer_environment(settings, variables);
   if (const auto config = settings.find("config"); config != settings.end() && !config->second.value.empty())
     offer_file(settings, config->second.value);
 
@@ -544,13 +564,12 @@ Options parse_options(Reader reader, const OptionPairs& caller, const char* cons
     if (setting != settings.end())
       key.parse(options, setting->second.value);
     else if ((key.required_by & static_cast<unsigned>(reader)) != 0)
-      refuse(std::string("option \"") + key.name +
-             "\" is missing; give it as an option, as environment variable CKPT_" + upper(key.name) +
-             " or in the config file");
+      refuse_missing(key.name, variables);
     else if (*key.standard != '\0')
       key.parse(options, key.standard);
   }
   fill_computed(options, settings);
+  options.warnings = warnings_of(variables, see_help);
   return options;
 }
 
@@ -573,6 +592,22 @@ std::vector<std::string> to_key_values(const Options& options, Reader reader) {
     words.push_back(std::string(key.name) + "=" + key.text(options));
   }
   return words;
+}
+
+std::string options_json() {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Key& key : keys) {
+    nlohmann::ordered_json readers = nlohmann::ordered_json::array();
+    for (const auto& [bit, name] : {std::pair(engine, "engine"), {agent, "agent"}, {tool, "tool"}})
+      if ((key.readers & bit) != 0) readers.push_back(name);
+    list.push_back({{"name", key.name},
+                    {"type", key.type()},
+                    {"default", *key.standard_help ? key.standard_help : key.standard},
+                    {"required", (key.required_by & engine) != 0},
+                    {"readers", std::move(readers)},
+                    {"help", key.help}});
+  }
+  return list.dump(2);
 }
 
 std::string options_help(Reader reader) { return table(static_cast<unsigned>(reader)); }

@@ -1,8 +1,9 @@
 // All options of engine, agent and tools: one struct, one table of keys, parsed once at start.
 //
-// Three sources can name a key: the caller (code or command line), the environment (CKPT_<KEY>) and the JSON file that
-// the key `config` points to. The first of them that names a key wins. A key that is unknown or malformed is refused,
-// whichever source it is in. Plain values; thread-safe as such.
+// Three sources can name a key: the caller (code or command line), the environment (CKPTENGINE_<KEY>) and the JSON file
+// that the key `config` points to. The first of them that names a key wins. A malformed value is refused, whichever
+// source it is in. So is an unknown key, but in the environment: there it is a warning, since others may own it. Plain
+// values; thread-safe as such.
 #pragma once
 
 #include <cstdint>
@@ -77,6 +78,7 @@ struct Options {
   std::int64_t close_timeout_ms;
   std::string log_file;
   std::string config;
+  std::vector<std::string> warnings;  // about the environment, a sentence each; no option
 
   std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
   placement::Protection chosen_protection() const {
@@ -106,6 +108,9 @@ std::vector<std::string> to_key_values(const Options& options, Reader reader);
 // Markdown table of the keys that `reader` reads, or of all (docs/options.md).
 std::string options_help(Reader reader);
 std::string options_help();
+
+// All keys as a JSON array of {"name", "type", "default", "required", "readers", "help"}; "required" is for an engine.
+std::string options_json();
 
 // The shortest text that the size options take for exactly so many bytes: "65537", "64KiB", "3GiB".
 std::string size_text(std::uint64_t bytes);

@@ -12,6 +12,7 @@
 #include "base/options.hpp"
 #include "cli/commands.hpp"
 #include "cli/placement_command.hpp"
+#include "cli/read_options.hpp"
 #include "cli/storage_command.hpp"
 
 namespace {
@@ -34,7 +35,7 @@ struct CommandLine {
   }
 };
 
-Options options_of(const CommandLine& line) { return parse_options(Reader::tool, line.pairs(), environ); }
+Options options_of(const CommandLine& line) { return cli::read_options(line.pairs()); }
 
 cli::Scope scope_of(const CommandLine& line) {
   const OptionPairs pairs = line.pairs();
@@ -126,7 +127,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string(CKPT_VERSION));
   app.require_subcommand(0, 1);
   app.footer(
-      "Options may also come from the environment, as CKPT_JOB, CKPT_ARENA_DIR and so on.\n"
+      "Options may also come from the environment, as CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"
       "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.\n"
       "Of health: 0 when the job is protected, 1 when it is degraded, 2 when it is not protected or not known.\n"
       "Of status: 2 when the job is not protected.");
@@ -152,6 +153,8 @@ int main(int argc, char** argv) {
       ->add_option("--storage", line.storage, "Look at this, too: an absolute path, or nfs://server/export/path");
   const cli::StorageCommands storage(app, line.json);
   cli::PlacementOptions placement_options;
+  CLI::App* list = app.add_subcommand("options", "List all options of trainers, agents and tools");
+  list->add_flag("--json", line.json, "Print JSON");
   const CLI::App* placement = cli::add_placement_command(app, placement_options, line.json);
   try {
     app.parse(argc, argv);
@@ -164,6 +167,10 @@ int main(int argc, char** argv) {
     return 1;
   }
   try {
+    if (list->parsed()) {
+      std::cout << (line.json ? options_json() + "\n" : options_help());
+      return 0;
+    }
     if (placement->parsed()) return print(cli::show_placement(placement_options), line.json);
     if (token->parsed()) return print(cli::make_token(token_path), line.json);
     if (storage.parsed()) return print(storage.run(), line.json);

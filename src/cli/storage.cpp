@@ -46,7 +46,7 @@ Storage::Storage(const StorageScope& scope)
     : scope_(scope), files_([&] {
         if (scope.location.empty())
           throw Failure(CKPT_ERR_INVALID,
-                        "no storage is named; give --storage, or set CKPT_STORAGE: an absolute path or "
+                        "no storage is named; give --storage, or set CKPTENGINE_STORAGE: an absolute path or "
                         "nfs://server/export/path");
         return persist::open_file_system(scope.location, scope.files);
       }()) {

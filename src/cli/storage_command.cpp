@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "cli/read_options.hpp"
+
 namespace ckpt::cli {
 namespace {
 
@@ -77,7 +79,7 @@ StorageScope StorageCommands::scope() const {
   OptionPairs pairs = split_key_values(options);
   if (!location_.empty()) pairs.emplace_back("storage", location_);
   if (!job_.empty()) pairs.emplace_back("job", job_);
-  return storage_scope(parse_options(Reader::tool, pairs, environ));
+  return storage_scope(read_options(pairs));
 }
 
 std::vector<std::string> StorageCommands::steps() const {

@@ -86,9 +86,10 @@ void check_answer(const nlohmann::json& answer) {
   const int value = status->get<int>();
   if (value == CKPT_OK) return;
   const auto message = answer.find("message");
-  throw Failure(value > CKPT_OK && value <= CKPT_ERR_INTERNAL ? static_cast<ckpt_status>(value) : CKPT_ERR_INTERNAL,
-                message != answer.end() && message->is_string() ? message->get<std::string>()
-                                                                : "the agent refused without a reason");
+  throw Failure(
+      value >= CKPT_ERR_INVALID && value <= CKPT_ERR_INTERNAL ? static_cast<ckpt_status>(value) : CKPT_ERR_INTERNAL,
+      message != answer.end() && message->is_string() ? message->get<std::string>()
+                                                      : "the agent refused without a reason");
 }
 
 AgentConnection AgentConnection::open(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {

@@ -1,8 +1,9 @@
-// The C ABI over Engine: turns failures into status codes and keeps every exception inside.
+// The C API over Engine: turns failures into status codes, keeps every exception inside, and copies structs of any age.
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <new>
 #include <span>
@@ -84,9 +85,87 @@ ckpt::OptionPairs pairs_of(const ckpt_option* options, std::size_t count) {
   return pairs;
 }
 
+// Copies `from` into the caller's struct, which may be older and smaller, or newer and larger, than this library's.
+// `first_bytes` is its size in the first release.
+template <class Struct>
+void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const char* name) {
+  const std::size_t given_bytes = to->struct_size;
+  if (given_bytes < first_bytes)
+    throw Failure(CKPT_ERR_INVALID, std::string(name) + "'s struct_size is " + std::to_string(given_bytes) +
+                                        "; set it to sizeof(" + name + ") before the call");
+  const std::size_t filled_bytes = std::min(given_bytes, sizeof from);
+  std::memcpy(static_cast<void*>(to), &from, filled_bytes);
+  to->struct_size = filled_bytes;
+}
+
+// Of the first release: what a caller's struct has at least. These stay when structs grow.
+constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 96,
+                      health_bytes_first = 1032;
+static_assert(sizeof(ckpt_tensor) >= tensor_bytes_first && sizeof(ckpt_restored) >= restored_bytes_first &&
+              sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first);
+
+// The caller's tensor as this library knows it. What a newer caller's struct has beyond it must be zero.
+ckpt_tensor tensor_of(const ckpt_tensor& given) {
+  ckpt_tensor tensor = CKPT_TENSOR_INIT;
+  if (given.struct_size < tensor_bytes_first)
+    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor's struct_size is " + std::to_string(given.struct_size) +
+                                        "; begin with CKPT_TENSOR_INIT");
+  const auto* const bytes = reinterpret_cast<const char*>(&given);
+  const std::size_t known_bytes = std::min(given.struct_size, sizeof tensor);
+  if (std::any_of(bytes + known_bytes, bytes + given.struct_size, [](char byte) { return byte != 0; }))
+    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor has members that this library, version " CKPT_VERSION
+                                    ", does not know; use the library of your header's version");
+  std::memcpy(&tensor, &given, known_bytes);
+  return tensor;
+}
+
+// CKPT_NO_STREAM is for state in host memory, where streams mean nothing.
+ckpt::device::Stream stream_of(const ckpt::engine::Engine& engine, void* stream, const char* call) {
+  if (stream != CKPT_NO_STREAM) return stream;
+  if (engine.has_gpu_tensors())
+    throw Failure(CKPT_ERR_INVALID, std::string(call) +
+                                        " names no stream, but tensors are in GPU memory; name the stream that changes "
+                                        "them (null is CUDA's legacy default stream)");
+  return nullptr;
+}
+
+// Descriptions by status; the numbers between the groups are free.
+constexpr std::array<std::pair<ckpt_status, const char*>, 14> descriptions = {{
+    {CKPT_OK, "success"},
+    {CKPT_SKIPPED, "the snapshot was skipped"},
+    {CKPT_DISCARDED, "the snapshot was discarded"},
+    {CKPT_ERR_INVALID, "a bad argument, option or order of calls"},
+    {CKPT_ERR_NO_AGENT, "no agent answers on this node"},
+    {CKPT_ERR_CLAIMED, "another live process holds this rank"},
+    {CKPT_ERR_SUPERSEDED, "this process belongs to an earlier incarnation of the job"},
+    {CKPT_ERR_NO_SPACE, "the state does not fit into memory"},
+    {CKPT_ERR_MISMATCH, "world size or layout differs from what is stored"},
+    {CKPT_ERR_LOST, "a committed checkpoint is lost"},
+    {CKPT_ERR_TIMEOUT, "a deadline passed"},
+    {CKPT_ERR_CORRUPT, "bytes did not match their digest"},
+    {CKPT_ERR_SYSTEM, "the operating system or the GPU refused something"},
+    {CKPT_ERR_INTERNAL, "a bug in ckptengine"},
+}};
+
+// A caller may pass any number, which must not be read as an enum.
+int number_of(const ckpt_status& status) {
+  static_assert(sizeof status == sizeof(int));
+  int number = 0;
+  std::memcpy(&number, &status, sizeof number);
+  return number;
+}
+
 }  // namespace
 
 const char* ckpt_last_error(void) { return last_error_gone ? "" : last_error.sentence.c_str(); }
+
+int ckpt_is_error(ckpt_status status) { return number_of(status) >= CKPT_ERR_INVALID ? 1 : 0; }
+
+const char* ckpt_status_string(ckpt_status status) {
+  for (const auto& [known, description] : descriptions)
+    if (number_of(status) == known) return description;
+  return "a status that this library does not know";
+}
 
 const char* ckpt_version(void) { return CKPT_VERSION; }
 
@@ -109,9 +188,10 @@ void ckpt_close(ckpt_engine* engine) {
 }
 
 ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor) {
-  return on_engine(engine, [&](auto& self) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
     need(tensor != nullptr, "the tensor");
-    return self.register_tensor(*tensor);
+    self.register_tensor(tensor_of(*tensor));
+    return {};
   });
 }
 
@@ -139,37 +219,29 @@ ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json) {
   });
 }
 
-ckpt_status ckpt_restore(ckpt_engine* engine, ckpt_restored* result) {
-  return ckpt_restore_on(engine, nullptr, result);
-}
-
-ckpt_status ckpt_restore_on(ckpt_engine* engine, void* stream, ckpt_restored* result) {
-  std::string message;
-  const ckpt_status status = on_engine(engine, [&](auto& self) -> Outcome {
+ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restored* result) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
     need(result != nullptr, "the place for the result");
-    *result = self.restore(message, stream);
+    // Before anything is done: a struct of no known size gets an error that changes nothing.
+    hand_over<ckpt_restored>(CKPT_RESTORED_INIT, result, restored_bytes_first, "ckpt_restored");
+    hand_over(self.restore(stream_of(self, stream, "restore()")), result, restored_bytes_first, "ckpt_restored");
     return {};
   });
-  return status == CKPT_OK && !message.empty() ? fail(CKPT_OK, message.c_str()) : status;
 }
 
-ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration) {
-  return ckpt_snapshot_on(engine, iteration, nullptr);
+ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void* stream) {
+  return on_engine(engine, [&](auto& self) { return self.snapshot(iteration, stream_of(self, stream, "snapshot()")); });
 }
 
-ckpt_status ckpt_snapshot_on(ckpt_engine* engine, int64_t iteration, void* stream) {
-  return on_engine(engine, [&](auto& self) { return self.snapshot(iteration, stream); });
-}
-
-ckpt_status ckpt_before_update(ckpt_engine* engine) {
-  void* const legacy_default = nullptr;
-  return ckpt_before_update_on(engine, &legacy_default, 1);
-}
-
-ckpt_status ckpt_before_update_on(ckpt_engine* engine, void* const* streams, size_t count) {
+ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count) {
   return on_engine(engine, [&](auto& self) {
     need(streams != nullptr || count == 0, "the list of streams");
-    return self.before_update(std::span(streams, count));
+    const std::span<void* const> named(streams, count);
+    if (count == 0 || std::find(named.begin(), named.end(), CKPT_NO_STREAM) != named.end()) {
+      stream_of(self, CKPT_NO_STREAM, "before_update()");
+      return self.before_update();
+    }
+    return self.before_update(named);
   });
 }
 
@@ -180,29 +252,23 @@ ckpt_status ckpt_discard(ckpt_engine* engine) {
   });
 }
 
-ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t stream) {
+ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
-    self.comm_begin(stream);
+    if (stream == CKPT_NO_STREAM)
+      self.comm_begin(channel);
+    else
+      self.comm_begin(channel, stream);
     return {};
   });
 }
 
-ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t stream) {
-  return on_engine(engine, [&](const auto& self) { return self.comm_end(stream); });
-}
-
-ckpt_status ckpt_comm_begin_on(ckpt_engine* engine, uint32_t stream, void* on) {
-  return on_engine(engine, [&](const auto& self) -> Outcome {
-    self.comm_begin(stream, on);
-    return {};
+ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream) {
+  return on_engine(engine, [&](const auto& self) {
+    return stream == CKPT_NO_STREAM ? self.comm_end(channel) : self.comm_end(channel, stream);
   });
 }
 
-ckpt_status ckpt_comm_end_on(ckpt_engine* engine, uint32_t stream, void* on) {
-  return on_engine(engine, [&](const auto& self) { return self.comm_end(stream, on); });
-}
-
-ckpt_status ckpt_ticket_state(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
+ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(stage != nullptr, "the place for the stage");
     *stage = self.stage(iteration);
@@ -217,15 +283,14 @@ ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, 
 ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(health != nullptr, "the place for the verdict");
-    // What grows at the end stays unknown to callers of before.
-    const std::size_t known_bytes = health->struct_size;
-    constexpr std::size_t first_bytes = sizeof(ckpt_health_t);
-    if (known_bytes < first_bytes)
-      throw Failure(CKPT_ERR_INVALID, "struct_size is " + std::to_string(known_bytes) +
-                                          "; set it to sizeof(ckpt_health_t) before ckpt_health()");
-    ckpt_health_t now = self.health();
-    now.struct_size = std::min(known_bytes, sizeof now);
-    std::memcpy(health, &now, now.struct_size);
+    hand_over(self.health(), health, health_bytes_first, "ckpt_health_t");
+    return {};
+  });
+}
+
+ckpt_status ckpt_on_warning(ckpt_engine* engine, ckpt_warning_callback callback, void* user) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    self.on_warning(callback, user);
     return {};
   });
 }
@@ -240,7 +305,7 @@ ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, v
 ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats) {
   return on_engine(engine, [&](const auto& self) -> Outcome {
     need(stats != nullptr, "the place for the counters");
-    *stats = self.stats();
+    hand_over(self.stats(), stats, stats_bytes_first, "ckpt_stats_t");
     return {};
   });
 }

@@ -17,7 +17,9 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
       link_(options, [this](const arena::Control& control) { return on_words(control); }),
       health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
               {[this] { return link_.control(); }, [this] { return link_.connected(); },
-               [this] { return std::string(link_.why_disconnected().what()); }}) {}
+               [this] { return std::string(link_.why_disconnected().what()); }}) {
+  for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
+}
 
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
@@ -36,6 +38,10 @@ AgentLink::Look Engine::on_words(const arena::Control& control) {
   const Version committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
+  const Version stored = control.stored();
+  if (stored && (stored.incarnation() == incarnation_.load(std::memory_order_acquire) ||
+                 stored.word() == restored_word_.load(std::memory_order_acquire)))
+    tickets_.durable(stored.iteration());
   if (control.fenced() != 0 || link_.disowned()) tickets_.superseded();
   GpuPath* const path = watched_path_.load(std::memory_order_acquire);
   if (path == nullptr) return AgentLink::Look::later;
@@ -55,13 +61,13 @@ void Engine::check_no_capture(const char* call) const {
                                         ") and before_update(); call before_update() first");
 }
 
-Outcome Engine::register_tensor(const ckpt_tensor& tensor) {
+void Engine::register_tensor(const ckpt_tensor& tensor) {
   check_no_capture("register_tensor()");
   registry_.add(tensor, *device_);
   const std::uint64_t before = staging_bytes_.exchange(device_->staging_bytes(), std::memory_order_relaxed);
-  if (before == staging_bytes_.load(std::memory_order_relaxed)) return {};
-  failure_ = device_->shortage();
-  return {CKPT_OK, failure_.c_str()};
+  if (before == staging_bytes_.load(std::memory_order_relaxed)) return;
+  if (const std::string shortage = device_->shortage(); !shortage.empty())
+    warnings_.add(CKPT_WARNING_GPU_MEMORY, shortage);
 }
 
 void Engine::move_tensor(const std::string& name, void* data) {
@@ -75,43 +81,43 @@ void Engine::unregister_tensor(const std::string& name) {
 }
 
 namespace {
-void check_stream(std::uint32_t stream) {
-  if (stream >= arena::comm_streams_max)
-    throw Failure(CKPT_ERR_INVALID, "communication stream " + std::to_string(stream) + " is out of range; use 0 to " +
+
+void check_channel(std::uint32_t channel) {
+  if (channel >= arena::comm_streams_max)
+    throw Failure(CKPT_ERR_INVALID, "channel " + std::to_string(channel) + " is out of range; use 0 to " +
                                         std::to_string(arena::comm_streams_max - 1));
 }
-}  // namespace
 
-void Engine::comm_begin(std::uint32_t stream) const {
-  check_stream(stream);
-  link_.comm().begin(stream);
-}
-
-namespace {
 Outcome end_outcome(bool has_ended) {
   if (has_ended) return {};
   return {CKPT_ERR_INVALID,
-          "comm_end() came without a comm_begin() on its stream and nothing was written; call them in pairs, each pair "
-          "with one stream"};
+          "comm_end() came without a comm_begin() on its channel, and nothing was recorded; call them in pairs, each "
+          "pair with one channel"};
 }
+
 }  // namespace
 
-Outcome Engine::comm_end(std::uint32_t stream) const {
-  check_stream(stream);
-  return end_outcome(link_.comm().end(stream));
+void Engine::comm_begin(std::uint32_t channel) const {
+  check_channel(channel);
+  link_.comm().begin(channel);
 }
 
-void Engine::comm_begin(std::uint32_t stream, device::Stream on) const {
-  check_stream(stream);
-  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
-  if (gpu == nullptr) return link_.comm().begin(stream);
-  gpu->begin(stream, on);
+Outcome Engine::comm_end(std::uint32_t channel) const {
+  check_channel(channel);
+  return end_outcome(link_.comm().end(channel));
 }
 
-Outcome Engine::comm_end(std::uint32_t stream, device::Stream on) const {
-  check_stream(stream);
+void Engine::comm_begin(std::uint32_t channel, device::Stream on) const {
+  check_channel(channel);
   GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
-  return end_outcome(gpu == nullptr ? link_.comm().end(stream) : gpu->end(stream, on));
+  if (gpu == nullptr) return link_.comm().begin(channel);
+  gpu->begin(channel, on);
+}
+
+Outcome Engine::comm_end(std::uint32_t channel, device::Stream on) const {
+  check_channel(channel);
+  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
+  return end_outcome(gpu == nullptr ? link_.comm().end(channel) : gpu->end(channel, on));
 }
 
 ckpt_stats_t Engine::stats() const {
@@ -124,16 +130,18 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
   if (iteration < 0) return {CKPT_ERR_INVALID, "cannot wait for a negative iteration; give one that was snapshotted"};
   if (stage < CKPT_STAGE_NONE || stage > CKPT_STAGE_DURABLE)
     return {CKPT_ERR_INVALID, "cannot wait for an unknown stage; use one of ckpt_stage"};
-  if (stage == CKPT_STAGE_DURABLE)
-    return {CKPT_ERR_INVALID, "nothing becomes durable, as no persistent tier is there; wait for CKPT_STAGE_COMMITTED"};
   switch (const ckpt_status status = tickets_.wait(iteration, stage, Deadline::in_ms(timeout_ms))) {
     case CKPT_OK:
       return {};
     case CKPT_ERR_TIMEOUT:
+      if (stage == CKPT_STAGE_DURABLE)
+        return {status,
+                "the snapshot is not on storage yet; wait longer, or look at the options storage, storage_every and "
+                "storage_interval_s, and at ckptctl status"};
       return {status, "the snapshot did not reach the stage in time; wait longer, or see ckptctl status"};
-    case CKPT_ERR_SKIPPED:
+    case CKPT_SKIPPED:
       return {status, "the snapshot of this iteration was skipped on all ranks; wait for a later one"};
-    case CKPT_ERR_DISCARDED:
+    case CKPT_DISCARDED:
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
       return {status,

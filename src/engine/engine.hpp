@@ -22,11 +22,12 @@
 #include "engine/sealing.hpp"
 #include "engine/stored.hpp"
 #include "engine/tickets.hpp"
+#include "engine/warnings.hpp"
 
 namespace ckpt::engine {
 
-// Of calls in which something may go by without being an error. `text`, if not empty, is a sentence that stays as long
-// as the engine is not called again.
+// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call. It is empty
+// with CKPT_OK.
 struct Outcome {
   ckpt_status status = CKPT_OK;
   const char* text = "";
@@ -39,25 +40,26 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The text says what the GPU, of whose tensors this is the first, does not have.
-  Outcome register_tensor(const ckpt_tensor& tensor);
+  void register_tensor(const ckpt_tensor& tensor);
   void move_tensor(const std::string& name, void* data);
   void unregister_tensor(const std::string& name);
 
   const std::string& stored_layout();
-  // `message` gets what is to be said about a state that is behind or of unknown standing.
-  ckpt_restored restore(std::string& message, device::Stream stream = nullptr);
+  // The result's message is valid until the next restore().
+  ckpt_restored restore(device::Stream stream = nullptr);
 
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
+  // Whether streams mean something.
+  bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 
-  // Around each communication of training. `stream` is checked.
-  void comm_begin(std::uint32_t stream) const;
-  Outcome comm_end(std::uint32_t stream) const;
+  // Around each communication of training. `channel` is checked.
+  void comm_begin(std::uint32_t channel) const;
+  Outcome comm_end(std::uint32_t channel) const;
   // The same, when the GPU gets there.
-  void comm_begin(std::uint32_t stream, device::Stream on) const;
-  Outcome comm_end(std::uint32_t stream, device::Stream on) const;
+  void comm_begin(std::uint32_t channel, device::Stream on) const;
+  Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
   ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
   Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
@@ -65,6 +67,7 @@ class Engine {
 
   ckpt_health_t health() const { return health_.now(); }
   void on_health(ckpt_health_callback callback, void* user) { health_.on_change(callback, user); }
+  void on_warning(ckpt_warning_callback callback, void* user) { warnings_.on_warning(callback, user); }
 
  private:
   AgentLink::Look on_words(const arena::Control& control);
@@ -83,8 +86,8 @@ class Engine {
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   void follow_session();
   bool loses_path(const Session& next) const;
-  Outcome discard_forgotten();
-  Outcome news_of_path();
+  void discard_forgotten();
+  void pass_on_news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
   // Whether one was begun and not released.
   bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
@@ -93,6 +96,7 @@ class Engine {
   void check_no_capture(const char* call) const;
 
   const Options options_;
+  Warnings warnings_;
   std::unique_ptr<device::Device> device_;
   Registry registry_;
   Tickets tickets_;
@@ -108,7 +112,9 @@ class Engine {
   Sealing sealing_;
   std::optional<Stored> stored_;  // between the agent's answer and restore()
   std::string stored_layout_;
-  std::atomic<std::uint64_t> incarnation_{0};  // 0: not restored yet
+  std::string restored_message_;
+  std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
+  std::atomic<std::uint64_t> restored_word_{0};  // the version that was restored
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;

@@ -50,7 +50,8 @@ void Registry::add(const ckpt_tensor& tensor, device::Device& device) {
     refuse(label + " is registered already; unregister it first, or move it to tell its new address");
   if (!within(tensor.dtype, CKPT_C64)) refuse(label + " has an unknown dtype; use one of ckpt_dtype");
   if (!within(tensor.memory, CKPT_DEVICE)) refuse(label + " has an unknown memory kind; use one of ckpt_memory");
-  if (!within(tensor.capture, CKPT_AT_ONCE)) refuse(label + " has an unknown way of capture; use one of ckpt_capture");
+  if (!within(tensor.capture, CKPT_SYNCHRONOUS))
+    refuse(label + " has an unknown way of capture; use one of ckpt_capture");
   if (tensor.ndim < 0 || tensor.ndim > extents_max || (tensor.ndim > 0 && tensor.shape == nullptr))
     refuse(label + " needs a shape of 0 to 16 extents");
 
@@ -61,6 +62,7 @@ void Registry::add(const ckpt_tensor& tensor, device::Device& device) {
   check_memory(label, tensor.data, *size_bytes);
   check_reach(label, tensor.memory, tensor.data, device);
   added.entry.size_bytes = *size_bytes;
+  gpu_tensors_ += tensor.memory == CKPT_DEVICE;
   tensors_.emplace(name, std::move(added));
   layout_changed_ = memory_changed_ = true;
 }
@@ -81,7 +83,9 @@ void Registry::move(const std::string& name, void* data, device::Device& device)
 }
 
 void Registry::remove(const std::string& name) {
-  tensors_.erase(find(name));
+  const auto found = find(name);
+  gpu_tensors_ -= found->second.memory == CKPT_DEVICE;
+  tensors_.erase(found);
   layout_changed_ = memory_changed_ = true;
 }
 
@@ -123,7 +127,7 @@ void Registry::share(const protocol::Share& share) {
 const RankState& Registry::state() {
   if (layout_changed_) {
     lay_out(state_.main, CKPT_OVERLAPPED);
-    lay_out(state_.private_, CKPT_AT_ONCE);
+    lay_out(state_.private_, CKPT_SYNCHRONOUS);
     layout_changed_ = false;
   }
   if (memory_changed_) {

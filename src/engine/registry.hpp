@@ -57,6 +57,7 @@ class Registry {
   void remove(const std::string& name);
 
   bool empty() const { return tensors_.empty(); }
+  bool has_gpu_tensors() const { return gpu_tensors_ != 0; }
   // Valid until the next change.
   const RankState& state();
 
@@ -79,6 +80,7 @@ class Registry {
   const std::string private_shard_;
   protocol::Share share_;
   Tensors tensors_;
+  std::size_t gpu_tensors_ = 0;
   RankState state_;
   bool layout_changed_ = true;
   bool memory_changed_ = true;

@@ -54,7 +54,7 @@ const Stored& Engine::stored(Deadline deadline) {
 const std::string& Engine::stored_layout() {
   if (stored_layout_.empty()) {
     if (incarnation_.load() != 0)
-      throw Failure(CKPT_ERR_INVALID, "ckpt_stored_layout() came after ckpt_restore(); call it before");
+      throw Failure(CKPT_ERR_INVALID, "stored_layout() came after restore(); call it before");
     stored_layout_ = stored_layout_json(stored(Deadline::in_ms(options_.restore_timeout_ms)));
   }
   return stored_layout_;
@@ -95,9 +95,9 @@ std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline de
   }
 }
 
-ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
+ckpt_restored Engine::restore(device::Stream stream) {
   if (incarnation_.load() != 0)
-    throw Failure(CKPT_ERR_INVALID, "ckpt_restore() was called before; once per life is enough");
+    throw Failure(CKPT_ERR_INVALID, "restore() was called in this incarnation before; call it once");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);
   const auto load_begin = Clock::now();
@@ -110,7 +110,7 @@ ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
   if (!stored_->no_landing.empty()) restored["no_path"] = stored_->no_landing;
   link_.ask(restored, restored, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
 
-  ckpt_restored result{};
+  ckpt_restored result = CKPT_RESTORED_INIT;
   result.found = stored_->found;
   result.behind = stored_->behind;
   result.status_unknown = stored_->status_unknown;
@@ -125,13 +125,15 @@ ckpt_restored Engine::restore(std::string& message, device::Stream stream) {
     result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
     result.load_ms = load_ms;
     tickets_.restored(result.iteration);
+    restored_word_.store(stored_->main.front().manifest.version.word(), std::memory_order_release);
   }
   registry_.share(stored_->share);
-  message = std::move(stored_->message);
+  restored_message_ = std::move(stored_->message);
+  result.message = restored_message_.c_str();
   last_iteration_ = result.iteration;
   incarnation_.store(result.incarnation);
   if (const std::string news = join_path(std::move(stored_->landing), deadline); !news.empty())
-    message += (message.empty() ? "" : "; ") + news;
+    warnings_.add(CKPT_WARNING_REPLICATION, news);
   stored_.reset();  // unmaps what was restored from
   return result;
 }

@@ -83,19 +83,21 @@ void Engine::follow_session() {
 }
 
 // The one before was never finished: its tensors may have changed under the copy.
-Outcome Engine::discard_forgotten() {
-  if (!open_capture()) return {};
+void Engine::discard_forgotten() {
+  if (!open_capture()) return;
+  const std::string iteration = std::to_string(capture_.version().iteration());
   discard();
-  return {CKPT_OK,
-          "the snapshot before this one was discarded, because before_update() was not called after it; call "
-          "before_update() before each change of the registered tensors"};
+  warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
+                "the snapshot of iteration " + iteration +
+                    " was discarded, because before_update() was not called after it; call before_update() before "
+                    "each change of the registered tensors");
 }
 
 void Engine::discard() {
   if (!open_capture()) return;
   const std::int64_t iteration = capture_.version().iteration();
   tickets_.discarded(iteration);
-  capture_.session().control->not_taken(iteration, CKPT_ERR_DISCARDED);
+  capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   capture_.cancel();
 }
 
@@ -114,10 +116,10 @@ void Engine::check_fence(const arena::Control& control) {
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
-  const Outcome discarded = discard_forgotten();
+  discard_forgotten();
   last_iteration_ = iteration;
   if (sealing_.under_way())
-    return {CKPT_ERR_SKIPPED,
+    return {CKPT_SKIPPED,
             "this iteration's snapshot is skipped on all ranks, because the one before is still being copied from the "
             "GPU; training is not affected"};
   follow_session();
@@ -136,26 +138,24 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
 
   const auto grant = capture_.unused_grant();
   if (!grant || iteration < capture_.session().control->resume_at())
-    return {CKPT_ERR_SKIPPED,
+    return {CKPT_SKIPPED,
             "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
             "training is not affected"};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
-  return discarded.text[0] == '\0' ? news_of_path() : discarded;
+  pass_on_news_of_path();
+  return {};
 }
 
-Outcome Engine::news_of_path() {
-  if (!gpu_path_) return {};
-  auto news = gpu_path_->take_news();
-  if (!news) return {};
-  failure_ = std::move(*news);
-  return {CKPT_OK, failure_.c_str()};
+void Engine::pass_on_news_of_path() {
+  if (!gpu_path_) return;
+  if (const auto news = gpu_path_->take_news()) warnings_.add(CKPT_WARNING_REPLICATION, *news);
 }
 
 void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
   tickets_.refused(iteration, why);
   arena::Control& control = *capture_.session().control;
-  if (why != CKPT_ERR_SKIPPED) control.not_taken(iteration, static_cast<std::uint8_t>(why));
+  if (why != CKPT_SKIPPED) control.not_taken(iteration, static_cast<std::uint8_t>(why));
   control.attempted(iteration);
   control.ring_agent();
 }
@@ -189,7 +189,7 @@ Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
 // On any thread.
 void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at, main, slots] = released_;
-  if (!whole) capture_.session().control->not_taken(iteration, CKPT_ERR_DISCARDED);
+  if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   released_.slots.reset();
   if (whole && gpu_path_)
     gpu_path_->captured(Version(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
@@ -215,8 +215,8 @@ Outcome Engine::before_update(std::span<const device::Stream> streams) {
   if (!release(streams, Deadline::in_ms(capture_timeout_ms))) {
     discard();
     failure_ = device_->failure();
-    if (!failure_.empty()) return {CKPT_ERR_DISCARDED, failure_.c_str()};
-    return {CKPT_ERR_DISCARDED,
+    if (!failure_.empty()) return {CKPT_DISCARDED, failure_.c_str()};
+    return {CKPT_DISCARDED,
             "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
   }
   tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));

@@ -36,7 +36,7 @@ void Tickets::captured(std::int64_t iteration, std::uint64_t bytes, double captu
 }
 
 void Tickets::discarded(std::int64_t iteration) {
-  entry(iteration).why.store(CKPT_ERR_DISCARDED, std::memory_order_release);
+  entry(iteration).why.store(CKPT_DISCARDED, std::memory_order_release);
   entry(iteration).state.store(State::discarded, std::memory_order_release);
   discarded_.fetch_add(1, std::memory_order_relaxed);
   announce();
@@ -44,7 +44,7 @@ void Tickets::discarded(std::int64_t iteration) {
 
 void Tickets::refused(std::int64_t iteration, ckpt_status why) {
   open(iteration, State::refused, why, 0);
-  if (why == CKPT_ERR_SKIPPED) skipped_.fetch_add(1, std::memory_order_relaxed);
+  if (why == CKPT_SKIPPED) skipped_.fetch_add(1, std::memory_order_relaxed);
   announce();
 }
 
@@ -67,6 +67,12 @@ void Tickets::committed(Version version, Clock::time_point now) {
   announce();
 }
 
+void Tickets::durable(std::int64_t iteration) {
+  if (iteration <= newest_durable_.load(std::memory_order_relaxed)) return;
+  newest_durable_.store(iteration, std::memory_order_release);
+  announce();
+}
+
 void Tickets::superseded() {
   if (!superseded_.exchange(true, std::memory_order_acq_rel)) announce();
 }
@@ -84,15 +90,18 @@ ckpt_stage Tickets::stage(std::int64_t iteration) const {
     case State::capturing:
       return CKPT_STAGE_CAPTURING;
     case State::captured:
-      return iteration <= newest_committed_.load(std::memory_order_acquire) ? CKPT_STAGE_COMMITTED
-                                                                            : CKPT_STAGE_CAPTURED;
+      if (reached(iteration, CKPT_STAGE_DURABLE)) return CKPT_STAGE_DURABLE;
+      return reached(iteration, CKPT_STAGE_COMMITTED) ? CKPT_STAGE_COMMITTED : CKPT_STAGE_CAPTURED;
     default:
       return CKPT_STAGE_NONE;
   }
 }
 
 bool Tickets::reached(std::int64_t iteration, ckpt_stage stage) const {
-  const std::int64_t committed = newest_committed_.load(std::memory_order_acquire);
+  const std::int64_t durable = newest_durable_.load(std::memory_order_acquire);
+  if (stage == CKPT_STAGE_DURABLE) return durable >= iteration;
+  // What is on storage was committed, even where the news of that is still on its way.
+  const std::int64_t committed = std::max(newest_committed_.load(std::memory_order_acquire), durable);
   if (stage == CKPT_STAGE_COMMITTED) return committed >= iteration;
   const std::int64_t captured = std::max(newest_captured_.load(std::memory_order_acquire), committed);
   return captured >= iteration || (stage < CKPT_STAGE_CAPTURED && state_of(iteration) == State::capturing);
@@ -120,12 +129,13 @@ ckpt_status Tickets::wait(std::int64_t iteration, ckpt_stage stage, Deadline dea
 }
 
 ckpt_stats_t Tickets::stats() const {
-  ckpt_stats_t stats{};
+  ckpt_stats_t stats = CKPT_STATS_INIT;
   stats.snapshots = taken_.load(std::memory_order_relaxed);
   stats.skipped = skipped_.load(std::memory_order_relaxed);
   stats.discarded = discarded_.load(std::memory_order_relaxed);
   stats.committed = commits_.load(std::memory_order_relaxed);
   stats.committed_iteration = commits_.load(std::memory_order_relaxed) != 0 ? newest_committed_.load() : -1;
+  stats.durable_iteration = newest_durable_.load(std::memory_order_relaxed);
   stats.bytes_captured = bytes_.load(std::memory_order_relaxed);
   stats.stall_ms = stall_ms_.load(std::memory_order_relaxed);
   stats.capture_ms = capture_ms_.load(std::memory_order_relaxed);

@@ -24,6 +24,7 @@ class Tickets {
 
   // Watcher. Repetition is harmless.
   void committed(Version version, Clock::time_point now);
+  void durable(std::int64_t iteration);
   void superseded();
 
   // Any thread.
@@ -56,6 +57,7 @@ class Tickets {
   std::array<Entry, remembered> entries_;
   std::atomic<std::int64_t> newest_captured_{-1};
   std::atomic<std::int64_t> newest_committed_{-1};
+  std::atomic<std::int64_t> newest_durable_{-1};
   std::atomic<bool> superseded_{false};
   std::atomic<std::uint64_t> taken_{0}, skipped_{0}, discarded_{0}, commits_{0}, bytes_{0};
   std::atomic<double> stall_ms_{0}, capture_ms_{0}, commit_ms_{0};

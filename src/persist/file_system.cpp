@@ -20,7 +20,7 @@ ckpt_status status_of(int error) {
     case EDQUOT:
       return CKPT_ERR_NO_SPACE;
     case ECANCELED:
-      return CKPT_ERR_DISCARDED;
+      return CKPT_DISCARDED;
     default:
       return CKPT_ERR_SYSTEM;
   }

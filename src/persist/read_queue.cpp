@@ -19,7 +19,7 @@ constexpr std::uint64_t part_min_bytes = std::uint64_t{16} << 20;
 
 ReadOutcome outcome_of(const Failure& failure) { return {failure.status(), failure.what(), 0}; }
 
-const ReadOutcome called_off = {CKPT_ERR_DISCARDED, "reading from storage was called off", 0};
+const ReadOutcome called_off = {CKPT_DISCARDED, "reading from storage was called off", 0};
 
 template <class Call>
 ReadOutcome attempt(Call call) {

@@ -39,10 +39,10 @@ class ReadQueue {
   void manifest(const std::string& shard, Version version,
                 std::function<void(const ReadOutcome&, arena::Manifest)> done);
   // `destination` stays valid until `done`; nothing writes to it afterwards, whatever the outcome. Parts that were not
-  // begun when `stop` is requested end as CKPT_ERR_DISCARDED when their turn comes; those that were go on.
+  // begun when `stop` is requested end as CKPT_DISCARDED when their turn comes; those that were go on.
   void read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
             std::function<void(const ReadOutcome&)> done, const std::stop_token& stop = {});
-  // Calls off what is under way and what waits: their outcomes are CKPT_ERR_DISCARDED.
+  // Calls off what is under way and what waits: their outcomes are CKPT_DISCARDED.
   void cancel();
 
  private:

@@ -143,7 +143,7 @@ void write_blocks(FileSystem& files, File& file, const std::string& path, const 
 }
 
 bool hangs(const Failure& failure) {
-  return failure.status() == CKPT_ERR_TIMEOUT || failure.status() == CKPT_ERR_DISCARDED;
+  return failure.status() == CKPT_ERR_TIMEOUT || failure.status() == CKPT_DISCARDED;
 }
 
 }  // namespace

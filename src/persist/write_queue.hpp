@@ -71,7 +71,7 @@ class WriteQueue {
   // which no step of `damaged` counts (prune_steps).
   void commit(Version version, std::uint32_t world_size, std::vector<std::string> shards, std::set<Version> damaged,
               Done done);
-  // Calls off what is under way and what waits: their outcomes are failed, with CKPT_ERR_DISCARDED.
+  // Calls off what is under way and what waits: their outcomes are failed, with CKPT_DISCARDED.
   void cancel();
 
   WriteCounters counters() const;

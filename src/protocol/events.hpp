@@ -172,6 +172,11 @@ struct TellCommit {
   Rank rank = 0;
   Version committed;
 };
+// The newest version of which it is known that it is on storage.
+struct TellStored {
+  Rank rank = 0;
+  Version stored;
+};
 struct TellResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
@@ -260,8 +265,8 @@ struct Notice {
   std::string text;
 };  // for the log and for people
 
-using Effect = std::variant<Send, SwapRoot, SwapLife, ReadSeats, RemoveSeats, Persist, Grant, TellCommit, TellResume,
-                            TellPath, Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot,
+using Effect = std::variant<Send, SwapRoot, SwapLife, ReadSeats, RemoveSeats, Persist, Grant, TellCommit, TellStored,
+                            TellResume, TellPath, Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot,
                             ReleaseSegment, ListStorage, StartWrite, CommitStep, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 

@@ -15,24 +15,24 @@ std::string node_name(const Health& health, const NameOf& name_of) {
   return health.node == no_node ? "a node" : "node " + name_of(health.node);
 }
 
-// As ckptengine.h names them; a core that knows more says its number.
+// As ckptengine.h numbers them; a core that knows more says its number.
 std::string status_text(std::uint8_t status) {
   switch (status) {
-    case 1:
-      return "it was called in a wrong way";
     case 2:
-      return "it has no agent";
-    case 4:
-      return "it belongs to an earlier life of the job";
-    case 5:
-      return "its state does not fit into the memory that there is";
-    case 6:
-      return "its layout differs from what is stored";
-    case 8:
-      return "a deadline passed";
-    case 10:
       return "they are discarded";
-    case 12:
+    case 16:
+      return "it was called in a wrong way";
+    case 17:
+      return "it has no agent";
+    case 19:
+      return "it belongs to an earlier life of the job";
+    case 20:
+      return "its state does not fit into the memory that there is";
+    case 21:
+      return "its layout differs from what is stored";
+    case 23:
+      return "a deadline passed";
+    case 25:
       return "the operating system or the GPU refused something";
     default:
       return "status " + std::to_string(status);

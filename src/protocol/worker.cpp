@@ -501,6 +501,10 @@ void Worker::settle_words(Trainer& trainer, Effects& effects) {
     trainer.told_commit = committed;
     effects.push_back(TellCommit{trainer.hello.rank, committed});
   }
+  if (directive_.stored > trainer.told_stored) {
+    trainer.told_stored = directive_.stored;
+    effects.push_back(TellStored{trainer.hello.rank, directive_.stored});
+  }
   if (directive_.resume_at > trainer.told_resume) {
     trainer.told_resume = directive_.resume_at;
     effects.push_back(TellResume{trainer.hello.rank, directive_.resume_at});

@@ -66,6 +66,7 @@ class Worker {
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     Version told_commit;
+    Version told_stored;
     std::int64_t told_resume = 0;
   };
   struct Fetch {

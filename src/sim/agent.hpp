@@ -87,6 +87,7 @@ class Agent {
   void on(const protocol::Persist& persist);
   void on(const protocol::Grant& grant);
   void on(const protocol::TellCommit& tell);
+  void on(const protocol::TellStored& tell);
   void on(const protocol::TellResume& tell);
   void on(const protocol::TellPath&) {}  // a matter between trainers
   void on(const protocol::Fence& fence);

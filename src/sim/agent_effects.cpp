@@ -103,6 +103,8 @@ void Agent::on(const TellCommit& tell) {
   machine_.arena.controls[tell.rank].committed = tell.committed;
 }
 
+void Agent::on(const TellStored& tell) { world_.invariants.stored_told(machine_, tell.rank, tell.stored); }
+
 void Agent::on(const TellResume& tell) { machine_.arena.controls[tell.rank].resume_at = tell.resume_at; }
 
 void Agent::on(const Fence& fence) {

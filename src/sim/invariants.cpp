@@ -249,6 +249,13 @@ void Invariants::persisting(const Machine& machine, const Persist& persist) {
   }
 }
 
+// Storage may have been cleared since, but the version has been there, whole.
+void Invariants::stored_told(const Machine& machine, Rank rank, Version version) const {
+  if (world_.storage.has_had_step(version)) return;
+  throw Violation{"I2", text("rank ", rank, " on node ", machine.id, " is told that ", describe(version),
+                             " is on storage, where it never was whole")};
+}
+
 void Invariants::commit_told(const Machine& machine, Rank rank, Version version) {
   if (history_.is_void(version)) {
     throw Violation{"I4", text("rank ", rank, " on node ", machine.id, " is told that ", describe(version),

@@ -78,7 +78,10 @@ void Storage::commit(Agent& agent, NodeId node, const CommitStep& order) {
     const bool all_there = std::all_of(order.shards.begin(), order.shards.end(), [&](const std::string& shard) {
       return found != pieces_.end() && found->second.contains(shard);
     });
-    if (!is_out() && all_there) steps_.try_emplace(order.version, Step{order.shards, world_.timeline.now(), false});
+    if (!is_out() && all_there) {
+      steps_.try_emplace(order.version, Step{order.shards, world_.timeline.now(), false});
+      ever_whole_.insert(order.version);
+    }
     asker.handle(StepEnded{order.version, is_out() ? unreachable : all_there ? "" : "a piece is missing"});
   });
 }

@@ -39,6 +39,7 @@ class Storage {
   bool has_step(Version version) const { return steps_.contains(version); }
   // Of whatever was written there last, finished or not.
   std::uint64_t newest_life() const { return pieces_.empty() ? 0 : pieces_.rbegin()->first.incarnation(); }
+  bool has_had_step(Version version) const { return ever_whole_.contains(version); }
   // The newest step that is whole and undamaged, and has been for so long.
   Version newest_sound(TimeMs for_ms) const;
   bool is_calm(TimeMs for_ms) const;
@@ -59,6 +60,7 @@ class Storage {
   World& world_;
   std::map<Version, std::map<std::string, Stored>> pieces_;
   std::map<Version, Step> steps_;
+  std::set<Version> ever_whole_;
   TimeMs out_until_ = 0;
 };
 

@@ -175,6 +175,7 @@ std::string describe(const Effect& effect) {
             return text("grant rank ", e.rank, slots);
           },
           [](const TellCommit& e) { return text("tell rank ", e.rank, " commit ", describe(e.committed)); },
+          [](const TellStored& e) { return text("tell rank ", e.rank, " stored ", describe(e.stored)); },
           [](const TellPath& e) { return text("tell rank ", e.rank, " of ", e.path.members.size(), " on its path"); },
           [](const TellResume& e) { return text("tell rank ", e.rank, " resume at ", e.resume_at); },
           [](const Fence& e) { return text("fence rank ", e.rank, " instance ", e.instance % 10000, ": ", e.text); },

@@ -101,9 +101,9 @@ class Trainer {
       return;
     }
     const std::int64_t shape[] = {static_cast<std::int64_t>(weights_.size())};
-    add({"weights", weights_.data(), CKPT_F32, shape, 1, CKPT_HOST, CKPT_OVERLAPPED});
+    add({sizeof(ckpt_tensor), "weights", weights_.data(), shape, 1, CKPT_F32, CKPT_HOST, CKPT_OVERLAPPED});
     const std::int64_t small[] = {static_cast<std::int64_t>(rng_.size())};
-    add({"rng", rng_.data(), CKPT_U8, small, 1, CKPT_HOST, CKPT_AT_ONCE});
+    add({sizeof(ckpt_tensor), "rng", rng_.data(), small, 1, CKPT_U8, CKPT_HOST, CKPT_SYNCHRONOUS});
   }
   ~Trainer() { close(); }
   Trainer(const Trainer&) = delete;
@@ -114,7 +114,7 @@ class Trainer {
   const std::string& error() const { return error_; }
 
   ckpt_status restore() {
-    const ckpt_status status = ckpt_restore(engine_, &restored_);
+    const ckpt_status status = ckpt_restore(engine_, CKPT_NO_STREAM, &restored_);
     error_ = ckpt_last_error();
     return status;
   }
@@ -126,11 +126,11 @@ class Trainer {
   }
   ckpt_status begin_snapshot(std::int64_t iteration) {
     fill(iteration);
-    const ckpt_status status = ckpt_snapshot(engine_, iteration);
+    const ckpt_status status = ckpt_snapshot(engine_, iteration, CKPT_NO_STREAM);
     error_ = ckpt_last_error();
     return status;
   }
-  ckpt_status end_snapshot() { return ckpt_before_update(engine_); }
+  ckpt_status end_snapshot() { return ckpt_before_update(engine_, nullptr, 0); }
   ckpt_status wait_commit(std::int64_t iteration) {
     return ckpt_wait(engine_, iteration, CKPT_STAGE_COMMITTED, std::chrono::milliseconds(patience).count());
   }
@@ -160,7 +160,7 @@ class Trainer {
   std::vector<std::uint8_t> rng_ = std::vector<std::uint8_t>(5000);
   ckpt_engine* engine_ = nullptr;
   ckpt_status created_ = CKPT_OK;
-  ckpt_restored restored_{};
+  ckpt_restored restored_ = CKPT_RESTORED_INIT;
   std::string error_;
 };
 

@@ -29,17 +29,18 @@ class MemberHooks : public ::testing::Test {
 
 TEST_F(MemberHooks, TellACommandByItsEnvironment) {
   call_member_hook(
-      "echo $CKPT_MEMBER_JOB $CKPT_MEMBER_CHANGE $CKPT_MEMBER_NODE $CKPT_MEMBER_STAND_IN > " + directory + "/said",
+      "echo $CKPTENGINE_MEMBER_JOB $CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_STAND_IN > " +
+          directory + "/said",
       replaced, 10'000, {});
   EXPECT_EQ(said(), "job7 replaced node2 spare1\n");
 }
 
 // An agent that the command starts would take them for its own.
 TEST_F(MemberHooks, KeepTheAgentsOptionsToThemselves) {
-  ASSERT_EQ(::setenv("CKPT_NODE", "somebody", 1), 0);
-  call_member_hook("env | grep '^CKPT_' | grep -vc '^CKPT_MEMBER_' > " + directory + "/said; true", replaced, 10'000,
-                   {});
-  ::unsetenv("CKPT_NODE");
+  ASSERT_EQ(::setenv("CKPTENGINE_NODE", "somebody", 1), 0);
+  call_member_hook("env | grep '^CKPTENGINE_' | grep -vc '^CKPTENGINE_MEMBER_' > " + directory + "/said; true",
+                   replaced, 10'000, {});
+  ::unsetenv("CKPTENGINE_NODE");
   EXPECT_EQ(said(), "0\n");
 }
 
@@ -85,7 +86,7 @@ TEST_F(MemberHooks, NeverMakeWhoTellsThemWait) {
 }  // nor who ends them
 
 TEST_F(MemberHooks, AreToldInOrder) {
-  const std::string command = "echo $CKPT_MEMBER_NODE >> " + directory + "/said";
+  const std::string command = "echo $CKPTENGINE_MEMBER_NODE >> " + directory + "/said";
   {
     MemberHook hook(command, silent_log());
     for (const char* node : {"a", "b", "c"}) hook.tell({"job", "lost", node, "", "ended"});

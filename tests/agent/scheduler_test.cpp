@@ -111,7 +111,7 @@ TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextLife) {
 }
 
 TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
-  Scheduler scheduler(options(2, "at_once"), directory.path(), trace);
+  Scheduler scheduler(options(2, "immediate"), directory.path(), trace);
   const auto control = page(0);
   scheduler.add(0, control);
   arena::CommWriter(control->comm()).begin(0, Clock::now());

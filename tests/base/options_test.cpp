@@ -14,7 +14,9 @@ namespace {
 
 using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 const OptionPairs minimal = {{"job", "demo"}, {"rank", "1"}, {"world_size", "4"}};
@@ -63,27 +65,63 @@ TEST(Options, DefaultsFollowFromJobRankAndUser) {
 
 TEST(Options, TheFirstSourceThatNamesAKeyWins) {
   const ConfigFile file(R"({"copies": 5, "heartbeat_ms": "50", "lease_ms": 700})");
-  const std::string config = "CKPT_CONFIG=" + file.path();
-  const char* environment[] = {"PATH=/bin", "CKPT_COPIES=4", "CKPT_HEARTBEAT_MS=60", config.c_str(), nullptr};
+  const std::string config = "CKPTENGINE_CONFIG=" + file.path();
+  const char* environment[] = {"PATH=/bin", "CKPTENGINE_COPIES=4", "CKPTENGINE_HEARTBEAT_MS=60", config.c_str(),
+                               nullptr};
   const Options options = parse_options(Reader::engine, with(minimal, {{"copies", "3"}}), environment);
   EXPECT_EQ(options.copies, 3u);
   EXPECT_EQ(options.heartbeat_ms, 60);
   EXPECT_EQ(options.lease_ms, 700);
 }
 
-TEST(Options, UnknownKeysAreRefusedFromEverySourceWithItsName) {
+TEST(Options, UnknownKeysInCodeOrFileAreRefusedByName) {
   EXPECT_THAT(refusal(with(minimal, {{"colour", "red"}})),
               AllOf(HasSubstr("option \"colour\""), HasSubstr("not known")));
-  EXPECT_THAT(refusal(minimal, {"CKPT_COLOUR=red"}), HasSubstr("environment variable CKPT_COLOUR is not known"));
-  EXPECT_THAT(refusal(minimal, {"CKPT_Copies=2"}), HasSubstr("environment variable CKPT_Copies is not known"));
   const ConfigFile file(R"({"colour": "red"})");
   EXPECT_THAT(refusal(with(minimal, {{"config", file.path()}})),
               AllOf(HasSubstr("key \"colour\" in config file " + file.path()), HasSubstr("not known")));
 }
 
+std::vector<std::string> warnings(std::vector<const char*> environment) {
+  environment.push_back(nullptr);
+  return parse_options(Reader::engine, minimal, environment.data()).warnings;
+}
+
+TEST(Options, UnknownVariablesAreWarningsAndNotErrors) {
+  EXPECT_THAT(warnings({"CKPTENGINE_COLOUR=red", "CKPTENGINE_Copies=3", "PATH=/bin"}),
+              ElementsAre(AllOf(HasSubstr("CKPTENGINE_COLOUR"), HasSubstr("no option"), HasSubstr("docs/options.md")),
+                          HasSubstr("CKPTENGINE_Copies")));
+  const char* environment[] = {"CKPTENGINE_Copies=3", nullptr};
+  EXPECT_EQ(parse_options(Reader::engine, minimal, environment).copies, 2u);
+}
+
+TEST(Options, VariablesOfOtherProgramsThatBeginWithCkptDoNoHarm) {
+  EXPECT_THAT(warnings({"CKPT_DIR=/ckpts", "CKPT_PATH=/ckpts/last", "CKPT_", "CKPT=1", "CKPT_EVERY=5"}), IsEmpty());
+}
+
+TEST(Options, FormerVariablesAreNotReadAndAreToldInOneSentence) {
+  const char* environment[] = {"CKPT_JOB=other", "CKPT_COPIES=none", nullptr};
+  const Options options = parse_options(Reader::engine, minimal, environment);
+  EXPECT_EQ(options.job, "demo");
+  EXPECT_THAT(options.warnings, ElementsAre("environment variables CKPT_COPIES, CKPT_JOB are not read any more; set "
+                                            "CKPTENGINE_COPIES, CKPTENGINE_JOB instead"));
+  EXPECT_THAT(warnings({"CKPT_COPIES=3", "CKPTENGINE_COPIES=3"}), IsEmpty());
+  EXPECT_THAT(refusal({{"job", "demo"}, {"world_size", "2"}}, {"CKPT_RANK=1"}),
+              HasSubstr("CKPT_RANK is set, but it is not read any more"));
+}
+
+TEST(Options, TheMemberHooksVariablesAreNoOptions) {
+  EXPECT_THAT(warnings({"CKPTENGINE_MEMBER_JOB=j", "CKPTENGINE_MEMBER_CHANGE=lost", "CKPTENGINE_MEMBER_NODE=n",
+                        "CKPTENGINE_MEMBER_REASON=silent"}),
+              IsEmpty());
+  const char* environment[] = {"CKPTENGINE_MEMBER_HOOK=true", nullptr};
+  EXPECT_EQ(parse_options(Reader::agent, {{"job", "demo"}}, environment).member_hook, "true");
+}
+
 TEST(Options, MalformedValuesAreRefusedEvenWhereAnotherSourceWins) {
   EXPECT_THAT(refusal(with(minimal, {{"copies", "two"}})), HasSubstr("option \"copies\" has the value \"two\""));
-  EXPECT_THAT(refusal(with(minimal, {{"copies", "2"}}), {"CKPT_COPIES=0"}), HasSubstr("variable CKPT_COPIES"));
+  EXPECT_THAT(refusal(with(minimal, {{"copies", "2"}}), {"CKPTENGINE_COPIES=0"}),
+              HasSubstr("variable CKPTENGINE_COPIES"));
   EXPECT_THAT(refusal(with(minimal, {{"copies", "99999999999999999999999"}})), HasSubstr("whole number"));
   EXPECT_THAT(refusal(with(minimal, {{"slot_bytes", "5 MB"}})), HasSubstr("number of bytes"));
   EXPECT_THAT(refusal(with(minimal, {{"slot_bytes", "inf"}})), HasSubstr("number of bytes"));
@@ -111,7 +149,7 @@ TEST(Options, AFlagInAConfigFileMayBeOneOfJson) {
 
 TEST(Options, MissingKeysAreNamed) {
   EXPECT_THAT(refusal({{"job", "demo"}, {"world_size", "2"}}),
-              AllOf(HasSubstr("\"rank\" is missing"), HasSubstr("CKPT_RANK")));
+              AllOf(HasSubstr("\"rank\" is missing"), HasSubstr("CKPTENGINE_RANK")));
   EXPECT_NO_THROW(parse_options(Reader::agent, {{"job", "demo"}}, nullptr));
   EXPECT_NO_THROW(parse_options(Reader::tool, {}, nullptr));
 }

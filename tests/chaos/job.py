@@ -123,14 +123,14 @@ class Job:
         """Starts a trainer per rank: rank r on node r / ranks_per_node of `nodes`."""
         self.life += 1
         self.commits.begin()
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPT_")}
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPTENGINE_")}
         program = [self._program("chaos_trainer"), "lockstep=1"]
         program += [f"bytes={self.settings.megabytes << 20}", f"iteration_ms={self.settings.iteration_ms}"]
         self.trainers = []
         for rank in range(self.settings.world_size):
             node = self.nodes[rank // self.settings.ranks_per_node]
             options = self.options(node) | {"rank": rank}
-            environment = clean | {f"CKPT_{key.upper()}": str(value) for key, value in options.items()}
+            environment = clean | {f"CKPTENGINE_{key.upper()}": str(value) for key, value in options.items()}
             command = [*self.network.enter(node), *program]
             with open(self.logs / f"rank{rank}.log", "ab") as log:
                 process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

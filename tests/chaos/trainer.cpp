@@ -3,7 +3,8 @@
 //
 //   chaos_trainer [bytes=N] [iteration_ms=N] [iterations=N] [lockstep=0|1]
 //
-// The engine's options come from the environment (CKPT_<KEY>). Each thing that happens is one line of JSON on stdout.
+// The engine's options come from the environment (CKPTENGINE_<KEY>). Each thing that happens is one line of JSON on
+// stdout.
 // With lockstep=1 every iteration begins with {"event":"ready"} and waits for a line on stdin:
 //   go               one iteration
 //   die MICROS       one iteration, and SIGKILL to itself so long after snapshot() returned: in the middle of a capture
@@ -135,9 +136,9 @@ std::vector<Tensor> make_model(std::int64_t bytes, std::int64_t rank) {
       {"empty", CKPT_F32, 4, {0, 16}, CKPT_OVERLAPPED, false, from_the_start, {}},
       {"step", CKPT_I64, 8, {}, CKPT_OVERLAPPED, false, from_the_start, {}},
       {"loss_scale", CKPT_F32, 4, {}, CKPT_OVERLAPPED, true, from_the_start, {}},
-      {"running_mean", CKPT_F32, 4, {96}, CKPT_AT_ONCE, false, from_the_start, {}},
-      {"rng", CKPT_U8, 1, {5000 + rank}, CKPT_AT_ONCE, true, from_the_start, {}},
-      {"position", CKPT_I64, 8, {}, CKPT_AT_ONCE, false, from_the_start, {}},
+      {"running_mean", CKPT_F32, 4, {96}, CKPT_SYNCHRONOUS, false, from_the_start, {}},
+      {"rng", CKPT_U8, 1, {5000 + rank}, CKPT_SYNCHRONOUS, true, from_the_start, {}},
+      {"position", CKPT_I64, 8, {}, CKPT_SYNCHRONOUS, false, from_the_start, {}},
   };
   for (int layer = 0; layer < 8; ++layer) {
     const std::string prefix = "layers." + std::to_string(layer);
@@ -216,10 +217,13 @@ class Trainer {
 };
 
 void Trainer::enroll(Tensor& tensor) {
-  const ckpt_tensor description = {
-      tensor.name.c_str(), tensor.bytes.empty() ? nullptr : tensor.bytes.data(), tensor.dtype,
-      tensor.shape.data(), static_cast<std::int32_t>(tensor.shape.size()),       CKPT_HOST,
-      tensor.capture};
+  ckpt_tensor description = CKPT_TENSOR_INIT;
+  description.name = tensor.name.c_str();
+  description.data = tensor.bytes.empty() ? nullptr : tensor.bytes.data();
+  description.shape = tensor.shape.data();
+  description.ndim = static_cast<std::int32_t>(tensor.shape.size());
+  description.dtype = tensor.dtype;
+  description.capture = tensor.capture;
   check("register_tensor", ckpt_register_tensor(engine_, &description));
   tensor.registered = true;
 }
@@ -231,9 +235,9 @@ void Trainer::restore() {
   for (Tensor& tensor : model_) {
     if (!tensor.registered && std::strstr(layout, ("\"" + tensor.name + "\"").c_str()) != nullptr) enroll(tensor);
   }
-  ckpt_restored restored{};
-  check("restore", ckpt_restore(engine_, &restored));
-  const std::string message = restored.behind || restored.status_unknown ? ckpt_last_error() : "";
+  ckpt_restored restored = CKPT_RESTORED_INIT;
+  check("restore", ckpt_restore(engine_, CKPT_NO_STREAM, &restored));
+  const std::string message = restored.message;
   const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
   if (!message.empty()) say("remark", ", \"message\": %s", quoted(message.c_str()).c_str());
   verify(restored, took.count());
@@ -286,19 +290,19 @@ void Trainer::update(std::int64_t iteration) {
 
 // A failed snapshot must not harm training: it is told and training goes on.
 ckpt_status Trainer::snapshot(std::int64_t iteration) {
-  const ckpt_status status = ckpt_snapshot(engine_, iteration);
+  const ckpt_status status = ckpt_snapshot(engine_, iteration, CKPT_NO_STREAM);
   say("snapshot", ", \"iteration\": %lld, \"status\": %d, \"message\": %s", static_cast<long long>(iteration),
       static_cast<int>(status), status == CKPT_OK ? "\"\"" : quoted(ckpt_last_error()).c_str());
   if (status == CKPT_OK) captured_ = iteration;
   // The next forward pass changes what is captured at once, while the rest is still being copied.
   for (Tensor& tensor : model_) {
-    if (tensor.capture == CKPT_AT_ONCE) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0xee});
+    if (tensor.capture == CKPT_SYNCHRONOUS) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0xee});
   }
   return status;
 }
 
 void Trainer::before_update() {
-  const ckpt_status status = ckpt_before_update(engine_);
+  const ckpt_status status = ckpt_before_update(engine_, nullptr, 0);
   if (captured_ >= 0) {
     say("captured", ", \"iteration\": %lld, \"status\": %d, \"message\": %s", static_cast<long long>(captured_),
         static_cast<int>(status), status == CKPT_OK ? "\"\"" : quoted(ckpt_last_error()).c_str());
@@ -307,7 +311,7 @@ void Trainer::before_update() {
 }
 
 void Trainer::tell_commits() {
-  ckpt_stats_t stats{};
+  ckpt_stats_t stats = CKPT_STATS_INIT;
   check("stats", ckpt_stats(engine_, &stats));
   if (stats.committed_iteration <= told_commit_) return;
   told_commit_ = stats.committed_iteration;
@@ -336,7 +340,7 @@ Order Trainer::next_order(std::int64_t iteration) {
 void Trainer::strike(const Order& order, std::int64_t iteration) {
   std::this_thread::sleep_for(std::chrono::microseconds(order.micros));
   ckpt_stage stage = CKPT_STAGE_NONE;
-  check("ticket_state", ckpt_ticket_state(engine_, iteration, &stage));
+  check("snapshot_stage", ckpt_snapshot_stage(engine_, iteration, &stage));
   say("struck", ", \"iteration\": %lld, \"stage\": %d", static_cast<long long>(iteration), static_cast<int>(stage));
   kill(getpid(), order.word == "die" ? SIGKILL : SIGSTOP);
   train_until_superseded(iteration);
@@ -378,7 +382,7 @@ void Trainer::train() {
 
 int main(int count, char** words) {
   const Settings settings(count, words);
-  const char* rank = std::getenv("CKPT_RANK");
+  const char* rank = std::getenv("CKPTENGINE_RANK");
   Trainer trainer(settings, rank == nullptr ? 0 : std::atoll(rank));
   trainer.restore();
   trainer.train();

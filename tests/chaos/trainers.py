@@ -3,7 +3,7 @@
 import subprocess
 from dataclasses import dataclass, field
 
-OK, NO_AGENT, SUPERSEDED, LOST = 0, 2, 4, 7  # ckpt_status
+OK, NO_AGENT, SUPERSEDED, LOST = 0, 17, 19, 22  # ckpt_status
 
 
 @dataclass(eq=False)

@@ -39,14 +39,15 @@ class CudaEngineTest : public EngineTest {
   std::unique_ptr<Engine> started() {
     auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
     add(*made, "weights", *weights_, CKPT_OVERLAPPED);
-    add(*made, "statistics", *statistics_, CKPT_AT_ONCE);
+    add(*made, "statistics", *statistics_, CKPT_SYNCHRONOUS);
     return made;
   }
   static std::string add(Engine& engine, const char* name, const GpuBytes& memory, ckpt_capture capture) {
     const auto size = static_cast<std::int64_t>(memory.size_bytes());
-    const Outcome added = engine.register_tensor({name, memory.data(), CKPT_U8, &size, 1, CKPT_DEVICE, capture});
-    EXPECT_EQ(added.status, CKPT_OK);
-    return added.text;
+    WarningLog warnings(engine);
+    engine.register_tensor({sizeof(ckpt_tensor), name, memory.data(), &size, 1, CKPT_U8, CKPT_DEVICE, capture});
+    engine.on_warning(nullptr, nullptr);
+    return warnings.take(CKPT_WARNING_GPU_MEMORY);
   }
   Outcome snapshot(Engine& engine, std::int64_t iteration) { return engine.snapshot(iteration, stream()); }
   Outcome before_update(Engine& engine) {
@@ -117,7 +118,7 @@ TEST_F(HeldCudaEngineTest, BeforeUpdateDoesNotWaitForTheGpuAndNothingIsKnownBefo
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_CAPTURING);
   EXPECT_FALSE(is_stored(0));
   const Outcome next = snapshot(*engine, 1);
-  EXPECT_EQ(next.status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(next.status, CKPT_SKIPPED);
   EXPECT_THAT(next.text, HasSubstr("still being copied"));
   buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
   ASSERT_TRUE(captured(*engine, 0));
@@ -135,10 +136,11 @@ TEST_F(HeldCudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
   ASSERT_TRUE(eventually([&] { return buttons().done(CKPT_DOUBLE_KERNEL) == kernels + 2 * chunks; }));
   update(1);
+  WarningLog warnings(*engine);
   const Outcome next = snapshot(*engine, 1);
   EXPECT_EQ(next.status, CKPT_OK);
-  EXPECT_THAT(next.text, HasSubstr("before_update() was not called"));
-  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_ERR_DISCARDED);
+  EXPECT_THAT(warnings.take(CKPT_WARNING_FORGOTTEN_UPDATE), HasSubstr("before_update() was not called"));
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_DISCARDED);
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
   ASSERT_TRUE(captured(*engine, 1));
   EXPECT_FALSE(is_stored(0));
@@ -159,8 +161,7 @@ TEST_F(CudaEngineTest, RestoresIntoTensorsOnTheGpu) {
   update(0);
   const auto pageable_copies = [] { return buttons().reset == nullptr ? 0 : buttons().pageable_copies(); };
   const auto pageable_before = pageable_copies();
-  std::string message;
-  const ckpt_restored restored = engine->restore(message, stream());
+  const ckpt_restored restored = engine->restore(stream());
   EXPECT_EQ(pageable_copies(), pageable_before) << "which are several times slower";
   EXPECT_EQ(restored.iteration, 7);
   EXPECT_EQ(weights_->read(), bytes);
@@ -180,7 +181,7 @@ TEST_F(HeldCudaEngineTest, ADeadContextStopsSnapshotsAndLeavesWhatWasStored) {
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
   buttons().kill_context_at(CKPT_DOUBLE_TO_HOST, 4, CUDA_ERROR_ILLEGAL_ADDRESS);
   buttons().let(CKPT_DOUBLE_TO_HOST, 4);
-  EXPECT_EQ(engine->wait(1, CKPT_STAGE_CAPTURED, 50'000).status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(engine->wait(1, CKPT_STAGE_CAPTURED, 50'000).status, CKPT_DISCARDED);
   const Caught next = caught([&] { snapshot(*engine, 2); });
   EXPECT_EQ(next.status, CKPT_ERR_SYSTEM);
   EXPECT_THAT(next.sentence, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
@@ -193,7 +194,8 @@ TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
   std::array<std::byte, 8> on_host{};
   const std::int64_t size = 8;
   const Caught refused = caught([&] {
-    made->register_tensor({"weights", on_host.data(), CKPT_U8, &size, 1, CKPT_DEVICE, CKPT_OVERLAPPED});
+    made->register_tensor(
+        {sizeof(ckpt_tensor), "weights", on_host.data(), &size, 1, CKPT_U8, CKPT_DEVICE, CKPT_OVERLAPPED});
   });
   EXPECT_EQ(refused.status, CKPT_ERR_INVALID);
   EXPECT_THAT(refused.sentence, HasSubstr("tensor \"weights\" is not in device memory"));
@@ -205,7 +207,7 @@ TEST_F(HeldCudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
   const auto made = engine<device::AutoDevice>({}, 1u, staging_bytes);
   EXPECT_EQ(made->stats().gpu_staging_bytes, 0u);
   EXPECT_THAT(add(*made, "weights", *weights_, CKPT_OVERLAPPED), HasSubstr("had too little memory free for"));
-  EXPECT_EQ(add(*made, "statistics", *statistics_, CKPT_AT_ONCE), "");
+  EXPECT_EQ(add(*made, "statistics", *statistics_, CKPT_SYNCHRONOUS), "");
   EXPECT_EQ(made->stats().gpu_staging_bytes, staging_bytes / 2);
   buttons().reset();
   restore(*made);

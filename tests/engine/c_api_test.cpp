@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "../arena/temp_arena.hpp"
@@ -42,28 +43,47 @@ class CApi : public testing::Test {
 TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(ckpt_create(nullptr, 0, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_create(nullptr, 1, nullptr), CKPT_ERR_INVALID);
-  EXPECT_EQ(ckpt_snapshot(nullptr, 0), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
   EXPECT_THAT(ckpt_last_error(), HasSubstr("the engine is null"));
-  EXPECT_EQ(ckpt_before_update(nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_before_update(nullptr, nullptr, 0), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_register_tensor(nullptr, nullptr), CKPT_ERR_INVALID);
-  EXPECT_EQ(ckpt_restore(nullptr, nullptr), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_restore(nullptr, CKPT_NO_STREAM, nullptr), CKPT_ERR_INVALID);
   EXPECT_EQ(ckpt_stats(nullptr, nullptr), CKPT_ERR_INVALID);
-  EXPECT_EQ(ckpt_comm_begin(nullptr, 0), CKPT_ERR_INVALID);
-  EXPECT_EQ(ckpt_comm_end(nullptr, 0), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_comm_begin(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
+  EXPECT_EQ(ckpt_comm_end(nullptr, 0, CKPT_NO_STREAM), CKPT_ERR_INVALID);
   ckpt_close(nullptr);
   EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
 }
 
-TEST_F(CApi, TheVersionIsAsReleased) { EXPECT_STREQ(ckpt_version(), "0.1.0"); }
+TEST_F(CApi, LibraryAndHeaderAreOfOneVersion) {
+  const std::string header = std::to_string(CKPT_VERSION_MAJOR) + "." + std::to_string(CKPT_VERSION_MINOR) + "." +
+                             std::to_string(CKPT_VERSION_PATCH);
+  EXPECT_EQ(ckpt_version(), header);
+  EXPECT_EQ(CKPT_VERSION_NUMBER, CKPT_VERSION_MAJOR * 10000 + CKPT_VERSION_MINOR * 100 + CKPT_VERSION_PATCH);
+}
+
+TEST_F(CApi, EveryStatusHasItsOwnDescriptionAndSkipsAreNoErrors) {
+  std::set<std::string> seen;
+  for (const ckpt_status status : {CKPT_OK, CKPT_SKIPPED, CKPT_DISCARDED}) {
+    EXPECT_FALSE(ckpt_is_error(status));
+    EXPECT_TRUE(seen.insert(ckpt_status_string(status)).second) << status;
+  }
+  const std::string unknown = ckpt_status_string(static_cast<ckpt_status>(CKPT_DISCARDED + 1));
+  for (int status = CKPT_ERR_INVALID; status <= CKPT_ERR_INTERNAL; ++status) {
+    EXPECT_TRUE(ckpt_is_error(static_cast<ckpt_status>(status)));
+    EXPECT_TRUE(seen.insert(ckpt_status_string(static_cast<ckpt_status>(status))).second) << status;
+  }
+  EXPECT_FALSE(seen.contains(unknown));
+}
 
 TEST_F(CApi, UnknownAndMalformedOptionsAreRefused) {
   EXPECT_EQ(create({{"colour", "red"}}), CKPT_ERR_INVALID);
   EXPECT_THAT(ckpt_last_error(), HasSubstr("option \"colour\" is not known"));
   EXPECT_EQ(create({{"copies", "many"}}), CKPT_ERR_INVALID);
-  ::setenv("CKPT_COLOUR", "red", 1);
+  ::setenv("CKPTENGINE_COPIES", "many", 1);
   EXPECT_EQ(create({}), CKPT_ERR_INVALID);
-  EXPECT_THAT(ckpt_last_error(), HasSubstr("CKPT_COLOUR"));
-  ::unsetenv("CKPT_COLOUR");
+  EXPECT_THAT(ckpt_last_error(), HasSubstr("CKPTENGINE_COPIES"));
+  ::unsetenv("CKPTENGINE_COPIES");
 }
 
 TEST_F(CApi, NoAgentIsSaidSo) {
@@ -107,7 +127,7 @@ TEST_F(CApi, TheCppLayerThrowsTheSentence) {
 }
 
 TEST_F(CApi, SentencesBelongToTheirThread) {
-  ckpt_snapshot(nullptr, 0);
+  ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM);
   std::string elsewhere = "x";
   std::thread([&] { elsewhere = ckpt_last_error(); }).join();
   EXPECT_EQ(elsewhere, "");
@@ -119,7 +139,7 @@ struct UsedLast {
   static inline ckpt_status status = CKPT_OK;
   static inline std::string sentence = "x";
   ~UsedLast() {
-    status = ckpt_snapshot(nullptr, 0);
+    status = ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM);
     sentence = ckpt_last_error();
   }
 };
@@ -128,7 +148,7 @@ TEST_F(CApi, CallsWorkWithoutASentenceWhenTheirThreadHasEnded) {
   std::thread([] {
     thread_local UsedLast used_last;
     (void)&used_last;  // made first, so destroyed last
-    ckpt_snapshot(nullptr, 0);
+    ckpt_snapshot(nullptr, 0, CKPT_NO_STREAM);
   }).join();
   EXPECT_EQ(UsedLast::status, CKPT_ERR_INVALID);
   EXPECT_EQ(UsedLast::sentence, "");

@@ -21,7 +21,7 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
                              .set("agent", "attach")
                              .set("arena_dir", directory.path()));
     { const ckpt::Communication before_restore(created); }
-    created.restore();
+    EXPECT_FALSE(created.restore().found);
     return created;
   }();
   const ckpt::arena::CommWords& words = agent.control().comm();
@@ -38,8 +38,38 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
   engine.comm_end(4);
   EXPECT_EQ(words.written, 6u);
   EXPECT_THROW(engine.comm_end(4), ckpt::Error);
-  EXPECT_THROW(ckpt::Communication(engine, 8), ckpt::Error);
+  EXPECT_THROW({ const ckpt::Communication out_of_range(engine, 8); }, ckpt::Error);
   EXPECT_EQ(words.written, 6u);
+}
+
+TEST(CppLayer, ASkippedSnapshotIsAFalseTicketThatIsNoErrorAndSaysWhy) {
+  const ckpt::testing_support::TempDirectory directory;
+  ckpt::engine::FakeAgent agent(directory.path());
+  ckpt::Engine engine(ckpt::Options()
+                          .set("job", "job")
+                          .set("rank", 0)
+                          .set("world_size", 1)
+                          .set("node", "node")
+                          .set("agent", "attach")
+                          .set("arena_dir", directory.path()));
+  std::int64_t weight = 5;
+  engine.register_tensor("weight", &weight, CKPT_I64, {});
+  const ckpt::Restored start = engine.restore();
+  EXPECT_EQ(start.message, "");
+  const ckpt::Ticket taken = engine.snapshot(start.next_iteration);
+  EXPECT_TRUE(taken) << taken.message();
+  EXPECT_EQ(taken.message(), "");
+  EXPECT_TRUE(engine.before_update());
+  EXPECT_TRUE(taken.wait(CKPT_STAGE_CAPTURED, std::chrono::seconds(20)));
+  EXPECT_EQ(taken.stage(), CKPT_STAGE_CAPTURED);
+  const ckpt::Ticket skipped = engine.snapshot(1);
+  EXPECT_FALSE(skipped);
+  EXPECT_FALSE(skipped.is_error());
+  EXPECT_EQ(skipped.status(), CKPT_SKIPPED);
+  EXPECT_NE(skipped.message(), "");
+  const ckpt::Result late = taken.wait(CKPT_STAGE_COMMITTED, std::chrono::milliseconds(1));
+  EXPECT_TRUE(late.is_error());
+  EXPECT_NE(late.message(), "");
 }
 
 }  // namespace

@@ -63,8 +63,9 @@ struct TestTensor {
   std::vector<std::byte> bytes;
 
   ckpt_tensor abi() {
-    return {name.c_str(), bytes.data(), dtype, shape.data(), static_cast<std::int32_t>(shape.size()),
-            CKPT_HOST,    capture};
+    return {
+        sizeof(ckpt_tensor), name.c_str(), bytes.data(), shape.data(), static_cast<std::int32_t>(shape.size()), dtype,
+        CKPT_HOST,           capture};
   }
   void fill(std::uint64_t seed) {
     std::uint64_t state = seed * 0x9e3779b97f4a7c15ull + std::hash<std::string>()(name);
@@ -77,6 +78,21 @@ inline TestTensor test_tensor(std::string name, ckpt_dtype dtype, std::vector<st
   tensor.bytes.resize(arena::tensor_bytes(dtype, tensor.shape).value());
   return tensor;
 }
+
+// The warnings of an engine, which it must not outlive.
+class WarningLog {
+ public:
+  explicit WarningLog(Engine& engine) {
+    engine.on_warning([](ckpt_warning warning, const char* text,
+                         void* user) { static_cast<WarningLog*>(user)->texts_[warning] += text; },
+                      this);
+  }
+  // Those of one kind since it was asked before; "" if there were none.
+  std::string take(ckpt_warning warning) { return std::exchange(texts_[warning], {}); }
+
+ private:
+  std::map<ckpt_warning, std::string> texts_;
+};
 
 class EngineTest : public testing::Test {
  protected:
@@ -105,10 +121,7 @@ class EngineTest : public testing::Test {
   static void register_all(Engine& engine, std::vector<TestTensor>& tensors) {
     for (TestTensor& tensor : tensors) engine.register_tensor(tensor.abi());
   }
-  static ckpt_restored restore(Engine& engine) {
-    std::string message;
-    return engine.restore(message);
-  }
+  static ckpt_restored restore(Engine& engine) { return engine.restore(); }
   // The bytes that the agent has of one tensor, by the stored layout.
   std::vector<std::byte> stored(const std::string& name, Version version) {
     for (const char* shard : {"rank0", "rank0.private"}) {

@@ -20,7 +20,7 @@ class RegistryTest : public testing::Test {
   }
   ckpt_tensor tensor(const char* name) {
     static const std::int64_t shape[] = {2, 3};
-    return {name, bytes_, CKPT_F32, shape, 2, CKPT_HOST, CKPT_OVERLAPPED};
+    return {sizeof(ckpt_tensor), name, bytes_, shape, 2, CKPT_F32, CKPT_HOST, CKPT_OVERLAPPED};
   }
   std::byte bytes_[24];
   device::HostDevice device_{1};
@@ -82,7 +82,7 @@ TEST_F(RegistryTest, WhatMakesNoSenseIsRefused) {
 TEST_F(RegistryTest, ShardsArePackedApartAndFollowChanges) {
   add(tensor("b"));
   ckpt_tensor at_once = tensor("rng");
-  at_once.capture = CKPT_AT_ONCE;
+  at_once.capture = CKPT_SYNCHRONOUS;
   add(at_once);
   EXPECT_EQ(registry_.state().main.layout.entries.size(), 1u);
   EXPECT_EQ(registry_.state().private_.layout.entries.size(), 1u);

@@ -17,7 +17,7 @@ std::vector<TestTensor> every_dtype() {
     tensors.push_back(test_tensor(name + ".0", type, {}));
     tensors.push_back(test_tensor(name + ".00", type, {0}));
     tensors.push_back(test_tensor(name + ".large", type, {40'001}));
-    tensors.push_back(test_tensor(name + ".state", type, {13}, CKPT_AT_ONCE));
+    tensors.push_back(test_tensor(name + ".state", type, {13}, CKPT_SYNCHRONOUS));
   }
   return tensors;
 }
@@ -211,11 +211,10 @@ TEST_F(RestoreTest, AStateThatIsBehindIsSaidSo) {
   auto engine = host_engine();
   auto tensors = every_dtype();
   register_all(*engine, tensors);
-  std::string message;
-  const ckpt_restored result = engine->restore(message);
+  const ckpt_restored result = engine->restore();
   EXPECT_EQ(result.behind, 1);
   EXPECT_EQ(result.status_unknown, 1);
-  EXPECT_EQ(message, "iteration 9 is lost");
+  EXPECT_STREQ(result.message, "iteration 9 is lost");
 }
 
 TEST_F(RestoreTest, AnAgentThatDiesMeanwhileIsReplacedWithinTheDeadline) {

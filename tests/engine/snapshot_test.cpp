@@ -14,8 +14,8 @@ std::vector<TestTensor> mixed_tensors() {
           test_tensor("mask", CKPT_BOOL, {5, 3}),
           test_tensor("none", CKPT_F32, {0, 4}),
           test_tensor("step", CKPT_I64, {}),
-          test_tensor("mean", CKPT_F32, {17}, CKPT_AT_ONCE),
-          test_tensor("rng", CKPT_U8, {2501}, CKPT_AT_ONCE)};
+          test_tensor("mean", CKPT_F32, {17}, CKPT_SYNCHRONOUS),
+          test_tensor("rng", CKPT_U8, {2501}, CKPT_SYNCHRONOUS)};
 }
 
 TEST_F(SnapshotTest, VersionKHoldsTheBytesOfK) {
@@ -56,7 +56,7 @@ TEST_F(SnapshotTest, WhatTheForwardPassChangesIsCapturedAtOnce) {
     ASSERT_EQ(engine->snapshot(k).status, CKPT_OK);
     // The next forward pass, while nothing of the main shard is copied yet.
     for (auto& tensor : tensors)
-      if (tensor.capture == CKPT_AT_ONCE) tensor.fill(1000 + k);
+      if (tensor.capture == CKPT_SYNCHRONOUS) tensor.fill(1000 + k);
     ASSERT_EQ(engine->before_update().status, CKPT_OK);
     for (auto& tensor : tensors) tensor.fill(2000 + k);
     for (const auto& tensor : before) EXPECT_EQ(stored(tensor.name, Version(1, k)), tensor.bytes) << tensor.name;
@@ -71,10 +71,12 @@ TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatVersionAlone) {
   restore(*engine);
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   for (auto& tensor : tensors) tensor.fill(7);
+  WarningLog warnings(*engine);
   const Outcome second = engine->snapshot(1);
   EXPECT_EQ(second.status, CKPT_OK);
-  EXPECT_THAT(second.text, HasSubstr("before_update() was not called"));
-  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_ERR_DISCARDED);
+  EXPECT_STREQ(second.text, "");
+  EXPECT_THAT(warnings.take(CKPT_WARNING_FORGOTTEN_UPDATE), HasSubstr("before_update() was not called"));
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_DISCARDED);
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_NONE);
   EXPECT_EQ(engine->stats().discarded, 1u);
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
@@ -92,15 +94,15 @@ TEST_F(SnapshotTest, WithoutAGrantTheIterationIsSkippedAndTheAgentToldSo) {
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
   const auto bell = agent_->control().trainer_bell();
-  EXPECT_EQ(engine->snapshot(1).status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(engine->snapshot(1).status, CKPT_SKIPPED);
   EXPECT_EQ(agent_->control().trainer_bell(), bell + 1);
   EXPECT_EQ(agent_->control().attempted(), 1);
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_EQ(engine->wait(1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(engine->wait(1, CKPT_STAGE_COMMITTED, 0).status, CKPT_SKIPPED);
   agent_->grant();
   agent_->control().resume_at(4);
-  EXPECT_EQ(engine->snapshot(2).status, CKPT_ERR_SKIPPED);
-  EXPECT_EQ(engine->snapshot(3).status, CKPT_ERR_SKIPPED);
+  EXPECT_EQ(engine->snapshot(2).status, CKPT_SKIPPED);
+  EXPECT_EQ(engine->snapshot(3).status, CKPT_SKIPPED);
   EXPECT_EQ(engine->snapshot(4).status, CKPT_OK);
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_EQ(engine->stats().skipped, 3u);
@@ -123,8 +125,26 @@ TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
   EXPECT_EQ(engine->stats().committed, 1u);
   EXPECT_EQ(engine->stats().committed_iteration, 0);
   EXPECT_GT(engine->stats().commit_ms, 0);
-  EXPECT_EQ(engine->wait(0, CKPT_STAGE_DURABLE, 0).status, CKPT_ERR_INVALID);
   EXPECT_EQ(engine->wait(-1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_INVALID);
+}
+
+TEST_F(SnapshotTest, ASnapshotIsDurableOnceACheckpointOfThisLifeIsOnStorage) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  agent_->control().stored(Version(7, 3));  // of another life
+  agent_->control().committed(Version(1, 0));
+  ASSERT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_OK);
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_COMMITTED);
+  EXPECT_THAT(engine->wait(0, CKPT_STAGE_DURABLE, 1).text, HasSubstr("not on storage yet"));
+  std::thread waiter([&] { EXPECT_EQ(engine->wait(0, CKPT_STAGE_DURABLE, 10'000).status, CKPT_OK); });
+  agent_->control().stored(Version(1, 0));
+  waiter.join();
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_DURABLE);
+  EXPECT_EQ(engine->stats().durable_iteration, 0);
 }
 
 TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
@@ -228,7 +248,7 @@ TEST_F(SnapshotTest, WhatIsDiscardedIsNeverMadeKnown) {
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   engine->discard();
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_DISCARDED);
   EXPECT_EQ(engine->stats().discarded, 1u);
   engine->unregister_tensor("weight");  // no capture is under way
   ASSERT_EQ(engine->snapshot(1).status, CKPT_OK) << "the grant was not used";
@@ -250,7 +270,7 @@ TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
   std::int64_t k = 1;
   Caught failed;
   while (failed.status != CKPT_ERR_NO_AGENT) {
-    failed = caught([&] { EXPECT_EQ(engine->snapshot(k).status, CKPT_ERR_SKIPPED); });
+    failed = caught([&] { EXPECT_EQ(engine->snapshot(k).status, CKPT_SKIPPED); });
     EXPECT_EQ(engine->before_update().status, CKPT_OK);
     ++k;
     std::this_thread::yield();
@@ -402,7 +422,7 @@ TEST_F(SnapshotTest, WrongOrderOfCallsIsRefused) {
   EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("before_update() first"));
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_TRUE(agent_->piece("rank0", Version(1, 5)));
-  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("called before"));
+  EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("in this incarnation before"));
 }
 
 TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {
@@ -417,7 +437,7 @@ TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {
 
 TEST_F(SnapshotTest, OnlyAtOnceOrOnlyEmptyTensorsAreFine) {
   auto engine = host_engine();
-  auto rng = test_tensor("rng", CKPT_U8, {100}, CKPT_AT_ONCE);
+  auto rng = test_tensor("rng", CKPT_U8, {100}, CKPT_SYNCHRONOUS);
   auto empty = test_tensor("empty", CKPT_F32, {0});
   engine->register_tensor(rng.abi());
   ckpt_tensor null = empty.abi();

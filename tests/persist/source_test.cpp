@@ -235,7 +235,7 @@ TEST_F(ReadingOneByOne, AStopSparesWhatWasNotBegun) {
   queue.list(ends("list"));
   stop.request_stop();
   release_.count_down();
-  EXPECT_THAT(ended(), ElementsAre("running", "list", "stopped: " + std::to_string(CKPT_ERR_DISCARDED), "another"));
+  EXPECT_THAT(ended(), ElementsAre("running", "list", "stopped: " + std::to_string(CKPT_DISCARDED), "another"));
 }
 
 // Of a read in several parts one is under way when it is stopped: its bytes come, the others' do not, and only then it
@@ -274,7 +274,7 @@ TEST_F(ReadingInTheBackground, AStoppedReadEndsOnceAndAfterThePartThatWasBegun) 
         read.give(outcome);
       },
       stop.get_token());
-  EXPECT_EQ(read.take().status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(read.take().status, CKPT_DISCARDED);
   release.count_down();
   const std::size_t first = 30'000'000;
   EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + first, large.bytes.begin()));
@@ -302,10 +302,10 @@ TEST_F(ReadingInTheBackground, ACancelEndsWhatWaitsAndLaterRequestsAreServed) {
   queue.list([&](const ReadOutcome& outcome, const Listing&) { refused.give(outcome); });
   EXPECT_EQ(refused.take().status, CKPT_ERR_NO_SPACE);
   queue.cancel();
-  EXPECT_EQ(waiting.take().status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(waiting.take().status, CKPT_DISCARDED);
   queue.list([&](const ReadOutcome& outcome, const Listing&) { later.give(outcome); });
   release.count_down();
-  EXPECT_EQ(running.take().status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(running.take().status, CKPT_DISCARDED);
   EXPECT_TRUE(later.take().ok());
 }
 

@@ -165,7 +165,7 @@ TEST_F(Writing, ACommitDoesNotWaitForTheNextVersionsBytes) {
   slow_queue.cancel();
   const WriteOutcome cancelled = outcomes_.wait_for(3)[2];
   EXPECT_EQ(cancelled.version, Version(1, 2));
-  EXPECT_EQ(cancelled.status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(cancelled.status, CKPT_DISCARDED);
 }
 
 TEST_F(Writing, AfterACancelTheQueueGoesOnWithAFreshFileSystem) {
@@ -177,7 +177,7 @@ TEST_F(Writing, AfterACancelTheQueueGoesOnWithAFreshFileSystem) {
   queue.cancel();
   EXPECT_EQ(outcomes_.wait_for(1)[0].version, Version(1, 2));
   release_.count_down();
-  EXPECT_EQ(outcomes_.wait_for(2)[1].status, CKPT_ERR_DISCARDED);
+  EXPECT_EQ(outcomes_.wait_for(2)[1].status, CKPT_DISCARDED);
   queue.write({1, 3}, pieces({1, 3}), outcomes_.collect());
   EXPECT_EQ(outcomes_.wait_for(3)[2].kind, Kind::done);
   EXPECT_EQ(opened_, 2);

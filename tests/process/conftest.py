@@ -90,7 +90,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    for key in [key for key in os.environ if key.startswith("CKPT_")]:
+    for key in [key for key in os.environ if key.startswith("CKPTENGINE_") and key != "CKPTENGINE_BUILD_DIR"]:
         monkeypatch.delenv(key)
     name = f"ckptengine-test-{uuid.uuid4().hex[:12]}"
     cluster = Cluster(Path("/dev/shm") / name, Path("/tmp") / name)

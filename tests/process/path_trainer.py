@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import sys
 
 from ckptengine import DType, Engine, Memory, Stage
@@ -26,10 +27,16 @@ def main() -> None:
     engine.register_pointer("weights", weights, DType.U8, (SIZE_BYTES,), memory=Memory.DEVICE)
     pageable_copies = ctypes.CDLL("libcuda.so.1").ckpt_double_pageable_copies
     before = pageable_copies()
+    warnings: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warnings.append(record.getMessage())
+    logging.getLogger("ckptengine").addHandler(handler)
     start = engine.restore(stream)
+    # Health is told there, too, and it is no news that a job begins.
+    message = start.message + "".join(text for text in warnings if "host to host" in text)
     slow_copies = pageable_copies() - before
     values = sorted(set(gpu.read(weights, SIZE_BYTES))) if start.found else []
-    say(iteration=start.iteration, values=values, message=start.message, slow_copies=slow_copies)
+    say(iteration=start.iteration, values=values, message=message, slow_copies=slow_copies)
     for line in sys.stdin:
         if line.strip() == "hang":
             ctypes.CDLL("libnccl.so.2").ckpt_nccl_double_hang(-1, 1)

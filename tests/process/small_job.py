@@ -44,7 +44,8 @@ class Job:
     def restore(self) -> list:
         return together(*(engine.restore for engine in self.engines))
 
-    def commit(self, iteration: int) -> None:
+    def commit(self, iteration: int) -> list:
+        """All ranks snapshot `iteration` and wait until it is committed. Their tickets."""
         for rank, state in enumerate(self.states):
             state[:] = content(self.name(rank), iteration)
         def one(engine):
@@ -52,7 +53,8 @@ class Job:
             assert ticket.taken, ticket.message
             assert engine.before_update()
             assert ticket.wait(Stage.COMMITTED, 20_000), ticket.message
-        together(*(lambda engine=engine: one(engine) for engine in self.engines))
+            return ticket
+        return together(*(lambda engine=engine: one(engine) for engine in self.engines))
 
     def close(self) -> None:
         for engine in self.engines:

@@ -219,7 +219,7 @@ def test_a_trainer_that_cannot_reach_its_agent_for_long_keeps_its_rank(cluster):
 
 def test_the_second_trainer_of_a_rank_is_refused_and_the_first_goes_on(cluster):
     options = OPTIONS | cluster.options(copies=1)
-    environment = os.environ | {f"CKPT_{key.upper()}": str(value) for key, value in options.items()}
+    environment = os.environ | {f"CKPTENGINE_{key.upper()}": str(value) for key, value in options.items()}
     program = [build_file(BUILD, "chaos_trainer"), "lockstep=1", "bytes=65536"]
     first = subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -269,7 +269,7 @@ def test_ranks_that_disagree_on_the_world_size_are_told(cluster):
         (lambda engine: engine.register("weights", bytearray(8)), "weight"),
         (lambda engine: None, "weight"),
         (lambda engine: [engine.register(name, bytearray(8)) for name in ("weight", "extra")], "extra"),
-        (lambda engine: engine.register("weight", bytearray(8), capture=Capture.AT_ONCE), "weight"),
+        (lambda engine: engine.register("weight", bytearray(8), capture=Capture.SYNCHRONOUS), "weight"),
     ],
     ids=["shape", "renamed", "missing", "added", "capture"],
 )
@@ -326,8 +326,13 @@ def test_calls_out_of_order_are_refused_and_change_nothing(cluster):
         assert engine.restore().iteration == 8 and state == b"precious"
 
 
-@pytest.mark.parametrize(("key", "value"), [("bananas", "3"), ("copies", "many"), ("arena_dir", "relative")])
-@pytest.mark.parametrize("source", ["code", "environment", "file"])
+WRONG = [("bananas", "3"), ("copies", "many"), ("arena_dir", "relative")]
+SOURCES = ["code", "environment", "file"]
+
+
+# An unknown variable is none of the engine's: test_environment.py.
+@pytest.mark.parametrize(("source", "key", "value"), [(source, *wrong) for source in SOURCES for wrong in WRONG
+                                                      if (source, wrong[0]) != ("environment", "bananas")])
 def test_an_option_that_is_unknown_or_malformed_is_named_with_its_source(cluster, monkeypatch, tmp_path, source, key,
                                                                          value):
     options = cluster.options()
@@ -335,12 +340,12 @@ def test_an_option_that_is_unknown_or_malformed_is_named_with_its_source(cluster
     if source == "code":
         options[key] = value
     elif source == "environment":
-        monkeypatch.setenv(f"CKPT_{key.upper()}", value)
+        monkeypatch.setenv(f"CKPTENGINE_{key.upper()}", value)
     else:
         options["config"] = tmp_path / "options.json"
         options["config"].write_text(json.dumps({key: value}))
     monkeypatch.setattr(cluster, "options", lambda *_, **__: options)
     status, message = refused(cluster.engine)
-    where = {"code": "option", "environment": f"CKPT_{key.upper()}", "file": "options.json"}[source]
+    where = {"code": "option", "environment": f"CKPTENGINE_{key.upper()}", "file": "options.json"}[source]
     assert status is Status.INVALID and key in message.lower() and where in message
     assert not cluster.agents() and not cluster.arena.exists()

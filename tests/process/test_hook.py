@@ -82,7 +82,8 @@ def test_a_dry_run_says_what_would_be_posted_and_posts_nothing():
 
 def test_a_dry_run_prints_a_command_that_does_what_the_call_would_do(tmp_path):
     told = tmp_path / "it's told"
-    command = f"echo $CKPT_MEMBER_CHANGE $CKPT_MEMBER_NODE $CKPT_MEMBER_STAND_IN $CKPT_MEMBER_JOB >> \"{told}\""
+    said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_STAND_IN $CKPTENGINE_MEMBER_JOB"
+    command = f"echo {said} >> \"{told}\""
     done = hook(*REPLACED, "--hook", command, "--dry-run")
     assert done.returncode == 0 and not told.exists()
     subprocess.run(["/bin/sh", "-c", done.stdout], check=True, timeout=DEADLINE_S)

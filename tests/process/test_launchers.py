@@ -32,10 +32,10 @@ class Run:
         environment = os.environ | {
             "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
             "PORT": str(free_port()),
-            "CKPT_JOB": name,
-            "CKPT_ARENA_DIR": str(cluster.arena),
-            "CKPT_COORDINATION": str(cluster.coordination),
-            "CKPT_CKPTD": str(build_file_of("ckptd")),
+            "CKPTENGINE_JOB": name,
+            "CKPTENGINE_ARENA_DIR": str(cluster.arena),
+            "CKPTENGINE_COORDINATION": str(cluster.coordination),
+            "CKPTENGINE_CKPTD": str(build_file_of("ckptd")),
         }
         words = ["bash", EXAMPLES / "torchrun" / "two_nodes.sh", "--library", build_file_of("libckptengine.so")]
         self.process = subprocess.Popen([*words, *arguments], env=environment, stdin=subprocess.DEVNULL,
@@ -126,8 +126,8 @@ def test_what_kubernetes_starts_is_understood(cluster, tmp_path):
     arenas = [next(volume for volume in pod_of(one)["volumes"] if volume["name"] == "arena")["hostPath"]["path"]
               for one in (agents, trainers)]
     given = {entry["name"]: entry.get("value", "host1") for entry in trainer["env"]
-             if entry["name"].startswith("CKPT_")}
-    assert arenas == [given["CKPT_ARENA_DIR"]] * 2
+             if entry["name"].startswith("CKPTENGINE_")}
+    assert arenas == [given["CKPTENGINE_ARENA_DIR"]] * 2
     # The same command lines with places of this machine.
     token = tmp_path / "token"
     here = {"job": cluster.job, "arena-dir": cluster.arena, "coordination": cluster.coordination, "token-file": token,
@@ -142,8 +142,8 @@ def test_what_kubernetes_starts_is_understood(cluster, tmp_path):
     probe = [word.replace("--job gpt", f"--job {cluster.job}").replace(arenas[0], str(cluster.arena)) for word in probe]
     path = f"{build_file_of('ckptctl').parent}:{os.environ['PATH']}"
     subprocess.run(probe, check=True, capture_output=True, env={"PATH": path, "NODE_NAME": "host1"}, timeout=60)
-    given |= {"CKPT_JOB": cluster.job, "CKPT_ARENA_DIR": str(cluster.arena)}
-    options = {key.removeprefix("CKPT_").lower(): value for key, value in given.items()}
+    given |= {"CKPTENGINE_JOB": cluster.job, "CKPTENGINE_ARENA_DIR": str(cluster.arena)}
+    options = {key.removeprefix("CKPTENGINE_").lower(): value for key, value in given.items()}
     try:
         with Engine(library=build_file_of("libckptengine.so"), rank=0, world_size=1, **options) as engine:
             engine.register("state", bytearray(8))
@@ -179,11 +179,12 @@ class Allocation:
             "SLURM_JOB_NODELIST": ",".join(SLURM_NODES),
             "SHARED": str(folder / "shared"),
             "PATIENCE_S": "3",
-            "CKPT_ARENA_DIR": str(cluster.arena),
-            "CKPT_WORLD_SIZE": "2",
-            "CKPT_SLOT_BYTES": "1MiB",
-        } | {f"CKPT_{key.upper()}": str(cluster.options()[key]) for key in TIMING}
-        trainer = "CKPT_RANK=$SLURM_PROCID exec " + f"{build_file_of('chaos_trainer')} bytes=200000 iterations=600"
+            "CKPTENGINE_ARENA_DIR": str(cluster.arena),
+            "CKPTENGINE_WORLD_SIZE": "2",
+            "CKPTENGINE_SLOT_BYTES": "1MiB",
+        } | {f"CKPTENGINE_{key.upper()}": str(cluster.options()[key]) for key in TIMING}
+        program = build_file_of("chaos_trainer")
+        trainer = f"CKPTENGINE_RANK=$SLURM_PROCID exec {program} bytes=200000 iterations=600"
         words = ["bash", EXAMPLES / "slurm" / "job.sh", "bash", "-c", trainer]
         self.process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=open(folder / "stderr", "wb"), text=True)

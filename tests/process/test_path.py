@@ -27,7 +27,7 @@ def value_of(rank: int, iteration: int) -> int:
 
 class Trainer:
     def __init__(self, cluster, rank: int, **changes: object) -> None:
-        options = cluster.options(rank, RANKS, path="device", library=build_file_of("libckptengine.so"),
+        options = cluster.options(rank, RANKS, replication="gpu", library=build_file_of("libckptengine.so"),
                                   shard=f"rank{rank}", restore_timeout_ms=30_000) | changes
         folders = [ROOT / "python", ROOT / "python" / "tests", Path(__file__).parent]
         self.rank = rank

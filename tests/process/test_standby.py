@@ -42,7 +42,8 @@ def await_status(cluster, node: str, is_so) -> dict:
 
 
 def hook(told) -> str:
-    return f"echo $CKPT_MEMBER_CHANGE $CKPT_MEMBER_NODE $CKPT_MEMBER_REASON$CKPT_MEMBER_STAND_IN >> {told}"
+    said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REASON$CKPTENGINE_MEMBER_STAND_IN"
+    return f"echo {said} >> {told}"
 
 
 def await_told(told, expected: list[str], also: str = "") -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ckptengine import Tier
+from ckptengine import Stage, Status, Tier
 from conftest import ROOT, build_file_of, refused, together
 from processes import kill_process
 from small_job import BYTES, RANKS, Job
@@ -81,6 +81,27 @@ def test_a_job_that_lost_every_node_and_its_records_comes_back_from_storage(clus
     job.commit(3)
     job.commit(4)
     wait_until(lambda: steps(storage) == [2, 4], "a step of the new life")
+
+
+def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storage):
+    job = start(cluster, storage)
+    assert {ticket.stage for ticket in job.commit(1)} == {Stage.COMMITTED}
+    tickets = job.commit(2)
+    for ticket in tickets:
+        assert ticket.wait(Stage.DURABLE, 60_000), ticket.message
+        listed = subprocess.run([build_file_of("ckptctl"), "ls", "--json", f"storage={storage}", f"job={cluster.job}"],
+                                capture_output=True, text=True, check=True)
+        assert [step["iteration"] for step in json.loads(listed.stdout)["steps"]] == [2]
+        assert ticket.stage is Stage.DURABLE
+    assert [engine.stats().durable_iteration for engine in job.engines] == [2] * RANKS
+    late = job.commit(3)[0]
+    assert not late.wait(Stage.DURABLE, 0) and "not on storage yet" in late.message
+    assert late.stage is Stage.COMMITTED
+    # What is restored from storage is there.
+    job.lose(*range(RANKS))
+    job.start()
+    assert [start.iteration for start in job.restore()] == [2] * RANKS
+    assert {engine._wait(2, Stage.DURABLE, 60_000) for engine in job.engines} == {(Status.OK, "")}
 
 
 def test_a_file_that_names_the_last_incarnation_of_all_stops_no_later_life(cluster, storage):

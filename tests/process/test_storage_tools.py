@@ -23,7 +23,7 @@ TIMEOUT_S = 60
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("CKPT_")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("CKPTENGINE_")}
     return kept | {"PYTHONPATH": str(ROOT / "python"), "PYTHON": sys.executable} | more
 
 
@@ -149,7 +149,7 @@ def test_ls_shows_jobs_and_the_steps_of_one(storage: Path) -> None:
         "written_by": "node-a",
         "written_s": int(written_s),
     }
-    assert "usable" in done("ls", CKPT_STORAGE=str(storage), CKPT_JOB="job")
+    assert "usable" in done("ls", CKPTENGINE_STORAGE=str(storage), CKPTENGINE_JOB="job")
     config = storage.parent / "config.json"
     config.write_text(json.dumps({"storage": str(storage), "job": "job"}))
     assert "usable" in done("ls", f"config={config}")

@@ -241,6 +241,7 @@ class Cluster {
   std::map<Rank, RestoreReady> ready;
   std::map<Rank, RestoreFailed> failed;
   std::map<Rank, Version> commits;
+  std::map<Rank, Version> stored;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
   std::map<Rank, std::vector<TellPath>> paths;
@@ -454,6 +455,7 @@ class Cluster {
   }
   void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
   void carry_out(NodeId, TellCommit& tell) { commits[tell.rank] = tell.committed; }
+  void carry_out(NodeId, TellStored& tell) { stored[tell.rank] = tell.stored; }
   void carry_out(NodeId, TellResume& tell) { resume_at[tell.rank] = tell.resume_at; }
   void carry_out(NodeId, TellPath& tell) {
     was_ready_before_path = was_ready_before_path || ready.contains(tell.rank);

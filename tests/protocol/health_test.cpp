@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "ckptengine/ckptengine.h"
 #include "cluster.hpp"
 #include "lone_node.hpp"
 
@@ -123,7 +124,7 @@ TEST(Health, NamesTheStoppedTrainerAtOnceAndIsNotProtectedWhenCommitsAreDue) {
 TEST(Health, NamesTheTrainerWhoseSnapshotsFail) {
   Job job;
   job.train(5);
-  job.observe(2, {.failed = {{2, 5}}});
+  job.observe(2, {.failed = {{2, CKPT_ERR_NO_SPACE}}});
   job.train_with({0, 1, 3}, 60);
   job.expect_everywhere(Standing::unprotected, Cause::rank_fails);
   EXPECT_THAT(explain(job.health(0), name_of), HasSubstr("rank 2 on node n2 fail: its state does not fit"));

@@ -43,6 +43,24 @@ TEST(Storing, TheFirstCommitAtOrAfterEveryMultipleGoesToStorage) {
   EXPECT_EQ(job.status(0).stored, Version(1, 21));
 }
 
+TEST(Storing, EveryTrainerLearnsThatItsCheckpointIsOnStorageOnceItIsWhole) {
+  Stored job(4, 4);
+  job.train(0, 9);
+  EXPECT_TRUE(job.stored.empty());
+  job.storage->writing = false;
+  job.train(10, 14);
+  EXPECT_TRUE(job.stored.empty()) << "it is committed, but not written yet";
+  job.storage->writing = true;
+  for (const auto& [node, write] : std::exchange(job.storage->held_writes, {})) {
+    for (const SlotRef& slot : write.slots)
+      job.storage->written[write.version][slot.shard] = piece_of(slot.shard, write.version, 4);
+    job.feed(node, WriteEnded{write.version, ""});
+  }
+  job.advance(500);
+  ASSERT_EQ(job.stored.size(), 4u);
+  for (const auto& [rank, version] : job.stored) EXPECT_EQ(version, Version(1, 10)) << rank;
+}
+
 TEST(Storing, WhileStorageIsBusyTheNewestCommitWinsAndTheSkippedOnesAreCounted) {
   Stored job(2, 2);
   job.storage->writing = false;

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from .._abi import Capture
 from .._engine import Engine, Error, Health, Restored, Stats, Status, Ticket
+from .._options import Options
 from . import _codec, _rng
 from ._communication import Communication
 from ._inventory import Inventory, named
@@ -40,13 +41,16 @@ class Checkpointer:
     extra       by name, objects with state_dict() and load_state_dict(), torch.Generators, or tensors; captured at
                 once, so that they may change at any time. Data positions belong here. Keep it small.
     rng         whether to keep the random number generators of torch, Python and numpy.
-    communication   whether to tell the engine when torch.distributed communicates, so that checkpoint traffic keeps out
-                of the way: plain calls, FSDP, and DDP, by a communication hook that changes no bit of its gradients.
-                What communicates otherwise calls comm_begin() and comm_end() of `engine`.
+    communication   how the engine learns when training communicates, so that checkpoint traffic keeps out of the way.
+                "hooks": by torch's own hooks. DDP models get a communication hook that changes no bit of their
+                gradients; see watch(), too. "patch": by replacing methods of torch.distributed's classes in this
+                process until close(), so that FSDP and plain calls are seen as well. None: not at all. What is not
+                seen may call comm_begin() and comm_end() of `engine`.
+    options     an Options, whose fields your editor knows; or give its fields as further arguments.
 
-    The remaining arguments are options of the engine. Where torch.distributed is initialized, `rank` and `world_size`
-    come from it. State that is no tensor is stored as JSON and raw bytes; an object that has no such representation is
-    refused here, with its path, not in the middle of training.
+    Where torch.distributed is initialized, `rank` and `world_size` come from it. State that is no tensor is stored as
+    JSON and raw bytes; an object that has no such representation is refused here, with its path, not in the middle of
+    training.
 
     Everything is called from the training thread. All methods raise ckptengine.Error, except that a failed or skipped
     snapshot never raises: the ticket and the log say so.
@@ -62,9 +66,10 @@ class Checkpointer:
         tensors: Mapping[str, Tensor] | None = None,
         extra: Mapping[str, Any] | None = None,
         rng: bool = True,
-        communication: bool = True,
+        communication: Literal["hooks", "patch"] | None = "hooks",
         library: str | os.PathLike | None = None,
-        **options: Any,
+        options: Options | None = None,
+        **more: Any,
     ) -> None:
         self._inventory = Inventory(named("model", model), named("optimizer", optimizer), dict(tensors or {}))
         self._stateful = {"scheduler": named("schedulers", schedulers), "scaler": named("scaler", scaler)}
@@ -78,14 +83,22 @@ class Checkpointer:
         self.ticket: Ticket | None = None  # of the last snapshot()
         self._blob = bytearray()
         self._hooks: list[Any] = []
+        if communication not in ("hooks", "patch", None):
+            raise Error(Status.INVALID, f"communication is {communication!r}; give 'hooks', 'patch' or None")
         first = self._encode()  # what cannot be represented is refused now
         self._blob_bytes_min = 2 * len(first)
         distributed = torch.distributed.is_available()
         if distributed and torch.distributed.is_initialized():
-            options.setdefault("rank", torch.distributed.get_rank())
-            options.setdefault("world_size", torch.distributed.get_world_size())
-        self.engine = Engine(library=library, **options)
-        self._communication = Communication(self.engine) if distributed and communication else None
+            given = options.given() if options is not None else {}
+            for key, value in (
+                ("rank", torch.distributed.get_rank()),
+                ("world_size", torch.distributed.get_world_size()),
+            ):
+                if key not in given:
+                    more.setdefault(key, value)
+        self.engine = Engine(options, library=library, **more)
+        tells = distributed and communication is not None
+        self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
         # An update is never missed where the optimizer can tell us.
         for known in self._inventory.optimizers.values():
             if hasattr(known, "register_step_pre_hook"):
@@ -118,12 +131,20 @@ class Checkpointer:
         self._identities = None
         return result
 
+    def watch(self, *models: torch.nn.Module) -> None:
+        """Learns when these DistributedDataParallel models reduce their gradients: for those whose inner module was
+        given as `model`. Call it before their first backward pass."""
+        if self._communication is not None:
+            self._communication.place(models)
+
     def before_update(self, *streams: torch.cuda.Stream) -> bool:
         """Call before the next change of parameters, optimizer state or `tensors`; waits until they are captured. On a
         GPU it does not wait: `streams`, the current one if none is given, do, and must be all on which they change.
         optimizer.step() calls it too, for the current stream, where the optimizer has hooks."""
         self._capturing = False
-        return self.engine.before_update([stream.cuda_stream for stream in streams] or [self._current_stream()])
+        named = [stream.cuda_stream for stream in streams]
+        current = self._current_stream()
+        return self.engine.before_update(named if named or current is None else [current])
 
     def snapshot(self, iteration: int) -> Ticket:
         """Starts the snapshot of `iteration`; call it after all updates of that iteration, on a GPU with the stream
@@ -172,9 +193,9 @@ class Checkpointer:
 
     # ---- registration ----
 
-    def _current_stream(self) -> int:
-        """On which PyTorch enqueues this thread's work on the tensors' GPU."""
-        return 0 if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
+    def _current_stream(self) -> int | None:
+        """On which PyTorch enqueues this thread's work on the tensors' GPU; None where none is on one."""
+        return None if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
 
     def _refresh(self) -> None:
         """Makes registrations, staging copies and Python state those of now."""
@@ -205,6 +226,7 @@ class Checkpointer:
 
     def _register(self, wanted: dict[str, Shown]) -> None:
         """Brings the engine from what is registered to `wanted` with as few calls as possible."""
+        self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
         for name, old in list(self._shown.items()):
             new = wanted.get(name)
             if new is None or not new.fits(old):
@@ -226,7 +248,6 @@ class Checkpointer:
                 self.engine.move(name, new.memory.data_ptr(), owner=new.memory)
             self._shown[name] = new
         self._staged = [shown for shown in wanted.values() if shown.source is not None]
-        self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
 
     def _register_blob(self, size_bytes: int) -> None:
         """A new buffer of at least `size_bytes` for the Python state. It has room to spare, so that it is seldom
@@ -234,7 +255,7 @@ class Checkpointer:
         if self._blob:
             self.engine.unregister(PYTHON_STATE)
         self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
-        self.engine.register(PYTHON_STATE, self._blob, capture=Capture.AT_ONCE)
+        self.engine.register(PYTHON_STATE, self._blob, capture=Capture.SYNCHRONOUS)
 
     def _refuse_torn_capture(self) -> None:
         """Tensors moved under a capture that before_update() has not ended. It must never be taken for whole, neither

@@ -1,18 +1,22 @@
 """Tells the engine when training communicates, so that the training loop need not.
 
-All that goes through torch.distributed from Python is seen, FSDP's collectives included, and DDP's:
+By default this uses what torch offers for it and changes nothing of torch's: a communication hook in each
+DistributedDataParallel model that is known here. The hook computes the same bits as DDP without it.
+
+With `patch` all that goes through torch.distributed from Python is seen, FSDP's collectives included. That replaces
+methods of torch's classes in this process:
 
 - The methods of ProcessGroup begin every collective, send and receive. What is asynchronous ends when its future is
   done or it was waited for, whichever is first; what has no future (a send), and what the caller waits for at once,
   ends in Work.wait().
-- DistributedDataParallel reduces gradients and broadcasts buffers in C++. A communication hook that computes the same
-  bits brings the former back to Python, and the method that does the latter is counted as one communication.
+- DistributedDataParallel finds its hook at the first forward pass, and its broadcast of buffers, which is made in C++,
+  is counted as one communication.
 
 What communicates tensors on a GPU begins and ends there, on the GPU's timeline: NCCL's futures are done and its wait()
 returns when work is queued, but both make the current stream one that waits for it, and so the end goes onto that.
 
-Not seen: functional collectives (DTensor), backends that are used without a ProcessGroup, what compiled code does, what
-a CUDA graph holds, and DDP's map of unused parameters.
+Never seen: functional collectives (DTensor), backends that are used without a ProcessGroup, what compiled code does,
+what a CUDA graph holds, and DDP's map of unused parameters.
 
 Methods are replaced on the classes, not functions in modules: torch compares its functions by identity in places
 (P2POp, coalescing).
@@ -35,7 +39,7 @@ from ._gradients import place
 
 log = logging.getLogger("ckptengine")
 
-STREAMS_MAX = 8
+CHANNELS_MAX = 8
 
 # Methods of ProcessGroup that return a Work; which of them there are differs between versions of torch.
 _METHODS = (
@@ -59,11 +63,11 @@ class _Open:
     """A communication that has begun. end() ends it, once; any thread. With a `gpu` both are what its current stream is
     at that moment."""
 
-    __slots__ = ("_gpu", "_open", "_owner", "_stream")
+    __slots__ = ("_channel", "_gpu", "_open", "_owner")
 
-    def __init__(self, owner: Communication, stream: int, gpu: torch.device | None) -> None:
+    def __init__(self, owner: Communication, channel: int, gpu: torch.device | None) -> None:
         self._owner = owner
-        self._stream = stream
+        self._channel = channel
         self._gpu = gpu
         self._open = owner._tell("comm_begin", *self._where())
 
@@ -75,8 +79,8 @@ class _Open:
 
     def _where(self) -> tuple[int, ...]:
         if self._gpu is None:
-            return (self._stream,)
-        return (self._stream, torch.cuda.current_stream(self._gpu).cuda_stream)
+            return (self._channel,)
+        return (self._channel, torch.cuda.current_stream(self._gpu).cuda_stream)
 
 
 class Communication:
@@ -84,26 +88,21 @@ class Communication:
     and go on computing what DDP would without them. An engine that is only dropped is as good as closed. Nothing here
     raises because the engine could not be told."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, patch: bool = False) -> None:
+        self._patches = patch
         self._engine: Callable[[], Engine | None] = weakref.ref(engine)
         self._lock = threading.RLock()  # entered again where an object is collected within
-        self._streams: dict[str, int] = {}  # by name of the process group
+        self._channels: dict[str, int] = {}  # by name of the process group
         self._waited_for: weakref.WeakKeyDictionary[Any, _Open] = weakref.WeakKeyDictionary()
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()  # DDP's, looked at
         self._replaced: list[tuple[type, str, Any, Any]] = []
-        for name in _METHODS:
-            if hasattr(dist.ProcessGroup, name):
-                self._replace(dist.ProcessGroup, name, self._counted)
-        self._replace(dist.Work, "wait", self._waiting)
-        ddp = torch.nn.parallel.DistributedDataParallel
-        self._replace(ddp, "forward", self._forward)
-        if hasattr(ddp, "_distributed_broadcast_coalesced"):
-            self._replace(ddp, "_distributed_broadcast_coalesced", self._broadcasting)
+        if patch:
+            self._replace_methods()
         weakref.finalize(engine, self.close).atexit = False
 
     def place(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Looks for DDP models here. Others are found at their first forward pass that is not compiled; so late,
-        because a model takes one communication hook, and its owner's comes first."""
+        """Looks for DDP models here. With `patch` others are found at their first forward pass that is not compiled; so
+        late, because a model takes one communication hook, and its owner's comes first."""
         for module in modules:
             for part in module.modules():
                 if isinstance(part, torch.nn.parallel.DistributedDataParallel):
@@ -117,7 +116,24 @@ class Communication:
                 setattr(owner, name, original)
         self._replaced.clear()
 
+    def begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
+        """A communication of this group begins; end() of what is returned ends it."""
+        name = group.group_name
+        with self._lock:
+            channel = self._channels.setdefault(name, min(len(self._channels), CHANNELS_MAX - 1))
+        return _Open(self, channel, _gpu_of(tensors))
+
     # ---- inside ----
+
+    def _replace_methods(self) -> None:
+        for name in _METHODS:
+            if hasattr(dist.ProcessGroup, name):
+                self._replace(dist.ProcessGroup, name, self._counted)
+        self._replace(dist.Work, "wait", self._waiting)
+        ddp = torch.nn.parallel.DistributedDataParallel
+        self._replace(ddp, "forward", self._forward)
+        if hasattr(ddp, "_distributed_broadcast_coalesced"):
+            self._replace(ddp, "_distributed_broadcast_coalesced", self._broadcasting)
 
     def _replace(self, owner: type, name: str, wrap: Callable[[Any], Any]) -> None:
         original = owner.__dict__[name]
@@ -138,17 +154,11 @@ class Communication:
                 log.debug("%s", error)
             return True
 
-    def _begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
-        name = group.group_name
-        with self._lock:
-            stream = self._streams.setdefault(name, min(len(self._streams), STREAMS_MAX - 1))
-        return _Open(self, stream, _gpu_of(tensors))
-
     def _counted(self, original: Callable) -> Callable:
         def call(group: dist.ProcessGroup, *arguments: Any, **options: Any) -> Any:
             if self._engine() is None:
                 return original(group, *arguments, **options)
-            opened = self._begin(group, arguments)
+            opened = self.begin(group, arguments)
             try:
                 work = original(group, *arguments, **options)
             except BaseException:
@@ -187,7 +197,7 @@ class Communication:
 
     def _broadcasting(self, original: Callable) -> Callable:
         def broadcast(model: Any, *arguments: Any, **options: Any) -> Any:
-            opened = self._begin(model.process_group, arguments)
+            opened = self.begin(model.process_group, arguments)
             try:
                 return original(model, *arguments, **options)
             finally:
@@ -208,12 +218,13 @@ class Communication:
         if model in self._models:
             return
         self._models.add(model)
-        why_not = place(model)
+        # A patched all_reduce is seen by itself.
+        why_not = place(model, None if self._patches else self)
         if not why_not:
             return
         log.warning(
-            "the gradients of a DistributedDataParallel model are reduced as before, unseen by the engine unless that "
-            "goes through torch.distributed: %s; call Engine.comm_begin() and comm_end() around it yourself, or let "
-            "checkpoint traffic run beside it",
+            "the engine does not see when a DistributedDataParallel model reduces gradients, unless that goes through "
+            "torch.distributed and communication='patch' is given: %s; call Engine.comm_begin() and comm_end() around "
+            "it, or let checkpoint traffic run beside it",
             why_not,
         )

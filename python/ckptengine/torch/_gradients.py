@@ -1,5 +1,5 @@
-"""A communication hook for DistributedDataParallel that does what DDP does without one, bit for bit, but through
-torch.distributed, where it can be seen.
+"""A communication hook for DistributedDataParallel that does what DDP does without one, bit for bit, and tells those
+who listen when it communicates.
 
 DDP wants annotations as objects, so they are not postponed here."""
 
@@ -16,21 +16,28 @@ class _Of:
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
+        self.listeners: weakref.WeakSet = weakref.WeakSet()
 
     def __reduce__(self) -> tuple:
         return type(None), ()
 
 
-def place(model: Any) -> str:
-    """Places the hook, once. Returns why the model is left as it is, "" where it is not. Whoever registers a hook after
-    this is refused by DDP, which takes one."""
+def place(model: Any, listener: Any = None) -> str:
+    """Places the hook, once. `listener`, a Communication, is told from then on. Returns why the model is left as it is,
+    "" where it is not. Whoever registers a hook after this is refused by DDP, which takes one."""
     others = [hook for hook, _ in model._comm_hooks if hook is not reduce_gradients]
-    if any(isinstance(state, _Of) and state.model() is model for _, state in model._comm_hooks):
-        return ""
+    for _, state in model._comm_hooks:
+        if isinstance(state, _Of) and state.model() is model:
+            if listener is not None:
+                state.listeners.add(listener)
+            return ""
     why_not = "it has a communication hook already" if others else _why_not_the_same(model)
     if not why_not:
+        state = _Of(model)
+        if listener is not None:
+            state.listeners.add(listener)
         try:
-            model.register_comm_hook(_Of(model), reduce_gradients)
+            model.register_comm_hook(state, reduce_gradients)
         except (RuntimeError, TypeError, ValueError) as error:
             why_not = str(error).splitlines()[0]
     return why_not
@@ -53,12 +60,20 @@ def reduce_gradients(state: _Of, bucket: dist.GradBucket) -> torch.futures.Futur
     if model._join_config.enable and not model._divide_by_initial_world_size:
         raise RuntimeError(
             "join(divide_by_initial_world_size=False) divides gradients by a number that communication hooks are not "
-            "told; give the Checkpointer communication=False"
+            "told; give the Checkpointer communication=None"
         )
     gradients, ranks = bucket.buffer(), model.process_group.size()
     if gradients.is_sparse or getattr(model, "batched_grad_copy", False):
         gradients.div_(ranks)
     else:
         gradients.mul_(1.0 / ranks)
-    work = dist.all_reduce(gradients, group=model.process_group, async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
+    opened = [listener.begin(model.process_group, gradients) for listener in state.listeners]
+    try:
+        reduced = dist.all_reduce(gradients, group=model.process_group, async_op=True).get_future()
+    except BaseException:
+        for communication in opened:
+            communication.end()
+        raise
+    for communication in opened:
+        reduced.add_done_callback(communication.end)
+    return reduced.then(lambda done: done.value()[0])

@@ -4,7 +4,7 @@
     optim.<key>.<parameter>    optimizer state: optim.exp_avg.fc.weight     overlapped
     param.group<g>:<i>         parameters that only the optimizer knows     overlapped
     tensor.<name>              tensors given by the caller                  overlapped
-    buffer.<buffer>            persistent module buffers                    at once: the next forward pass changes them
+    buffer.<buffer>            persistent module buffers                    synchronous: the forward pass changes them
 
 With several models or optimizers their own names come in between: model.ema.fc.weight. A tensor that appears twice
 (tied weights) is captured once, under its first name.
@@ -91,7 +91,7 @@ class Inventory:
             transient = _transient_buffers(model)
             for name, buffer in model.named_buffers(_prefix("buffer", key)):
                 if id(buffer) not in transient:
-                    yield name, buffer, Capture.AT_ONCE
+                    yield name, buffer, Capture.SYNCHRONOUS
 
     def parameter_names(self, key: str) -> dict[Tensor, str]:
         """The parameters of an optimizer, by object, with the names that the models give them, or their positions."""

@@ -1,0 +1,21 @@
+// The options of ckptctl: from its words, the environment and the config file.
+#pragma once
+
+#include <unistd.h>
+
+#include <iostream>
+
+#include "base/options.hpp"
+
+namespace ckpt::cli {
+
+// Throws Failure. Warnings go to standard error, once.
+inline Options read_options(const OptionPairs& pairs) {
+  Options options = parse_options(Reader::tool, pairs, environ);
+  static bool has_warned = false;
+  if (!std::exchange(has_warned, true))
+    for (const std::string& warning : options.warnings) std::cerr << "ckptctl: warning: " << warning << '\n';
+  return options;
+}
+
+}  // namespace ckpt::cli
