@@ -3,8 +3,8 @@
 
     check_words.py [--list FILE] [ROOT]
 
-Prints `file:line: word; say ...` for each, then `retired_words=N`. Exits 1 when N is not 0. docs/glossary.md has the words
-that took their place.
+Prints `file:line: word; say ...` for each, then `retired_words=N`. Exits 1 when N is not 0. The words that took their
+place are in docs/glossary.md.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def read_rules(path: Path) -> list[Rule]:
     for line in path.read_text().splitlines():
         if not line.strip() or line.startswith("#"):
             continue
-        word, instead, globs, allowed = (line.split("\t") + ["", "", ""])[:4]
+        word, instead, globs, allowed = [*line.split("\t"), "", "", ""][:4]
         rules.append(
             Rule(
                 re.compile(word),
