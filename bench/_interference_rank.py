@@ -317,7 +317,7 @@ class Bench:
         }
 
     def _finish(self, scheme: Scheme) -> int:
-        """Goes on training without snapshots until the last one is committed; how many iterations it took. A version
+        """Goes on training without snapshots until the last one is committed; how many iterations it took. A checkpoint
         that one rank took and another one skipped never is: then there is one more. At least one iteration: to the
         agent it is one with what comes until the next snapshot of this scheme, which is not taken for the usual then.
         """

@@ -21,7 +21,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "agent/combining.hpp"
+#include "agent/coding_job.hpp"
 #include "bench/pieces.hpp"
 #include "net/transport.hpp"
 #include "tests/net/child_process.hpp"
@@ -33,7 +33,7 @@ using net::testing::ChildProcess;
 
 constexpr std::uint32_t members = 4;
 constexpr std::int64_t timeout_ms = 60'000;
-const Version version(1, 1);
+const CheckpointId checkpoint(1, 1);
 const std::vector<std::string> sides = {"ours", "theirs", "fetch"};
 
 struct Settings {
@@ -55,7 +55,7 @@ class BlindSink : public net::Sink {
     if (data_bytes != into_.size()) return std::nullopt;
     return into_;
   }
-  void landed(std::size_t, std::size_t) override {}
+  void received(std::size_t, std::size_t) override {}
   void ended(net::FetchEnd end) override { end_.set_value(end); }
   void wait() {
     if (end_.get_future().get() != net::FetchEnd::complete) throw std::runtime_error("a range did not arrive");
@@ -78,11 +78,11 @@ class Member {
       : self_(settings.member),
         shard_bytes_(settings.mib << 20),
         shard_(nameless_segment(shard_of(self_), shard_bytes_)),
-        gathered_(shard_bytes_ + 4 * placement::parity_unit_bytes, std::byte{1}) {
+        report_batch_(shard_bytes_ + 4 * placement::parity_unit_bytes, std::byte{1}) {
     auto slot = shard_->writable_slot(0);
     slot.begin();
     fill(slot.data(), shard_bytes_, self_);
-    const auto manifest = manifest_of(shard_of(self_), version, slot.data(), shard_bytes_, members);
+    const auto manifest = manifest_of(shard_of(self_), checkpoint, slot.data(), shard_bytes_, members);
     slot.seal(manifest);
     index_.add({0, shard_of(self_), 0}, shard_, manifest);
     net::TransportOptions options;
@@ -93,12 +93,12 @@ class Member {
     options.transports = settings.member_of;
     options.interface = "lo";
     net::Transport::Handlers handlers;
-    handlers.serve = [this](net::NodeId, const net::PieceName& name) -> std::optional<net::Source> {
-      const auto pin = index_.find(name.shard, Version::from_word(name.version));
+    handlers.serve = [this](net::PeerId, const net::PieceName& name) -> std::optional<net::ServedPiece> {
+      const auto pin = index_.find(name.shard, CheckpointId::from_word(name.checkpoint));
       if (pin == nullptr) return std::nullopt;
-      return net::Source{pin->encoded_manifest(),
-                         {pin->data(), pin->manifest().length_bytes},
-                         std::const_pointer_cast<agent::HeldPiece>(pin)};
+      return net::ServedPiece{pin->encoded_manifest(),
+                              {pin->data(), pin->manifest().length_bytes},
+                              std::const_pointer_cast<agent::HeldPiece>(pin)};
     };
     transport_ = net::Transport::create(options, handlers);
     port_ = std::make_shared<agent::TransportPort>(*transport_);
@@ -106,21 +106,21 @@ class Member {
   }
 
   void join() {
-    recipe_ = {1, self_, {}};
+    parity_manifest_ = {1, self_, {}};
     for (std::uint32_t m = 0; m < members; ++m) {
       std::uint64_t root = 0;
       std::string address;
       std::cin >> root;
       std::cin.ignore();
       std::getline(std::cin, address);
-      recipe_.ingredients.push_back({shard_of(m), shard_bytes_, 0, root});
+      parity_manifest_.sources.push_back({shard_of(m), shard_bytes_, 0, root});
       if (m != self_) transport_->set_peer(m, m + 1, address);
     }
-    const auto length_bytes = protocol::layout_of(recipe_).parity_bytes_of(self_);
+    const auto length_bytes = protocol::layout_of(parity_manifest_).parity_bytes_of(self_);
     std::vector<std::string> shards;
-    for (const auto& each : recipe_.ingredients) shards.push_back(each.shard);
-    piece_ = {protocol::parity_name(1, shards, self_), version, length_bytes, 0, 0, members, recipe_};
-    parity_ = nameless_segment(piece_.shard, length_bytes, agent::encoded_bytes(recipe_));
+    for (const auto& each : parity_manifest_.sources) shards.push_back(each.shard);
+    piece_ = {protocol::parity_name(1, shards, self_), checkpoint, length_bytes, 0, 0, members, parity_manifest_};
+    parity_ = nameless_segment(piece_.shard, length_bytes, agent::encoded_bytes(parity_manifest_));
     added_.resize(length_bytes);
   }
 
@@ -128,19 +128,19 @@ class Member {
   std::uint64_t run(const std::string& side) {
     if (side == "ours") return ours();
     if (side == "theirs") return theirs();
-    fetch((self_ + 1) % members, {0, shard_bytes_}, gathered_.data());
+    fetch((self_ + 1) % members, {0, shard_bytes_}, report_batch_.data());
     return 0;
   }
 
  private:
   std::uint64_t ours() {
-    protocol::Making making{recipe_, {}};
+    protocol::CodingInputs coding_inputs{parity_manifest_, {}};
     for (std::uint32_t m = 0; m < members; ++m)
-      making.sources.push_back({shard_of(m), m, recipe_.ingredients[m].root_digest});
-    std::promise<agent::Combining::Outcome> done;
-    const auto made = std::make_shared<agent::Combining>(
-        agent::Combining::Colleagues{self_, index_, pool_, buffers_, port_}, parity_, std::uint8_t{0}, piece_,
-        std::move(making), [&done](agent::Combining::Outcome outcome) { done.set_value(std::move(outcome)); });
+      coding_inputs.sources.push_back({shard_of(m), m, parity_manifest_.sources[m].root_digest});
+    std::promise<agent::CodingJob::Outcome> done;
+    const auto made = std::make_shared<agent::CodingJob>(
+        agent::CodingJob::Dependencies{self_, index_, pool_, buffers_, port_}, parity_, std::uint8_t{0}, piece_,
+        std::move(coding_inputs), [&done](agent::CodingJob::Outcome outcome) { done.set_value(std::move(outcome)); });
     made->start();
     const auto outcome = done.get_future().get();
     if (outcome.result != protocol::FetchResult::complete) throw std::runtime_error("the parity was not made");
@@ -148,9 +148,9 @@ class Member {
   }
 
   std::uint64_t theirs() {
-    const auto layout = protocol::layout_of(recipe_);
+    const auto layout = protocol::layout_of(parity_manifest_);
     const std::uint32_t stripe = layout.stripe_of_row(self_, 0);
-    std::byte* end = gathered_.data();
+    std::byte* end = report_batch_.data();
     std::vector<std::pair<const std::byte*, std::size_t>> segments;
     for (std::uint32_t column = 0; column < layout.columns(); ++column) {
       const std::uint32_t from = layout.member_at(stripe, column);
@@ -161,12 +161,12 @@ class Member {
     }
     std::fill(added_.begin(), added_.end(), std::byte{0});
     for (const auto& [data, size] : segments) add(data, size, added_.data());
-    return manifest_of(piece_.shard, version, added_.data(), added_.size()).root_digest;
+    return manifest_of(piece_.shard, checkpoint, added_.data(), added_.size()).root_digest;
   }
 
-  void fetch(net::NodeId from, placement::ByteRange range, std::byte* into) {
+  void fetch(net::PeerId from, placement::ByteRange range, std::byte* into) {
     const auto sink = std::make_shared<BlindSink>(std::span(into, range.size_bytes));
-    transport_->fetch(from, {shard_of(from), version.word()}, {range.first_byte, range.size_bytes, false}, sink,
+    transport_->fetch(from, {shard_of(from), checkpoint.word()}, {range.first_byte, range.size_bytes, false}, sink,
                       timeout_ms);
     sink->wait();
   }
@@ -175,9 +175,9 @@ class Member {
   const std::size_t shard_bytes_;
   const std::shared_ptr<arena::Segment> shard_;
   std::shared_ptr<arena::Segment> parity_;
-  std::vector<std::byte> gathered_;
+  std::vector<std::byte> report_batch_;
   std::vector<std::byte> added_;
-  protocol::Recipe recipe_;
+  protocol::ParityManifest parity_manifest_;
   protocol::PieceInfo piece_;
   agent::PieceIndex index_;
   agent::ChunkBuffers buffers_;
@@ -217,7 +217,7 @@ class Group {
                                    std::to_string(settings.mib)}));
     }
     for (const auto& process : processes_) all += (all.empty() ? "" : "\n") + process->read_line();
-    tell(all);
+    notify(all);
   }
 
   struct Measured {
@@ -228,7 +228,7 @@ class Group {
   Measured run(const std::string& side) {
     const double cpu_before = cpu();
     const auto begin = Clock::now();
-    tell(side);
+    notify(side);
     Measured measured;
     measured.made = answers();
     measured.seconds = seconds_since(begin);
@@ -237,7 +237,7 @@ class Group {
   }
 
  private:
-  void tell(const std::string& text) {
+  void notify(const std::string& text) {
     for (const auto& process : processes_) process->write_line(text);
   }
   std::vector<std::string> answers() {
@@ -249,7 +249,7 @@ class Group {
     return lines;
   }
   double cpu() {
-    tell("cpu");
+    notify("cpu");
     double seconds = 0;
     for (const std::string& answer : answers()) seconds += std::stod(answer);
     return seconds;

@@ -8,8 +8,8 @@
 //
 // What the device takes of the host's time in snapshot() and before_update(): start() and release().
 //
-// The device path, as far as one GPU can show it: through a communicator of one rank that sends to itself, into host
-// memory, with several sub-buffers against one, and for several sizes of them.
+// The GPU replication, as far as one GPU can show it: through a communicator of one rank that sends to itself, into
+// host memory, with several sub-buffers against one, and for several sizes of them.
 //
 //   bench_gpu [MEBIBYTES [ROUNDS [copy|exchange]]]
 //
@@ -364,6 +364,6 @@ int main(int count, char** arguments) {
   }
   bench::Parts parts("bench_gpu");
   if (only != "exchange") run_copies(parts, total_bytes, rounds);
-  if (only != "copy") parts.run("the device path", [&] { measure_exchange(total_bytes, rounds); });
+  if (only != "copy") parts.run("the GPU replication", [&] { measure_exchange(total_bytes, rounds); });
   return parts.finish();
 }

@@ -1,7 +1,7 @@
-// How fast a shard goes to storage and comes back, by a StepWriter and a ReadQueue, every leaf checked on both ways,
-// against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what makes
-// a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of its
-// file.
+// How fast a shard goes to storage and comes back, by a CheckpointWriter and a ReadQueue, every leaf checked on both
+// ways, against fio with the same block size, queue depth and direct flag in the same directory. Writing includes what
+// makes a step durable and whole: its records, and every sync of a file or directory; fio's time ends with the sync of
+// its file.
 //
 //   bench_persist [--directory DIR] [--mib N] [--rounds N] [--block-kib N] [--depth N] [--buffered]
 //
@@ -23,9 +23,9 @@
 #include "arena/layout.hpp"
 #include "base/clock.hpp"
 #include "kernels/digest.hpp"
+#include "persist/checkpoint_catalog.hpp"
+#include "persist/checkpoint_writer.hpp"
 #include "persist/read_queue.hpp"
-#include "persist/step_catalog.hpp"
-#include "persist/step_writer.hpp"
 #include "persist/storage_source.hpp"
 #include "persist/transfer.hpp"
 
@@ -117,28 +117,28 @@ class Ours {
   }
 
   double write() {
-    manifest_.version = Version(1, ++iteration_);
-    Pace unlimited(0, clock_);
+    manifest_.checkpoint = CheckpointId(1, ++iteration_);
+    RateLimiter unlimited(0, clock_);
     const double time = seconds([&] {
-      StepWriter writer(*files_, "job", "node", unlimited);
+      CheckpointWriter writer(*files_, "job", "node", unlimited);
       writer.write({std::make_shared<arena::Manifest>(manifest_), from_.get(), from_});
-      writer.commit(manifest_.version, 1, {"rank0"});
+      writer.commit(manifest_.checkpoint, 1, {"rank0"});
     });
-    prune_steps(*files_, "job", {.keep_last = 1});
+    prune_checkpoints(*files_, "job", {.keep_last = 1});
     return time;
   }
 
   double read() {
     return seconds([&] {
       std::promise<ReadOutcome> outcome;
-      queue_.read("rank0", manifest_.version, {0, manifest_.length_bytes}, to_.get(),
+      queue_.read("rank0", manifest_.checkpoint, {0, manifest_.length_bytes}, to_.get(),
                   [&](const ReadOutcome& found) { outcome.set_value(found); });
       if (const ReadOutcome found = outcome.get_future().get(); !found.ok()) throw std::runtime_error(found.sentence);
     });
   }
 
  private:
-  PaceClock clock_;
+  RateLimiterClock clock_;
   std::unique_ptr<FileSystem> files_;
   ReadQueue queue_;
   std::shared_ptr<std::byte> from_, to_;

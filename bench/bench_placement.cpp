@@ -11,7 +11,7 @@
 #include <new>
 
 #include "placement/placement.hpp"
-#include "placement/recovery.hpp"
+#include "placement/recovery_plan.hpp"
 #include "placement/sampling.hpp"
 #include "placement/survival.hpp"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "engine/registry.hpp"
+#include "engine/tensor_registry.hpp"
 
 namespace ckpt::bench {
 
@@ -79,7 +79,7 @@ class Gpt2State {
 
  private:
   std::vector<Memory> memory_;
-  engine::Registry registry_{"rank0", "rank0.private"};
+  engine::TensorRegistry registry_{"rank0", "rank0.private"};
 };
 
 }  // namespace ckpt::bench

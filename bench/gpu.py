@@ -9,7 +9,8 @@
 
 A part that fails, or does not end in its time, does not keep the others from running; which did is said at the end,
 with status 1. Without a GPU it says so, and measures nothing; with a driver older than the CUDA of the build likewise,
-and ends with status 3. --stand-in takes the tests' stand-ins for a driver and for NCCL, and for PyTorch the CPU: that
+and ends with status 3. --test-double takes the tests' test doubles of a driver and for NCCL, and for PyTorch the CPU:
+that
 shows that all of this runs, and nothing else.
 """
 
@@ -52,7 +53,7 @@ class Bench:
     build: Path
     mib: int
     kills: int
-    stand_in: bool
+    test_double: bool
     for_programs: dict[str, str]  # environments
     for_python: dict[str, str]
 
@@ -112,16 +113,16 @@ def job(build: Path) -> Iterator[dict[str, str]]:
 
 
 def copy(bench: Bench) -> None:
-    bench.run("bench_gpu", bench.mib, 1 if bench.stand_in else 15, "copy")
+    bench.run("bench_gpu", bench.mib, 1 if bench.test_double else 15, "copy")
 
 
 def exchange(bench: Bench) -> None:
-    bench.run("bench_gpu", bench.mib, 1 if bench.stand_in else 15, "exchange")
+    bench.run("bench_gpu", bench.mib, 1 if bench.test_double else 15, "exchange")
 
 
 def parity(bench: Bench) -> None:
-    if bench.stand_in:
-        raise LeftOut("the stand-in runs none of these kernels")
+    if bench.test_double:
+        raise LeftOut("the test double runs none of these kernels")
     bench.run("bench_parity_cuda")
 
 
@@ -178,7 +179,7 @@ def check_start(trainer: Trainer, committed: int) -> None:
 
 
 def kills(bench: Bench) -> None:
-    """Each life must find what the one before it saw committed, or something newer, bit for bit."""
+    """Each incarnation must find what the one before it saw committed, or something newer, bit for bit."""
     chance = random.Random(1)
     committed, hits = -1, 0
     size_bytes = bench.mib * MIB // 4
@@ -211,10 +212,10 @@ def training(bench: Bench) -> None:
         raise LeftOut("there is no PyTorch here")
     import torch
 
-    if not (bench.stand_in or torch.cuda.is_available()):
+    if not (bench.test_double or torch.cuda.is_available()):
         raise LeftOut(f"PyTorch {torch.__version__} here has no CUDA")
-    device = "cpu" if bench.stand_in else "cuda"
-    if not bench.stand_in:
+    device = "cpu" if bench.test_double else "cuda"
+    if not bench.test_double:
         need_arena(3_200_000_000)
     script = Path(__file__).with_name("_gpu_training.py")
     for name, staging_bytes, batch in [
@@ -284,11 +285,11 @@ def names_of_parts(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def stand_in(build: Path) -> Iterator[str]:
+def test_double(build: Path) -> Iterator[str]:
     folder = build / "tests" / "cuda_double"
     if not folder.is_dir():
-        sys.exit("gpu: the stand-in is part of a build and not of a bundle; "
-                 "run `./dev bench gpu -- --stand-in` in the sources")  # fmt: skip
+        sys.exit("gpu: the test double is part of a build and not of a bundle; "
+                 "run `./dev bench gpu -- --test-double` in the sources")  # fmt: skip
     yield os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")]))
 
 
@@ -300,12 +301,12 @@ def main() -> None:
     )
     parser.add_argument("--mib", type=int, default=1024, help="of state that is copied")
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--stand-in", action="store_true", help="run on the stand-in for a driver, with little state")
+    parser.add_argument("--test-double", action="store_true", help="run on the test double of a driver, with little state")
     arguments = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     build = arguments.build.resolve()
     mib, count = arguments.mib, arguments.kills
-    if arguments.stand_in:
+    if arguments.test_double:
         mib, count = min(mib, 200), min(count, 3)
     else:
         name, why_not = gpu_name()
@@ -316,10 +317,10 @@ def main() -> None:
         if why_not := why_unusable(build):
             print(f"nothing is measured: {why_not}")
             sys.exit(UNUSABLE)
-    with stand_in(build) if arguments.stand_in else program_libraries(build) as library_path:
+    with test_double(build) if arguments.test_double else program_libraries(build) as library_path:
         for_programs = os.environ | {"LD_LIBRARY_PATH": library_path}
-        for_python = (for_programs if arguments.stand_in else dict(os.environ)) | {"PYTHONUNBUFFERED": "1"}
-        run_parts(Bench(build, mib, count, arguments.stand_in, for_programs, for_python), arguments.only)
+        for_python = (for_programs if arguments.test_double else dict(os.environ)) | {"PYTHONUNBUFFERED": "1"}
+        run_parts(Bench(build, mib, count, arguments.test_double, for_programs, for_python), arguments.only)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Four ranks on four nodes of this machine train as in ./dev demo. Blocks of itera
 with blocks without any; the first iterations of a block, in which the work of the block before it may still go on, are
 left out. Ours is the median iteration with snapshots, theirs the one without. On a machine whose cores are all busy
 training, everything that capturing and protecting compute is on top; the figures below the ratio say what. Then the
-same with parity instead of copies, and with versions going to storage all the time, one after the other.
+same with parity instead of copies, and with checkpoints going to storage all the time, one after the other.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def measure(arguments: argparse.Namespace, folder: Path, more: dict[str, Any]) -
 def split(run: Run, block: int) -> tuple[list[float], list[float]]:
     """Iteration times of rank 0 with and without snapshots; the first two blocks warm up."""
     with_snapshots, without = [], []
-    for event in run.lives[0].iterations[0]:
+    for event in run.incarnations[0].iterations[0]:
         k = event["k"]
         if k >= 2 * block and k % block >= SETTLE:
             (with_snapshots if (k // block) % 2 == 0 else without).append(event["ms"])

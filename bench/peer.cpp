@@ -26,9 +26,9 @@ using net::testing::ChildProcess;
 
 constexpr std::size_t message_bytes = 16u << 20;
 constexpr char shard[] = "rank0";
-const Version version(1, 1);
+const CheckpointId checkpoint(1, 1);
 
-net::TransportOptions options_for(const PeerSettings& settings, const std::string& transport, net::NodeId node) {
+net::TransportOptions options_for(const PeerSettings& settings, const std::string& transport, net::PeerId node) {
   net::TransportOptions options = settings.options;
   options.job = "bench";
   options.token = "bench";
@@ -45,11 +45,11 @@ int be_source(const PeerSettings& settings) {
   const auto segment = nameless_segment(shard, settings.source_bytes);
   auto slot = segment->writable_slot(0);
   fill(slot.data(), settings.source_bytes);
-  const arena::Manifest manifest = manifest_of(shard, version, slot.data(), settings.source_bytes);
+  const arena::Manifest manifest = manifest_of(shard, checkpoint, slot.data(), settings.source_bytes);
   const auto encoded = arena::encode(manifest);
   net::Transport::Handlers handlers;
-  handlers.serve = [&](net::NodeId, const net::PieceName&) {
-    return net::Source{encoded, {slot.data(), settings.source_bytes}, segment};
+  handlers.serve = [&](net::PeerId, const net::PieceName&) {
+    return net::ServedPiece{encoded, {slot.data(), settings.source_bytes}, segment};
   };
   const auto transport = net::Transport::create(options_for(settings, settings.source_of, 2), handlers);
   std::cout << transport->address() << '\n' << manifest.root_digest << std::endl;
@@ -157,7 +157,7 @@ Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std
       segment_(nameless_segment(shard, piece_bytes)),
       pool_(digest_threads),
       transport_(net::Transport::create(options_for(settings, transport, 1), {})),
-      expected_{shard, version, piece_bytes, 0, 0, 1} {
+      expected_{shard, checkpoint, piece_bytes, 0, 0, 1} {
   transport_->set_peer(2, 2, source_.read_line());
   expected_.root_digest = std::stoull(source_.read_line());
 }
@@ -167,7 +167,7 @@ void Fetcher::fetch() {
   const auto sink = std::make_shared<agent::FetchSink>(
       segment_, 0, expected_, pool_,
       [&ended](protocol::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
-  transport_->fetch(2, {shard, version.word()}, sink, 60'000);
+  transport_->fetch(2, {shard, checkpoint.word()}, sink, 60'000);
   if (ended.get_future().get() != protocol::FetchResult::complete) {
     throw std::runtime_error("the piece did not arrive whole");
   }

@@ -40,11 +40,11 @@ inline void fill(std::byte* data, std::size_t size_bytes, std::uint64_t seed = 0
   }
 }
 
-inline arena::Manifest manifest_of(const std::string& shard, Version version, const std::byte* data,
+inline arena::Manifest manifest_of(const std::string& shard, CheckpointId checkpoint, const std::byte* data,
                                    std::size_t size_bytes, std::uint32_t world_size = 1) {
   arena::Manifest manifest;
   manifest.shard = shard;
-  manifest.version = version;
+  manifest.checkpoint = checkpoint;
   manifest.length_bytes = size_bytes;
   manifest.world_size = world_size;
   manifest.layout_hash = arena::layout_hash(manifest.layout);

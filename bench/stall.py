@@ -112,7 +112,7 @@ def report(found: dict[str, list[float]], first_ms: float) -> None:
     for name, values in found.items():
         print(f"  {name:<14}{statistics.median(values):>10.2f}{min(values):>10.2f}{max(values):>10.2f}")
     print(f"  the first snapshot of all, which makes and touches the slots: {first_ms:.0f} ms")
-    for suffix, mine in (("", found["ours"]), ("_at_once", found["ours at once"])):
+    for suffix, mine in (("", found["ours"]), ("_synchronous", found["ours at once"])):
         for name, theirs in (("torch_save", found["torch.save"]), ("dcp_async", found["async_save"])):
             a, b = statistics.median(mine), statistics.median(theirs)
             print(f"ratio: stall_{name}{suffix} = {b / a:.2f} (ours {a:.3f}, theirs {b:.3f}, ms)")

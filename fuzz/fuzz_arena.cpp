@@ -36,8 +36,8 @@ void mend(arena::Segment& segment) {
     const std::uint64_t length = header->length_bytes, layout_bytes = header->layout_bytes;
     if (!slot.fits(length, layout_bytes)) continue;
     const auto* layout = reinterpret_cast<const char*>(slot.digests() + kernels::leaf_count(length));
-    slot.seal(arena::SealedFields{header->version, length, 0, layout_bytes, arena::layout_hash({layout, layout_bytes}),
-                                  header->world_size});
+    slot.seal(arena::SealedFields{header->checkpoint, length, 0, layout_bytes,
+                                  arena::layout_hash({layout, layout_bytes}), header->world_size});
   }
 }
 
@@ -51,7 +51,7 @@ void look_into(const arena::Segment& segment) {
     const auto manifest = slot.read();
     if (!manifest) continue;
     require(arena::is_consistent(*manifest) && manifest->length_bytes <= slot.data_capacity_bytes());
-    require(manifest->version == slot.version() && manifest->shard == segment.spec().shard);
+    require(manifest->checkpoint == slot.checkpoint() && manifest->shard == segment.spec().shard);
   }
 }
 
@@ -70,9 +70,9 @@ void try_comm_log(const arena::CommWords& words) {
   arena::CommReader reader(*fresh);
   fresh->written = words.written.load();
   for (std::size_t i = 0; i < arena::comm_events_max; ++i) fresh->events[i] = words.events[i].load();
-  for (std::size_t i = 0; i < arena::comm_streams_max; ++i) {
-    fresh->streams[i].begun = words.streams[i].begun.load();
-    fresh->streams[i].ended = words.streams[i].ended.load();
+  for (std::size_t i = 0; i < arena::comm_channels_max; ++i) {
+    fresh->channels[i].begun = words.channels[i].begun.load();
+    fresh->channels[i].ended = words.channels[i].ended.load();
   }
   for (std::size_t i = 0; i < arena::comm_gpu_max; ++i) {
     fresh->on_gpu[i].begun = words.on_gpu[i].begun.load();
@@ -82,7 +82,7 @@ void try_comm_log(const arena::CommWords& words) {
   std::vector<arena::CommEvent> events;
   const bool complete = reader.read(events);
   require(events.size() <= arena::comm_events_max && (!complete || events.size() <= words.written));
-  for (const arena::CommEvent& event : events) require(event.stream < arena::comm_streams_max);
+  for (const arena::CommEvent& event : events) require(event.channel < arena::comm_channels_max);
 }
 
 void try_control(Input input) {
@@ -144,7 +144,7 @@ std::vector<std::string> seeds() {
     // Up to the second slot's layout.
     texts.push_back(bytes_of(segment.mapping().data(), file_bytes - 2 * page_bytes));
     segment.writable_slot(1).begin();
-    segment.writable_slot(0).drop(Version(1, 123));
+    segment.writable_slot(0).drop(CheckpointId(1, 123));
     texts.push_back(bytes_of(segment.mapping().data(), 2 * page_bytes + 512));
   }
   {

@@ -44,7 +44,7 @@ void try_input(Input input) {
 }
 
 std::vector<std::string> seeds() {
-  const std::string key_value = R"({"key":")" + coord::to_base64(prefix + "root") +
+  const std::string key_value = R"({"key":")" + coord::to_base64(prefix + "leader") +
                                 R"(","create_revision":"2","mod_revision":"7","version":"3","value":"e30="})";
   const std::string header = R"({"header":{"cluster_id":"1","member_id":"2","revision":"7","raft_term":"2"},)";
   return {

@@ -1,5 +1,5 @@
-// The handshake at the door: what strangers send to it, what strangers answer to it, and what becomes of a handshake of
-// two members when somebody between them changes bytes.
+// The handshake at the listener: what unauthenticated peers send to it, what unauthenticated peers answer to it, and
+// what becomes of a handshake of two members when somebody between them changes bytes.
 //
 // An input is a byte that says which, then bytes of the frames as they come, or what to change in them (exclusive or).
 #include <algorithm>
@@ -21,7 +21,7 @@ Nonce nonce_of(int value) {
   return nonce;
 }
 
-Member member(NodeId node) { return {"job", "token", node, node * 100ull}; }
+Identity member(PeerId node) { return {"job", "token", node, node * 100ull}; }
 Asking asking() { return Asking(member(2), 1, 100, nonce_of(1)); }
 Answering answering() { return Answering(member(1), "127.0.0.1:4242", nonce_of(2)); }
 
@@ -32,7 +32,7 @@ Input take(Input& from, std::size_t size_bytes) {
 }
 
 // Nobody can guess a code.
-void try_stranger(Handshake& handshake, Input input) {
+void try_unauthenticated_peer(Handshake& handshake, Input input) {
   while (const std::size_t due_bytes = handshake.due_bytes()) {
     require(due_bytes <= frame_bytes_max);
     if (input.size() < due_bytes) break;
@@ -80,11 +80,11 @@ void try_input(Input input) {
   const auto which = static_cast<unsigned>(input[0]) % 3;
   input = input.subspan(1);
   if (which == 0) {
-    Answering door = answering();
-    try_stranger(door, input);
+    Answering listener = answering();
+    try_unauthenticated_peer(listener, input);
   } else if (which == 1) {
     Asking asker = asking();
-    try_stranger(asker, input);
+    try_unauthenticated_peer(asker, input);
   } else {
     try_between(input);
   }
@@ -92,10 +92,10 @@ void try_input(Input input) {
 
 std::vector<std::string> seeds() {
   Asking asker = asking();
-  Answering door = answering();
+  Answering listener = answering();
   const Bytes opening = asker.opening();
-  door.take(Input(opening).first(8));
-  const Bytes greeting = door.take(Input(opening).subspan(8));
+  listener.take(Input(opening).first(8));
+  const Bytes greeting = listener.take(Input(opening).subspan(8));
   return {std::string(1, '\0') + text_of(opening) + std::string(32, 'x'),
           std::string(1, '\1') + text_of(greeting) + std::string(104, '\0'), std::string(1, '\2'),
           std::string(1, '\2') + std::string(200, '\0') + "x",

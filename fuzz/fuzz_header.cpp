@@ -6,7 +6,7 @@
 #include "base/error.hpp"
 #include "fuzz/fuzz.hpp"
 #include "fuzz/samples.hpp"
-#include "persist/format.hpp"
+#include "persist/storage_format.hpp"
 
 namespace ckpt::fuzz {
 namespace {

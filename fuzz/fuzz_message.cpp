@@ -22,20 +22,22 @@ std::vector<std::string> seeds() {
     rank.private_shard = "rank0.private";
   }
   protocol::PieceInfo parity{"parity.0123456789abcdef.1of2", {1, 123}, 1000, 500, 8, 2};
-  parity.recipe = {1, 1, {{"model.0of2", 1000, 50, 6}, {}}};
+  parity.parity_manifest = {1, 1, {{"model.0of2", 1000, 50, 6}, {}}};
   report.pieces = {piece, parity};
   protocol::Directive directive;
-  directive.admitted = {{3, 9, {}, protocol::PathGroup{{{1, 3, "a"}, {2, 4, "b"}}, 0, ""}}};
-  directive.fetches = {{parity, {protocol::parity_node}, protocol::Making{parity.recipe, {{"model.0of2", 3, 6}}}}};
-  return {text_of(agent::encode(report)),
-          text_of(agent::encode(protocol::Report{})),
-          text_of(agent::encode(protocol::Directive{})),
-          text_of(agent::encode(directive)),
-          text_of(agent::encode(agent::VerifyRequest{"model.1of2", {1, 123}})),
-          text_of(agent::encode(agent::PathTold{3, 1, 2, std::vector<std::uint8_t>(128, 7), 4, 5, 6, 7, 8, true})),
-          text_of(agent::encode(protocol::Gathered{{report, {}}})),
-          text_of(agent::encode(protocol::Dealt{{{3, directive}, {4, {}}}})),
-          text_of(agent::encode(protocol::Dealt{}))};
+  directive.admitted = {{3, 9, {}, protocol::ReplicationGroup{{{1, 3, "a"}, {2, 4, "b"}}, 0, ""}}};
+  directive.fetches = {
+      {parity, {protocol::parity_node}, protocol::CodingInputs{parity.parity_manifest, {{"model.0of2", 3, 6}}}}};
+  return {
+      text_of(agent::encode(report)),
+      text_of(agent::encode(protocol::Report{})),
+      text_of(agent::encode(protocol::Directive{})),
+      text_of(agent::encode(directive)),
+      text_of(agent::encode(agent::VerifyRequest{"model.1of2", {1, 123}})),
+      text_of(agent::encode(agent::ReplicationUpdate{3, 1, 2, std::vector<std::uint8_t>(128, 7), 4, 5, 6, 7, 8, true})),
+      text_of(agent::encode(protocol::ReportBatch{{report, {}}})),
+      text_of(agent::encode(protocol::DirectiveBatch{{{3, directive}, {4, {}}}})),
+      text_of(agent::encode(protocol::DirectiveBatch{}))};
 }
 
 }  // namespace ckpt::fuzz

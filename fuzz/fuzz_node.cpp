@@ -1,6 +1,6 @@
 // Records of the coordination store that say which agent serves a node. What is taken is in bounds, and the same when
 // it is written and read again.
-#include "coord/registry.hpp"
+#include "coord/node_registry.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace ckpt::fuzz {

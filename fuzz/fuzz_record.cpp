@@ -3,7 +3,7 @@
 #include "base/error.hpp"
 #include "fuzz/fuzz.hpp"
 #include "fuzz/samples.hpp"
-#include "persist/format.hpp"
+#include "persist/storage_format.hpp"
 
 namespace ckpt::fuzz {
 namespace {
@@ -17,7 +17,7 @@ std::string sealed(const std::string& body) {
 }
 
 void try_text(const std::string& text) {
-  persist::StepRecord record;
+  persist::CheckpointRecord record;
   try {
     record = persist::decode_record(text, "x");
   } catch (const Failure& failure) {
@@ -28,7 +28,7 @@ void try_text(const std::string& text) {
   require(record.pieces().size() == record.shards.size());
   for (const persist::ShardRecord& piece : record.shards)
     require(piece.offset_bytes + piece.data_bytes <= piece.file_bytes() && record.find(piece.shard) == &piece);
-  if (record.kind == persist::StepRecord::Kind::shard) return;
+  if (record.kind == persist::CheckpointRecord::Kind::shard) return;
   for (const persist::ShardFile& file : persist::files_of(record)) {
     std::uint64_t end = file.header_bytes;
     for (const persist::ShardRecord* piece : file.pieces) {
@@ -53,7 +53,7 @@ void try_input(Input input) {
 }
 
 std::vector<std::string> seeds() {
-  using persist::StepRecord;
+  using persist::CheckpointRecord;
   persist::ShardRecord whole = piece_record("rank0", 10);
   // Of a shard of two leaves, and one of less than one.
   persist::ShardRecord first = piece_record("model", 10'000), last = first, empty = piece_record("model.1of2", 0);
@@ -63,10 +63,10 @@ std::vector<std::string> seeds() {
   last.data_bytes = first.whole_bytes - 65536;
   first.data_bytes = 65536;
   std::vector<std::string> texts = {
-      persist::encode({StepRecord::Kind::step, "job", {1, 123}, 2, "node-a", {first, last, whole}}),
-      persist::encode({StepRecord::Kind::shard, "job", {1, 123}, 2, "node-a", {whole}}),
-      persist::encode({StepRecord::Kind::shard, "job", {(1 << 24) - 1, 0}, 1, "node-a", {last}}),
-      persist::encode({StepRecord::Kind::shard, "job", {1, 123}, 2, "node-a", {empty}})};
+      persist::encode({CheckpointRecord::Kind::checkpoint, "job", {1, 123}, 2, "node-a", {first, last, whole}}),
+      persist::encode({CheckpointRecord::Kind::shard, "job", {1, 123}, 2, "node-a", {whole}}),
+      persist::encode({CheckpointRecord::Kind::shard, "job", {(1 << 24) - 1, 0}, 1, "node-a", {last}}),
+      persist::encode({CheckpointRecord::Kind::shard, "job", {1, 123}, 2, "node-a", {empty}})};
   for (std::size_t i = texts.size(); i > 0; --i) texts.push_back(texts[i - 1].substr(seal_bytes));
   return texts;
 }

@@ -26,8 +26,9 @@ bool is_shard(const std::string& name) { return is_plain_name(name) && !protocol
 bool is_sound_hello(const agent::HelloRequest& wanted) {
   const auto& hello = wanted.hello;
   return hello.rank < hello.world_size && hello.rank < protocol::held_rank &&
-         hello.incarnation <= Version::incarnation_max && is_shard(hello.main_shard) && is_shard(hello.private_shard) &&
-         hello.main_shard != hello.private_shard && is_timeout(wanted.claim_timeout_ms.value_or(0));
+         hello.incarnation <= CheckpointId::incarnation_max && is_shard(hello.main_shard) &&
+         is_shard(hello.private_shard) && hello.main_shard != hello.private_shard &&
+         is_timeout(wanted.claim_timeout_ms.value_or(0));
 }
 
 bool is_sound_reservation(const agent::ReserveRequest& wanted) {
@@ -57,8 +58,9 @@ std::vector<std::string> seeds() {
   return {
       R"({"type":"hello","protocol":1,"job":"j","rank":3,"world_size":4,"instance":9,"incarnation":2,"shard":"rank3",)"
       R"("private_shard":"rank3.private","options":{"protection":"xor:4","placement":"auto","claim_timeout_ms":5}})",
-      R"({"type":"restore","timeout_ms":1000,"path":true})", R"({"type":"restored","no_path":"too many open files"})",
-      R"({"type":"corrupt","shard":"rank3","version":1099511627777,"timeout_ms":10})",
+      R"({"type":"restore","timeout_ms":1000,"replication":true})",
+      R"({"type":"restored","no_replication":"too many open files"})",
+      R"({"type":"corrupt","shard":"rank3","checkpoint":1099511627777,"timeout_ms":10})",
       R"({"type":"reserve","slots":[{"shard":"rank3","bytes":100,"layout_bytes":10}],"shortage":"64 MiB"})"};
 }
 

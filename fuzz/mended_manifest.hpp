@@ -11,7 +11,7 @@
 namespace ckpt::fuzz {
 
 // docs/arena.md, "A manifest on the wire".
-inline constexpr std::size_t length_at = 24, root_at = 32, layout_hash_at = 40, layout_bytes_at = 48,
+inline constexpr std::size_t length_at = 24, leader_at = 32, layout_hash_at = 40, layout_bytes_at = 48,
                              shard_bytes_at = 56, head_bytes = 64;
 
 inline std::uint64_t word_at(const std::vector<std::byte>& bytes, std::size_t at) {
@@ -35,7 +35,7 @@ inline std::vector<std::byte> mended(Input input) {
     std::vector<std::uint64_t> digests(leaves);
     const std::byte* const digests_at = bytes.data() + head_bytes + shard_bytes;
     if (leaves != 0) std::memcpy(digests.data(), digests_at, leaves * sizeof(std::uint64_t));
-    put_word(bytes, root_at, kernels::root_digest(digests, length));
+    put_word(bytes, leader_at, kernels::root_digest(digests, length));
     const auto* layout = reinterpret_cast<const char*>(digests_at + leaves * sizeof(std::uint64_t));
     put_word(bytes, layout_hash_at, arena::layout_hash({layout, layout_bytes}));
   }

@@ -18,7 +18,7 @@ inline arena::Manifest sample_manifest(const std::string& shard, std::int64_t el
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i);
   arena::Manifest manifest;
   manifest.shard = shard;
-  manifest.version = Version(1, 123);
+  manifest.checkpoint = CheckpointId(1, 123);
   manifest.length_bytes = data.size();
   manifest.world_size = 2;
   manifest.layout = has_layout ? arena::layout_text(layout) : "";

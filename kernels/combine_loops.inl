@@ -15,20 +15,20 @@ CKPT_COMBINE_TARGET inline void digest_stripes(std::uint64_t* accumulators, std:
   lanes_store(accumulators, lanes);
 }
 
-// `at_once` stripes that lie in one block, the first at `place` of it and at offset `at` of all data.
-template <bool multiplying, std::size_t rows, std::size_t at_once>
+// `at_a_time` stripes that lie in one block, the first at `place` of it and at offset `at` of all data.
+template <bool multiplying, std::size_t rows, std::size_t at_a_time>
 CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t place, std::size_t at) {
-  Stripe sums[rows][at_once];
+  Stripe sums[rows][at_a_time];
   for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t i = 0; i < at_once; ++i) {
+    for (std::size_t i = 0; i < at_a_time; ++i) {
       sums[row][i] = job.to_sum ? stripe_load(job.outputs[row].data + at + i * stripe_size_bytes) : Stripe{};
     }
   }
   for (const StripeSource& source : job.sources) {
-    Stripe stripes[at_once];
+    Stripe stripes[at_a_time];
     // Bare XOR is faster with the processor's own prefetching alone; with more to do per byte, that falls behind.
     const bool prefetching = multiplying || source.accumulators != nullptr;
-    for (std::size_t i = 0; i < at_once; ++i) {
+    for (std::size_t i = 0; i < at_a_time; ++i) {
       if (prefetching) prefetch(source.data + at + i * stripe_size_bytes);
       stripes[i] = stripe_load(source.data + at + i * stripe_size_bytes);
     }
@@ -36,19 +36,19 @@ CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t pla
       const Factor* factor = multiplying ? source.factors + row * job.factor_stride : nullptr;
       if (multiplying && factor->value != 1) {
         const Multiplier times = multiplier(*factor);
-        for (std::size_t i = 0; i < at_once; ++i) {
+        for (std::size_t i = 0; i < at_a_time; ++i) {
           sums[row][i] = stripe_xor(sums[row][i], stripe_multiply(stripes[i], times));
         }
       } else {
-        for (std::size_t i = 0; i < at_once; ++i) sums[row][i] = stripe_xor(sums[row][i], stripes[i]);
+        for (std::size_t i = 0; i < at_a_time; ++i) sums[row][i] = stripe_xor(sums[row][i], stripes[i]);
       }
     }
-    if (source.accumulators != nullptr) digest_stripes(source.accumulators, place, stripes, at_once);
+    if (source.accumulators != nullptr) digest_stripes(source.accumulators, place, stripes, at_a_time);
   }
   for (std::size_t row = 0; row < rows; ++row) {
     const StripeOutput& output = job.outputs[row];
-    if (output.accumulators != nullptr) digest_stripes(output.accumulators, place, sums[row], at_once);
-    for (std::size_t i = 0; i < at_once; ++i) {
+    if (output.accumulators != nullptr) digest_stripes(output.accumulators, place, sums[row], at_a_time);
+    for (std::size_t i = 0; i < at_a_time; ++i) {
       std::byte* to = output.data + at + i * stripe_size_bytes;
       if (output.streaming) {
         stripe_stream(to, sums[row][i]);
@@ -61,13 +61,13 @@ CKPT_COMBINE_TARGET inline void combine_at(const StripeJob& job, std::size_t pla
 
 template <bool multiplying, std::size_t rows>
 CKPT_COMBINE_TARGET void combine_rows(const StripeJob& job, std::size_t first, std::size_t count) {
-  constexpr std::size_t at_once = rows <= sums_in_registers / 4 ? 4 : rows <= sums_in_registers / 2 ? 2 : 1;
-  static_assert(block_stripes % at_once == 0);
+  constexpr std::size_t at_a_time = rows <= sums_in_registers / 4 ? 4 : rows <= sums_in_registers / 2 ? 2 : 1;
+  static_assert(block_stripes % at_a_time == 0);
   for (std::size_t done = 0; done < count;) {
     const std::size_t place = (first + done) % block_stripes;
-    if (place % at_once == 0 && count - done >= at_once) {
-      combine_at<multiplying, rows, at_once>(job, place, done * stripe_size_bytes);
-      done += at_once;
+    if (place % at_a_time == 0 && count - done >= at_a_time) {
+      combine_at<multiplying, rows, at_a_time>(job, place, done * stripe_size_bytes);
+      done += at_a_time;
     } else {
       combine_at<multiplying, rows, 1>(job, place, done * stripe_size_bytes);
       ++done;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "placement/parity.hpp"
+#include "placement/parity_layout.hpp"
 
 namespace ckpt::placement {
 

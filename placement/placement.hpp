@@ -45,7 +45,7 @@ struct Transfer {
   bool operator==(const Transfer&) const = default;
 };
 
-// In shards, per version.
+// In shards, per checkpoint.
 struct Load {
   double captured = 0;  // copied from the node's own devices
   double sent = 0;
@@ -80,7 +80,7 @@ class Placement {
   // All nodes that store some of the shard, an owner first.
   std::vector<std::uint32_t> shard_holders(std::uint32_t shard) const;
 
-  // Who sends what to whom for one version: nothing where all holders of a shard own it.
+  // Who sends what to whom for one checkpoint: nothing where all holders of a shard own it.
   std::vector<Transfer> transfers() const;
   Load load(std::uint32_t node) const;
   Load largest_load() const;  // each figure over all nodes

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "placement/parity.hpp"
+#include "placement/parity_layout.hpp"
 
 namespace ckpt::placement {
 
@@ -32,7 +32,7 @@ Protection protection_named(std::string_view text);
 // The functions below are for copies or for parity, not for both at once: std::invalid_argument.
 
 // In a node's own shard, for shards of one length that the group's segments divide: besides the shard itself, and per
-// version.
+// checkpoint.
 double extra_stored(const Protection& protection);
 double sent(const Protection& protection, Route route = Route::direct);
 

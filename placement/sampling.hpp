@@ -6,7 +6,7 @@
 #include <random>
 
 #include "placement/domains.hpp"
-#include "placement/recovery.hpp"
+#include "placement/recovery_plan.hpp"
 
 namespace ckpt::placement {
 

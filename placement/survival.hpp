@@ -1,6 +1,6 @@
 // The odds that everything can be had from memory, exactly: of all sets of k lost nodes, the share that leaves every
 // part a holder. A function of the cells alone, so failure domains do not change it: they matter where failures are not
-// independent, which sampling.hpp and trace.hpp deal with. Pure.
+// independent, which sampling.hpp and fault_trace.hpp deal with. Pure.
 #pragma once
 
 #include <cstdint>

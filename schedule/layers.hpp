@@ -23,7 +23,7 @@ struct CopyRequest {
   std::uint64_t state_bytes = 0;
   std::uint64_t chunk_bytes = 32u << 20;  // most of one copy
   double usable = 0.9;                    // mu: of each span
-  Link link;                              // from device to host memory
+  LinkModel link;                         // from device to host memory
   bool separate_paths = false;            // whether communication leaves the copy's path alone
 };
 

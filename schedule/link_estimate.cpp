@@ -16,7 +16,7 @@ void LinkEstimate::add(std::uint64_t size_bytes, double time_s) {
   products_ = keep * products_ + size * time_s;
 }
 
-std::optional<Link> LinkEstimate::link() const {
+std::optional<LinkModel> LinkEstimate::link() const {
   if (chunks_ < least_chunks) return std::nullopt;
   constexpr double least_spread = 0.01;  // of the mean size
   const double mean_size = sizes_ / weight_, mean_time = times_ / weight_;
@@ -25,7 +25,7 @@ std::optional<Link> LinkEstimate::link() const {
   const double slope = variance > 0 ? covariance / variance : 0;
   const double startup_s = mean_time - slope * mean_size;
   const bool fits = variance > std::pow(least_spread * mean_size, 2) && slope > 0 && startup_s >= 0;
-  return fits ? Link{startup_s, 1 / slope} : Link{0, mean_size / mean_time};
+  return fits ? LinkModel{startup_s, 1 / slope} : LinkModel{0, mean_size / mean_time};
 }
 
 }  // namespace ckpt::schedule

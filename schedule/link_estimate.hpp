@@ -16,7 +16,7 @@ class LinkEstimate {
 
   // Nothing before the first few chunks. Where sizes hardly differ, or the fit makes no sense, all of the time goes to
   // the bytes: chunks of that size are foretold right all the same.
-  std::optional<Link> link() const;
+  std::optional<LinkModel> link() const;
 
  private:
   static constexpr double keep = 0.95;  // of the weight of all before, with each chunk

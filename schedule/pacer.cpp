@@ -13,29 +13,30 @@ constexpr double least_share = 0.1;  // of the link, for what waits
 
 Pacer::Pacer(const PacerOptions& options) : options_(options) {
   if (options.grain_bytes == 0 || options.chunk_bytes < options.grain_bytes || !(options.chunk_s > 0) ||
-      !(options.patience_s > 0))
+      !(options.starvation_limit_s > 0))
     throw std::invalid_argument(
-        "a chunk has at least one grain, a grain at least one byte, and its time and patience are above 0");
+        "a chunk has at least one grain, a grain at least one byte, and its time and wait limit are above 0");
 }
 
-std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const Outlook& outlook,
-                           double iteration_s) {
+std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way,
+                           const IdleForecast& idle_forecast, double iteration_s) {
   std::uint64_t most = std::min(options_.chunk_bytes, left_bytes);
-  if (outlook.state == NetworkState::free || outlook.state == NetworkState::learning) {
+  if (idle_forecast.state == NetworkState::free || idle_forecast.state == NetworkState::learning) {
     asked_s_ = -1;
-    return outlook.state == NetworkState::free ? most : 0;
+    return idle_forecast.state == NetworkState::free ? most : 0;
   }
   most = std::min(most, chunk_bytes());
-  const double patience_s = std::max(options_.patience_s, 2 * iteration_s);
-  note_waiting(now_s, patience_s);
+  const double starvation_limit_s = std::max(options_.starvation_limit_s, 2 * iteration_s);
+  note_waiting(now_s, starvation_limit_s);
   if (under_way != 0) return 0;
-  const std::uint64_t fitting = outlook.state == NetworkState::idle ? fitting_bytes(most, outlook.idle_s) : 0;
+  const std::uint64_t fitting =
+      idle_forecast.state == NetworkState::idle ? fitting_bytes(most, idle_forecast.idle_s) : 0;
   if (fitting != 0) {
     owed_s_ = std::max(0.0, owed_s_ - link_s(fitting));
     all_left_ = fitting == left_bytes;
     return fitting;
   }
-  if (owed_s_ <= least_share * patience_s) return 0;
+  if (owed_s_ <= least_share * starvation_limit_s) return 0;
   forced_for_s_ = link_s(most);
   owed_s_ -= forced_for_s_;
   all_left_ = most == left_bytes;
@@ -51,18 +52,18 @@ std::uint64_t Pacer::chunk_bytes() const {
 }
 
 // Training shares the link with a chunk that is in its way: that is charged for as long as it took.
-void Pacer::landed(std::uint64_t size_bytes, double time_s, bool undisturbed) {
+void Pacer::received(std::uint64_t size_bytes, double time_s, bool undisturbed) {
   if (undisturbed) estimate_.add(size_bytes, time_s);
   if (forced_for_s_ == 0) return;
-  owed_s_ -= std::max(0.0, std::min(time_s, options_.patience_s) - forced_for_s_);
+  owed_s_ -= std::max(0.0, std::min(time_s, options_.starvation_limit_s) - forced_for_s_);
   forced_for_s_ = 0;
 }
 
 // What waits asks all the time. Where it did not, that counts for nothing: all had left, or nobody came to ask.
-void Pacer::note_waiting(double now_s, double patience_s) {
+void Pacer::note_waiting(double now_s, double starvation_limit_s) {
   constexpr double pause_s = 0.1;
   const double gap_s = now_s - asked_s_;
-  if (asked_s_ < 0 || gap_s > patience_s || (gap_s > pause_s && all_left_)) {
+  if (asked_s_ < 0 || gap_s > starvation_limit_s || (gap_s > pause_s && all_left_)) {
     owed_s_ = 0;
   } else if (gap_s <= pause_s) {
     owed_s_ += least_share * gap_s;
@@ -71,10 +72,10 @@ void Pacer::note_waiting(double now_s, double patience_s) {
   all_left_ = false;
 }
 
-// Where the link is not known, one chunk in patience_s is a tenth of it.
+// Where the link is not known, one chunk in starvation_limit_s is a tenth of it.
 double Pacer::link_s(std::uint64_t size_bytes) const {
   const auto link = estimate_.link();
-  return link ? link->time_s(size_bytes) : least_share * options_.patience_s;
+  return link ? link->time_s(size_bytes) : least_share * options_.starvation_limit_s;
 }
 
 std::uint64_t Pacer::fitting_bytes(std::uint64_t left_bytes, double idle_s) const {

@@ -20,7 +20,7 @@ struct PipelineRequest {
   double iteration_s = 0;
   std::vector<std::uint64_t> chunks;  // sizes, in the order in which they are sent
   std::uint32_t buffers = 4;
-  Link link;
+  LinkModel link;
   double copy_bytes_per_s = 0;  // from a sub-buffer to host memory
 };
 

@@ -44,7 +44,7 @@ void check(const PlanRequest& request) {
 }
 
 // The most whole bytes that can be sent in that time.
-std::uint64_t fitting_bytes(const Link& link, double time_s, std::uint64_t most) {
+std::uint64_t fitting_bytes(const LinkModel& link, double time_s, std::uint64_t most) {
   if (time_s >= link.time_s(most)) return most;
   const double fits = (time_s - link.startup_s) * link.bytes_per_s;
   return fits >= 1 ? std::min(most, static_cast<std::uint64_t>(fits)) : 0;

@@ -14,7 +14,7 @@
 namespace ckpt::schedule {
 
 // f(s) = startup_s + s / bytes_per_s: how long it takes to send s bytes.
-struct Link {
+struct LinkModel {
   double startup_s = 0;
   double bytes_per_s = 0;
 
@@ -29,7 +29,7 @@ struct PlanRequest {
   std::uint32_t buffers = 4;                  // p: no chunk is larger than R / p
   std::uint64_t least_bytes = 1;              // no chunk is smaller, but for the last one of a copy
   double usable = 0.9;                        // mu: of each span, for spans vary between iterations
-  Link link;
+  LinkModel link;
 };
 
 struct PlannedChunk {

@@ -12,27 +12,27 @@ namespace {
 double sum(const std::vector<double>& values) { return std::accumulate(values.begin(), values.end(), 0.0); }
 
 // Where each idle span begins.
-std::vector<double> idle_starts_s(const Timeline& timeline) {
+std::vector<double> idle_starts_s(const IterationTimeline& timeline) {
   std::vector<double> starts{0};
   double end_s = 0;
   for (const Busy& busy : timeline.busy) starts.push_back(end_s = std::max(end_s, busy.end_s));
   return starts;
 }
 
-double idle_s(const Timeline& timeline) { return sum(idle_spans_s(timeline)); }
-double length_s(const Timeline& timeline) { return timeline.length_s; }
+double idle_s(const IterationTimeline& timeline) { return sum(idle_spans_s(timeline)); }
+double length_s(const IterationTimeline& timeline) { return timeline.length_s; }
 
-double median(const std::vector<Timeline>& timelines, double (*of)(const Timeline&)) {
+double median(const std::vector<IterationTimeline>& timelines, double (*of)(const IterationTimeline&)) {
   std::vector<double> values;
-  for (const Timeline& timeline : timelines) values.push_back(of(timeline));
+  for (const IterationTimeline& timeline : timelines) values.push_back(of(timeline));
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
 
-double mean_length_s(const std::vector<Timeline>& timelines) {
+double mean_length_s(const std::vector<IterationTimeline>& timelines) {
   double total = 0;
-  for (const Timeline& timeline : timelines) total += timeline.length_s;
+  for (const IterationTimeline& timeline : timelines) total += timeline.length_s;
   return total / static_cast<double>(timelines.size());
 }
 
@@ -42,7 +42,7 @@ bool differs(double now, double before, double share) {
 
 }  // namespace
 
-std::vector<double> idle_spans_s(const Timeline& timeline) {
+std::vector<double> idle_spans_s(const IterationTimeline& timeline) {
   std::vector<double> spans;
   double end_s = 0;
   for (const Busy& busy : timeline.busy) {
@@ -72,8 +72,8 @@ void Recorder::comm_end(double now_s) {
   busy_[open_++].end_s = now_s - began_s_;
 }
 
-Timeline Recorder::end_iteration(double now_s) {
-  Timeline timeline{now_s - began_s_, std::move(busy_)};
+IterationTimeline Recorder::end_iteration(double now_s) {
+  IterationTimeline timeline{now_s - began_s_, std::move(busy_)};
   if (open_ < timeline.busy.size()) {
     complaint_ = std::to_string(timeline.busy.size() - open_) +
                  " collectives had not ended when their iteration did; call comm_end() when each is complete";
@@ -96,7 +96,7 @@ Profiler::Profiler(const ProfilerOptions& options, Profile known) : options_(opt
     throw std::invalid_argument("a profile is learned from at least one iteration, and a change is above 0");
 }
 
-void Profiler::add(const Timeline& timeline) {
+void Profiler::add(const IterationTimeline& timeline) {
   if (!is_learning() && has_drifted(timeline)) start_over();
   if (!is_learning()) return;
   // Iterations of another pattern do not mix. The first one often is of none, for it makes connections: what shows up
@@ -112,11 +112,11 @@ void Profiler::add(const Timeline& timeline) {
 
 void Profiler::learn() {
   const double longest_s = 2 * median(seen_, length_s);
-  std::erase_if(seen_, [&](const Timeline& timeline) { return timeline.length_s > longest_s; });
+  std::erase_if(seen_, [&](const IterationTimeline& timeline) { return timeline.length_s > longest_s; });
   const auto count = static_cast<double>(seen_.size());
   Profile learned;
   learned.spans.resize(seen_.front().busy.size() + 1);
-  for (const Timeline& timeline : seen_) {
+  for (const IterationTimeline& timeline : seen_) {
     const auto spans = idle_spans_s(timeline);
     const auto starts = idle_starts_s(timeline);
     for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -124,7 +124,7 @@ void Profiler::learn() {
       learned.spans[i].start_s += starts[i] / count;
     }
   }
-  for (const Timeline& timeline : seen_) {
+  for (const IterationTimeline& timeline : seen_) {
     const auto spans = idle_spans_s(timeline);
     for (std::size_t i = 0; i < spans.size(); ++i) {
       const double off = spans[i] - learned.spans[i].mean_s;
@@ -142,7 +142,7 @@ void Profiler::learn() {
   strange_ = 0;
 }
 
-bool Profiler::has_drifted(const Timeline& timeline) {
+bool Profiler::has_drifted(const IterationTimeline& timeline) {
   strange_ = timeline.busy.size() + 1 == profile_.spans.size() ? 0 : strange_ + 1;
   if (strange_ != 0) return strange_ == options_.window;  // one alone may be an evaluation
   recent_.push_back(timeline);

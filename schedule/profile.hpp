@@ -14,7 +14,7 @@ struct Busy {
   double end_s = 0;
 };
 
-struct Timeline {
+struct IterationTimeline {
   double length_s = 0;
   std::vector<Busy> busy;  // by beginning; they may overlap
 };
@@ -22,7 +22,7 @@ struct Timeline {
 // The spans in which no communication runs: before the first one, after each one until the next begins, and after the
 // last one until the iteration ends. Always one more than communications, so that those of equal iterations compare; 0
 // where communications overlap.
-std::vector<double> idle_spans_s(const Timeline& timeline);
+std::vector<double> idle_spans_s(const IterationTimeline& timeline);
 
 // Puts together the timeline of an iteration from what hooks tell as it passes. Times are of any one clock that does
 // not run backwards. What is unbalanced costs a sentence and never training: an end without a beginning counts for
@@ -31,9 +31,9 @@ class Recorder {
  public:
   void begin_iteration(double now_s);
   void comm_begin(double now_s);
-  void comm_end(double now_s);  // of the one that began first and has not ended: collectives of a stream end in order
+  void comm_end(double now_s);  // of the one that began first and has not ended: collectives of a channel end in order
   // The iteration that began last, and what was amiss in it, "" where nothing was.
-  Timeline end_iteration(double now_s);
+  IterationTimeline end_iteration(double now_s);
   const std::string& complaint() const { return complaint_; }
 
  private:
@@ -71,7 +71,7 @@ class Profiler {
   explicit Profiler(const ProfilerOptions& options = {}, Profile known = {});
 
   // Of every iteration, in turn. Those that take more than twice the median teach nothing: something else went on.
-  void add(const Timeline& timeline);
+  void add(const IterationTimeline& timeline);
   bool is_learning() const { return profile_.iterations == 0; }
   const Profile& profile() const { return profile_; }
   std::uint32_t relearned() const { return relearned_; }                           // how often
@@ -79,13 +79,13 @@ class Profiler {
 
  private:
   void learn();
-  bool has_drifted(const Timeline& timeline);
+  bool has_drifted(const IterationTimeline& timeline);
   void start_over();
 
   const ProfilerOptions options_;
-  std::vector<Timeline> seen_;    // while learning: of one pattern
-  std::vector<Timeline> recent_;  // since: at most a window
-  std::uint32_t strange_ = 0;     // iterations with another number of communications; once learned: in a row
+  std::vector<IterationTimeline> seen_;    // while learning: of one pattern
+  std::vector<IterationTimeline> recent_;  // since: at most a window
+  std::uint32_t strange_ = 0;              // iterations with another number of communications; once learned: in a row
   Profile profile_;
   std::uint32_t relearned_ = 0;
 };

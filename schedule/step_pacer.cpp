@@ -21,28 +21,28 @@ std::uint64_t StepPacer::chunk_bytes(const Training& training) const {
 void StepPacer::begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes) {
   chunk_bytes_ = chunk_bytes;
   longest_bytes_ = longest_bytes;
-  promised_ = allowed_ = landed_ = 0;
+  promised_ = allowed_ = received_ = 0;
   sample_.reset();
 }
 
 std::uint64_t StepPacer::promise(std::uint64_t ready, const Training& training) {
-  const auto& [state, idle_s] = training.outlook;
+  const auto& [state, idle_s] = training.idle_forecast;
   if (state == NetworkState::free) return promised_ = std::max(promised_, ready);
   if (state != NetworkState::idle || idle_s <= 0) return promised_;
   const std::uint64_t first = promised_ == 0 ? 1 : 0;
-  const std::uint64_t fitting = std::max(landed_ + fitting_bytes(idle_s) / chunk_bytes_, first);
+  const std::uint64_t fitting = std::max(received_ + fitting_bytes(idle_s) / chunk_bytes_, first);
   return promised_ = std::max(promised_, std::min(ready, fitting));
 }
 
 void StepPacer::allowed(double now_s, std::uint64_t steps) {
   if (steps <= allowed_) return;
-  if (landed_ == allowed_) sample_ = {now_s, allowed_, steps};
+  if (received_ == allowed_) sample_ = {now_s, allowed_, steps};
   allowed_ = steps;
 }
 
-void StepPacer::landed(double now_s, std::uint64_t steps) {
-  landed_ = std::max(landed_, steps);
-  if (!sample_ || landed_ < sample_->end_step) return;
+void StepPacer::received(double now_s, std::uint64_t steps) {
+  received_ = std::max(received_, steps);
+  if (!sample_ || received_ < sample_->end_step) return;
   const std::uint64_t first_byte = sample_->first_step * chunk_bytes_;
   const std::uint64_t size_bytes = std::min(sample_->end_step * chunk_bytes_, longest_bytes_) - first_byte;
   // One that took far longer waited for something else: a member's agent, say. Where it is the network, more will come.

@@ -8,14 +8,14 @@
 #include <limits>
 #include <optional>
 
+#include "schedule/idle_forecast.hpp"
 #include "schedule/link_estimate.hpp"
-#include "schedule/outlook.hpp"
 
 namespace ckpt::schedule {
 
 // What a member knows of its own training.
 struct Training {
-  Outlook outlook;
+  IdleForecast idle_forecast;
   double longest_idle_s = std::numeric_limits<double>::infinity();  // in an iteration; infinite while it is unknown
 };
 
@@ -32,14 +32,14 @@ class StepPacer {
   // `ready` steps lie in sub-buffers; returns how many are promised, which never falls. The first one of an exchange
   // goes in any idle moment: so what steps take stays known, also where none seems to fit.
   std::uint64_t promise(std::uint64_t ready, const Training& training);
-  // All members have promised so many; so many have landed.
+  // All members have promised so many; so many have arrived.
   void allowed(double now_s, std::uint64_t steps);
-  void landed(double now_s, std::uint64_t steps);
+  void received(double now_s, std::uint64_t steps);
 
  private:
   std::uint64_t fitting_bytes(double idle_s) const;
 
-  // Steps that left when none was under way, until the last of them has landed.
+  // Steps that left when none was under way, until the last of them has arrived.
   struct Sample {
     double began_s;
     std::uint64_t first_step, end_step;
@@ -50,7 +50,7 @@ class StepPacer {
   LinkEstimate estimate_;  // of chunks, for a step moves one of each member
   std::optional<Sample> sample_;
   std::uint64_t chunk_bytes_ = 1, longest_bytes_ = 0;
-  std::uint64_t promised_ = 0, allowed_ = 0, landed_ = 0;  // steps
+  std::uint64_t promised_ = 0, allowed_ = 0, received_ = 0;  // steps
 };
 
 }  // namespace ckpt::schedule

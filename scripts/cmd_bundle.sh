@@ -76,7 +76,7 @@ fi
 # For a machine with a GPU. Folders are those of a build and of the sources, so that scripts find everything.
 if [[ -x build/release/bench/bench_gpu ]]; then
   mkdir -p "$stage"/{tests,bench,scripts,python/tests}
-  cp build/release/tests/{cuda_{conformance,device,timeline,engine,exchange,path},nccl_conformance}_test "$stage/tests/"
+  cp build/release/tests/{cuda_{conformance,device,timestamps,engine,exchange,replicator},nccl_conformance}_test "$stage/tests/"
   cp build/release/bench/bench_{gpu,parity_cuda} bench/{gpu,_gpu_trainer,_gpu_training}.py "$stage/bench/"
   cp scripts/gpu_{driver,tests}.py "$stage/scripts/"
   cp python/tests/{conftest,comm_words,communicating,cuda_trainer,torch_trainer,test_cuda}.py "$stage/python/tests/"

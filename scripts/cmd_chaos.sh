@@ -10,7 +10,7 @@ show_help() {
 usage: ./dev chaos [--runs N] [--seed S] ...
 
 Runs a real job and strikes it at random moments. It kills, stops and moves trainers, agents and nodes. It removes a
-node's memory files, sends strangers' bytes to every port, and lets the store through which the nodes meet hang, vanish
+node's memory files, sends unauthenticated peers' bytes to every port, and lets the store through which the nodes meet hang, vanish
 or lose all records. As root each node has a network namespace of its own; then it also cuts links, lets one pass one way
 alone, and fills the disk of etcd, while a standby node waits for a node to be lost.
 

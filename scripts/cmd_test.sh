@@ -23,7 +23,7 @@ CONTRIBUTING.md says per test what runs when.
   --preset P    all tests of this preset but the nightly seeds; asan and tsan leave out Python and what is labelled
                 release_only
   --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise); cuda is all that has
-                to do with GPUs, on a stand-in for a driver
+                to do with GPUs, on a test double of a driver
   --gpu         the tests of that against this machine's GPU, and nothing else; without one, or with a driver older
                 than the CUDA of the build, it says so and ends with status 3
   --sanitize    with --gpu: its kernels under compute-sanitizer (memcheck, racecheck), and nothing else

@@ -23,7 +23,7 @@ def gpu_name() -> tuple[str, str]:
     except OSError as error:
         return "", f"there is no CUDA driver ({error})"
     if hasattr(driver, "ckpt_double_reset"):
-        return "", f"{driver_file()} is the tests' stand-in for a driver; take its folder out of LD_LIBRARY_PATH"
+        return "", f"{driver_file()} is the tests' test double of a driver; take its folder out of LD_LIBRARY_PATH"
     status, count, device = driver.cuInit(0), c_int(), c_int()
     if status != 0:
         return "", f"the CUDA driver does not start (cuInit: {status})"
@@ -88,7 +88,7 @@ def nccl_file() -> Path | None:
 @contextlib.contextmanager
 def program_libraries(build: Path) -> Iterator[str]:
     """LD_LIBRARY_PATH for the C++ programs of a build or bundle, and for nothing else: links to this machine's driver
-    and NCCL alone, whose folders may hold much that shadows other libraries, before the stand-ins that a build's
+    and NCCL alone, whose folders may hold much that shadows other libraries, before the test doubles that a build's
     programs are linked with; then the libraries that a bundle brings."""
     with tempfile.TemporaryDirectory(prefix="ckptengine-gpu-") as folder:
         for name, file in ((DRIVER, driver_file()), (NCCL, nccl_file())):

@@ -26,8 +26,8 @@ from pathlib import Path
 from gpu_driver import driver_file, driver_of, gpu_name, nccl_file, program_libraries, why_unusable
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ["cuda_conformance_test", "cuda_device_test", "cuda_timeline_test", "cuda_engine_test"]
-NCCL_PROGRAMS = ["nccl_conformance_test", "cuda_exchange_test", "cuda_path_test"]
+PROGRAMS = ["cuda_conformance_test", "cuda_device_test", "cuda_timestamps_test", "cuda_engine_test"]
+NCCL_PROGRAMS = ["nccl_conformance_test", "cuda_exchange_test", "cuda_replicator_test"]
 TEST_DEADLINE_S, SANITIZER_DEADLINE_S = 240, 290  # of a program; less than the ten minutes that many a machine gives
 SUCCESS = ("[       OK ]", "[  SKIPPED ]", "[-----", "[=====", "[  PASSED  ]", "Running main()")
 NOTHING_TESTED = 3

@@ -13,24 +13,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = {
-    "messages_root": "messages at the root",
-    "bytes_root": "MiB at the root",
+    "messages_leader": "messages at the leader",
+    "bytes_leader": "MiB at the leader",
     "messages_worker": "messages at a worker",
     "bytes_worker": "KiB at a worker",
     "messages_relay": "messages at a relay",
     "bytes_relay": "KiB at a relay",
     "hops": "hops",
     "commit_ms": "commit, ms",
-    "cpu_root_ms": "root's CPU per commit, ms",
+    "cpu_leader_ms": "leader's CPU per commit, ms",
     "decide_ms": "decide, ms of CPU",
-    "memory_mb": "root's memory, MiB",
+    "memory_mb": "leader's memory, MiB",
 }
-SCALES = {"bytes_root": 1 << 20, "bytes_worker": 1 << 10, "bytes_relay": 1 << 10}
+SCALES = {"bytes_leader": 1 << 20, "bytes_worker": 1 << 10, "bytes_relay": 1 << 10}
 PANELS = {
-    "per commit, at the root": [("messages_root", "messages"), ("bytes_root", "MiB")],
+    "per commit, at the leader": [("messages_leader", "messages"), ("bytes_leader", "MiB")],
     "per commit, at a worker": [("messages_worker", "messages"), ("bytes_worker", "KiB")],
-    "root's CPU, ms": [("decide_ms", "recovery decision"), ("cpu_root_ms", "per commit")],
-    "root's memory, MiB": [("memory_mb", "memory")],
+    "leader's CPU, ms": [("decide_ms", "recovery decision"), ("cpu_leader_ms", "per commit")],
+    "leader's memory, MiB": [("memory_mb", "memory")],
 }
 
 

@@ -3,7 +3,7 @@
 //   trainer ITERATIONS [KEY=VALUE ...]       options of the engine, see docs/options.md
 //
 // Run it, kill it at any moment, run it again: it goes on after the newest committed iteration, with the same losses,
-// because weights, momentum and random numbers come back at one version. Without options it is the only rank of the
+// because weights, momentum and random numbers come back of one checkpoint. Without options it is the only rank of the
 // job "cpp-trainer", and the engine starts the node's agent; `ckptctl stop job=cpp-trainer` ends that, and
 // `ckptctl gc job=cpp-trainer` frees the memory.
 #include <algorithm>

@@ -25,10 +25,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 AGENT_START_S = 15
 STATUS_S = 15
-STAND_IN_S = 60
+REPLACEMENT_S = 60
 STOP_GRACE_S = 5
 LOST_LINE = re.compile(r"^\[([^]]*)\] .* node (\S+) does not answer any more:", re.MULTILINE)
-DECIDED_LINE = re.compile(r"^\[([^]]*)\] .* life (\d+) was decided:", re.MULTILINE)
+DECIDED_LINE = re.compile(r"^\[([^]]*)\] .* incarnation (\d+) was decided:", re.MULTILINE)
 PARITY_PREFIX = "parity."  # of the names under which agents hold parity
 
 
@@ -38,7 +38,7 @@ class DemoFailure(Exception):
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes of one version on all nodes."""
+    """Bytes of one checkpoint on all nodes."""
 
     captured: int
     copies: int
@@ -78,7 +78,7 @@ class Cluster:
             self._closing.enter_context(tempfile.TemporaryDirectory(prefix="ckptengine-demo-", dir=arena_root))
         )
         self.coordination = self._start_etcd() if coordinator == "etcd" else str(self.scratch / "coordination")
-        self._lives = 0
+        self._incarnations = 0
         self._loose: dict[int, subprocess.Popen] = {}  # trainers on no node
         self._counted_before: Counter[str] = Counter()  # by agents that were killed
 
@@ -152,9 +152,9 @@ class Cluster:
         found = self._logged(LOST_LINE, killed_at_s)
         return max(found[name] for name in names) if found.keys() >= set(names) else None
 
-    def decided_at_s(self, life: int, killed_at_s: float) -> float | None:
-        """When it was decided what this life of the job goes on from."""
-        return self._logged(DECIDED_LINE, killed_at_s).get(str(life))
+    def decided_at_s(self, incarnation: int, killed_at_s: float) -> float | None:
+        """When it was decided what this incarnation of the job goes on from."""
+        return self._logged(DECIDED_LINE, killed_at_s).get(str(incarnation))
 
     def _logged(self, line: re.Pattern[str], since_s: float) -> dict[str, float]:
         """When any agent first logged such a line, by what it names."""
@@ -167,7 +167,7 @@ class Cluster:
                     found[name] = min(at_s, found.get(name, at_s))
         return found
 
-    def await_stand_in(self, standby: str, lost: str) -> None:
+    def await_replacement(self, standby: str, lost: str) -> None:
         """Until the standby node has the place of the lost one, and what is committed all its copies and parity."""
 
         def is_protected(agent: dict[str, Any]) -> bool:
@@ -177,10 +177,10 @@ class Cluster:
         self._await(standby, f"get what {lost} had", is_protected)
 
     def _await(self, name: str, what: str, is_so: Callable[[dict[str, Any]], bool]) -> None:
-        deadline = time.monotonic() + STAND_IN_S
+        deadline = time.monotonic() + REPLACEMENT_S
         while not is_so(self.status(name)):
             if time.monotonic() > deadline:
-                raise DemoFailure(f"{name} did not {what} within {STAND_IN_S} s\n{tail(self.nodes[name].log)}")
+                raise DemoFailure(f"{name} did not {what} within {REPLACEMENT_S} s\n{tail(self.nodes[name].log)}")
             time.sleep(0.02)
 
     def counted(self) -> Counter[str]:
@@ -191,15 +191,15 @@ class Cluster:
         return counters
 
     def held(self) -> Held:
-        """The newest version that all agents know to be committed: how much of it there is in memory."""
+        """The newest checkpoint that all agents know to be committed: how much of it there is in memory."""
         agents = [self.status(name) for name in self.nodes]
-        version = min((agent["committed"] or {} for agent in agents), key=lambda version: tuple(version.values()))
+        checkpoint = min((agent["committed"] or {} for agent in agents), key=lambda checkpoint: tuple(checkpoint.values()))
         found: Counter[str] = Counter()
         for agent in agents:
             for segment in agent["segments"]:
                 parity = segment["shard"].startswith(PARITY_PREFIX)
                 kind = "captured" if segment["kind"] == "local" else "parity" if parity else "copies"
-                found[kind] += sum(slot["bytes"] for slot in segment["slots"] if slot["version"] == version)
+                found[kind] += sum(slot["bytes"] for slot in segment["slots"] if slot["checkpoint"] == checkpoint)
         return Held(found["captured"], found["copies"], found["parity"])
 
     def _node_options(self, name: str, arena_dir: Path) -> dict[str, Any]:
@@ -208,16 +208,17 @@ class Cluster:
     # ---- trainers ----
 
     def start_trainers(self, placement: dict[int, str | None], settings: dict[str, Any]) -> list[Path]:
-        """One life of the job: a trainer for each rank on its node (None: on no node, without an engine). Returns the
+        """One incarnation of the job: a trainer for each rank on its node (None: on no node, without an engine).
+        Returns the
         files in which the ranks tell what they do."""
-        self._lives += 1
+        self._incarnations += 1
         protocols = []
         for rank, node in placement.items():
-            stem = f"{settings['name']}.life{self._lives}.rank{rank}"
+            stem = f"{settings['name']}.incarnation{self._incarnations}.rank{rank}"
             own = settings | {
                 "rank": rank,
                 "world_size": len(placement),
-                "rendezvous": str(self.scratch / f"rendezvous-{self._lives}"),
+                "rendezvous": str(self.scratch / f"rendezvous-{self._incarnations}"),
                 "protocol": str(self.scratch / f"{stem}.jsonl"),
                 "engine": self._engine_options(node, rank, len(placement)) if node is not None else None,
             }
@@ -247,7 +248,7 @@ class Cluster:
         return found
 
     def stop_trainers(self) -> None:
-        """Ends this life of the job, as a launcher does when one trainer has failed."""
+        """Ends this incarnation of the job, as a launcher does when one trainer has failed."""
         stop_processes(list(self.trainers().values()))
         self._loose.clear()
         for node in self.nodes.values():
@@ -261,11 +262,11 @@ class Cluster:
         return all(trainer.poll() == 0 for trainer in self.trainers().values())
 
     def trainer_log(self, rank: int, name: str) -> str:
-        return tail(self.logs / f"{name}.life{self._lives}.rank{rank}.log")
+        return tail(self.logs / f"{name}.incarnation{self._incarnations}.rank{rank}.log")
 
 
 def _stands_in(agent: dict[str, Any], standby: str, lost: str) -> bool:
-    return {"node": standby, "instead_of": lost} in agent["stand_ins"]
+    return {"node": standby, "instead_of": lost} in agent["replacements"]
 
 
 def _etcd_server(command: str, folder: Path) -> str:

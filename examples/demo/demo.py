@@ -3,7 +3,7 @@
 Trains a small character-level GPT on several "nodes" of this machine, twice: undisturbed, and with a snapshot in every
 iteration and one node that is killed at a random moment - agent, trainers and memory. An empty node takes its place,
 every rank calls restore(), and the losses must go on as if nothing had happened, bit for bit. With --kill-all every
-node is killed, and the job resumes from the newest version that had reached storage; with --protection, nodes hold
+node is killed, and the job resumes from the newest checkpoint that had reached storage; with --protection, nodes hold
 parity of their peers' state, from which what was lost is decoded.
 """
 
@@ -90,7 +90,7 @@ def demo(arguments: argparse.Namespace) -> bool:
         "transport": arguments.transport,
         "interface": "lo",
         "protection": arguments.protection,
-        "profile_iterations": max(1, killed_at // 4),  # so that versions are committed before the node dies
+        "profile_iterations": max(1, killed_at // 4),  # so that checkpoints are committed before the node dies
     }
     with Cluster("demo", programs, logs.resolve(), arguments.arena_root, options, arguments.coordinator) as cluster:
         text = corpus.encode(corpus.read_text(arguments.text))
@@ -131,7 +131,7 @@ def demo(arguments: argparse.Namespace) -> bool:
         gone = "agents, trainers and memory" if arguments.kill_all else "agent, trainers and memory"
         progress.say(f"{', '.join(dead)} killed in iteration {killed_at}: {gone} are gone")
         if arguments.standby:
-            cluster.await_stand_in(STANDBY, names[victim])
+            cluster.await_replacement(STANDBY, names[victim])
             protected.reach("its place taken, copies made again", time.monotonic())
             names[victim] = STANDBY
             replacement = f"{STANDBY} has its place and what it held"
@@ -155,13 +155,13 @@ def demo(arguments: argparse.Namespace) -> bool:
 
 def reach_what_agents_did(run: Run, cluster: Cluster, dead: list[str]) -> None:
     """As far as anybody was left to do it."""
-    life = max(event["incarnation"] for event in run.restored().values())
+    incarnation = max(event["incarnation"] for event in run.restored().values())
     for what, at_s in (
         (
             "node declared lost" if len(dead) == 1 else "nodes declared lost",
             cluster.declared_lost_at_s(dead, run.killed_at_s),
         ),
-        ("decided what to restore", cluster.decided_at_s(life, run.killed_at_s)),
+        ("decided what to restore", cluster.decided_at_s(incarnation, run.killed_at_s)),
     ):
         if at_s is not None:
             run.reach(what, at_s)
@@ -204,7 +204,7 @@ def show_costs(undisturbed: Run, protected: Run, agent: dict[str, Any], counted:
 def memory_sentence(agent: dict[str, Any], held: Held) -> str:
     """What protection takes of memory, and what copies would take instead."""
     parts = [f"{mib(size)} of {name}" for name, size in (("copies", held.copies), ("parity", held.parity)) if size]
-    text = f"{agent['protection']} holds {' and '.join(parts) or 'nothing'} beside a version of {mib(held.captured)}"
+    text = f"{agent['protection']} holds {' and '.join(parts) or 'nothing'} beside a checkpoint of {mib(held.captured)}"
     rows = agent["parity_now"]  # fewer than asked for where there are too few nodes
     if rows == 0:
         return text
@@ -228,23 +228,23 @@ def show(arguments: argparse.Namespace, undisturbed: Run, protected: Run, killed
         print(f"  {part:<36}{seconds:>9.3f} s{since_s:>9.3f} s")
 
     picture = (arguments.output / "losses.png").resolve()
-    draw_losses(picture, undisturbed.mean_losses(), protected.mean_losses_by_life(), killed_at)
+    draw_losses(picture, undisturbed.mean_losses(), protected.mean_losses_by_incarnation(), killed_at)
     print(f"\npicture: {picture}")
 
     ranks = arguments.nodes * arguments.ranks_per_node
     found = [event for event in restored.values() if event["found"]]
-    versions = {event["iteration"] for event in found}
+    checkpoints = {event["iteration"] for event in found}
     differing = protected.differences(undisturbed)
     for difference in differing[:5]:
         print(difference)
     counts = {tier: sum(event["main"] == tier for event in found) for tier in TIERS}
     origins = ", ".join(f"{count} {tier}" for tier, count in counts.items() if count)
-    version = versions.pop() if len(versions) == 1 else "?"
+    checkpoint = checkpoints.pop() if len(checkpoints) == 1 else "?"
     print(
-        f"restored iteration {version} on {len(found)} of {ranks} ranks ({origins or 'none'}); "
+        f"restored iteration {checkpoint} on {len(found)} of {ranks} ranks ({origins or 'none'}); "
         f"losses identical: {'no' if differing else 'yes'}"
     )
-    return version != "?" and len(found) == ranks and not differing
+    return checkpoint != "?" and len(found) == ranks and not differing
 
 
 def interrupted(*_: object) -> None:

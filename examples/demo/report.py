@@ -53,7 +53,7 @@ def mib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 20):,.1f} MiB"
 
 
-def draw_losses(path: Path, undisturbed: dict[int, float], lives: list[dict[int, float]], killed_at: int) -> None:
+def draw_losses(path: Path, undisturbed: dict[int, float], incarnations: list[dict[int, float]], killed_at: int) -> None:
     """Both loss curves. The second run's lives are drawn one by one: where they overlap, iterations were redone."""
     import matplotlib
 
@@ -63,8 +63,8 @@ def draw_losses(path: Path, undisturbed: dict[int, float], lives: list[dict[int,
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
     axes.plot(*_points(undisturbed), color="#9aa5b1", linewidth=5, label="undisturbed")
     names = ["with snapshots, until a node died", "restored"]
-    for life, name, color in zip(lives, names, ["#1f6feb", "#d1242f"], strict=False):
-        axes.plot(*_points(life), color=color, linewidth=1.5, label=name)
+    for incarnation, name, color in zip(incarnations, names, ["#1f6feb", "#d1242f"], strict=False):
+        axes.plot(*_points(incarnation), color=color, linewidth=1.5, label=name)
     axes.axvline(killed_at, color="#57606a", linestyle=":", label=f"node killed in iteration {killed_at}")
     axes.set(xlabel="iteration", ylabel="loss", title="A training job loses a node and carries on")
     axes.legend(frameon=False)

@@ -1,4 +1,4 @@
-"""One training run of the demo over one or more lives, and what its ranks told."""
+"""One training run of the demo over one or more incarnations, and what its ranks told."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_programs(library: Path) -> dict[str, Path]:
 
 
 @dataclass
-class Life:
+class Incarnation:
     """What every rank told between one start of the trainers and their end."""
 
     protocols: list[Path]
@@ -73,7 +73,7 @@ class Run:
         self.cluster = cluster
         self.settings = settings
         self.progress = progress
-        self.lives: list[Life] = []
+        self.incarnations: list[Incarnation] = []
         self.killed_at_s = 0.0
         self.milestones: list[tuple[str, float]] = []  # after the kill: what agents did, and when
 
@@ -84,19 +84,19 @@ class Run:
         """Trains until the end, or until the nodes `kill[1]` were killed when the part `kill[2]` of iteration `kill[0]`
         was done and the other trainers were stopped."""
         started_at_s = time.monotonic()
-        life = Life(self.cluster.start_trainers(placement, self.settings), started_at_s)
-        self.lives.append(life)
+        incarnation = Incarnation(self.cluster.start_trainers(placement, self.settings), started_at_s)
+        self.incarnations.append(incarnation)
         heard = time.monotonic()
         while not self.cluster.trainers_done():
-            if life.read():
+            if incarnation.read():
                 heard = time.monotonic()
-                self._show(life, len(placement))
-                if kill is not None and life.reached(len(placement)) >= kill[0] - 1:
-                    time.sleep(kill[2] * self._iteration_s(life))
+                self._show(incarnation, len(placement))
+                if kill is not None and incarnation.reached(len(placement)) >= kill[0] - 1:
+                    time.sleep(kill[2] * self._iteration_s(incarnation))
                     self.killed_at_s = time.monotonic()
                     self.cluster.kill_nodes(kill[1])
                     self.cluster.stop_trainers()
-                    life.read()
+                    incarnation.read()
                     return
             rank = self.cluster.failed_trainer()
             if rank is not None:
@@ -106,32 +106,32 @@ class Run:
                     f"no rank said anything for {SILENCE_S} s\n{self.cluster.trainer_log(0, self.settings['name'])}"
                 )
             time.sleep(POLL_S)
-        life.read()
+        incarnation.read()
         self.cluster.stop_trainers()
         self.progress.clear()
 
-    def _iteration_s(self, life: Life) -> float:
-        return statistics.median(event["ms"] for event in life.iterations[0][-9:]) / 1e3
+    def _iteration_s(self, incarnation: Incarnation) -> float:
+        return statistics.median(event["ms"] for event in incarnation.iterations[0][-9:]) / 1e3
 
-    def _show(self, life: Life, ranks: int) -> None:
-        k = life.reached(ranks)
+    def _show(self, incarnation: Incarnation, ranks: int) -> None:
+        k = incarnation.reached(ranks)
         if k >= 0:
-            loss = float.fromhex(life.iterations[0][-1]["loss"])
-            note = f"loss {loss:.3f}  {life.iterations[0][-1]['ms']:.0f} ms"
+            loss = float.fromhex(incarnation.iterations[0][-1]["loss"])
+            note = f"loss {loss:.3f}  {incarnation.iterations[0][-1]['ms']:.0f} ms"
             self.progress.bar(self.settings["name"], k + 1, self.settings["iterations"], note)
 
     # ---- what was found ----
 
     def events(self) -> Iterator[dict]:
-        for life in self.lives:
-            for events in life.iterations.values():
+        for incarnation in self.incarnations:
+            for events in incarnation.iterations.values():
                 yield from events
 
     def values(self, key: str) -> list[float]:
-        """A figure over all ranks and iterations. Each life's first two iterations warm up, and are left out."""
+        """A figure over all ranks and iterations. Each incarnation's first two iterations warm up, and are left out."""
         found = []
-        for life in self.lives:
-            for events in life.iterations.values():
+        for incarnation in self.incarnations:
+            for events in incarnation.iterations.values():
                 found += [event[key] for event in events[2:] if event.get(key) is not None]
         return found
 
@@ -145,23 +145,23 @@ class Run:
         return sorted(said)
 
     def bytes_captured(self) -> int:
-        """By all ranks in all lives."""
-        last = [events[-1] for life in self.lives for events in life.iterations.values()]
+        """By all ranks in all incarnations."""
+        last = [events[-1] for incarnation in self.incarnations for events in incarnation.iterations.values()]
         return sum(event.get("bytes_captured", 0) for event in last)
 
     def restored(self) -> dict[int, dict]:
-        """What restore() did in the last life, by rank."""
-        return self.lives[-1].restored
+        """What restore() did in the last incarnation, by rank."""
+        return self.incarnations[-1].restored
 
     def recovery(self) -> list[tuple[str, float, float]]:
         """Seconds from the kill until all ranks have trained again, by part: how long it took, and when it was over. Of
         the ranks the last one counts. Agents detect and repair while trainers start: a part begins when the one before
         it in this list was over."""
-        life = self.lives[-1]
-        last = max(life.restored.values(), key=lambda event: event["at_s"])
+        incarnation = self.incarnations[-1]
+        last = max(incarnation.restored.values(), key=lambda event: event["at_s"])
         load_s = last["load_ms"] / 1e3
-        called_at_s = max(event["at_s"] - event["ms"] / 1e3 for event in life.restored.values())
-        trained_at_s = max(events[0]["at_s"] for events in life.iterations.values())
+        called_at_s = max(event["at_s"] - event["ms"] / 1e3 for event in incarnation.restored.values())
+        trained_at_s = max(events[0]["at_s"] for events in incarnation.iterations.values())
         times = [
             ("trainers stopped and started again", called_at_s),
             ("fetched", last["at_s"] - load_s),
@@ -175,31 +175,31 @@ class Run:
             (name, at_s - before, at_s - self.killed_at_s) for (name, at_s), before in zip(times, began, strict=False)
         ]
 
-    def _losses(self, life: Life) -> dict[int, float]:
-        return {event["k"]: float.fromhex(event["loss"]) for event in life.iterations.get(0, [])}
+    def _losses(self, incarnation: Incarnation) -> dict[int, float]:
+        return {event["k"]: float.fromhex(event["loss"]) for event in incarnation.iterations.get(0, [])}
 
     def mean_losses(self) -> dict[int, float]:
-        return self._losses(self.lives[0])
+        return self._losses(self.incarnations[0])
 
-    def mean_losses_by_life(self) -> list[dict[int, float]]:
-        return [self._losses(life) for life in self.lives]
+    def mean_losses_by_incarnation(self) -> list[dict[int, float]]:
+        return [self._losses(incarnation) for incarnation in self.incarnations]
 
     def first_loss(self) -> float:
-        return next(iter(self._losses(self.lives[0]).values()))
+        return next(iter(self._losses(self.incarnations[0]).values()))
 
     def last_loss(self) -> float:
-        return list(self._losses(self.lives[-1]).values())[-1]
+        return list(self._losses(self.incarnations[-1]).values())[-1]
 
     def differences(self, reference: Run) -> list[str]:
         """Where a loss is not, bit for bit, that of the reference run; or was not there at all."""
-        expected = {event["k"]: event["loss"] for event in reference.lives[0].iterations[0]}
+        expected = {event["k"]: event["loss"] for event in reference.incarnations[0].iterations[0]}
         found = []
-        for number, life in enumerate(self.lives, 1):
-            for rank, events in sorted(life.iterations.items()):
+        for number, incarnation in enumerate(self.incarnations, 1):
+            for rank, events in sorted(incarnation.iterations.items()):
                 for event in events:
                     if event["loss"] != expected[event["k"]]:
                         found.append(
-                            f"life {number}, rank {rank}, iteration {event['k']}: loss {event['loss']} "
+                            f"incarnation {number}, rank {rank}, iteration {event['k']}: loss {event['loss']} "
                             f"instead of {expected[event['k']]}"
                         )
         seen = {event["k"] for event in self.events()}

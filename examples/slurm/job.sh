@@ -15,7 +15,7 @@ set -euo pipefail
 
 shared=${SHARED:-$SLURM_SUBMIT_DIR/ckptengine}/$SLURM_JOB_NAME
 training=${TRAINING:-$((SLURM_JOB_NUM_NODES - 1))}
-patience_s=${PATIENCE_S:-15} # for a standby node to get what a lost one held
+wait_limit_s=${WAIT_LIMIT_S:-15} # for a standby node to get what a lost one held
 starts_max=100
 changes=$shared/changes.$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
 
@@ -29,8 +29,8 @@ flock --nonblock 9 || {
 [[ -e $shared/token ]] || ckptctl token "$shared/token"
 : >"$changes"
 export CKPTENGINE_JOB=$SLURM_JOB_NAME CKPTENGINE_COORDINATION=$shared/coordination CKPTENGINE_TOKEN_FILE=$shared/token CKPTENGINE_AGENT=attach
-# Who takes whose place: the agent that leads the job tells.
-export CKPTENGINE_MEMBER_HOOK="echo \$CKPTENGINE_MEMBER_CHANGE \$CKPTENGINE_MEMBER_NODE \$CKPTENGINE_MEMBER_STAND_IN >>'$changes'"
+# Who takes whose place: the leader tells.
+export CKPTENGINE_MEMBER_HOOK="echo \$CKPTENGINE_MEMBER_CHANGE \$CKPTENGINE_MEMBER_NODE \$CKPTENGINE_MEMBER_REPLACEMENT >>'$changes'"
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 members=("${nodes[@]:0:training}")
@@ -72,7 +72,7 @@ for ((start = 1; start <= starts_max; ++start)); do
     exit 0
   fi
   echo "start $start of training has ended; starting again" >&2
-  sleep "$patience_s"
+  sleep "$wait_limit_s"
   for i in "${!members[@]}"; do members[i]=$(holder_of "${members[i]}"); done
 done
 scontrol requeue "$SLURM_JOB_ID" # other machines, and what the option \`storage\` has

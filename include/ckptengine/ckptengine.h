@@ -33,7 +33,7 @@
 #define CKPT_API
 #endif
 
-/* The version of this header; ckpt_version() is that of the library. */
+/* The checkpoint of this header; ckpt_version() is that of the library. */
 #define CKPT_VERSION_MAJOR 0
 #define CKPT_VERSION_MINOR 1
 #define CKPT_VERSION_PATCH 0
@@ -239,7 +239,7 @@ CKPT_API int ckpt_is_error(ckpt_status status);
 /* What a status means, in a few words: "a deadline passed". Never null. */
 CKPT_API const char* ckpt_status_string(ckpt_status status);
 
-/* The library's version: "0.1.0". */
+/* The library's checkpoint: "0.1.0". */
 CKPT_API const char* ckpt_version(void);
 
 /* Creates the engine of one rank. Options come from `options`, then from the environment (CKPTENGINE_<KEY>), then from

@@ -256,7 +256,7 @@ class Engine {
 class [[nodiscard]] Communication {
  public:
   explicit Communication(const Engine& engine, std::uint32_t channel = 0, void* stream = CKPT_NO_STREAM)
-      : engine_(engine), channel_(channel), stream_(stream) {
+      : engine_(engine), channel_(channel), channel_(channel) {
     engine.comm_begin(channel, stream);
   }
   ~Communication() { ckpt_comm_end(engine_.handle(), channel_, stream_); }

@@ -32,11 +32,11 @@ class Restored:
     """What restore() did. Times in milliseconds, sizes in bytes."""
 
     found: bool  # False: nothing is stored, a fresh start
-    behind: bool  # a newer version was committed but is lost; `message` says so
+    behind: bool  # a newer checkpoint was committed but is lost; `message` says so
     status_unknown: bool  # nodes that did not answer might know of a newer commit
     main_tier: Tier
     private_tier: Tier
-    incarnation: int  # number of the current life of the job, 1 is the first
+    incarnation: int  # number of the current incarnation of the job, 1 is the first
     iteration: int  # -1 when not found
     next_iteration: int  # where the training loop goes on
     bytes: int
@@ -227,7 +227,8 @@ class Engine:
     # ---- restore ----
 
     def stored_layout(self) -> dict[str, Any]:
-        """What an earlier life left for this rank: {"found", "iteration", "incarnation", "main", "private"}, the last
+        """What an earlier incarnation left for this rank: {"found", "iteration", "incarnation", "main", "private"},
+        the last
         two as {name: {"dtype", "shape", "data_offsets"}}. Every rank calls this or restore()."""
         text = ctypes.c_char_p()
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
@@ -237,7 +238,7 @@ class Engine:
         """Brings the newest checkpoint that every rank can get into the registered memory, after what is on `stream`.
         All ranks call it, once in each incarnation, before its first snapshot."""
         c = _abi.CRestored()
-        self._check(self._library.ckpt_restore(self._open(), _c_stream(stream), byref(c)))
+        self._check(self._library.ckpt_restore(self._open(), _c_channel(channel), byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
         return Restored(
             found=bool(c.found),
@@ -260,7 +261,7 @@ class Engine:
         """Starts the snapshot of `iteration`, after all of its updates, those on `stream` included. Never raises
         because a snapshot was skipped or failed: the ticket says so, and the log does. Raises Error (INVALID) for a
         wrong call."""
-        status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_stream(stream)))
+        status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_channel(channel)))
         message = "" if status is Status.OK else self._library.last_error()
         if status is Status.INVALID:
             raise Error(status, message)
@@ -295,11 +296,11 @@ class Engine:
 
         With `stream` it begins when the GPU gets to what is enqueued there next; with one in comm_end() it ends when
         the GPU has done what was enqueued there before. Name one in both or in neither."""
-        self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_stream(stream)))
+        self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_channel(channel)))
 
     def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
         """A communication of training has ended. Raises Error (INVALID) where none had begun."""
-        self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
+        self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_channel(channel)))
 
     @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:

@@ -60,19 +60,19 @@ class Options:
     """`true`: this node takes the place of one that is lost; until then no rank sits on it, and it holds nothing.
     Default: false."""
     member_hook: str | os.PathLike[str] | None = None
-    """Command or http(s) URL that the agent which leads the job calls when a node is lost, replaced, back, or no
+    """Command or http(s) URL that the leader calls when a node is lost, replaced, back, or no
     longer used (docs/operations.md). Default: none."""
     storage: str | os.PathLike[str] | None = None
-    """Where versions are kept when memory is gone: a directory that all nodes see, or `nfs://server/export/path`.
+    """Where checkpoints are kept when memory is gone: a directory that all nodes see, or `nfs://server/export/path`.
     Default: none."""
     storage_every: int | None = None
-    """Every how many iterations a version goes to storage; 0: only as `storage_interval_s` says. Default: 0."""
+    """Every how many iterations a checkpoint goes to storage; 0: only as `storage_interval_s` says. Default: 0."""
     storage_interval_s: int | None = None
-    """Every how many seconds a version goes to storage; 0: only as `storage_every` says. Default: 300."""
+    """Every how many seconds a checkpoint goes to storage; 0: only as `storage_every` says. Default: 300."""
     storage_keep_last: int | None = None
-    """How many of the newest versions on storage are kept. Default: 2."""
+    """How many of the newest checkpoints on storage are kept. Default: 2."""
     storage_keep_every: int | None = None
-    """Versions whose iteration is a multiple of it are kept on storage for good; 0: none. Default: 0."""
+    """Checkpoints whose iteration is a multiple of it are kept on storage for good; 0: none. Default: 0."""
     storage_bytes_per_s: int | str | None = None
     """Most bytes that a node writes to storage in a second; 0: no limit. Default: 0."""
     storage_depth: int | None = None
@@ -125,7 +125,7 @@ class Options:
     node_timeout_ms: int | None = None
     """Silence after which a node is taken for dead; three times `heartbeat_ms` or more. Default: 2000."""
     relay_from: int | None = None
-    """From how many nodes on agents report to the one that leads the job in groups, each through one of its nodes.
+    """From how many nodes on agents report to the leader in groups, each through one of its nodes.
     Default: 256."""
     lease_ms: int | None = None
     """How long the root's term holds without renewal; 200 to 30000. Default: 2000."""

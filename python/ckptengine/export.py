@@ -1,5 +1,5 @@
-"""Turns a step on storage into what torch reads by itself: a file for torch.load, or a directory for
-torch.distributed.checkpoint. `ckptctl export` calls it with the folder of a step that it has verified:
+"""Turns a checkpoint on storage into what torch reads by itself: a file for torch.load, or a directory for
+torch.distributed.checkpoint. `ckptctl export` calls it with the folder of a checkpoint that it has verified:
 
     python -m ckptengine.export STEP_FOLDER (--to FILE | --dcp DIRECTORY) [--shard SHARD]
 
@@ -30,7 +30,7 @@ class ExportError(Exception):
 
 
 def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
-    """The tensors of every shard of a step, or of the one named, by shard and name."""
+    """The tensors of every shard of a checkpoint, or of the one named, by shard and name."""
     shards = {}
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -182,7 +182,7 @@ def progress(target: Path, total_bytes: int) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ckptengine.export", description=__doc__.split("\n\n")[0])
-    parser.add_argument("folder", type=Path, help="of a step, as JOB/step-00000123")
+    parser.add_argument("folder", type=Path, help="of a checkpoint, as JOB/step-00000123")
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--to", type=Path, metavar="FILE", help="for torch.load")
     target.add_argument("--dcp", type=Path, metavar="DIRECTORY", help="for torch.distributed.checkpoint")

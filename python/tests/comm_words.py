@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 BEGIN, END, ITERATION = 1, 2, 3
-_CAPTURING, _COMM, _STREAMS, _EVENTS, _EVENTS_MAX = 144, 4096, 4096 + 64, 4096 + 128, 4096
+_CAPTURING, _COMM, _CHANNELS, _EVENTS, _EVENTS_MAX = 144, 4096, 4096 + 64, 4096 + 128, 4096
 _ON_GPU, _ON_GPU_MAX = _EVENTS + 8 * _EVENTS_MAX, 1024
 
 
 class Event(NamedTuple):
     kind: int
-    stream: int
+    channel: int
     at_us: int
 
 
@@ -28,12 +28,12 @@ class CommWords:
     def written(self) -> int:
         return self._word(_COMM)
 
-    def streams(self) -> list[tuple[int, int]]:
-        """Begun and ended, of each stream."""
-        return [struct.unpack_from("<II", self._map, _STREAMS + 8 * stream) for stream in range(8)]
+    def channels(self) -> list[tuple[int, int]]:
+        """Begun and ended, of each channel."""
+        return [struct.unpack_from("<II", self._map, _CHANNELS + 8 * channel) for channel in range(8)]
 
     def is_busy(self) -> bool:
-        return any(begun != ended for begun, ended in self.streams() + self.on_gpu())
+        return any(begun != ended for begun, ended in self.channels() + self.on_gpu())
 
     def is_capturing(self) -> bool:
         return self._word(_CAPTURING) != 0
@@ -49,7 +49,7 @@ class CommWords:
         return [self._event(index) for index in range(since, written)]
 
     def kinds(self, since: int = 0) -> list[tuple[int, int]]:
-        return [(event.kind, event.stream) for event in self.events(since)]
+        return [(event.kind, event.channel) for event in self.events(since)]
 
     def _event(self, index: int) -> Event:
         word = self._word(_EVENTS + 8 * (index % _EVENTS_MAX))

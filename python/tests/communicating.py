@@ -78,7 +78,7 @@ def busy_while_under_way(rank: int, store: dist.Store, job: dict) -> None:
         def begin(step: int, call) -> dist.Work:
             assert not words.is_busy()
             work = call()
-            assert words.streams()[0] == (step + 1, step)
+            assert words.channels()[0] == (step + 1, step)
             store.set(f"go{step}", "")
             return work
 
@@ -86,29 +86,29 @@ def busy_while_under_way(rank: int, store: dist.Store, job: dict) -> None:
         work = begin(0, lambda: dist.all_reduce(tensor, async_op=True))
         for _ in range(3):
             work.wait()
-            assert words.streams()[0] == (1, 1)
+            assert words.channels()[0] == (1, 1)
         # Nobody waits: the end is when the future is done.
         begin(1, lambda: dist.all_reduce(tensor, async_op=True))
-        until(lambda: words.streams()[0] == (2, 2))
+        until(lambda: words.channels()[0] == (2, 2))
         begin(2, lambda: dist.all_reduce(tensor, async_op=True)).wait()
         work = begin(3, lambda: dist.isend(tensor, 1))
         work.wait()
-        assert words.streams()[0] == (4, 4)
+        assert words.channels()[0] == (4, 4)
         # The engine goes in the middle: nothing is told any more, and nothing breaks.
         work = begin(4, lambda: dist.irecv(tensor, 1))
         communication.close()
     work.wait()
-    assert words.streams()[0] == (5, 4)
+    assert words.channels()[0] == (5, 4)
 
 
-def groups_have_streams_of_their_own(rank: int, store: dist.Store, job: dict) -> None:
+def groups_have_channels_of_their_own(rank: int, store: dist.Store, job: dict) -> None:
     groups = [dist.new_group([0, 1]) for _ in range(9)]
     told = Told()
     communication = Communication(told, patch=True)
     for group in groups:
         dist.all_reduce(torch.ones(1), group=group)
     communication.close()
-    assert [stream for begins, stream in told if begins] == [0, 1, 2, 3, 4, 5, 6, 7, 7]
+    assert [channel for begins, channel in told if begins] == [0, 1, 2, 3, 4, 5, 6, 7, 7]
 
 
 def model_and_batches(rank: int, dtype: torch.dtype, sparse: bool) -> tuple[nn.Module, list[torch.Tensor]]:

@@ -55,7 +55,8 @@ class Data:
 
 
 class Loop:
-    """`seed` differs between lives, so that nothing is right by accident. The optimizer's state is created lazily."""
+    """`seed` differs between incarnations, so that nothing is right by accident. The optimizer's state is created
+    lazily."""
 
     def __init__(self, seed: int, moves: bool = False) -> None:
         torch.manual_seed(seed)

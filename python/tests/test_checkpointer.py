@@ -1,4 +1,4 @@
-"""Version k restores the bytes of k, whatever the state is made of and however often it changed."""
+"""Checkpoint k restores the bytes of k, whatever the state is made of and however often it changed."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_every_version_restores_its_own_bytes_and_training_goes_on_exactly(job, 
     lengths = [1, 1, 2, 1, 3, 5, 1]
     states, losses = undisturbed(sum(lengths), moves)
     reached = 0
-    for life, length in enumerate(lengths):
-        loop = Loop(seed=1 if life == 0 else 100 + life, moves=moves)
+    for incarnation, length in enumerate(lengths):
+        loop = Loop(seed=1 if incarnation == 0 else 100 + incarnation, moves=moves)
         with Checkpointer(**loop.checkpointed(), **job) as checkpointer:
             result = checkpointer.restore()
             assert result.next_iteration == reached
-            assert result.found == (life > 0)
+            assert result.found == (incarnation > 0)
             if result.found:
                 assert same(loop.state(), states[reached - 1]) == []
                 stored = checkpointer.engine.stored_layout()["main"]

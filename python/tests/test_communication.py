@@ -132,7 +132,7 @@ def test_gates_are_closed_for_as_long_as_others_are_waited_for(job):
 
 
 def test_each_process_group_has_a_stream_while_there_are_streams():
-    communicating.run("groups_have_streams_of_their_own", 2)
+    communicating.run("groups_have_channels_of_their_own", 2)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

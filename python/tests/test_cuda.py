@@ -1,4 +1,4 @@
-"""State in device memory through real agents, on a stand-in for the GPU (tests/cuda/double), or on a real one where
+"""State in device memory through real agents, on a test double of the GPU (tests/cuda/double), or on a real one where
 CKPTENGINE_TEST_GPU is "real" (./dev test --gpu)."""
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def test_a_node_with_two_ranks_dies_and_the_losses_are_identical(library, tmp_pa
     said = run_demo(library, tmp_path, "--ranks-per-node=2")
     expected = r"restored iteration \d+ on 4 of 4 ranks \(2 local, 2 peer\); losses identical: yes"
     assert re.fullmatch(expected, said[-1]), said
-    # A life that has begun before the node was missed tells of it afterwards.
+    # An incarnation that has begun before the node was missed tells of it afterwards.
     assert parts(said) - {"node declared lost"} == PARTS | {"agent of node2 started"}
 
 

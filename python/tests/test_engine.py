@@ -220,13 +220,13 @@ def test_communication_is_told_with_its_stream_and_time(job):
         words = CommWords(job)
         before_us = time.monotonic_ns() // 1000
         engine.comm_begin()
-        assert words.is_busy() and words.streams()[0] == (1, 0)
+        assert words.is_busy() and words.channels()[0] == (1, 0)
         engine.comm_end()
-        assert not words.is_busy() and words.streams()[0] == (1, 1)
+        assert not words.is_busy() and words.channels()[0] == (1, 1)
         with engine.communication(channel=7):
-            assert words.streams()[7] == (1, 0)
+            assert words.channels()[7] == (1, 0)
         with pytest.raises(ZeroDivisionError), engine.communication(3):
-            assert words.streams()[3] == (1, 0) and 1 / 0
+            assert words.channels()[3] == (1, 0) and 1 / 0
         engine.snapshot(0)
         after_us = time.monotonic_ns() // 1000
     assert not words.is_busy()
@@ -274,6 +274,6 @@ def test_threads_may_communicate_beside_each_other(job):
         for thread in threads:
             thread.join()
         words = CommWords(job)
-        assert words.streams()[:4] == [(600, 600), (200, 200), (200, 200), (200, 200)]
+        assert words.channels()[:4] == [(600, 600), (200, 200), (200, 200), (200, 200)]
         assert words.written() == 2400
         assert sorted(words.kinds())[:600] == [(BEGIN, 0)] * 600

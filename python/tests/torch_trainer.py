@@ -1,4 +1,5 @@
-"""A PyTorch trainer on a GPU that test_cuda.py kills: it restores, compares what came back with what the life before
+"""A PyTorch trainer on a GPU that test_cuda.py kills: it restores, compares what came back with what the incarnation
+before
 kept in files, and trains on, with a snapshot in every iteration.
 
     torch_trainer.py OPTIONS-AS-JSON FOLDER DEVICE [graph]

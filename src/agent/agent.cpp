@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t offered_tasks_max = 4096;
 constexpr unsigned digest_threads = 2;
-constexpr std::chrono::seconds knock_timeout(5);
+constexpr std::chrono::seconds probe_timeout(5);
 
 // Larger than that of any agent before; two that start in the same millisecond differ all the same.
 std::uint64_t start_id() {
@@ -56,12 +56,12 @@ std::string machine_name() {
   return name.data();
 }
 
-std::optional<net::Source> serve(const PieceIndex& index, const net::PieceName& name) {
-  const Pin piece = index.find(name.shard, Version::from_word(name.version));
+std::optional<net::ServedPiece> serve(const PieceIndex& index, const net::PieceName& name) {
+  const Pin piece = index.find(name.shard, CheckpointId::from_word(name.checkpoint));
   if (piece == nullptr) return std::nullopt;
-  return net::Source{piece->encoded_manifest(),
-                     {piece->data(), piece->manifest().length_bytes},
-                     std::const_pointer_cast<HeldPiece>(piece)};
+  return net::ServedPiece{piece->encoded_manifest(),
+                          {piece->data(), piece->manifest().length_bytes},
+                          std::const_pointer_cast<HeldPiece>(piece)};
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ struct Agent::Parts {
   const std::shared_ptr<CoreQueue> queue = std::make_shared<CoreQueue>(offered_tasks_max);
   PieceIndex index;
   ChunkBuffers buffers;
-  Trace trace;
+  TraceBuffer trace;
   Scheduler scheduler;
   WorkerPool digests{digest_threads};
   Driver driver;
@@ -133,13 +133,13 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   transport = setup.make_transport(transport_options(options, node_id, arena.arena_id(), token), handlers());
   join_job();
   // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
-  StorePoller::Handlers heard;
-  heard.root = [this](const protocol::RootRead& read) { driver.store_read(read); };
-  heard.life = [this](const protocol::LifeRead& read) { driver.store_read(read); };
-  heard.seats = [this](const protocol::SeatsRead& read) { driver.store_read(read); };
-  heard.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
-  heard.notice = [this](const std::string& sentence) { driver.remark(sentence); };
-  store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(heard), setup.log,
+  StorePoller::Handlers store_handlers;
+  store_handlers.leader = [this](const protocol::LeaderRecordRead& read) { driver.store_read(read); };
+  store_handlers.incarnation_record = [this](const protocol::IncarnationRecordRead& read) { driver.store_read(read); };
+  store_handlers.assignments = [this](const protocol::AssignmentsRead& read) { driver.store_read(read); };
+  store_handlers.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
+  store_handlers.notice = [this](const std::string& sentence) { driver.remark(sentence); };
+  store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(store_handlers), setup.log,
                                                StorePoller::Own{own_entry(), token_in_store});
   driver.use(*transport, *store_poller);
   server = std::make_unique<TrainerServer>(options, driver, setup.log);
@@ -161,12 +161,12 @@ Agent::Parts::~Parts() {
 
 net::Transport::Handlers Agent::Parts::handlers() {
   net::Transport::Handlers handlers;
-  handlers.message = [this](net::NodeId from, std::span<const std::byte> message) {
+  handlers.message = [this](net::PeerId from, std::span<const std::byte> message) {
     driver.message_arrived(from, message);
   };
-  handlers.serve = [this](net::NodeId, const net::PieceName& piece) { return serve(index, piece); };
-  handlers.peer_failed = [](net::NodeId) {};  // heartbeats decide who is alive
-  handlers.pace = &scheduler;
+  handlers.serve = [this](net::PeerId, const net::PieceName& piece) { return serve(index, piece); };
+  handlers.peer_failed = [](net::PeerId) {};  // heartbeats decide who is alive
+  handlers.pacer = &scheduler;
   handlers.remark = [log = setup.log](const std::string& sentence) { log->warn("{}", sentence); };
   return handlers;
 }
@@ -190,7 +190,7 @@ void Agent::Parts::refuse_if_served(const coord::NodeEntry& there) {
   const auto reach = std::make_shared<std::promise<net::Reach>>();
   auto answer = reach->get_future();
   transport->probe(there.id, there.arena_id, there.address, [reach](net::Reach found) { reach->set_value(found); });
-  if (answer.wait_for(knock_timeout) != std::future_status::ready || answer.get() != net::Reach::answers) return;
+  if (answer.wait_for(probe_timeout) != std::future_status::ready || answer.get() != net::Reach::answers) return;
   const std::string rival = coord::rival_key(options.node), who = machine_name() + " (" + transport->address() + ")";
   const auto before = store.get(rival);
   if (!before || before->value != who) store.put_if(rival, who, before ? before->revision : 0);

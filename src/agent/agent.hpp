@@ -10,7 +10,7 @@
 #include "base/options.hpp"
 #include "coord/store.hpp"
 #include "net/transport.hpp"
-#include "persist/source.hpp"
+#include "persist/checkpoint_source.hpp"
 
 namespace ckpt::agent {
 
@@ -19,8 +19,8 @@ struct AgentSetup {
   std::unique_ptr<coord::Store> store;
   std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
   Log log;
-  std::vector<persist::SourceFactory> sources = {};  // of versions, besides storage; the same on all nodes
-  std::int64_t store_timeout_ms = 0;                 // of a call into the store; 0: as its kind wants
+  std::vector<persist::CheckpointSourceFactory> sources = {};  // of checkpoints, besides storage; the same on all nodes
+  std::int64_t store_timeout_ms = 0;                           // of a call into the store; 0: as its kind wants
 };
 
 // With the store that the option `coordination` names, and UCX as transport.

@@ -14,7 +14,7 @@ ChunkBuffers::~ChunkBuffers() {
   for (const Buffer buffer : free_) ::operator delete(buffer, alignment);
 }
 
-void ChunkBuffers::ask(std::size_t wanted, Grant grant) {
+void ChunkBuffers::ask(std::size_t wanted, OnGranted grant) {
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back({wanted, std::move(grant)});

@@ -19,7 +19,7 @@ class ChunkBuffers {
   static constexpr std::size_t size_bytes = 1u << 20;
 
   using Buffer = std::byte*;  // size_bytes, aligned to a page
-  using Grant = std::function<void(std::vector<Buffer> buffers)>;
+  using OnGranted = std::function<void(std::vector<Buffer> buffers)>;
 
   ChunkBuffers() = default;
   ~ChunkBuffers();
@@ -28,13 +28,13 @@ class ChunkBuffers {
 
   // Calls `grant` with so many buffers, at most `count`, when they are free: at once, or from give_back(). All or none,
   // first come first served, so nobody waits with some of them in hand.
-  void ask(std::size_t wanted, Grant grant);
+  void ask(std::size_t wanted, OnGranted grant);
   void give_back(std::vector<Buffer> buffers);
 
  private:
   struct Request {
     std::size_t wanted = 0;
-    Grant grant;
+    OnGranted grant;
   };
   void serve();
 

@@ -22,7 +22,7 @@ namespace ckpt::agent {
 struct Claimant {
   protocol::Rank rank = 0;
   std::uint64_t instance = 0;
-  std::uint64_t incarnation = 0;  // 0: a new life of the rank
+  std::uint64_t incarnation = 0;  // 0: a new incarnation of the rank
   std::string main_shard;
   std::string private_shard;
   std::optional<Process> process;

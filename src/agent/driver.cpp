@@ -45,7 +45,7 @@ protocol::Config core_config(const Options& options, bool has_sources, NodeId no
 const char* sentence_of(net::Reach reach) {
   switch (reach) {
     case net::Reach::answers:
-      return "its agent answers at its door; it is too slow, or was away for a moment";
+      return "its agent answers at its listener; it is too slow, or was away for a moment";
     case net::Reach::silent:
       return "its machine answers and its agent does not, as if it were stopped";
     case net::Reach::ended:
@@ -54,8 +54,8 @@ const char* sentence_of(net::Reach reach) {
       return "its machine cannot be reached; it is down, or the network is cut";
     case net::Reach::wrong_token:
       return "its agent answers and has another token of the job; give it the token_file of the others and restart it";
-    case net::Reach::stranger:
-      return "an agent of another job, or of another release, answers at its door";
+    case net::Reach::unauthenticated_peer:
+      return "an agent of another job, or of another release, answers at its listener";
     case net::Reach::unknown:
       break;
   }
@@ -107,43 +107,43 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
     : parts_(parts),
       id_(node),
       agent_id_(agent_id),
-      chronicle_(parts.log),
+      event_log_(parts.log),
       hook_(parts.options.member_hook, parts.log),
       segments_(parts.arena,
                 {parts.options.arena_bytes, core_config(parts.options, false, node, 0).local_slots,
                  core_config(parts.options, false, node, 0).held_slots},
                 parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
-      paths_({parts.arena.directory(), segments_, parts.queue,
-              [this](NodeId to, const PathTold& told) { transport_->send(to, encode(told)); },
-              [this](protocol::Rank rank) { desk_.ring(rank); }, [this] { fetches_.look(); },
-              [this](const std::string& text) { chronicle_.note(text); },
-              [this](std::uint64_t piece_bytes) { return bytes_to_come(piece_bytes); }}),
-      fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue, paths_,
+      replications_({parts.arena.directory(), segments_, parts.queue,
+                     [this](NodeId to, const ReplicationUpdate& notified) { transport_->send(to, encode(notified)); },
+                     [this](protocol::Rank rank) { trainers_.ring(rank); }, [this] { fetches_.look(); },
+                     [this](const std::string& text) { event_log_.note(text); },
+                     [this](std::uint64_t piece_bytes) { return bytes_to_come(piece_bytes); }}),
+      fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue, replications_,
                {[this](const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
                   fetch_ended(fetch, std::move(ended));
                 },
-                [this](const std::string& text) { chronicle_.note(text); },
-                [this](const Combining::Source& source, Version version, bool is_wrong) {
-                  source_damaged(source.shard, version, source.node, is_wrong);
+                [this](const std::string& text) { event_log_.note(text); },
+                [this](const CodingJob::PieceRef& source, CheckpointId checkpoint, bool is_wrong) {
+                  source_damaged(source.shard, checkpoint, source.node, is_wrong);
                 }}),
-      desk_({parts.arena.directory(), segments_, parts.index, parts.queue, chronicle_, parts.scheduler, parts.trace,
-             paths_, [this](protocol::Event event) { handle(std::move(event)); },
-             [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
-             [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
-            std::move(recovery.grants)),
+      trainers_({parts.arena.directory(), segments_, parts.index, parts.queue, event_log_, parts.scheduler, parts.trace,
+                 replications_, [this](protocol::Event event) { handle(std::move(event)); },
+                 [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
+                 [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
+                std::move(recovery.grants)),
       core_(core_config(parts.options, !parts.sources.empty(), node, parts.arena.arena_id()), agent_id, [&] {
         std::vector<std::string> notices;
         auto recovered = segments_.recover(recovery.granted, notices);
-        for (const std::string& notice : notices) chronicle_.note(notice);
+        for (const std::string& notice : notices) event_log_.note(notice);
         return recovered;
       }()) {
   committed_ = parts.arena.memory().highest_commit;
-  if (committed_) parts_.scheduler.heard_of_commit();
+  if (committed_) parts_.scheduler.received_commit();
   if (!parts.options.storage.empty() || !parts.sources.empty()) {
     storage_.emplace(
         parts.options, parts.sources, parts.index, parts.queue,
         [this](protocol::Event event) { handle(std::move(event)); },
-        [this](const std::string& text) { chronicle_.note(text); });
+        [this](const std::string& text) { event_log_.note(text); });
   }
 }
 
@@ -160,17 +160,17 @@ void Driver::run() {
   while (!parts_.queue.closed()) {
     const auto wanted_at = core_.tick_wanted_at();
     const Deadline wanted = wanted_at ? Deadline::in_ms(*wanted_at - now_ms()) : tick;
-    const Deadline paths = paths_.tick_wanted_at().value_or(tick);
+    const Deadline replications = replications_.tick_wanted_at().value_or(tick);
     const auto earlier = [](Deadline a, Deadline b) { return a.at() < b.at() ? a : b; };
-    const auto task = parts_.queue.take(earlier(earlier(wanted, tick), paths));
+    const auto task = parts_.queue.take(earlier(earlier(wanted, tick), replications));
     if (task) run_task(*task);
     if (!task && wanted_at && wanted.passed()) run_task([this] { handle(protocol::Tick{}); });
-    run_task([this] { paths_.tick(); });
+    run_task([this] { replications_.tick(); });
     if (!tick.passed()) continue;
     tick = Deadline::in_ms(tick_ms);
     run_task([this] {
       handle(protocol::Tick{});
-      desk_.tick();
+      trainers_.tick();
       heed_alarm();
       heed_health();
       finish_effects();
@@ -186,7 +186,7 @@ void Driver::run_task(const Task& task) {
   try {
     task();
   } catch (const std::exception& error) {
-    chronicle_.note(std::string("internal error: ") + error.what());
+    event_log_.note(std::string("internal error: ") + error.what());
     handling_ = false;
   }
 }
@@ -210,7 +210,7 @@ void Driver::carry_out_alone(const protocol::Effect& effect) {
   try {
     std::visit([this](const auto& each) { carry_out(each); }, effect);
   } catch (const std::exception& error) {
-    chronicle_.note(std::string("internal error: ") + error.what());
+    event_log_.note(std::string("internal error: ") + error.what());
     std::visit([this, &error](const auto& each) { failed(each, error.what()); }, effect);
   }
 }
@@ -225,11 +225,11 @@ void Driver::failed(const protocol::ListStorage&, const std::string& why) {
 }
 
 void Driver::failed(const protocol::StartWrite& write, const std::string& why) {
-  handle(protocol::WriteEnded{write.version, why});
+  handle(protocol::WriteEnded{write.checkpoint, why});
 }
 
-void Driver::failed(const protocol::CommitStep& commit, const std::string& why) {
-  handle(protocol::StepEnded{commit.version, why});
+void Driver::failed(const protocol::FinalizeCheckpoint& commit, const std::string& why) {
+  handle(protocol::FinalizeEnded{commit.checkpoint, why});
 }
 
 void Driver::finish_effects() {
@@ -242,27 +242,27 @@ void Driver::carry_out(const protocol::Send& send) {
   transport_->send(send.to, encode(message));  // one that is lost is repeated with the next heartbeat
 }
 
-void Driver::carry_out(const protocol::SwapRoot& swap) { store_->swap(swap); }
-void Driver::carry_out(const protocol::SwapLife& swap) { store_->swap(swap); }
-void Driver::carry_out(const protocol::ReadSeats& read) { store_->read(read); }
-void Driver::carry_out(const protocol::RemoveSeats& removal) { store_->remove(removal); }
+void Driver::carry_out(const protocol::SwapLeaderRecord& swap) { store_->swap(swap); }
+void Driver::carry_out(const protocol::SwapIncarnationRecord& swap) { store_->swap(swap); }
+void Driver::carry_out(const protocol::ReadAssignments& read) { store_->read(read); }
+void Driver::carry_out(const protocol::RemoveAssignments& removal) { store_->remove(removal); }
 
 void Driver::carry_out(const protocol::Persist& persist) {
   parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch, persist.newest_damaged});
   if (persist.highest_commit <= committed_) return;
   committed_ = persist.highest_commit;
-  paths_.committed(committed_);
+  replications_.committed(committed_);
   committed_at_ = Clock::now();
-  ++chronicle_.counters.commits;
-  parts_.scheduler.heard_of_commit();
+  ++event_log_.counters.commits;
+  parts_.scheduler.received_commit();
   const std::int64_t now_us = microseconds(*committed_at_);
   parts_.trace.add({TraceEvent::Kind::commit, now_us, now_us, 0, committed_, 0, {}, 0});
 }
 
 void Driver::carry_out(const protocol::StartFetch& fetch) {
-  ++chronicle_.counters.fetches;
-  // What an earlier life left is what a restore waits for, or protects it until this life's first commit.
-  const bool urgent = fetch.piece.version.incarnation() != core_.status().incarnation;
+  ++event_log_.counters.fetches;
+  // What an earlier incarnation left is what a restore waits for, or protects it until this incarnation's first commit.
+  const bool urgent = fetch.piece.checkpoint.incarnation() != core_.status().incarnation;
   fetches_.start(fetch, urgent, *transport_, storage_ ? &*storage_ : nullptr);
 }
 
@@ -272,7 +272,7 @@ void Driver::carry_out(const protocol::DropSlot& drop) {
   const auto segment = segments_.find({drop.slot.rank, drop.slot.shard});
   const Pin piece = parts_.index.find(drop.slot);
   // Marked first: however this agent ends, the next one does not find the piece.
-  if (segment != nullptr && piece != nullptr) segment->writable_slot(drop.slot.slot).drop(piece->manifest().version);
+  if (segment != nullptr && piece != nullptr) segment->writable_slot(drop.slot.slot).drop(piece->manifest().checkpoint);
   // The last reader may be a thread of storage that hangs, and outlives this agent.
   parts_.index.drop(drop.slot, [alive = parts_.queue.weak_from_this(), this, slot = drop.slot] {
     if (const auto queue = alive.lock()) queue->post([this, slot] { handle(protocol::SlotReleased{slot}); });
@@ -283,84 +283,84 @@ void Driver::carry_out(const protocol::ReleaseSegment& release) { segments_.remo
 
 void Driver::carry_out(const protocol::ListStorage&) { storage_->list(); }
 void Driver::carry_out(const protocol::StartWrite& write) { storage_->write(write); }
-void Driver::carry_out(const protocol::CommitStep& commit) { storage_->commit(commit); }
+void Driver::carry_out(const protocol::FinalizeCheckpoint& commit) { storage_->commit(commit); }
 
-// What to do about a lost node depends on whether its machine answers, so its door is knocked at first. What becomes of
+// What to do about a lost node depends on whether its machine answers, so its listener is probed first. What becomes of
 // it meanwhile is told after.
 void Driver::carry_out(const protocol::MemberChanged& changed) {
-  if (const auto knocking = knocking_.find(changed.node); knocking != knocking_.end()) {
-    knocking->second.push_back(changed);
+  if (const auto probing = probing_.find(changed.node); probing != probing_.end()) {
+    probing->second.push_back(changed);
     return;
   }
   const auto found = nodes_.find(changed.node);
-  if (changed.change != protocol::Change::lost || found == nodes_.end()) return tell(changed, net::Reach::unknown);
-  knocking_[changed.node];
+  if (changed.change != protocol::Change::lost || found == nodes_.end()) return notify(changed, net::Reach::unknown);
+  probing_[changed.node];
   const auto answered = [alive = parts_.queue.weak_from_this(), this, changed](net::Reach reach) {
-    if (const auto queue = alive.lock()) queue->post([=, this] { door_answered(changed, reach); });
+    if (const auto queue = alive.lock()) queue->post([=, this] { listener_answered(changed, reach); });
   };
   transport_->probe(changed.node, found->second.arena_id, found->second.address, answered);
 }
 
-void Driver::door_answered(const protocol::MemberChanged& lost, net::Reach reach) {
+void Driver::listener_answered(const protocol::MemberChanged& lost, net::Reach reach) {
   if (reach == net::Reach::wrong_token) distrusted_.insert(lost.node);
-  tell(lost, reach);
-  const auto since = knocking_.extract(lost.node);
-  for (const protocol::MemberChanged& changed : since.mapped()) tell(changed, net::Reach::unknown);
+  notify(lost, reach);
+  const auto since = probing_.extract(lost.node);
+  for (const protocol::MemberChanged& changed : since.mapped()) notify(changed, net::Reach::unknown);
 }
 
-void Driver::tell(const protocol::MemberChanged& changed, net::Reach reach) {
+void Driver::notify(const protocol::MemberChanged& changed, net::Reach reach) {
   const std::string node = node_name(changed.node);
   const std::string by = changed.by == protocol::no_node ? "" : node_name(changed.by);
   MemberNews news{parts_.options.job, "", node, by, ""};
   const std::uint64_t epoch = core_.status().epoch;
-  if (std::exchange(lost_epoch_, epoch) != epoch) lost_.clear();  // a root tells anew what it finds
+  if (std::exchange(lost_epoch_, epoch) != epoch) lost_.clear();  // a leader tells anew what it finds
   switch (changed.change) {
     case protocol::Change::lost:
-      chronicle_.note("node " + node + " does not answer any more: " + sentence_of(reach));
+      event_log_.note("node " + node + " does not answer any more: " + sentence_of(reach));
       news.change = "lost";
       news.reason = name_of(reach);
       lost_[changed.node] = reach;
       break;
     case protocol::Change::replaced:
-      chronicle_.note("node " + by + ", which stood by, takes the place of node " + node);
+      event_log_.note("node " + by + ", which stood by, takes the place of node " + node);
       news.change = "replaced";
       break;
     case protocol::Change::returned:
-      chronicle_.note("node " + node + " is back");
+      event_log_.note("node " + node + " is back");
       news.change = "returned";
       lost_.erase(changed.node);
       break;
     case protocol::Change::released:
-      chronicle_.note("the job goes on without node " + node);
+      event_log_.note("the job goes on without node " + node);
       news.change = "released";
       lost_.erase(changed.node);
       break;
   }
-  hook_.tell(std::move(news));
+  hook_.notify(std::move(news));
 }
 
-void Driver::carry_out(const protocol::Notice& notice) { chronicle_.note(notice.text); }
+void Driver::carry_out(const protocol::Notice& notice) { event_log_.note(notice.text); }
 
 void Driver::fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
-  if (ended.result != FetchResult::complete) ++chronicle_.counters.failed_fetches;
+  if (ended.result != FetchResult::complete) ++event_log_.counters.failed_fetches;
   const bool is_of_a_node = fetch.source != protocol::storage_node && fetch.source != protocol::parity_node;
   if (ended.result == FetchResult::corrupt && is_of_a_node)
-    source_damaged(fetch.piece.shard, fetch.piece.version, fetch.source, false);
+    source_damaged(fetch.piece.shard, fetch.piece.checkpoint, fetch.source, false);
   handle(std::move(ended));
 }
 
-void Driver::source_damaged(const std::string& shard, Version version, NodeId node, bool is_wrong) {
-  ++chronicle_.counters.corrupt;
-  chronicle_.note("shard " + shard + " of iteration " + std::to_string(version.iteration()) +
+void Driver::source_damaged(const std::string& shard, CheckpointId checkpoint, NodeId node, bool is_wrong) {
+  ++event_log_.counters.corrupt;
+  event_log_.note("shard " + shard + " of iteration " + std::to_string(checkpoint.iteration()) +
                   (is_wrong ? ", which is wrong, came from node " : " came damaged from node ") + node_name(node));
-  const VerifyRequest request{shard, version, is_wrong};
+  const VerifyRequest request{shard, checkpoint, is_wrong};
   if (node == id_) return look_again(request);
   transport_->send(node, encode(request));
 }
 
 // It was damaged on the way or is damaged here. Parity that is whole and wrong shows only to who decodes with it.
 void Driver::look_again(const VerifyRequest& request) {
-  const Pin piece = parts_.index.find(request.shard, request.version);
+  const Pin piece = parts_.index.find(request.shard, request.checkpoint);
   if (piece == nullptr) return;
   if (request.is_wrong && protocol::is_reserved(request.shard)) return handle(protocol::PieceCorrupt{piece->slot()});
   verify(piece->slot(), [] {});
@@ -374,13 +374,13 @@ void Driver::verify(const SlotRef& slot, std::function<void()> then) {
     const auto on_disk = pinned->segment().slot(slot.slot).read();
     const bool good = on_disk == manifest && !kernels::verify_leaves(pinned->data(), manifest.length_bytes, 0,
                                                                      manifest.leaves.size(), manifest.leaves.data());
-    const Version version = manifest.version;
+    const CheckpointId checkpoint = manifest.checkpoint;
     pinned.reset();
-    queue.post([this, slot, version, good, then = std::move(then)] {
+    queue.post([this, slot, checkpoint, good, then = std::move(then)] {
       verifying_.erase(slot);
       const Pin now = parts_.index.find(slot);
-      if (!good && now != nullptr && now->manifest().version == version) {
-        ++chronicle_.counters.corrupt;
+      if (!good && now != nullptr && now->manifest().checkpoint == checkpoint) {
+        ++event_log_.counters.corrupt;
         handle(protocol::PieceCorrupt{slot});
       }
       then();
@@ -397,29 +397,33 @@ void Driver::post(protocol::Event event) {
 
 void Driver::store_read(protocol::Event read) {
   parts_.queue.offer([this, read = std::move(read)]() mutable {
-    if (const auto* life = std::get_if<protocol::LifeRead>(&read)) log_decision(life->record);
+    if (const auto* incarnation_record = std::get_if<protocol::IncarnationRecordRead>(&read))
+      log_decision(incarnation_record->record);
     handle(std::move(read));
   });
 }
 
-void Driver::log_decision(const protocol::LifeRecord& life) {
-  const protocol::Decision& decision = life.decision;
-  if (decision.verdict == protocol::Verdict::undecided || life.incarnation == decided_life_) return;
-  decided_life_ = life.incarnation;
+void Driver::log_decision(const protocol::IncarnationRecord& incarnation_record) {
+  const protocol::Decision& decision = incarnation_record.decision;
+  if (decision.verdict == protocol::Verdict::undecided || incarnation_record.incarnation == decided_incarnation_)
+    return;
+  decided_incarnation_ = incarnation_record.incarnation;
   if (decision.verdict == protocol::Verdict::restore)
-    parts_.log->info("life {} was decided: it restores iteration {} of life {}", life.incarnation,
-                     decision.version.iteration(), decision.version.incarnation());
+    parts_.log->info("incarnation {} was decided: it restores iteration {} of incarnation {}",
+                     incarnation_record.incarnation, decision.checkpoint.iteration(),
+                     decision.checkpoint.incarnation());
   else
-    parts_.log->info("life {} was decided: {}", life.incarnation,
+    parts_.log->info("incarnation {} was decided: {}", incarnation_record.incarnation,
                      decision.verdict == protocol::Verdict::fresh ? "a fresh start" : decision.text);
 }
 
-// It stands in the status only while it lasts, and nothing is committed meanwhile: who looks later finds it in the log.
+// It is a replacement the status only while it lasts, and nothing is committed meanwhile: who looks later finds it in
+// the log.
 void Driver::heed_alarm() {
   std::string alarm = core_.status().alarm;
   if (alarm == alarm_) return;
   alarm_ = std::move(alarm);
-  if (!alarm_.empty()) chronicle_.note(alarm_);
+  if (!alarm_.empty()) event_log_.note(alarm_);
 }
 
 // Files of shared memory have names that anybody of this user can remove, and systemd-logind does when the user logs
@@ -430,7 +434,7 @@ void Driver::heed_arena() {
   const std::string& directory = parts_.arena.directory();
   drop_damaged_segments();
   if (parts_.arena.is_removed()) {
-    chronicle_.note("somebody removed the arena " + directory + " under this agent, which makes it anew");
+    event_log_.note("somebody removed the arena " + directory + " under this agent, which makes it anew");
     try {
       parts_.arena.make_again();
       parts_.listen_again();
@@ -438,7 +442,7 @@ void Driver::heed_arena() {
       if (failure.status() == CKPT_ERR_CLAIMED)
         return parts_.stop_agent(EndReason::replaced, "somebody removed the arena " + directory +
                                                           ", and another agent serves it by now, so this one ends");
-      chronicle_.note("the arena " + directory + " cannot be made anew: " + failure.what());
+      event_log_.note("the arena " + directory + " cannot be made anew: " + failure.what());
     }
   }
   const std::uint64_t nameless_bytes = segments_.nameless_bytes();
@@ -448,7 +452,7 @@ void Driver::heed_arena() {
             " MiB of checkpoints are in the memory of process " + std::to_string(::getpid()) +
             " alone and are lost when it ends; do not stop it before the job has ended or is stored, and see to it "
             "that nobody removes them again (loginctl enable-linger, or RemoveIPC=no in logind.conf)";
-  if (alarm != arena_alarm_ && !alarm.empty()) chronicle_.note(alarm);
+  if (alarm != arena_alarm_ && !alarm.empty()) event_log_.note(alarm);
   arena_alarm_ = std::move(alarm);
 }
 
@@ -456,7 +460,7 @@ void Driver::heed_arena() {
 // one off; what this finds in time is dropped, and fetched again.
 void Driver::drop_damaged_segments() {
   for (const auto& [key, segment] : segments_.take_damaged()) {
-    chronicle_.note("somebody cut off " + segment->path() +
+    event_log_.note("somebody cut off " + segment->path() +
                     ", so what it held is dropped; leave the arena's files alone");
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i)
       if (const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)}; parts_.index.find(slot) != nullptr)
@@ -475,16 +479,16 @@ void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
   parts_.queue.offer([this, from, message = std::move(*message)]() mutable {
     if (const auto* request = std::get_if<VerifyRequest>(&message)) {
       look_again(*request);
-    } else if (const auto* told = std::get_if<PathTold>(&message)) {
-      paths_.heard(from, *told);
+    } else if (const auto* notified = std::get_if<ReplicationUpdate>(&message)) {
+      replications_.received(from, *notified);
     } else if (auto* report = std::get_if<protocol::Report>(&message)) {
       if (report->node == from) handle(protocol::MessageArrived{from, std::move(*report)});
     } else if (auto* directive = std::get_if<protocol::Directive>(&message)) {
-      if (directive->root == from) handle(protocol::MessageArrived{from, std::move(*directive)});
-    } else if (auto* gathered = std::get_if<protocol::Gathered>(&message)) {
-      handle(protocol::MessageArrived{from, std::move(*gathered)});  // what it brings is of others
-    } else if (auto* dealt = std::get_if<protocol::Dealt>(&message)) {
-      handle(protocol::MessageArrived{from, std::move(*dealt)});  // likewise
+      if (directive->leader == from) handle(protocol::MessageArrived{from, std::move(*directive)});
+    } else if (auto* report_batch = std::get_if<protocol::ReportBatch>(&message)) {
+      handle(protocol::MessageArrived{from, std::move(*report_batch)});  // what it brings is of others
+    } else if (auto* directive_batch = std::get_if<protocol::DirectiveBatch>(&message)) {
+      handle(protocol::MessageArrived{from, std::move(*directive_batch)});  // likewise
     }
   });
 }
@@ -494,7 +498,7 @@ void Driver::nodes_read(const std::vector<coord::NodeEntry>& nodes) {
 }
 
 void Driver::remark(const std::string& sentence) {
-  parts_.queue.offer([this, sentence] { chronicle_.note(sentence); });
+  parts_.queue.offer([this, sentence] { event_log_.note(sentence); });
 }
 
 void Driver::take_nodes(const std::vector<coord::NodeEntry>& nodes) {
@@ -523,31 +527,33 @@ void Driver::take_nodes(const std::vector<coord::NodeEntry>& nodes) {
 // ---- Requests ----
 
 void Driver::hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) {
-  parts_.queue.post([this, hello, pid, respond = std::move(respond)] { desk_.hello(hello, pid, respond); });
+  parts_.queue.post([this, hello, pid, respond = std::move(respond)] { trainers_.hello(hello, pid, respond); });
 }
 
 void Driver::exited(Asker asker) {
-  parts_.queue.post([this, asker] { desk_.exited(asker); });
+  parts_.queue.post([this, asker] { trainers_.exited(asker); });
 }
 
 void Driver::restore(Asker asker, const RestoreRequest& request, Respond respond) {
-  parts_.queue.post([this, asker, request, respond = std::move(respond)] { desk_.restore(asker, request, respond); });
+  parts_.queue.post(
+      [this, asker, request, respond = std::move(respond)] { trainers_.restore(asker, request, respond); });
 }
 
-void Driver::restored(Asker asker, std::string no_path, Respond respond) {
-  parts_.queue.post([this, asker, no_path = std::move(no_path), respond = std::move(respond)] {
-    desk_.restored(asker, no_path, respond);
+void Driver::restored(Asker asker, std::string no_replication, Respond respond) {
+  parts_.queue.post([this, asker, no_replication = std::move(no_replication), respond = std::move(respond)] {
+    trainers_.restored(asker, no_replication, respond);
   });
 }
 
 void Driver::corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) {
   parts_.queue.post([this, asker, request, timeout_ms, respond = std::move(respond)] {
-    desk_.corrupt(asker, request, timeout_ms, respond);
+    trainers_.corrupt(asker, request, timeout_ms, respond);
   });
 }
 
 void Driver::reserve(Asker asker, const ReserveRequest& request, Respond respond) {
-  parts_.queue.post([this, asker, request, respond = std::move(respond)] { desk_.reserve(asker, request, respond); });
+  parts_.queue.post(
+      [this, asker, request, respond = std::move(respond)] { trainers_.reserve(asker, request, respond); });
 }
 
 void Driver::status(Respond respond) {
@@ -567,7 +573,7 @@ void Driver::stop(Respond respond) {
     try {
       parts_.arena.mark_stopped();
     } catch (const Failure& failure) {
-      chronicle_.note(failure.what());  // trainers will start another agent
+      event_log_.note(failure.what());  // trainers will start another agent
     }
     respond({});
     parts_.stop_agent(EndReason::asked, "it was asked to");

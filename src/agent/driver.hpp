@@ -13,21 +13,21 @@
 #include <string>
 #include <vector>
 
-#include "agent/chronicle.hpp"
 #include "agent/core_queue.hpp"
+#include "agent/event_log.hpp"
 #include "agent/fetches.hpp"
 #include "agent/member_hook.hpp"
 #include "agent/message_codec.hpp"
-#include "agent/path_desk.hpp"
 #include "agent/piece_index.hpp"
+#include "agent/replication_manager.hpp"
 #include "agent/segments.hpp"
 #include "agent/storage_tier.hpp"
-#include "agent/trainer_desk.hpp"
+#include "agent/trainer_manager.hpp"
 #include "agent/trainer_requests.hpp"
 #include "agent/worker_pool.hpp"
 #include "arena/node_arena.hpp"
 #include "base/options.hpp"
-#include "coord/registry.hpp"
+#include "coord/node_registry.hpp"
 #include "net/transport.hpp"
 #include "protocol/node.hpp"
 
@@ -49,10 +49,10 @@ class Driver : public TrainerRequests {
     WorkerPool& digests;
     ChunkBuffers& buffers;
     Scheduler& scheduler;
-    Trace& trace;
+    TraceBuffer& trace;
     Log log;
     std::function<void(EndReason, const std::string& why)> stop_agent;  // any thread
-    std::vector<persist::SourceFactory> sources = {};                   // besides storage
+    std::vector<persist::CheckpointSourceFactory> sources = {};         // besides storage
     std::function<void()> listen_again = [] {};                         // any thread: at the arena's socket
   };
   Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id);
@@ -77,7 +77,7 @@ class Driver : public TrainerRequests {
   void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) override;
   void exited(Asker asker) override;
   void restore(Asker asker, const RestoreRequest& request, Respond respond) override;
-  void restored(Asker asker, std::string no_path, Respond respond) override;
+  void restored(Asker asker, std::string no_replication, Respond respond) override;
   void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) override;
   void reserve(Asker asker, const ReserveRequest& request, Respond respond) override;
   void status(Respond respond) override;
@@ -98,18 +98,18 @@ class Driver : public TrainerRequests {
   void failed(const protocol::StartFetch& fetch, const std::string& why);
   void failed(const protocol::ListStorage& list, const std::string& why);
   void failed(const protocol::StartWrite& write, const std::string& why);
-  void failed(const protocol::CommitStep& commit, const std::string& why);
+  void failed(const protocol::FinalizeCheckpoint& commit, const std::string& why);
   void failed(const protocol::DropSlot& drop, const std::string&) { unfinished_.emplace_back(drop); }
-  void failed(const protocol::ReadSeats& read, const std::string&) { unfinished_.emplace_back(read); }
+  void failed(const protocol::ReadAssignments& read, const std::string&) { unfinished_.emplace_back(read); }
   template <class Other>
   void failed(const Other&, const std::string&) {}
   void finish_effects();
 
   void carry_out(const protocol::Send& send);
-  void carry_out(const protocol::SwapRoot& swap);
-  void carry_out(const protocol::SwapLife& swap);
-  void carry_out(const protocol::ReadSeats& read);
-  void carry_out(const protocol::RemoveSeats& removal);
+  void carry_out(const protocol::SwapLeaderRecord& swap);
+  void carry_out(const protocol::SwapIncarnationRecord& swap);
+  void carry_out(const protocol::ReadAssignments& read);
+  void carry_out(const protocol::RemoveAssignments& removal);
   void carry_out(const protocol::Persist& persist);
   void carry_out(const protocol::StartFetch& fetch);
   void carry_out(const protocol::CancelFetch& cancel);
@@ -117,30 +117,30 @@ class Driver : public TrainerRequests {
   void carry_out(const protocol::ReleaseSegment& release);
   void carry_out(const protocol::ListStorage& list);
   void carry_out(const protocol::StartWrite& write);
-  void carry_out(const protocol::CommitStep& commit);
+  void carry_out(const protocol::FinalizeCheckpoint& commit);
   void carry_out(const protocol::MemberChanged& changed);
-  void carry_out(const protocol::TellPath& tell) { paths_.tell(tell); }
+  void carry_out(const protocol::NotifyReplicationGroup& notify) { replications_.notify(notify); }
   void carry_out(const protocol::Notice& notice);
   template <class OfTrainer>
   void carry_out(const OfTrainer& effect) {
-    desk_.carry_out(effect);
+    trainers_.carry_out(effect);
   }
 
-  void log_decision(const protocol::LifeRecord& life);
+  void log_decision(const protocol::IncarnationRecord& incarnation_record);
   void heed_alarm();
   // driver_health.cpp
   void heed_health();
   void observe();
-  void knock_at_strangers();
-  void tell_health(const protocol::Health& health);
+  void probe_unauthenticated();
+  void notify_health(const protocol::Health& health);
   nlohmann::json health_json() const;
   void heed_arena();
   void drop_damaged_segments();
   std::string alarm() const;
-  void tell(const protocol::MemberChanged& changed, net::Reach reach);
-  void door_answered(const protocol::MemberChanged& lost, net::Reach reach);
+  void notify(const protocol::MemberChanged& changed, net::Reach reach);
+  void listener_answered(const protocol::MemberChanged& lost, net::Reach reach);
   void fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended);
-  void source_damaged(const std::string& shard, Version version, protocol::NodeId node, bool is_wrong);
+  void source_damaged(const std::string& shard, CheckpointId checkpoint, protocol::NodeId node, bool is_wrong);
   void look_again(const VerifyRequest& request);
   void verify(const protocol::SlotRef& slot, std::function<void()> then);
   void take_nodes(const std::vector<coord::NodeEntry>& nodes);
@@ -160,32 +160,33 @@ class Driver : public TrainerRequests {
   const std::uint64_t agent_id_;
   net::Transport* transport_ = nullptr;
   StorePoller* store_ = nullptr;
-  Chronicle chronicle_;
+  EventLog event_log_;
   MemberHook hook_;
   Segments segments_;
   std::optional<StorageTier> storage_;  // where the option says so
-  PathDesk paths_;
+  ReplicationManager replications_;
   Fetches fetches_;
-  TrainerDesk desk_;
+  TrainerManager trainers_;
   protocol::Node core_;
   std::deque<protocol::Event> events_;  // of the core thread's own making, handled before anything else
   bool handling_ = false;
-  std::vector<protocol::Effect> unfinished_;  // tried again at the next tick; one for each slot and seats at most
+  std::vector<protocol::Effect>
+      unfinished_;  // tried again at the next tick; one for each slot and rank assignments at most
   std::string arena_alarm_;
   Deadline arena_look_ = Deadline::in_ms(0);
   std::map<protocol::NodeId, coord::NodeEntry> nodes_;
-  std::map<protocol::NodeId, net::Reach> lost_;  // members, as the root of that epoch
+  std::map<protocol::NodeId, net::Reach> lost_;  // members, as the leader of that epoch
   std::uint64_t lost_epoch_ = 0;
-  std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> knocking_;  // at whose doors; what came since
+  std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> probing_;  // at whose listeners; what came since
   std::set<protocol::SlotRef> verifying_;
-  std::uint64_t decided_life_ = 0;  // whose decision is in the log
-  std::string alarm_;               // that is in the log
+  std::uint64_t decided_incarnation_ = 0;  // whose decision is in the log
+  std::string alarm_;                      // that is in the log
   protocol::Observed observed_;
   Clock::time_point observe_again_at_ = {};
-  Clock::time_point knock_again_at_ = {};
-  std::set<protocol::NodeId> distrusted_;  // whose token is another, as their doors said last
-  std::optional<protocol::Health> told_;   // the verdict that is in the log
-  Version committed_;
+  Clock::time_point probe_again_at_ = {};
+  std::set<protocol::NodeId> distrusted_;          // whose token is another, as their listeners said last
+  std::optional<protocol::Health> logged_health_;  // the verdict that is in the log
+  CheckpointId committed_;
   std::optional<Clock::time_point> committed_at_;  // heard of by this agent
 };
 

@@ -15,7 +15,7 @@ using protocol::Cause;
 using protocol::NodeId;
 
 constexpr std::chrono::milliseconds observe_every{500};
-constexpr std::chrono::seconds knock_every{3};
+constexpr std::chrono::seconds probe_every{3};
 constexpr std::size_t knocks_max = 16;  // at a time
 constexpr std::int64_t settled_ms = 2000;
 
@@ -42,15 +42,15 @@ std::int64_t steady_ms() {
 void Driver::heed_health() {
   observe();
   const protocol::Health health = core_.health(steady_ms());
-  if (may_be_a_wrong_token(health.cause)) knock_at_strangers();
-  tell_health(health);
+  if (may_be_a_wrong_token(health.cause)) probe_unauthenticated();
+  notify_health(health);
 }
 
 void Driver::observe() {
   if (Clock::now() < observe_again_at_) return;
   observe_again_at_ = Clock::now() + observe_every;
   protocol::Observed seen;
-  for (const auto& [rank, trainer] : desk_.trainers()) {
+  for (const auto& [rank, trainer] : trainers_.trainers()) {
     if (is_process_stopped(trainer.pid)) seen.stopped.push_back(rank);
     if (trainer.failed != 0) seen.failed.emplace_back(rank, trainer.failed);
   }
@@ -65,20 +65,20 @@ void Driver::observe() {
   handle(std::move(seen));
 }
 
-// A wrong token shows at the door alone. So the leader tries the doors of nodes that it does not hear, and whoever
-// hears no leader those of all.
-void Driver::knock_at_strangers() {
-  if (Clock::now() < knock_again_at_) return;
-  knock_again_at_ = Clock::now() + knock_every;
+// A wrong token shows at the listener alone. So the leader tries the listeners of nodes that it does not hear, and
+// whoever hears no leader those of all.
+void Driver::probe_unauthenticated() {
+  if (Clock::now() < probe_again_at_) return;
+  probe_again_at_ = Clock::now() + probe_every;
   const protocol::NodeStatus status = core_.status();
   std::erase_if(distrusted_, [&](NodeId node) { return !nodes_.contains(node); });
-  std::size_t knocks = 0;
+  std::size_t probes = 0;
   for (const auto& [node, entry] : nodes_) {
     const auto& present = status.nodes_present;
-    const bool is_heard = status.is_root && std::find(present.begin(), present.end(), node) != present.end();
-    if (is_heard) distrusted_.erase(node);
-    if (is_heard || knocks == knocks_max) continue;
-    ++knocks;
+    const bool is_received = status.is_leader && std::find(present.begin(), present.end(), node) != present.end();
+    if (is_received) distrusted_.erase(node);
+    if (is_received || probes == knocks_max) continue;
+    ++probes;
     const auto answered = [alive = parts_.queue.weak_from_this(), this, node = node](net::Reach reach) {
       const auto queue = alive.lock();
       if (!queue) return;
@@ -93,7 +93,7 @@ void Driver::knock_at_strangers() {
   }
 }
 
-void Driver::tell_health(const protocol::Health& health) {
+void Driver::notify_health(const protocol::Health& health) {
   const auto name = [this](NodeId node) { return node_name(node); };
   arena::HealthNews news;
   news.state = static_cast<std::uint8_t>(health.standing);
@@ -111,19 +111,20 @@ void Driver::tell_health(const protocol::Health& health) {
   news.node = health.node == protocol::no_node ? "" : node_name(health.node);
   news.text = explain(health, name);
   news.advice = advice(health, name);
-  desk_.tell(news);
+  trainers_.notify(news);
 
-  const bool is_news = !told_ || told_->standing != health.standing || told_->cause != health.cause ||
-                       told_->node != health.node || told_->rank != health.rank;
+  const bool is_news = !logged_health_ || logged_health_->standing != health.standing ||
+                       logged_health_->cause != health.cause || logged_health_->node != health.node ||
+                       logged_health_->rank != health.rank;
   // What goes by at once is told in no log, unless it is bad.
   const bool is_settled = health.standing == protocol::Standing::unprotected || health.lasts_ms >= settled_ms;
   if (!is_news || !is_settled || health.cause == Cause::beginning) return;
-  told_ = health;
+  logged_health_ = health;
   const std::string state = state_name(health.standing);
   if (health.standing == protocol::Standing::is_protected)
     parts_.log->info("the job is {}", state);
   else
-    chronicle_.note("the job is " + state + ": " + news.text);
+    event_log_.note("the job is " + state + ": " + news.text);
 }
 
 json Driver::health_json() const {
@@ -131,7 +132,7 @@ json Driver::health_json() const {
   const protocol::NodeStatus status = core_.status();
   const auto name = [this](NodeId node) { return node_name(node); };
   const auto node_or_null = [&](NodeId node) { return node == protocol::no_node ? json(nullptr) : json(name(node)); };
-  const Version committed = health.committed;
+  const CheckpointId committed = health.committed;
   json held_up_by = nullptr;
   if (health.node != protocol::no_node || health.rank != protocol::no_rank)
     held_up_by = {{"node", node_or_null(health.node)},
@@ -142,8 +143,8 @@ json Driver::health_json() const {
                {"part", health.slowest_is_capture ? "capture" : "copies"},
                {"ms", health.slowest_ms}};
   return {{"job", parts_.options.job},
-          {"told_by", parts_.options.node},
-          {"leader", node_or_null(status.root)},
+          {"reported_by", parts_.options.node},
+          {"leader", node_or_null(status.leader)},
           {"ranks_here", status.ranks.size()},
           {"state", state_name(health.standing)},
           {"since", moment_before(health.lasts_ms)},

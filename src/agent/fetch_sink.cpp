@@ -34,7 +34,7 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
     return std::nullopt;
   }
   slot_.begin();
-  slot_.drop(Version());  // this version may have been dropped from here before
+  slot_.drop(CheckpointId());  // this checkpoint may have been dropped from here before
   leaf_bytes_.assign(manifest_.leaves.size(), 0);
   return std::span(slot_.data(), data_bytes);
 }
@@ -50,7 +50,7 @@ bool FetchSink::accept(std::span<const std::byte> manifest, std::size_t data_byt
   }
 }
 
-void FetchSink::landed(std::size_t offset_bytes, std::size_t size_bytes) {
+void FetchSink::received(std::size_t offset_bytes, std::size_t size_bytes) {
   // Neighbouring leaves that became whole are verified in one go.
   std::size_t run_begin = 0, run_end = 0;
   for (std::size_t at = offset_bytes; at < offset_bytes + size_bytes;) {

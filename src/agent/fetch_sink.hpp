@@ -1,6 +1,6 @@
-// Where a fetched piece lands: a slot of this node, sealed only when every leaf was found to match its digest.
+// Where a fetched piece arrives: a slot of this node, sealed only when every leaf was found to match its digest.
 //
-// The transport's thread calls begin, landed and ended; leaves are verified on the digest threads as soon as all of
+// The transport's thread calls begin, arrived and ended; leaves are verified on the digest threads as soon as all of
 // their bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
 // touches the slot any more.
 #pragma once
@@ -31,7 +31,7 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   void cancel();
 
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
-  void landed(std::size_t offset_bytes, std::size_t size_bytes) override;
+  void received(std::size_t offset_bytes, std::size_t size_bytes) override;
   void ended(net::FetchEnd end) override;
   std::size_t backlog() const override;
   bool wanted() const override;
@@ -48,7 +48,7 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   WorkerPool& pool_;
   const Done done_;
   arena::Manifest manifest_;               // written in begin(), constant afterwards
-  std::vector<std::uint32_t> leaf_bytes_;  // landed so far; transport's thread
+  std::vector<std::uint32_t> leaf_bytes_;  // arrived so far; transport's thread
   std::size_t whole_leaves_ = 0;           // likewise
 
   mutable std::mutex mutex_;

@@ -4,14 +4,14 @@
 
 #include "net/wire.hpp"
 #include "protocol/lists.hpp"
-#include "protocol/parity.hpp"
+#include "protocol/parity_pieces.hpp"
 
 namespace ckpt::agent {
 namespace {
 
 using protocol::FetchResult;
 
-constexpr std::int64_t landing_timeout_ms = 2'000;  // without anything that lands
+constexpr std::int64_t receive_timeout_ms = 2'000;  // without anything that arrives
 
 // The transport gives up on a peer without progress long before; this bounds one that trickles.
 std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
@@ -23,13 +23,13 @@ std::int64_t fetch_timeout_ms(std::uint64_t length_bytes) {
 // As it travels; 0 where it does not grow with a group.
 std::uint64_t manifest_bytes(const protocol::PieceInfo& piece) {
   if (!piece.is_parity()) return 0;
-  return arena::encoded_bytes(piece.shard.size(), piece.length_bytes, encoded_bytes(piece.recipe));
+  return arena::encoded_bytes(piece.shard.size(), piece.length_bytes, encoded_bytes(piece.parity_manifest));
 }
 
 }  // namespace
 
 Fetches::Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
-                 CoreQueue& queue, PathDesk& paths, Callbacks callbacks)
+                 CoreQueue& queue, ReplicationManager& paths, Callbacks callbacks)
     : node_(node),
       segments_(segments),
       index_(index),
@@ -43,8 +43,8 @@ void Fetches::start(const protocol::StartFetch& order, bool urgent, net::Transpo
   fetches_[order.fetch].order = order;
   fetches_[order.fetch].urgent = urgent;
   const SegmentKey key{order.slot.rank, order.slot.shard};
-  const std::uint64_t recipe_bytes = order.piece.is_parity() ? encoded_bytes(order.piece.recipe) : 0;
-  const SlotNeed need{order.piece.length_bytes, std::max(order.piece.layout_bytes, recipe_bytes)};
+  const std::uint64_t parity_manifest_bytes = order.piece.is_parity() ? encoded_bytes(order.piece.parity_manifest) : 0;
+  const SlotNeed need{order.piece.length_bytes, std::max(order.piece.layout_bytes, parity_manifest_bytes)};
   segments_.ensure({{key, need}}, 0,
                    [this, &transport, storage, fetch = order.fetch](const std::optional<Failure>& failure) {
                      try {
@@ -81,99 +81,99 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
     return;
   }
   if (order.source == protocol::parity_node) {
-    if (!protocol::is_valid(order.making.recipe)) return end(id, FetchResult::failed, std::nullopt);
+    if (!protocol::is_valid(order.coding_inputs.parity_manifest)) return end(id, FetchResult::failed, std::nullopt);
     if (port_ == nullptr) port_ = std::make_shared<TransportPort>(transport);
-    return combine(id);
+    return start_coding_job(id);
   }
   paths_.fetching(order.piece, order.source);
   if (const auto place = paths_.place_to_wait_for(order.piece, order.source); place && !fetch.urgent)
-    return take_landed(id, *place, transport);
+    return take_received(id, *place, transport);
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
   };
   fetch.sink = std::make_shared<FetchSink>(segment, order.slot.slot, order.piece, pool_, std::move(done));
   const net::FetchPart whole{.urgent = fetch.urgent};
-  transport.fetch(order.source, {order.piece.shard, order.piece.version.word()}, whole, fetch.sink,
+  transport.fetch(order.source, {order.piece.shard, order.piece.checkpoint.word()}, whole, fetch.sink,
                   fetch_timeout_ms(order.piece.length_bytes));
 }
 
-void Fetches::take_landed(std::uint64_t id, const PathDesk::Place& place, net::Transport& transport) {
+void Fetches::take_received(std::uint64_t id, const ReplicationManager::Place& place, net::Transport& transport) {
   Fetch& fetch = fetches_.at(id);
   const protocol::StartFetch& order = fetch.order;
   if (port_ == nullptr) port_ = std::make_shared<TransportPort>(transport);
-  auto done = [this, id, &queue = queue_](LandedFetch::Outcome outcome) {
+  auto done = [this, id, &queue = queue_](ReceivedFetch::Outcome outcome) {
     queue.post([this, id, outcome = std::move(outcome)]() mutable {
-      end(id, outcome.result, std::move(outcome.manifest), {}, outcome.landed_bytes);
+      end(id, outcome.result, std::move(outcome.manifest), {}, outcome.gpu_received_bytes);
     });
   };
-  fetch.landed =
-      std::make_shared<LandedFetch>(segments_.find({order.slot.rank, order.slot.shard}), order.slot.slot,
-                                    LandedFetch::Order{order.piece, order.source, false,
-                                                       fetch_timeout_ms(order.piece.length_bytes), landing_timeout_ms},
-                                    place.landing, place.number, pool_, port_, std::move(done));
-  fetch.landed->start();
+  fetch.received = std::make_shared<ReceivedFetch>(
+      segments_.find({order.slot.rank, order.slot.shard}), order.slot.slot,
+      ReceivedFetch::Order{order.piece, order.source, false, fetch_timeout_ms(order.piece.length_bytes),
+                           receive_timeout_ms},
+      place.receive_buffer, place.number, pool_, port_, std::move(done));
+  fetch.received->start();
 }
 
 void Fetches::look() {
   for (auto& [id, fetch] : fetches_) {
-    if (fetch.landed == nullptr) continue;
+    if (fetch.received == nullptr) continue;
     if (paths_.place_of(fetch.order.piece, fetch.order.source))
-      fetch.landed->look();
+      fetch.received->look();
     else
-      fetch.landed->stop_waiting();
+      fetch.received->stop_waiting();
   }
 }
 
-void Fetches::combine(std::uint64_t id) {
+void Fetches::start_coding_job(std::uint64_t id) {
   Fetch& fetch = fetches_.at(id);
-  const auto& [number, piece, source, slot, making] = fetch.order;
+  const auto& [number, piece, source, slot, coding_inputs] = fetch.order;
   const auto segment = segments_.find({slot.rank, slot.shard});
   if (const auto bytes = manifest_bytes(piece); segment == nullptr || bytes > net::wire::manifest_bytes_max) {
     callbacks_.notice("parity " + piece.shard + " is not made: the manifests of what it protects take " +
                       std::to_string(bytes >> 20) + " MiB, more than agents send; use smaller groups, as in xor(4)");
     return end(id, FetchResult::failed, std::nullopt);
   }
-  auto done = [this, id, &queue = queue_](Combining::Outcome outcome) {
+  auto done = [this, id, &queue = queue_](CodingJob::Outcome outcome) {
     queue.post([this, id, outcome = std::move(outcome)]() mutable { combined(id, std::move(outcome)); });
   };
-  fetch.combining =
-      std::make_shared<Combining>(Combining::Colleagues{node_, index_, pool_, buffers_, port_, fetch.urgent}, segment,
-                                  slot.slot, piece, making, std::move(done));
-  fetch.combining->start();
+  fetch.coding_job =
+      std::make_shared<CodingJob>(CodingJob::Dependencies{node_, index_, pool_, buffers_, port_, fetch.urgent}, segment,
+                                  slot.slot, piece, coding_inputs, std::move(done));
+  fetch.coding_job->start();
 }
 
 // What could not be used is done without, as long as the rest suffices: each time there is less of it.
-void Fetches::combined(std::uint64_t id, Combining::Outcome outcome) {
+void Fetches::combined(std::uint64_t id, CodingJob::Outcome outcome) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
   Fetch& fetch = found->second;
-  moved_.received_bytes += outcome.received_bytes;
-  for (const auto& source : outcome.damaged) callbacks_.damaged(source, fetch.order.piece.version, false);
-  for (const auto& source : outcome.wrong) callbacks_.damaged(source, fetch.order.piece.version, true);
-  const auto was_unusable = [&](const protocol::Making::Source& source) {
-    return protocol::contains(outcome.unusable, Combining::Source{source.node, source.shard});
+  transfer_counters_.received_bytes += outcome.received_bytes;
+  for (const auto& source : outcome.damaged) callbacks_.damaged(source, fetch.order.piece.checkpoint, false);
+  for (const auto& source : outcome.wrong) callbacks_.damaged(source, fetch.order.piece.checkpoint, true);
+  const auto was_unusable = [&](const protocol::CodingInputs::Source& source) {
+    return protocol::contains(outcome.unusable, CodingJob::PieceRef{source.node, source.shard});
   };
   const bool has_failed = outcome.result != FetchResult::complete && !fetch.cancelled;
-  if (has_failed && std::erase_if(fetch.order.making.sources, was_unusable) != 0) return combine(id);
-  if (has_failed && suspect_another(fetch, outcome.suspects)) return combine(id);
+  if (has_failed && std::erase_if(fetch.order.coding_inputs.sources, was_unusable) != 0) return start_coding_job(id);
+  if (has_failed && suspect_another(fetch, outcome.suspects)) return start_coding_job(id);
   if (outcome.result == FetchResult::complete && is_convicted(fetch))
-    callbacks_.damaged(*fetch.suspected, fetch.order.piece.version, true);
+    callbacks_.damaged(*fetch.suspected, fetch.order.piece.checkpoint, true);
   end(id, outcome.result, std::move(outcome.manifest));
 }
 
 // Where one of several parity pieces is wrong, the rest may still make what is true: each of them is left out once, all
 // others that were suspected with it are read again. False: none is left to try, and none was convicted.
-bool Fetches::suspect_another(Fetch& fetch, const std::vector<Combining::Source>& suspects) {
-  if (!fetch.making_of_all) {
+bool Fetches::suspect_another(Fetch& fetch, const std::vector<CodingJob::PieceRef>& suspects) {
+  if (!fetch.coding_inputs_of_all) {
     if (suspects.empty()) return false;
-    fetch.making_of_all = fetch.order.making;
+    fetch.coding_inputs_of_all = fetch.order.coding_inputs;
     fetch.suspects = suspects;
   }
   if (fetch.suspects.empty()) return false;
   fetch.suspected = fetch.suspects.back();
   fetch.suspects.pop_back();
-  fetch.order.making = *fetch.making_of_all;
-  fetch.left_out = std::erase_if(fetch.order.making.sources,
+  fetch.order.coding_inputs = *fetch.coding_inputs_of_all;
+  fetch.left_out = std::erase_if(fetch.order.coding_inputs.sources,
                                  [&](const auto& source) { return source.shard == fetch.suspected->shard; });
   return true;
 }
@@ -181,11 +181,12 @@ bool Fetches::suspect_another(Fetch& fetch, const std::vector<Combining::Source>
 // Without it and nothing else what was made is true: of the others all that were suspected were read then, as a decoder
 // takes the first that are there.
 bool Fetches::is_convicted(const Fetch& fetch) {
-  return fetch.suspected && fetch.order.making.sources.size() + fetch.left_out == fetch.making_of_all->sources.size();
+  return fetch.suspected &&
+         fetch.order.coding_inputs.sources.size() + fetch.left_out == fetch.coding_inputs_of_all->sources.size();
 }
 
 void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Manifest> manifest,
-                  const std::string& trouble, std::uint64_t landed_bytes) {
+                  const std::string& trouble, std::uint64_t gpu_received_bytes) {
   const auto found = fetches_.find(id);
   if (found == fetches_.end()) return;
   const Fetch fetch = std::move(found->second);
@@ -197,11 +198,12 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
   if (ended.result == FetchResult::complete) {
     ended.made = piece_info(*manifest);
     if (fetch.order.source == protocol::parity_node)
-      moved_.made_bytes += ended.made.length_bytes;
+      transfer_counters_.coded_bytes += ended.made.length_bytes;
     else if (fetch.order.source != protocol::storage_node)
-      moved_.received_bytes += ended.made.length_bytes - landed_bytes;
+      transfer_counters_.received_bytes += ended.made.length_bytes - gpu_received_bytes;
     index_.add(slot, segment, std::move(*manifest));
-    paths_.brought(fetch.order.piece, fetch.order.source, fetch.landed ? std::optional(landed_bytes) : std::nullopt);
+    paths_.brought(fetch.order.piece, fetch.order.source,
+                   fetch.received ? std::optional(gpu_received_bytes) : std::nullopt);
   }
   paths_.fetched(fetch.order.piece, fetch.order.source);
   callbacks_.ended(fetch.order, std::move(ended));
@@ -210,7 +212,7 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
 
 void Fetches::close() {
   for (auto& [id, fetch] : fetches_) {
-    if (fetch.combining != nullptr) fetch.combining->cancel();
+    if (fetch.coding_job != nullptr) fetch.coding_job->cancel();
   }
   if (port_ != nullptr) port_->close();
 }
@@ -226,8 +228,8 @@ void Fetches::cancel(std::uint64_t id) {
   found->second.cancelled = true;
   found->second.stop.request_stop();
   if (found->second.sink != nullptr) found->second.sink->cancel();
-  if (found->second.landed != nullptr) found->second.landed->cancel();
-  if (found->second.combining != nullptr) found->second.combining->cancel();
+  if (found->second.received != nullptr) found->second.received->cancel();
+  if (found->second.coding_job != nullptr) found->second.coding_job->cancel();
 }
 
 bool Fetches::writes_into(const SegmentKey& key) const {

@@ -7,11 +7,11 @@
 #include <stop_token>
 #include <string>
 
-#include "agent/combining.hpp"
+#include "agent/coding_job.hpp"
 #include "agent/core_queue.hpp"
 #include "agent/fetch_sink.hpp"
-#include "agent/landed_fetch.hpp"
-#include "agent/path_desk.hpp"
+#include "agent/received_fetch.hpp"
+#include "agent/replication_manager.hpp"
 #include "agent/segments.hpp"
 #include "agent/storage_tier.hpp"
 #include "net/transport.hpp"
@@ -20,9 +20,9 @@
 namespace ckpt::agent {
 
 // Of what was fetched or made to its end, and of what it was made of. Manifests are not counted.
-struct Moved {
-  std::uint64_t received_bytes = 0;  // from other nodes, but for what landed
-  std::uint64_t made_bytes = 0;      // by combining: parity, and what was decoded
+struct TransferCounters {
+  std::uint64_t received_bytes = 0;  // from other nodes, but for what arrived
+  std::uint64_t coded_bytes = 0;     // by combining: parity, and what was decoded
 };
 
 class Fetches {
@@ -31,7 +31,7 @@ class Fetches {
   using OnEnded = std::function<void(const protocol::StartFetch& fetch, protocol::FetchEnded ended)>;
   using OnNotice = std::function<void(const std::string& text)>;
   // Of what a piece was to be made of, something came damaged; or it fits its digests and `is_wrong` all the same.
-  using OnDamaged = std::function<void(const Combining::Source& source, Version version, bool is_wrong)>;
+  using OnDamaged = std::function<void(const CodingJob::PieceRef& source, CheckpointId checkpoint, bool is_wrong)>;
   struct Callbacks {
     OnEnded ended;
     OnNotice notice;
@@ -40,7 +40,7 @@ class Fetches {
 
   // All references outlive this object; `index`, `pool`, `buffers` and `queue` the transport too.
   Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
-          CoreQueue& queue, PathDesk& paths, Callbacks callbacks);
+          CoreQueue& queue, ReplicationManager& paths, Callbacks callbacks);
 
   // `storage`: null where there is none.
   // `urgent`: does not wait for an idle network.
@@ -48,41 +48,41 @@ class Fetches {
   // It could not be started: tells so, unless it has ended already.
   void give_up(const protocol::StartFetch& order);
   void cancel(std::uint64_t fetch);
-  // Something may have landed, or will not any more.
+  // Something may have arrived, or will not any more.
   void look();
   // Nothing uses the transport any more.
   void close();
 
   bool writes_into(const SegmentKey& key) const;
   bool writes_into(const protocol::SlotRef& slot) const;
-  const Moved& moved() const { return moved_; }
+  const TransferCounters& transfer_counters() const { return transfer_counters_; }
 
  private:
   struct Fetch {
     protocol::StartFetch order;
     bool urgent = false;
-    std::shared_ptr<FetchSink> sink;       // of a transfer from a peer
-    std::shared_ptr<LandedFetch> landed;   // of what comes from GPU to GPU
-    std::shared_ptr<Combining> combining;  // of what is made out of other pieces
+    std::shared_ptr<FetchSink> sink;          // of a transfer from a peer
+    std::shared_ptr<ReceivedFetch> received;  // of what comes from GPU to GPU
+    std::shared_ptr<CodingJob> coding_job;    // of what is made out of other pieces
     // Once one of several parity pieces is known to be wrong:
-    std::optional<protocol::Making> making_of_all;  // with all of them
-    std::vector<Combining::Source> suspects;        // to be done without, each in its turn
-    std::optional<Combining::Source> suspected;     // that is done without now
-    std::size_t left_out = 0;                       // sources of it
-    std::stop_source stop;                          // of a read from storage
-    bool writes = false;                            // into its slot
+    std::optional<protocol::CodingInputs> coding_inputs_of_all;  // with all of them
+    std::vector<CodingJob::PieceRef> suspects;                   // to be done without, each in its turn
+    std::optional<CodingJob::PieceRef> suspected;                // that is done without now
+    std::size_t left_out = 0;                                    // sources of it
+    std::stop_source stop;                                       // of a read from storage
+    bool writes = false;                                         // into its slot
     bool cancelled = false;
   };
 
   void transfer(std::uint64_t fetch, net::Transport& transport, StorageTier* storage,
                 const std::optional<Failure>& failure);
-  void take_landed(std::uint64_t fetch, const PathDesk::Place& place, net::Transport& transport);
-  void combine(std::uint64_t fetch);
-  void combined(std::uint64_t fetch, Combining::Outcome outcome);
-  static bool suspect_another(Fetch& fetch, const std::vector<Combining::Source>& suspects);
+  void take_received(std::uint64_t fetch, const ReplicationManager::Place& place, net::Transport& transport);
+  void start_coding_job(std::uint64_t fetch);
+  void combined(std::uint64_t fetch, CodingJob::Outcome outcome);
+  static bool suspect_another(Fetch& fetch, const std::vector<CodingJob::PieceRef>& suspects);
   static bool is_convicted(const Fetch& fetch);
   void end(std::uint64_t fetch, protocol::FetchResult result, std::optional<arena::Manifest> manifest,
-           const std::string& trouble = {}, std::uint64_t landed_bytes = 0);
+           const std::string& trouble = {}, std::uint64_t gpu_received_bytes = 0);
 
   const protocol::NodeId node_;
   Segments& segments_;
@@ -90,11 +90,11 @@ class Fetches {
   WorkerPool& pool_;
   ChunkBuffers& buffers_;
   CoreQueue& queue_;
-  PathDesk& paths_;
+  ReplicationManager& paths_;
   const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
   std::shared_ptr<TransportPort> port_;  // once there was a use for it
-  Moved moved_;
+  TransferCounters transfer_counters_;
 };
 
 }  // namespace ckpt::agent

@@ -1,6 +1,6 @@
 // The fields of every message and record, named once. Writers and readers of any format visit them.
 //
-// A visitor has field(name, value) for integers, bools, Versions, enums, texts, structs and vectors of these,
+// A visitor has field(name, value) for integers, bools, CheckpointIds, enums, texts, structs and vectors of these,
 // shard(name, value) for strings that must be the name of a shard, and shard_or_none() for those that may be empty.
 #pragma once
 
@@ -14,62 +14,62 @@ namespace ckpt::agent {
 // To the owner of a shard's bytes: asks it to look at them again, since they arrived damaged.
 struct VerifyRequest {
   std::string shard;
-  Version version;
+  CheckpointId checkpoint;
   bool is_wrong = false;  // parity that fits its digests, and of which nothing true can be made
   bool operator==(const VerifyRequest&) const = default;
 };
 
-// From agent to agent: what a trainer tells the other members of its path group (arena/path_board.hpp).
-struct PathTold {
-  std::uint64_t incarnation = 0;  // the life of the job that it is of
+// From agent to agent: what a trainer tells the other members of its replication group (arena/replication_page.hpp).
+struct ReplicationUpdate {
+  std::uint64_t incarnation = 0;  // the incarnation of the job that it is of
   protocol::Rank from = 0, to = 0;
   std::vector<std::uint8_t> id;  // empty: none
   std::uint64_t chunk_bytes = 0;
   std::uint64_t piece_bytes = 0;
-  std::uint64_t version = 0;
+  std::uint64_t checkpoint = 0;
   std::uint64_t length_bytes = 0;
   std::uint64_t promised = 0;
   bool has_given_up = false;
-  bool operator==(const PathTold&) const = default;
+  bool operator==(const ReplicationUpdate&) const = default;
 };
 
 template <class T, class Struct>
 concept Is = std::same_as<std::remove_const_t<T>, Struct>;
 
-void visit_fields(auto& v, Is<PathTold> auto& told) {
-  v.field("incarnation", told.incarnation);
-  v.field("from", told.from);
-  v.field("to", told.to);
-  v.field("id", told.id);
-  v.field("chunk_bytes", told.chunk_bytes);
-  v.field("piece_bytes", told.piece_bytes);
-  v.field("version", told.version);
-  v.field("length_bytes", told.length_bytes);
-  v.field("promised", told.promised);
-  v.field("has_given_up", told.has_given_up);
+void visit_fields(auto& v, Is<ReplicationUpdate> auto& update) {
+  v.field("incarnation", update.incarnation);
+  v.field("from", update.from);
+  v.field("to", update.to);
+  v.field("id", update.id);
+  v.field("chunk_bytes", update.chunk_bytes);
+  v.field("piece_bytes", update.piece_bytes);
+  v.field("checkpoint", update.checkpoint);
+  v.field("length_bytes", update.length_bytes);
+  v.field("promised", update.promised);
+  v.field("has_given_up", update.has_given_up);
 }
 
-void visit_fields(auto& v, Is<protocol::Ingredient> auto& ingredient) {
-  v.shard_or_none("shard", ingredient.shard);
-  v.field("length_bytes", ingredient.length_bytes);
-  v.field("layout_bytes", ingredient.layout_bytes);
-  v.field("root_digest", ingredient.root_digest);
+void visit_fields(auto& v, Is<protocol::ParitySource> auto& parity_source) {
+  v.shard_or_none("shard", parity_source.shard);
+  v.field("length_bytes", parity_source.length_bytes);
+  v.field("layout_bytes", parity_source.layout_bytes);
+  v.field("root_digest", parity_source.root_digest);
 }
 
-void visit_fields(auto& v, Is<protocol::Recipe> auto& recipe) {
-  v.field("rows", recipe.rows);
-  v.field("member", recipe.member);
-  v.field("ingredients", recipe.ingredients);
+void visit_fields(auto& v, Is<protocol::ParityManifest> auto& parity_manifest) {
+  v.field("rows", parity_manifest.rows);
+  v.field("member", parity_manifest.member);
+  v.field("sources", parity_manifest.sources);
 }
 
 void visit_fields(auto& v, Is<protocol::PieceInfo> auto& piece) {
   v.shard("shard", piece.shard);
-  v.field("version", piece.version);
+  v.field("checkpoint", piece.checkpoint);
   v.field("length_bytes", piece.length_bytes);
   v.field("layout_bytes", piece.layout_bytes);
   v.field("root_digest", piece.root_digest);
   v.field("world_size", piece.world_size);
-  v.field("recipe", piece.recipe);
+  v.field("parity_manifest", piece.parity_manifest);
 }
 
 void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
@@ -83,7 +83,7 @@ void visit_fields(auto& v, Is<protocol::RankReport> auto& rank) {
   v.field("attempted", rank.attempted);
   v.field("capturing", rank.capturing);
   v.field("resume_at", rank.resume_at);
-  v.field("wants_path", rank.wants_path);
+  v.field("wants_gpu_replication", rank.wants_gpu_replication);
   v.field("is_stopped", rank.is_stopped);
   v.field("failed", rank.failed);
 }
@@ -117,14 +117,14 @@ void visit_fields(auto& v, Is<protocol::Health> auto& health) {
 }
 
 void visit_fields(auto& v, Is<protocol::Written> auto& written) {
-  v.field("version", written.version);
+  v.field("checkpoint", written.checkpoint);
   v.field("attempt", written.attempt);
   v.shards("shards", written.shards);
   v.field("trouble", written.trouble);
 }
 
 void visit_fields(auto& v, Is<protocol::WriteOrder> auto& order) {
-  v.field("version", order.version);
+  v.field("checkpoint", order.checkpoint);
   v.field("attempt", order.attempt);
   v.shards("shards", order.shards);
 }
@@ -140,7 +140,7 @@ void visit_fields(auto& v, Is<protocol::Report> auto& report) {
   v.field("highest_commit", report.highest_commit);
   v.field("newest_seen", report.newest_seen);
   v.field("newest_damaged", report.newest_damaged);
-  v.field("told_life", report.told_life);
+  v.field("newest_known_incarnation", report.newest_known_incarnation);
   v.field("ranks", report.ranks);
   v.field("pieces", report.pieces);
   v.field("protection", report.protection);
@@ -168,7 +168,7 @@ void visit_fields(auto& v, Is<protocol::Cut> auto& cut) {
 
 void visit_fields(auto& v, Is<protocol::Decision> auto& decision) {
   v.field("verdict", decision.verdict);
-  v.field("version", decision.version);
+  v.field("checkpoint", decision.checkpoint);
   v.field("cuts", decision.cuts);
   v.field("behind", decision.behind);
   v.field("status_unknown", decision.status_unknown);
@@ -183,13 +183,13 @@ void visit_fields(auto& v, Is<protocol::Refusal> auto& refusal) {
   v.field("text", refusal.text);
 }
 
-void visit_fields(auto& v, Is<protocol::PathMember> auto& member) {
+void visit_fields(auto& v, Is<protocol::ReplicationMember> auto& member) {
   v.field("node", member.node);
   v.field("rank", member.rank);
   v.shard("shard", member.shard);
 }
 
-void visit_fields(auto& v, Is<protocol::PathGroup> auto& group) {
+void visit_fields(auto& v, Is<protocol::ReplicationGroup> auto& group) {
   v.field("members", group.members);
   v.field("member", group.member);
   v.field("refusal", group.refusal);
@@ -199,32 +199,32 @@ void visit_fields(auto& v, Is<protocol::Admission> auto& admission) {
   v.field("rank", admission.rank);
   v.field("instance", admission.instance);
   v.field("share", admission.share);
-  v.field("path", admission.path);
+  v.field("replication", admission.replication);
 }
 
-void visit_fields(auto& v, Is<protocol::Making::Source> auto& source) {
+void visit_fields(auto& v, Is<protocol::CodingInputs::Source> auto& source) {
   v.shard("shard", source.shard);
   v.field("node", source.node);
   v.field("root_digest", source.root_digest);
 }
 
-void visit_fields(auto& v, Is<protocol::Making> auto& making) {
-  v.field("recipe", making.recipe);
-  v.field("sources", making.sources);
+void visit_fields(auto& v, Is<protocol::CodingInputs> auto& coding_inputs) {
+  v.field("parity_manifest", coding_inputs.parity_manifest);
+  v.field("sources", coding_inputs.sources);
 }
 
 void visit_fields(auto& v, Is<protocol::FetchOrder> auto& order) {
   v.field("piece", order.piece);
   v.field("sources", order.sources);
-  v.field("making", order.making);
+  v.field("coding_inputs", order.coding_inputs);
 }
 
 void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
-  v.field("root", directive.root);
+  v.field("leader", directive.leader);
   v.field("epoch", directive.epoch);
   v.field("sequence", directive.sequence);
-  v.field("heard_agent", directive.heard_agent);
-  v.field("heard_report", directive.heard_report);
+  v.field("acknowledged_agent", directive.acknowledged_agent);
+  v.field("acknowledged_report", directive.acknowledged_report);
   v.field("relay", directive.relay);
   v.field("incarnation", directive.incarnation);
   v.field("decision", directive.decision);
@@ -237,7 +237,7 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.shards("wanted", directive.wanted);
   v.field("missing_ranks", directive.missing_ranks);
   v.field("missing_nodes", directive.missing_nodes);
-  v.field("stand_ins", directive.stand_ins);
+  v.field("replacements", directive.replacements);
   v.field("copies_now", directive.copies_now);
   v.field("parity_now", directive.parity_now);
   v.field("stranded", directive.stranded);
@@ -251,25 +251,27 @@ void visit_fields(auto& v, Is<protocol::Directive> auto& directive) {
   v.field("health", directive.health);
 }
 
-void visit_fields(auto& v, Is<protocol::Gathered> auto& gathered) { v.field("reports", gathered.reports); }
+void visit_fields(auto& v, Is<protocol::ReportBatch> auto& report_batch) { v.field("reports", report_batch.reports); }
 
-void visit_fields(auto& v, Is<protocol::Dealt::Item> auto& item) {
+void visit_fields(auto& v, Is<protocol::DirectiveBatch::Item> auto& item) {
   v.field("to", item.to);
   v.field("directive", item.directive);
 }
 
-void visit_fields(auto& v, Is<protocol::Dealt> auto& dealt) { v.field("items", dealt.items); }
+void visit_fields(auto& v, Is<protocol::DirectiveBatch> auto& directive_batch) {
+  v.field("items", directive_batch.items);
+}
 
 void visit_fields(auto& v, Is<VerifyRequest> auto& request) {
   v.shard("shard", request.shard);
-  v.field("version", request.version);
+  v.field("checkpoint", request.checkpoint);
   v.field("is_wrong", request.is_wrong);
 }
 
-void visit_fields(auto& v, Is<protocol::RootRecord> auto& record) {
+void visit_fields(auto& v, Is<protocol::LeaderRecord> auto& record) {
   v.field("epoch", record.epoch);
   v.field("node", record.node);
-  v.field("beat", record.beat);
+  v.field("heartbeat", record.heartbeat);
 }
 
 void visit_fields(auto& v, Is<protocol::Member> auto& member) {
@@ -277,37 +279,37 @@ void visit_fields(auto& v, Is<protocol::Member> auto& member) {
   v.field("arena_id", member.arena_id);
 }
 
-void visit_fields(auto& v, Is<protocol::StandIn> auto& stand_in) {
-  v.field("lost", stand_in.lost);
-  v.field("by", stand_in.by);
+void visit_fields(auto& v, Is<protocol::Replacement> auto& replacement) {
+  v.field("lost", replacement.lost);
+  v.field("by", replacement.by);
 }
 
-void visit_fields(auto& v, Is<protocol::Seat> auto& seat) {
-  v.field("rank", seat.rank);
-  v.field("node", seat.node);
-  v.field("arena_id", seat.arena_id);
-  v.field("domain", seat.domain);
-  v.shard("main_shard", seat.main_shard);
-  v.shard("private_shard", seat.private_shard);
-  v.field("restored_parts", seat.restored_parts);
-  v.field("wants_path", seat.wants_path);
+void visit_fields(auto& v, Is<protocol::RankAssignment> auto& assignment) {
+  v.field("rank", assignment.rank);
+  v.field("node", assignment.node);
+  v.field("arena_id", assignment.arena_id);
+  v.field("domain", assignment.domain);
+  v.shard("main_shard", assignment.main_shard);
+  v.shard("private_shard", assignment.private_shard);
+  v.field("restored_parts", assignment.restored_parts);
+  v.field("wants_gpu_replication", assignment.wants_gpu_replication);
 }
 
-void visit_fields(auto& v, Is<protocol::SeatsRecord> auto& record) { v.field("seats", record.seats); }
+void visit_fields(auto& v, Is<protocol::AssignmentsRecord> auto& record) { v.field("assignments", record.assignments); }
 
-void visit_fields(auto& v, Is<protocol::SeatsName> auto& name) {
-  v.field("life", name.life);
+void visit_fields(auto& v, Is<protocol::AssignmentsName> auto& name) {
+  v.field("incarnation", name.incarnation);
   v.field("count", name.count);
   v.field("digest", name.digest);
 }
 
-void visit_fields(auto& v, Is<protocol::LifeRecord> auto& record) {
+void visit_fields(auto& v, Is<protocol::IncarnationRecord> auto& record) {
   v.field("epoch", record.epoch);
   v.field("incarnation", record.incarnation);
   v.field("world_size", record.world_size);
   v.field("decision", record.decision);
-  v.field("stand_ins", record.stand_ins);
-  v.field("seats", record.seats);
+  v.field("replacements", record.replacements);
+  v.field("assignments", record.assignments);
   v.field("strategy", record.strategy);
   v.field("protection", record.protection);
   v.field("restored", record.restored);

@@ -22,7 +22,7 @@ bool is_particular(const std::string& word) {
   });
 }
 
-std::string told(const std::string& last, std::uint64_t count) {
+std::string summary_of(const std::string& last, std::uint64_t count) {
   return count == 1 ? last : std::to_string(count) + " lines like this were left out, this is the last: " + last;
 }
 
@@ -46,7 +46,7 @@ void FloodGate::end_windows(std::int64_t now_s, std::vector<std::string>& lines)
     } else if (kind->counted == 0) {
       kind = kinds_.erase(kind);
     } else {
-      lines.push_back(told(kind->last, kind->counted));
+      lines.push_back(summary_of(kind->last, kind->counted));
       kind->counted = 0;
       kind->since_s = now_s;
       kind->window_s = std::min(2 * kind->window_s, window_max_s);
@@ -65,7 +65,7 @@ std::vector<std::string> FloodGate::pass(const std::string& line, std::int64_t n
   if (kind == kinds_.end()) {
     kinds_.push_back({{line}, {}, 0, now_s});
     if (kinds_.size() > kinds_max) {
-      if (kinds_.front().counted != 0) lines.push_back(told(kinds_.front().last, kinds_.front().counted));
+      if (kinds_.front().counted != 0) lines.push_back(summary_of(kinds_.front().last, kinds_.front().counted));
       kinds_.pop_front();
     }
     lines.push_back(line);
@@ -83,7 +83,7 @@ std::vector<std::string> FloodGate::pass(const std::string& line, std::int64_t n
 std::vector<std::string> FloodGate::rest() {
   std::vector<std::string> lines;
   for (Kind& kind : kinds_)
-    if (kind.counted != 0) lines.push_back(told(kind.last, std::exchange(kind.counted, 0)));
+    if (kind.counted != 0) lines.push_back(summary_of(kind.last, std::exchange(kind.counted, 0)));
   return lines;
 }
 

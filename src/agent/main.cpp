@@ -75,9 +75,9 @@ int block_signals() {
 }
 
 // Tells whoever waits that the agent serves, or why it does not.
-class Herald {
+class StartupNotifier {
  public:
-  explicit Herald(UniqueFd pipe = {}) : pipe_(std::move(pipe)) {}
+  explicit StartupNotifier(UniqueFd pipe = {}) : pipe_(std::move(pipe)) {}
   void ready() { say("0"); }
   void failed(int exit_status, const std::string& sentence) {
     if (pipe_)
@@ -156,7 +156,7 @@ void tell_of_crashes(const std::string& log_file) {
     ::sigaction(signal, &action, &handled_before[signal]);
 }
 
-int serve(const Options& options, Herald herald, agent::Foreground foreground) {
+int serve(const Options& options, StartupNotifier startup_notifier, agent::Foreground foreground) {
   const UniqueFd signals(block_signals());
   allow_many_descriptors();
   agent::Log log;
@@ -167,14 +167,14 @@ int serve(const Options& options, Herald herald, agent::Foreground foreground) {
     for (const std::string& warning : options.warnings) log->warn("{}", warning);
     agent::Agent agent(agent::standard_setup(options, log));
     agent::be_ended_last(log);
-    herald.ready();
+    startup_notifier.ready();
     pollfd entries[] = {{signals.get(), POLLIN, 0}, {agent.stop_fd(), POLLIN, 0}};
     while (::poll(entries, 2, -1) < 0 && errno == EINTR) {
     }
     log->info("ending");
     const std::string replaced = agent.replaced();
     if (replaced.empty()) return 0;
-    herald.failed(agent_exists_status, replaced);
+    startup_notifier.failed(agent_exists_status, replaced);
     return agent_exists_status;
   } catch (const std::exception& failure) {
     // What another agent holds has its log, too: this one has no business in it.
@@ -182,7 +182,7 @@ int serve(const Options& options, Herald herald, agent::Foreground foreground) {
     const bool claimed = refused != nullptr && refused->status() == CKPT_ERR_CLAIMED;
     if (log && !claimed) log->critical("{}", failure.what());
     const int exit_status = claimed ? agent_exists_status : 1;
-    herald.failed(exit_status, failure.what());
+    startup_notifier.failed(exit_status, failure.what());
     return exit_status;
   }
 }
@@ -225,7 +225,7 @@ int serve_detached(const Options& options) {
   [[maybe_unused]] const int moved = ::chdir("/");
   if (const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)); null)
     for (const int standard : {0, 1, 2}) ::dup2(null.get(), standard);
-  return serve(options, Herald(std::move(write)), agent::Foreground::no);
+  return serve(options, StartupNotifier(std::move(write)), agent::Foreground::no);
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ int main(int argc, char** argv) {
     if (standby) pairs.emplace_back("standby", "true");
     const Options options = parse_options(Reader::agent, pairs, environ);
     keep_memory_private(options);
-    return detach ? serve_detached(options) : serve(options, Herald(), agent::Foreground::stderr_too);
+    return detach ? serve_detached(options) : serve(options, StartupNotifier(), agent::Foreground::stderr_too);
   } catch (const std::exception& failure) {
     std::cerr << "ckptd: " << failure.what() << '\n';
     return 1;

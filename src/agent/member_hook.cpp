@@ -123,8 +123,8 @@ const char* name_of(net::Reach reach) {
       return "ended";
     case net::Reach::wrong_token:
       return "wrong_token";
-    case net::Reach::stranger:
-      return "stranger";
+    case net::Reach::unauthenticated_peer:
+      return "unauthenticated";
     case net::Reach::unreachable:
       return "unreachable";
     case net::Reach::unknown:
@@ -139,7 +139,7 @@ std::vector<std::pair<std::string, std::string>> hook_environment(const MemberNe
   return {{"CKPTENGINE_MEMBER_JOB", news.job},
           {"CKPTENGINE_MEMBER_CHANGE", news.change},
           {"CKPTENGINE_MEMBER_NODE", news.node},
-          {"CKPTENGINE_MEMBER_STAND_IN", news.stand_in},
+          {"CKPTENGINE_MEMBER_REPLACEMENT", news.replacement},
           {"CKPTENGINE_MEMBER_REASON", news.reason}};
 }
 
@@ -147,7 +147,7 @@ nlohmann::json hook_body(const MemberNews& news) {
   return {{"job", news.job},
           {"change", news.change},
           {"node", news.node},
-          {"stand_in", news.stand_in},
+          {"replacement", news.replacement},
           {"reason", news.reason}};
 }
 
@@ -171,7 +171,7 @@ MemberHook::~MemberHook() {
   if (thread_.joinable()) thread_.join();
 }
 
-void MemberHook::tell(MemberNews news) {
+void MemberHook::notify(MemberNews news) {
   if (hook_.empty()) return;
   {
     const std::lock_guard lock(mutex_);

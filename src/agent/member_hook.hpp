@@ -2,10 +2,10 @@
 // `member_hook`): to ask for a replacement, or to hand back a machine that is no longer used.
 //
 // A command is run by /bin/sh with CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE (lost, replaced, returned or
-// released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_STAND_IN ("" unless replaced) and CKPTENGINE_MEMBER_REASON (""
-// unless lost) in its environment; a URL gets the same as a JSON object, by POST. Only the agent that leads the job
-// tells; after a change of leader what still holds is told again, so hooks must bear that. Each call has a deadline.
-// What fails is logged and not repeated.
+// released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_REPLACEMENT ("" unless replaced) and CKPTENGINE_MEMBER_REASON
+// ("" unless lost) in its environment; a URL gets the same as a JSON object, by POST. Only the leader tells; after a
+// change of leader what still holds is told again, so hooks must bear that. Each call has a deadline. What fails is
+// logged and not repeated.
 #pragma once
 
 #include <condition_variable>
@@ -27,11 +27,11 @@ struct MemberNews {
   std::string job;
   std::string change;
   std::string node;
-  std::string stand_in;
+  std::string replacement;
   std::string reason;
 };
 
-// ended, silent, unreachable, answers, wrong_token, stranger, or unknown.
+// ended, silent, unreachable, answers, wrong_token, unauthenticated peer, or unknown.
 const char* name_of(net::Reach reach);
 
 bool is_url(const std::string& hook);
@@ -50,7 +50,7 @@ class MemberHook {
   MemberHook(const MemberHook&) = delete;
   MemberHook& operator=(const MemberHook&) = delete;
 
-  void tell(MemberNews news);  // never waits; with too many calls waiting the newest is dropped, and logged
+  void notify(MemberNews news);  // never waits; with too many calls waiting the newest is dropped, and logged
 
  private:
   void run();

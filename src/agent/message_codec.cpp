@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/options.hpp"
-#include "protocol/parity.hpp"
+#include "protocol/parity_pieces.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -36,7 +36,7 @@ class BinaryWriter {
       visit_fields(*this, value);
     }
   }
-  void field(const char*, const Version& version) { put(version.word()); }
+  void field(const char*, const CheckpointId& checkpoint) { put(checkpoint.word()); }
   void field(const char*, const std::string& text) {
     const std::size_t length = std::min(text.size(), text_bytes_max);
     put(static_cast<std::uint32_t>(length));
@@ -97,7 +97,7 @@ class BinaryReader {
   void field(const char*, protocol::Standing& standing) { read_enum(standing, protocol::Standing::unprotected); }
   void field(const char*, protocol::Cause& cause) { read_enum(cause, protocol::last_cause); }
   void field(const char*, protocol::FetchTrouble& trouble) { read_enum(trouble, protocol::FetchTrouble::corrupt); }
-  void field(const char*, Version& version) { version = Version::from_word(get<std::uint64_t>()); }
+  void field(const char*, CheckpointId& checkpoint) { checkpoint = CheckpointId::from_word(get<std::uint64_t>()); }
   void field(const char*, std::string& text) {
     const std::size_t length = get<std::uint32_t>();
     good_ = good_ && length <= text_bytes_max;
@@ -119,19 +119,19 @@ class BinaryReader {
     visit_fields(*this, share);
     good_ = good_ && is_valid(share);
   }
-  void field(const char*, protocol::PathGroup& group) {
+  void field(const char*, protocol::ReplicationGroup& group) {
     visit_fields(*this, group);
     const std::size_t members = group.members.size();
-    good_ =
-        good_ && (members == 0 || (members >= 2 && members <= protocol::path_members_max && group.member < members));
+    good_ = good_ &&
+            (members == 0 || (members >= 2 && members <= protocol::replication_members_max && group.member < members));
   }
-  void field(const char*, protocol::Recipe& recipe) {
-    visit_fields(*this, recipe);
-    good_ = good_ && (recipe == protocol::Recipe() || is_valid(recipe));
+  void field(const char*, protocol::ParityManifest& parity_manifest) {
+    visit_fields(*this, parity_manifest);
+    good_ = good_ && (parity_manifest == protocol::ParityManifest() || is_valid(parity_manifest));
   }
-  void field(const char*, protocol::Making& making) {
-    visit_fields(*this, making);
-    good_ = good_ && is_valid(making.recipe);
+  void field(const char*, protocol::CodingInputs& coding_inputs) {
+    visit_fields(*this, coding_inputs);
+    good_ = good_ && is_valid(coding_inputs.parity_manifest);
   }
   void field(const char*, protocol::Cut& cut) {
     visit_fields(*this, cut);

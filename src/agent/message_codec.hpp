@@ -15,8 +15,8 @@
 
 namespace ckpt::agent {
 
-using WireMessage =
-    std::variant<protocol::Report, protocol::Directive, VerifyRequest, protocol::Gathered, protocol::Dealt, PathTold>;
+using WireMessage = std::variant<protocol::Report, protocol::Directive, VerifyRequest, protocol::ReportBatch,
+                                 protocol::DirectiveBatch, ReplicationUpdate>;
 
 std::vector<std::byte> encode(const WireMessage& message);
 

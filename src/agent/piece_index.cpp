@@ -2,16 +2,16 @@
 
 #include <utility>
 
-#include "agent/recipe_codec.hpp"
-#include "protocol/parity.hpp"
+#include "agent/parity_manifest_codec.hpp"
+#include "protocol/parity_pieces.hpp"
 
 namespace ckpt::agent {
 
 protocol::PieceInfo piece_info(const arena::Manifest& manifest) {
-  protocol::PieceInfo piece{manifest.shard,         manifest.version,     manifest.length_bytes,
+  protocol::PieceInfo piece{manifest.shard,         manifest.checkpoint,  manifest.length_bytes,
                             manifest.layout.size(), manifest.root_digest, manifest.world_size};
   if (manifest.shard.starts_with(protocol::parity_prefix))
-    piece.recipe = recipe_of(decode_kept_manifests(manifest.layout));
+    piece.parity_manifest = parity_manifest_of(decode_kept_manifests(manifest.layout));
   return piece;
 }
 
@@ -31,10 +31,10 @@ void PieceIndex::add(const protocol::SlotRef& slot, std::shared_ptr<arena::Segme
   pieces_.insert_or_assign(slot, std::move(piece));
 }
 
-Pin PieceIndex::find(const std::string& shard, Version version) const {
+Pin PieceIndex::find(const std::string& shard, CheckpointId checkpoint) const {
   const std::lock_guard lock(mutex_);
   for (const auto& [slot, piece] : pieces_)
-    if (slot.shard == shard && piece->manifest().version == version) return piece;
+    if (slot.shard == shard && piece->manifest().checkpoint == checkpoint) return piece;
   return nullptr;
 }
 

@@ -18,7 +18,7 @@
 
 namespace ckpt::agent {
 
-// Throws Failure (CKPT_ERR_CORRUPT) where it is a parity piece's and tells of no recipe.
+// Throws Failure (CKPT_ERR_CORRUPT) where it is a parity piece's and tells of no parity manifest.
 protocol::PieceInfo piece_info(const arena::Manifest& manifest);
 
 // A piece while somebody may read it: its slot keeps its bytes, its segment stays mapped.
@@ -51,7 +51,7 @@ class PieceIndex {
  public:
   void add(const protocol::SlotRef& slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
 
-  Pin find(const std::string& shard, Version version) const;
+  Pin find(const std::string& shard, CheckpointId checkpoint) const;
   Pin find(const protocol::SlotRef& slot) const;
 
   // `on_released` runs once no pin is left, on the thread that gave up the last one; at once where there is no piece.

@@ -1,4 +1,5 @@
-// The profile of a rank's communication, kept in the arena: a later life of the rank on this node need not learn it.
+// The profile of a rank's communication, kept in the arena: a later incarnation of the rank on this node need not learn
+// it.
 #pragma once
 
 #include <optional>

@@ -8,9 +8,9 @@
 namespace ckpt::agent {
 namespace {
 
-// The bell wakes the watcher; this only bounds the wait.
+// The doorbell wakes the watcher; this only bounds the wait.
 constexpr std::int64_t longest_wait_ms = 1000;
-// A look that is still pending when the bell rings again is awaited in steps of this.
+// A look that is still pending when the doorbell rings again is awaited in steps of this.
 constexpr std::chrono::milliseconds pending_pause{1};
 
 }  // namespace
@@ -23,7 +23,7 @@ RankPort::RankPort(protocol::TrainerHello hello, arena::Control control, std::op
       sequence_(control_->grant().sequence),
       outstanding_(std::move(outstanding)),
       look_(std::move(look)) {
-  watcher_ = start_thread("ckptd-bell", [this] { watch(); });
+  watcher_ = start_thread("ckptd-doorbell", [this] { watch(); });
 }
 
 RankPort::~RankPort() {
@@ -33,18 +33,18 @@ RankPort::~RankPort() {
 }
 
 void RankPort::watch() {
-  std::uint32_t seen = control_->trainer_bell() - 1;  // look once at the beginning
+  std::uint32_t last_rung = control_->trainer_doorbell() - 1;  // look once at the beginning
   while (!stop_.load(std::memory_order_acquire)) {
-    const std::uint32_t bell = control_->trainer_bell();
-    if (bell == seen) {
-      control_->wait_trainer_bell(seen, Deadline::in_ms(longest_wait_ms));
+    const std::uint32_t doorbell = control_->trainer_doorbell();
+    if (doorbell == last_rung) {
+      control_->wait_trainer_doorbell(last_rung, Deadline::in_ms(longest_wait_ms));
       continue;
     }
     if (pending_.exchange(true, std::memory_order_acq_rel)) {
       std::this_thread::sleep_for(pending_pause);
       continue;
     }
-    seen = bell;
+    last_rung = doorbell;
     look_();
   }
 }
@@ -57,54 +57,54 @@ void RankPort::grant(const protocol::Share& share, const std::vector<protocol::S
   control_->grant(grant);
 }
 
-RankPort::Seen RankPort::look(const Segments& segments) {
-  Seen seen;
+RankPort::ControlChanges RankPort::look(const Segments& segments) {
+  ControlChanges changes;
   // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Read the other
   // way round, an iteration that was attempted and is not being captured has either been captured, as used_grant says
   // then, or been skipped.
   const std::int64_t attempted = control_->attempted();
-  const Version capturing_version = control_->capturing();
+  const CheckpointId capturing_checkpoint = control_->capturing();
   const std::uint64_t used = control_->used_grant();
-  const std::int64_t capturing = capturing_version ? capturing_version.iteration() : -1;
+  const std::int64_t capturing = capturing_checkpoint ? capturing_checkpoint.iteration() : -1;
 
   if (outstanding_ && used == outstanding_->sequence) {
-    if (take_captured(segments, seen)) {
-      last_captured_ = seen.captured->pieces.front().version;
+    if (take_captured(segments, changes)) {
+      last_captured_ = changes.captured->pieces.front().checkpoint;
       outstanding_.reset();
     } else {
-      seen.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture whose slots are not whole";
+      changes.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture whose slots are not whole";
       grant(control_->share(), std::vector(outstanding_->slots));
     }
   } else if (used > sequence_) {
-    seen.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture that it was not granted";
+    changes.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture that it was not granted";
   }
-  seen.failed = control_->failure_since(last_captured_ ? last_captured_.iteration() : -1);
+  changes.failed = control_->failure_since(last_captured_ ? last_captured_.iteration() : -1);
   if (attempted != attempted_ || capturing != capturing_) {
     const bool taken = capturing >= attempted || (last_captured_ && last_captured_.iteration() >= attempted);
-    seen.skipped = attempted > attempted_ && !taken;
+    changes.skipped = attempted > attempted_ && !taken;
     attempted_ = attempted;
     capturing_ = capturing;
-    seen.progress = protocol::Progress{hello_.rank, attempted, capturing};
+    changes.progress = protocol::Progress{hello_.rank, attempted, capturing};
   }
-  return seen;
+  return changes;
 }
 
-// All slots of the grant, whole and of one version, of the trainer's life and newer than the last.
-bool RankPort::take_captured(const Segments& segments, Seen& seen) const {
+// All slots of the grant, whole and of one checkpoint, of the trainer's incarnation and newer than the last.
+bool RankPort::take_captured(const Segments& segments, ControlChanges& changes) const {
   protocol::Captured captured{hello_.rank, {}};
-  decltype(seen.pieces) pieces;
+  decltype(changes.pieces) pieces;
   for (const protocol::SlotRef& ref : outstanding_->slots) {
     const auto segment = segments.find({ref.rank, ref.shard});
     if (segment == nullptr || ref.slot >= segment->spec().slots) return false;
     auto manifest = segment->slot(ref.slot).read();
-    if (!manifest || manifest->version <= last_captured_ || manifest->world_size != hello_.world_size) return false;
-    if (manifest->version.incarnation() != incarnation_) return false;
+    if (!manifest || manifest->checkpoint <= last_captured_ || manifest->world_size != hello_.world_size) return false;
+    if (manifest->checkpoint.incarnation() != incarnation_) return false;
     captured.pieces.push_back(piece_info(*manifest));
-    if (captured.pieces.back().version != captured.pieces.front().version) return false;
+    if (captured.pieces.back().checkpoint != captured.pieces.front().checkpoint) return false;
     pieces.emplace_back(ref, std::move(*manifest));
   }
-  seen.captured = std::move(captured);
-  seen.pieces = std::move(pieces);
+  changes.captured = std::move(captured);
+  changes.pieces = std::move(pieces);
   return true;
 }
 

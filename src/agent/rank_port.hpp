@@ -1,4 +1,4 @@
-// One trainer as the agent sees it: its control page, the grant it holds, and a thread that waits for its bell.
+// One trainer as the agent sees it: its control page, the grant it holds, and a thread that waits for its doorbell.
 //
 // Everything but that thread belongs to the core thread. The thread does nothing but post one task at a time that has
 // the core thread look at the words, so a trainer that rings in a loop costs little.
@@ -39,19 +39,19 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  // The rank goes on in this life, and captures what belongs to it.
+  // The rank goes on in this incarnation, and captures what belongs to it.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
-  void commit(Version version) { control_->committed(version); }
-  void stored(Version version) { control_->stored(version); }
+  void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
+  void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
-  // 0: refused, or taken for gone, without a newer life.
+  // 0: refused, or taken for gone, without a newer incarnation.
   void fence(std::uint64_t incarnation) {
-    control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_life);
+    control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_incarnation);
   }
 
-  struct Seen {
+  struct ControlChanges {
     std::optional<protocol::Captured> captured;
     std::vector<std::pair<protocol::SlotRef, arena::Manifest>> pieces;  // with captured
     std::optional<protocol::Progress> progress;
@@ -60,20 +60,20 @@ class RankPort {
     std::uint8_t failed = 0;  // its ckpt_status, where that was no skip
   };
   // Reads the trainer's words. A grant whose slots are not both whole is granted anew.
-  Seen look(const Segments& segments);
+  ControlChanges look(const Segments& segments);
   // The task that look() belongs to has run.
   void looked() { pending_.store(false, std::memory_order_release); }
 
  private:
   void watch();
-  bool take_captured(const Segments& segments, Seen& seen) const;
+  bool take_captured(const Segments& segments, ControlChanges& changes) const;
 
   const protocol::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
-  std::uint64_t incarnation_ = hello_.incarnation;  // 0: it has not joined a life yet
+  std::uint64_t incarnation_ = hello_.incarnation;  // 0: it has not joined an incarnation yet
   std::uint64_t sequence_ = 0;                      // of the newest grant
   std::optional<OpenGrant> outstanding_;
-  Version last_captured_;
+  CheckpointId last_captured_;
   std::int64_t attempted_ = -1;
   std::int64_t capturing_ = -1;
 

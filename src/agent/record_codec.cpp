@@ -42,8 +42,8 @@ class JsonWriter {
     return strategy ? json(placement::name(*strategy)) : json();
   }
   static json to_json(const placement::Protection& protection) { return placement::name(protection); }
-  static json to_json(const Version& version) {
-    return {{"incarnation", version.incarnation()}, {"iteration", version.iteration()}};
+  static json to_json(const CheckpointId& checkpoint) {
+    return {{"incarnation", checkpoint.incarnation()}, {"iteration", checkpoint.iteration()}};
   }
   template <class T>
   static json to_json(const std::vector<T>& list) {
@@ -98,17 +98,18 @@ class JsonReader {
     visit_fields(inner, cut);
     if (cut.of < 1 || cut.of > protocol::parts_max) throw OutOfRange();
   }
-  static void from_json(const json& from, protocol::Seat& seat) {
+  static void from_json(const json& from, protocol::RankAssignment& assignment) {
     JsonReader inner(from);
-    visit_fields(inner, seat);
-    if (seat.restored_parts < 1 || seat.restored_parts > protocol::parts_max) throw OutOfRange();
+    visit_fields(inner, assignment);
+    if (assignment.restored_parts < 1 || assignment.restored_parts > protocol::parts_max) throw OutOfRange();
   }
-  static void from_json(const json& from, Version& version) {
+  static void from_json(const json& from, CheckpointId& checkpoint) {
     std::uint64_t incarnation = 0, iteration = 0;
     from_json(from.at("incarnation"), incarnation);
     from_json(from.at("iteration"), iteration);
-    if (incarnation > Version::incarnation_max || iteration > std::uint64_t{Version::iteration_max}) throw OutOfRange();
-    version = Version(incarnation, static_cast<std::int64_t>(iteration));
+    if (incarnation > CheckpointId::incarnation_max || iteration > std::uint64_t{CheckpointId::iteration_max})
+      throw OutOfRange();
+    checkpoint = CheckpointId(incarnation, static_cast<std::int64_t>(iteration));
   }
   template <class T>
   static void from_json(const json& from, std::vector<T>& list) {
@@ -143,37 +144,42 @@ std::optional<Record> read(std::string_view text) {
   }
 }
 
-// Roots rely on it: every rank of a life that began has its seat.
-bool is_consistent(const protocol::LifeRecord& record) {
+// Leaders rely on it: every rank of an incarnation that began has its rank assignment.
+bool is_consistent(const protocol::IncarnationRecord& record) {
   const bool began = record.decision.verdict == Verdict::fresh || record.decision.verdict == Verdict::restore;
-  return !began || (record.seats.life == record.incarnation && record.seats.count == record.world_size);
+  return !began ||
+         (record.assignments.incarnation == record.incarnation && record.assignments.count == record.world_size);
 }
 
 }  // namespace
 
-std::string to_text(const protocol::RootRecord& record) { return write(record); }
-std::string to_text(const protocol::LifeRecord& record) { return write(record); }
-std::string to_text(const protocol::SeatsRecord& record) { return write(record); }
-std::optional<protocol::RootRecord> root_record(std::string_view text) { return read<protocol::RootRecord>(text); }
-std::optional<protocol::LifeRecord> life_record(std::string_view text) {
-  auto record = read<protocol::LifeRecord>(text);
+std::string to_text(const protocol::LeaderRecord& record) { return write(record); }
+std::string to_text(const protocol::IncarnationRecord& record) { return write(record); }
+std::string to_text(const protocol::AssignmentsRecord& record) { return write(record); }
+std::optional<protocol::LeaderRecord> leader_record(std::string_view text) {
+  return read<protocol::LeaderRecord>(text);
+}
+std::optional<protocol::IncarnationRecord> incarnation_record(std::string_view text) {
+  auto record = read<protocol::IncarnationRecord>(text);
   if (record && !is_consistent(*record)) return std::nullopt;
   return record;
 }
-std::optional<protocol::SeatsRecord> seats_record(std::string_view text) { return read<protocol::SeatsRecord>(text); }
+std::optional<protocol::AssignmentsRecord> assignments_record(std::string_view text) {
+  return read<protocol::AssignmentsRecord>(text);
+}
 
-std::string seats_key(const protocol::SeatsName& name, std::size_t number) {
-  return std::string(seats_prefix) + std::to_string(name.life) + "." + std::to_string(name.digest) + "." +
+std::string assignments_key(const protocol::AssignmentsName& name, std::size_t number) {
+  return std::string(assignments_prefix) + std::to_string(name.incarnation) + "." + std::to_string(name.digest) + "." +
          std::to_string(number);
 }
 
-std::optional<std::uint64_t> life_of_seats(std::string_view key) {
-  if (!key.starts_with(seats_prefix)) return std::nullopt;
-  key.remove_prefix(seats_prefix.size());
-  std::uint64_t life = 0;
-  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), life);
+std::optional<std::uint64_t> incarnation_of_assignments(std::string_view key) {
+  if (!key.starts_with(assignments_prefix)) return std::nullopt;
+  key.remove_prefix(assignments_prefix.size());
+  std::uint64_t incarnation = 0;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), incarnation);
   if (error != std::errc() || end == key.data() + key.size() || *end != '.') return std::nullopt;
-  return life;
+  return incarnation;
 }
 
 }  // namespace ckpt::agent

@@ -1,4 +1,4 @@
-// The store's records "root", "life" and "seats/..." as JSON, so that people can read them.
+// The store's records "leader", "incarnation" and "rank_assignments/..." as JSON, so that people can read them.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -11,18 +11,18 @@
 
 namespace ckpt::agent {
 
-std::string to_text(const protocol::RootRecord& record);
-std::string to_text(const protocol::LifeRecord& record);
-std::string to_text(const protocol::SeatsRecord& record);
+std::string to_text(const protocol::LeaderRecord& record);
+std::string to_text(const protocol::IncarnationRecord& record);
+std::string to_text(const protocol::AssignmentsRecord& record);
 
 // Nothing for anything but the text of a record: fields missing, of another type or out of range.
-std::optional<protocol::RootRecord> root_record(std::string_view text);
-std::optional<protocol::LifeRecord> life_record(std::string_view text);
-std::optional<protocol::SeatsRecord> seats_record(std::string_view text);
+std::optional<protocol::LeaderRecord> leader_record(std::string_view text);
+std::optional<protocol::IncarnationRecord> incarnation_record(std::string_view text);
+std::optional<protocol::AssignmentsRecord> assignments_record(std::string_view text);
 
-inline constexpr std::string_view seats_prefix = "seats/";
-std::string seats_key(const protocol::SeatsName& name, std::size_t number);
-// Of which life the seats below that key are; nothing for any other key.
-std::optional<std::uint64_t> life_of_seats(std::string_view key);
+inline constexpr std::string_view assignments_prefix = "rank_assignments/";
+std::string assignments_key(const protocol::AssignmentsName& name, std::size_t number);
+// Of which incarnation the rank assignments below that key are; nothing for any other key.
+std::optional<std::uint64_t> incarnation_of_assignments(std::string_view key);
 
 }  // namespace ckpt::agent

@@ -93,7 +93,7 @@ HelloRequest hello_request(const json& request) {
     refuse_request("rank " + std::to_string(hello.rank) + " is not below the world size " +
                    std::to_string(hello.world_size));
   hello.instance = number(request, "instance");
-  hello.incarnation = number(request, "incarnation", Version::incarnation_max);
+  hello.incarnation = number(request, "incarnation", CheckpointId::incarnation_max);
   hello.main_shard = shard_name(request, "shard");
   hello.private_shard = shard_name(request, "private_shard");
   if (hello.main_shard == hello.private_shard) refuse_request("a rank's two shards need different names");
@@ -112,12 +112,12 @@ Asker bye_request(const json& request) {
   return {static_cast<protocol::Rank>(number(request, "rank", protocol::held_rank - 1)), number(request, "instance")};
 }
 
-RestoreRequest restore_request(const json& request) { return {timeout_ms(request), flag(request, "path")}; }
+RestoreRequest restore_request(const json& request) { return {timeout_ms(request), flag(request, "replication")}; }
 
-std::string restored_request(const json& request) { return sentence(request, "no_path"); }
+std::string restored_request(const json& request) { return sentence(request, "no_replication"); }
 
 CorruptRequest corrupt_request(const json& request) {
-  CorruptRequest corrupt{shard_name(request, "shard"), Version::from_word(number(request, "version")), {}};
+  CorruptRequest corrupt{shard_name(request, "shard"), CheckpointId::from_word(number(request, "checkpoint")), {}};
   if (request.contains("timeout_ms")) corrupt.timeout_ms = timeout_ms(request);
   return corrupt;
 }

@@ -13,18 +13,18 @@ namespace ckpt::agent {
 namespace {
 
 using nlohmann::json;
+using schedule::IdleForecast;
 using schedule::NetworkState;
-using schedule::Outlook;
 
-constexpr double usable = 0.9;           // of an idle span
-constexpr std::size_t begun_max = 4096;  // communications of a stream that run at once
-constexpr std::size_t versions_max = 8;  // whose bytes are counted
+constexpr double usable = 0.9;              // of an idle span
+constexpr std::size_t begun_max = 4096;     // communications of a channel that run at once
+constexpr std::size_t checkpoints_max = 8;  // whose bytes are counted
 
-schedule::OutlookOptions outlook_options(const Options& options) {
-  schedule::OutlookOptions outlook;
-  outlook.profiler.iterations = options.profile_iterations;
-  outlook.usable = usable;
-  return outlook;
+schedule::IdleForecastOptions idle_forecast_options(const Options& options) {
+  schedule::IdleForecastOptions idle_forecast;
+  idle_forecast.profiler.iterations = options.profile_iterations;
+  idle_forecast.usable = usable;
+  return idle_forecast;
 }
 
 double in_seconds(std::int64_t us) { return 1e-6 * static_cast<double>(us); }
@@ -48,14 +48,14 @@ json plan_json(const std::optional<schedule::PlanRequest>& request) {
           {"every", plan.every}};
 }
 
-json link_json(const std::optional<schedule::Link>& link) {
+json link_json(const std::optional<schedule::LinkModel>& link) {
   if (!link) return nullptr;
   return {{"startup_us", 1e6 * link->startup_s}, {"bytes_per_s", link->bytes_per_s}};
 }
 
 }  // namespace
 
-Scheduler::Scheduler(const Options& options, std::string directory, Trace& trace)
+Scheduler::Scheduler(const Options& options, std::string directory, TraceBuffer& trace)
     : options_(options),
       directory_(std::move(directory)),
       trace_(trace),
@@ -65,7 +65,7 @@ void Scheduler::add(protocol::Rank rank, std::shared_ptr<const arena::Control> c
   const auto known = load_profile(directory_, rank);
   const std::lock_guard lock(mutex_);
   ranks_.erase(rank);
-  ranks_.try_emplace(rank, std::move(control), outlook_options(options_), known.value_or(schedule::Profile{}))
+  ranks_.try_emplace(rank, std::move(control), idle_forecast_options(options_), known.value_or(schedule::Profile{}))
       .first->second.is_saved = known.has_value();
 }
 
@@ -80,7 +80,7 @@ std::optional<std::int64_t> Scheduler::iteration_began_us(protocol::Rank rank) c
   return found == ranks_.end() ? std::nullopt : found->second.iteration_began_us;
 }
 
-void Scheduler::heard_of_commit() {
+void Scheduler::received_commit() {
   const std::lock_guard lock(mutex_);
   quiet_ = false;
 }
@@ -91,8 +91,8 @@ void Scheduler::listen() {
     const std::lock_guard lock(mutex_);
     for (auto& [rank, hooked] : ranks_) {
       listen_to(rank, hooked);
-      const bool is_there = !hooked.outlook.learned();
-      if (is_there && !hooked.is_saved) learned.emplace_back(rank, hooked.outlook.profile());
+      const bool is_there = !hooked.idle_forecast.learned();
+      if (is_there && !hooked.is_saved) learned.emplace_back(rank, hooked.idle_forecast.profile());
       hooked.is_saved = is_there;
     }
   }
@@ -102,20 +102,20 @@ void Scheduler::listen() {
 void Scheduler::listen_to(protocol::Rank rank, Hooked& hooked) {
   std::vector<arena::CommEvent> events;
   if (!hooked.log.read(events)) {
-    hooked.outlook.lost_marks(now_s());
+    hooked.idle_forecast.lost_marks(now_s());
     hooked.began_us.clear();
   }
   for (const arena::CommEvent& event : events) {
-    hooked.outlook.heard(arena::mark_of(event, Clock::now()));
+    hooked.idle_forecast.observe(arena::mark_of(event, Clock::now()));
     note(rank, hooked, event);
   }
 }
 
 void Scheduler::note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event) {
-  auto& began_us = hooked.began_us[event.stream];
+  auto& began_us = hooked.began_us[event.channel];
   switch (event.kind) {
     case arena::CommKind::begin:
-      hooked.is_heard = true;
+      hooked.is_received = true;
       if (began_us.size() < begun_max) began_us.push_back(event.at_us);
       return;
     case arena::CommKind::end:
@@ -130,10 +130,10 @@ void Scheduler::note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent
   }
 }
 
-Outlook Scheduler::outlook(double at_s) const {
-  Outlook worst{NetworkState::free, std::numeric_limits<double>::infinity()};
+IdleForecast Scheduler::idle_forecast(double at_s) const {
+  IdleForecast worst{NetworkState::free, std::numeric_limits<double>::infinity()};
   for (const auto& [rank, hooked] : ranks_)
-    worst = schedule::worse_of(worst, hooked.outlook.outlook(at_s, hooked.log.is_busy(), quiet_));
+    worst = schedule::worse_of(worst, hooked.idle_forecast.idle_forecast(at_s, hooked.log.is_busy(), quiet_));
   return worst;
 }
 
@@ -145,16 +145,16 @@ std::uint64_t Scheduler::begun() const {
 
 double Scheduler::iteration_s() const {
   double slowest_s = 0;
-  for (const auto& [rank, hooked] : ranks_) slowest_s = std::max(slowest_s, hooked.outlook.iteration_s());
+  for (const auto& [rank, hooked] : ranks_) slowest_s = std::max(slowest_s, hooked.idle_forecast.iteration_s());
   return slowest_s;
 }
 
 std::size_t Scheduler::allow(std::size_t left_bytes, std::size_t under_way) {
-  if (options_.schedule == SendMode::at_once) return left_bytes;
+  if (options_.schedule == SendMode::immediate) return left_bytes;
   const std::lock_guard lock(mutex_);
   for (auto& [rank, hooked] : ranks_) listen_to(rank, hooked);
   const double at_s = now_s();
-  const Outlook seen = outlook(at_s);
+  const IdleForecast seen = idle_forecast(at_s);
   const std::size_t bytes = pacer_.allow(at_s, left_bytes, under_way, seen, iteration_s());
   if (bytes != 0) {
     undisturbed_since_.reset();
@@ -165,17 +165,17 @@ std::size_t Scheduler::allow(std::size_t left_bytes, std::size_t under_way) {
   return bytes;
 }
 
-void Scheduler::landed(const net::SentChunk& chunk) {
+void Scheduler::received(const net::SentChunk& chunk) {
   const std::int64_t begin_us = microseconds(chunk.begin), end_us = microseconds(chunk.end);
-  trace_.add({TraceEvent::Kind::chunk, begin_us, end_us, 0, Version::from_word(chunk.piece.version), chunk.to,
+  trace_.add({TraceEvent::Kind::chunk, begin_us, end_us, 0, CheckpointId::from_word(chunk.piece.checkpoint), chunk.to,
               chunk.piece.shard, chunk.size_bytes});
   const std::lock_guard lock(mutex_);
   ++chunks_;
-  sent_bytes_[chunk.piece.version] += chunk.size_bytes;
-  if (sent_bytes_.size() > versions_max) sent_bytes_.erase(sent_bytes_.begin());
+  sent_bytes_[chunk.piece.checkpoint] += chunk.size_bytes;
+  if (sent_bytes_.size() > checkpoints_max) sent_bytes_.erase(sent_bytes_.begin());
   // One that met a communication of training says little about the link.
   const bool undisturbed = undisturbed_since_ && *undisturbed_since_ == begun();
-  if (chunk.alone) pacer_.landed(chunk.size_bytes, in_seconds(end_us - begin_us), undisturbed);
+  if (chunk.alone) pacer_.received(chunk.size_bytes, in_seconds(end_us - begin_us), undisturbed);
 }
 
 std::int64_t Scheduler::ask_again_us() const {
@@ -193,26 +193,26 @@ json Scheduler::status() const {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [rank, hooked] : ranks_) {
-      if (!hooked.is_heard) continue;
-      is_learning = is_learning || hooked.outlook.learned();
+      if (!hooked.is_received) continue;
+      is_learning = is_learning || hooked.idle_forecast.learned();
       ranks.push_back(rank_json(rank, hooked));
     }
-    is_quiet = outlook(now_s()).state == NetworkState::learning;
+    is_quiet = idle_forecast(now_s()).state == NetworkState::learning;
     link = link_json(pacer_.link());
     chunks = chunks_;
     forced = pacer_.forced();
     request = plan_request();
   }
   if (ranks.empty()) return nullptr;
-  const char* state = options_.schedule == SendMode::at_once ? "at once" : is_learning ? "learning" : "idle spans";
+  const char* state = options_.schedule == SendMode::immediate ? "at once" : is_learning ? "learning" : "idle spans";
   return {{"state", state},          {"quiet", is_quiet},          {"ranks", std::move(ranks)},
           {"link", std::move(link)}, {"plan", plan_json(request)}, {"chunks", chunks},
           {"forced", forced}};
 }
 
 json Scheduler::rank_json(protocol::Rank rank, const Hooked& hooked) const {
-  const auto learned = hooked.outlook.learned();
-  const schedule::Profile& profile = hooked.outlook.profile();
+  const auto learned = hooked.idle_forecast.learned();
+  const schedule::Profile& profile = hooked.idle_forecast.profile();
   return {{"rank", rank},
           {"state", learned ? "learning" : "learned"},
           {"iterations", learned.value_or(profile.iterations)},
@@ -221,15 +221,15 @@ json Scheduler::rank_json(protocol::Rank rank, const Hooked& hooked) const {
           {"idle_ms", 1e3 * profile.idle_s()},
           {"spans", spans_json(profile)},
           {"normalized_deviation", profile.normalized_deviation},
-          {"relearned", hooked.outlook.relearned()},
-          {"complaint", hooked.outlook.complaint()}};
+          {"relearned", hooked.idle_forecast.relearned()},
+          {"complaint", hooked.idle_forecast.complaint()}};
 }
 
-// For what the last version took, in the spans of the rank that leaves the least.
+// For what the last checkpoint took, in the spans of the rank that leaves the least.
 std::optional<schedule::PlanRequest> Scheduler::plan_request() const {
   const schedule::Profile* tightest = nullptr;
   for (const auto& [rank, hooked] : ranks_) {
-    const schedule::Profile& profile = hooked.outlook.profile();
+    const schedule::Profile& profile = hooked.idle_forecast.profile();
     if (profile.iterations != 0 && (tightest == nullptr || profile.idle_s() < tightest->idle_s())) tightest = &profile;
   }
   const auto link = pacer_.link();

@@ -12,21 +12,21 @@
 #include <optional>
 #include <string>
 
-#include "agent/trace.hpp"
+#include "agent/trace_buffer.hpp"
 #include "arena/comm_log.hpp"
 #include "arena/control.hpp"
 #include "base/options.hpp"
-#include "net/pace.hpp"
-#include "schedule/outlook.hpp"
+#include "net/chunk_pacer.hpp"
+#include "schedule/idle_forecast.hpp"
 #include "schedule/pacer.hpp"
 #include "schedule/plan.hpp"
 
 namespace ckpt::agent {
 
-class Scheduler : public net::Pace {
+class Scheduler : public net::ChunkPacer {
  public:
   // `directory`: of the arena, where profiles are kept. `trace` outlives the scheduler.
-  Scheduler(const Options& options, std::string directory, Trace& trace);
+  Scheduler(const Options& options, std::string directory, TraceBuffer& trace);
 
   // A trainer that may communicate from now on; one that is known by this rank is forgotten.
   void add(protocol::Rank rank, std::shared_ptr<const arena::Control> control);
@@ -37,10 +37,10 @@ class Scheduler : public net::Pace {
   // When the rank's iteration began, as far as its marks were heard; in microseconds.
   std::optional<std::int64_t> iteration_began_us(protocol::Rank rank) const;
   // There is something to lose: from now on profiles are learned beside checkpoint traffic.
-  void heard_of_commit();
+  void received_commit();
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
-  void landed(const net::SentChunk& chunk) override;
+  void received(const net::SentChunk& chunk) override;
   std::int64_t ask_again_us() const override;
 
   // For `ckptctl status`; null while no hook has been heard.
@@ -48,20 +48,20 @@ class Scheduler : public net::Pace {
 
  private:
   struct Hooked {
-    Hooked(std::shared_ptr<const arena::Control> page, const schedule::OutlookOptions& options,
+    Hooked(std::shared_ptr<const arena::Control> page, const schedule::IdleForecastOptions& options,
            const schedule::Profile& known)
-        : control(std::move(page)), log(control->comm()), outlook(options, known) {}
+        : control(std::move(page)), log(control->comm()), idle_forecast(options, known) {}
     std::shared_ptr<const arena::Control> control;
     arena::CommReader log;
-    schedule::RankOutlook outlook;
-    std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by stream: what has not ended
+    schedule::RankIdleForecast idle_forecast;
+    std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by channel: what has not ended
     bool is_saved = false;                                      // this profile
-    bool is_heard = false;
+    bool is_received = false;
     std::optional<std::int64_t> iteration_began_us;
   };
   void listen_to(protocol::Rank rank, Hooked& hooked);
   void note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event);
-  schedule::Outlook outlook(double now_s) const;
+  schedule::IdleForecast idle_forecast(double now_s) const;
   std::uint64_t begun() const;
   double iteration_s() const;
   nlohmann::json rank_json(protocol::Rank rank, const Hooked& hooked) const;
@@ -69,7 +69,7 @@ class Scheduler : public net::Pace {
 
   const Options options_;
   const std::string directory_;
-  Trace& trace_;
+  TraceBuffer& trace_;
 
   mutable std::mutex mutex_;  // for all below
   std::map<protocol::Rank, Hooked> ranks_;
@@ -79,7 +79,7 @@ class Scheduler : public net::Pace {
   // Where the last chunk left alone into an idle network: communications that had begun by then.
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
-  std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by version, of the newest ones
+  std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by checkpoint, of the newest ones
 };
 
 }  // namespace ckpt::agent

@@ -88,7 +88,7 @@ protocol::Recovered Segments::recover(const std::vector<protocol::Recovered::Gra
         recovered.slots.back().piece = piece_info(*manifest);
       } catch (const Failure& failure) {
         notices.push_back("dropped a piece in " + shared->path() + ": " + failure.what());
-        is_damaged = true;  // of which version, nobody can tell any more
+        is_damaged = true;  // of which checkpoint, nobody can tell any more
         continue;
       }
       recovered.slots.back().whole = true;
@@ -143,11 +143,11 @@ bool Segments::large_enough(const SegmentKey& key, const SlotNeed& need) const {
 
 void Segments::ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done) {
   waiting_.push_back({needs, extra_bytes, std::move(done)});
-  if (!making_) start_next();
+  if (!coding_inputs_) start_next();
 }
 
 void Segments::start_next() {
-  while (!making_ && !waiting_.empty()) {
+  while (!coding_inputs_ && !waiting_.empty()) {
     Request request = std::move(waiting_.front());
     waiting_.pop_front();
     const bool there = std::all_of(request.needs.begin(), request.needs.end(),
@@ -171,7 +171,7 @@ bool Segments::outgrows_busy(const Request& request) const {
 void Segments::unblock() {
   std::move(blocked_.begin(), blocked_.end(), std::back_inserter(waiting_));
   blocked_.clear();
-  if (!making_) start_next();
+  if (!coding_inputs_) start_next();
 }
 
 void Segments::make(Request request) {
@@ -189,7 +189,7 @@ void Segments::make(Request request) {
   } catch (const Failure& failure) {
     return made->request.done(failure);
   }
-  making_ = true;
+  coding_inputs_ = true;
   maker_.submit([this, made] {
     try {
       for (std::size_t i = 0; i < made->specs.size(); ++i) {
@@ -208,7 +208,7 @@ void Segments::make(Request request) {
 }
 
 void Segments::finish(std::shared_ptr<Made> made) {
-  making_ = false;
+  coding_inputs_ = false;
   for (std::size_t i = 0; i < made->segments.size(); ++i) {
     if (made->failure)
       arena::NodeArena::remove_segment(std::move(made->segments[i]));
@@ -216,7 +216,7 @@ void Segments::finish(std::shared_ptr<Made> made) {
       adopt(made->specs[i].first, std::move(made->segments[i]));
   }
   made->request.done(made->failure);
-  if (!making_) start_next();
+  if (!coding_inputs_) start_next();
 }
 
 void Segments::adopt(const SegmentKey& key, arena::Segment segment) {
@@ -227,10 +227,10 @@ void Segments::adopt(const SegmentKey& key, arena::Segment segment) {
     const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
     const Pin piece = index_.find(slot);
     auto manifest = successor->slot(i).read();
-    if (piece != nullptr && manifest && manifest->version == piece->manifest().version) {
+    if (piece != nullptr && manifest && manifest->checkpoint == piece->manifest().checkpoint) {
       index_.add(slot, successor, std::move(*manifest));
     } else if (manifest) {
-      successor->writable_slot(i).drop(manifest->version);  // dropped while it was copied
+      successor->writable_slot(i).drop(manifest->checkpoint);  // dropped while it was copied
     }
   }
   unlink_same(outgrown->path(), outgrown->fd());  // who still reads it has it mapped

@@ -104,7 +104,7 @@ class Segments {
   std::map<SegmentKey, std::shared_ptr<arena::Segment>> segments_;
   std::deque<Request> waiting_;  // one is made at a time, so that checks see what earlier ones took
   std::deque<Request> blocked_;  // would enlarge a segment that a transfer writes into
-  bool making_ = false;
+  bool coding_inputs_ = false;
   std::uint64_t besides_bytes_ = 0;
   WorkerPool maker_{1};
 };

@@ -17,9 +17,9 @@ using nlohmann::json;
 using protocol::NodeId;
 using protocol::SlotRef;
 
-json version_json(Version version) {
-  if (!version) return nullptr;
-  return {{"incarnation", version.incarnation()}, {"iteration", version.iteration()}};
+json checkpoint_json(CheckpointId checkpoint) {
+  if (!checkpoint) return nullptr;
+  return {{"incarnation", checkpoint.incarnation()}, {"iteration", checkpoint.iteration()}};
 }
 
 const char* name_of(protocol::Verdict verdict) {
@@ -58,7 +58,7 @@ const char* name_of(protocol::Tier tier) {
 json origin_json(const protocol::RestoreReady* ready, std::uint64_t incarnation) {
   if (ready == nullptr || ready->incarnation != incarnation || ready->main.empty()) return nullptr;
   protocol::Tier main = protocol::Tier::none;
-  for (const protocol::Source& part : ready->main) main = std::max(main, part.tier);
+  for (const protocol::RestoreSource& part : ready->main) main = std::max(main, part.tier);
   return {{"main", name_of(main)}, {"private", name_of(ready->private_.tier)}};
 }
 
@@ -97,7 +97,7 @@ std::string Driver::what_is_missing() const {
   const protocol::NodeStatus status = core_.status();
   const auto name = [this](NodeId node) { return node_name(node); };
   const auto number = [](protocol::Rank rank) { return std::to_string(rank); };
-  if (status.root == protocol::no_node) return "no agent leads the job; is the coordination store reachable?";
+  if (status.leader == protocol::no_node) return "the job has no leader; is the coordination store reachable?";
   if (!status.missing_nodes.empty())
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
   const bool undecided = status.decision.verdict == protocol::Verdict::undecided;
@@ -108,7 +108,7 @@ std::string Driver::what_is_missing() const {
   const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const protocol::RankReport& rank) {
     return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
   });
-  if (unheard || undecided) return "node " + name(status.root) + ", which leads the job, does not answer";
+  if (unheard || undecided) return "node " + name(status.leader) + " (the leader) does not answer";
   return storage_ ? "the shards are still on their way from other nodes or from storage"
                   : "the shards are still on their way from other nodes";
 }
@@ -122,7 +122,7 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   for (const auto& [key, segment] : segments_.all())
     if (key.rank == protocol::held_rank) held += segment->size_bytes();
   const placement::Protection protection = parts_.options.chosen_protection();
-  const std::uint64_t node_bytes = rank_bytes * std::max<std::uint64_t>(desk_.trainers().size(), 1);
+  const std::uint64_t node_bytes = rank_bytes * std::max<std::uint64_t>(trainers_.trainers().size(), 1);
   const auto group = smallest_group(protection, static_cast<std::uint32_t>(nodes_.size()) + 1);
   const std::uint64_t parity_bytes = node_bytes * group.rows / (group.members - group.rows);
   const std::uint64_t expected = (protection.copies - 1) * node_bytes + parity_bytes;
@@ -134,7 +134,7 @@ std::uint64_t Driver::bytes_to_come(std::uint64_t piece_bytes) const {
   const auto in_slots_of = [&](protocol::Rank rank) { return segments_.segment_bytes({rank, ""}, {piece_bytes, 0}); };
   const auto& all = segments_.all();
   std::uint64_t own_bytes = 0;
-  for (const auto& [rank, trainer] : desk_.trainers()) {
+  for (const auto& [rank, trainer] : trainers_.trainers()) {
     const bool has_slots =
         std::any_of(all.begin(), all.end(), [rank = rank](const auto& entry) { return entry.first.rank == rank; });
     if (!has_slots) own_bytes += in_slots_of(rank);
@@ -145,8 +145,8 @@ std::uint64_t Driver::bytes_to_come(std::uint64_t piece_bytes) const {
 json Driver::ranks_json(const protocol::NodeStatus& status) const {
   json ranks = json::array();
   for (const protocol::RankReport& rank : status.ranks) {
-    const auto found = desk_.trainers().find(rank.rank);
-    const TrainerDesk::Trainer* trainer = found != desk_.trainers().end() ? &found->second : nullptr;
+    const auto found = trainers_.trainers().find(rank.rank);
+    const TrainerManager::Trainer* trainer = found != trainers_.trainers().end() ? &found->second : nullptr;
     ranks.push_back(
         {{"rank", rank.rank},
          {"pid", trainer != nullptr ? trainer->pid : 0},
@@ -154,18 +154,18 @@ json Driver::ranks_json(const protocol::NodeStatus& status) const {
          {"progress_age_ms",
           trainer != nullptr ? json(milliseconds_between(trainer->progress_at, Clock::now())) : json(nullptr)},
          {"incarnation", rank.incarnation},
-         {"restored_from", origin_json(desk_.served(rank.rank), rank.incarnation)},
+         {"restored_from", origin_json(trainers_.served(rank.rank), rank.incarnation)},
          {"main_shard", rank.main_shard},
          {"private_shard", rank.private_shard},
          {"restoring", rank.waiting},
          {"attempted", rank.attempted},
          {"capturing", rank.capturing},
          {"shortage", trainer != nullptr ? trainer->shortage : ""}});
-    const PathDesk::Status path = paths_.status(rank.rank);
-    ranks.back()["path"] = {{"device", path.is_device},
-                            {"begun", path.has_begun},
-                            {"landed_bytes", path.landed_bytes},
-                            {"trouble", path.trouble}};
+    const ReplicationManager::Status replication = replications_.status(rank.rank);
+    ranks.back()["replication"] = {{"gpu", replication.is_device},
+                                   {"begun", replication.has_begun},
+                                   {"gpu_received_bytes", replication.gpu_received_bytes},
+                                   {"trouble", replication.trouble}};
   }
   return ranks;
 }
@@ -178,15 +178,15 @@ json Driver::segments_json() const {
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
       const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
       const Pin piece = parts_.index.find(slot);
-      const auto trainer = desk_.trainers().find(key.rank);
-      const auto& grant = trainer != desk_.trainers().end() ? trainer->second.port->outstanding() : std::nullopt;
+      const auto trainer = trainers_.trainers().find(key.rank);
+      const auto& grant = trainer != trainers_.trainers().end() ? trainer->second.port->outstanding() : std::nullopt;
       const bool granted = grant && std::find(grant->slots.begin(), grant->slots.end(), slot) != grant->slots.end();
       const char* state = piece != nullptr             ? "whole"
                           : fetches_.writes_into(slot) ? "filling"
                           : granted                    ? "granted"
                                                        : "free";
       slots.push_back({{"state", state},
-                       {"version", piece != nullptr ? version_json(piece->manifest().version) : json(nullptr)},
+                       {"checkpoint", piece != nullptr ? checkpoint_json(piece->manifest().checkpoint) : json(nullptr)},
                        {"bytes", piece != nullptr ? piece->manifest().length_bytes : 0}});
     }
     segments.push_back({{"shard", key.shard},
@@ -214,14 +214,14 @@ json Driver::tiers_json(const protocol::NodeStatus& status) const {
   json tiers = {{"captured_bytes", captured}, {"copies_bytes", copies}, {"parity_bytes", parity}};
   if (!parts_.options.storage.empty())
     tiers.update(
-        {{"stored", version_json(status.stored)}, {"stored_here_bytes", storage_->bytes_written(status.stored)}});
+        {{"stored", checkpoint_json(status.stored)}, {"stored_here_bytes", storage_->bytes_written(status.stored)}});
   return tiers;
 }
 
 json Driver::storage_json(const protocol::NodeStatus& status) const {
   if (parts_.options.storage.empty()) return nullptr;
   const persist::WriteCounters written = storage_->written();
-  return {{"location", parts_.options.storage}, {"stored", version_json(status.stored)},
+  return {{"location", parts_.options.storage}, {"stored", checkpoint_json(status.stored)},
           {"skipped", status.stored_skipped},   {"trouble", status.storage_trouble},
           {"written_here", written.written},    {"bytes_written_here", written.bytes},
           {"failed_here", written.failed}};
@@ -232,36 +232,37 @@ json Driver::status_json() const {
   const placement::Protection protection = parts_.options.chosen_protection();
   json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
   for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
-  json present = json::array(), missing_nodes = json::array(), stand_ins = json::array(), notices = json::array();
+  json present = json::array(), missing_nodes = json::array(), replacements = json::array(), notices = json::array();
   json lost = json::array();
-  if (status.is_root && status.epoch == lost_epoch_) {
+  if (status.is_leader && status.epoch == lost_epoch_) {
     for (const auto& [node, reach] : lost_) lost.push_back({{"node", node_name(node)}, {"reason", name_of(reach)}});
   }
-  for (const protocol::StandIn& each : status.stand_ins)
-    stand_ins.push_back({{"node", node_name(each.by.node)}, {"instead_of", node_name(each.lost)}});
+  for (const protocol::Replacement& each : status.replacements)
+    replacements.push_back({{"node", node_name(each.by.node)}, {"instead_of", node_name(each.lost)}});
   for (const NodeId node : status.nodes_present) present.push_back(node_name(node));
   for (const NodeId node : status.missing_nodes) missing_nodes.push_back(node_name(node));
-  for (const NoticeEntry& notice : chronicle_.notices())
+  for (const NoticeEntry& notice : event_log_.notices())
     notices.push_back({{"first", notice.first}, {"last", notice.last}, {"times", notice.times}, {"text", notice.text}});
-  const Counters& counters = chronicle_.counters;
-  const net::Strangers strangers = transport_ != nullptr ? transport_->strangers() : net::Strangers{};
+  const Counters& counters = event_log_.counters;
+  const net::UnauthenticatedPeers unauthenticated_peers =
+      transport_ != nullptr ? transport_->unauthenticated_peers() : net::UnauthenticatedPeers{};
   return {{"job", parts_.options.job},
           {"node", parts_.options.node},
           {"node_id", id_},
           {"pid", ::getpid()},
           {"epoch", protocol::term_of(status.epoch)},
-          {"root", status.root == protocol::no_node ? json(nullptr) : json(node_name(status.root))},
+          {"leader", status.leader == protocol::no_node ? json(nullptr) : json(node_name(status.leader))},
           {"relay", status.relay == protocol::no_node ? json(nullptr) : json(node_name(status.relay))},
-          {"is_root", status.is_root},
+          {"is_leader", status.is_leader},
           {"incarnation", status.incarnation},
           {"decision",
            {{"verdict", name_of(status.decision.verdict)},
-            {"version", version_json(status.decision.version)},
+            {"checkpoint", checkpoint_json(status.decision.checkpoint)},
             {"behind", status.decision.behind},
             {"status_unknown", status.decision.status_unknown},
             {"text", status.decision.text}}},
-          {"committed", version_json(status.committed)},
-          {"highest_commit", version_json(status.highest_commit)},
+          {"committed", checkpoint_json(status.committed)},
+          {"highest_commit", checkpoint_json(status.highest_commit)},
           {"commit_age_ms", committed_at_ ? json(milliseconds_between(*committed_at_, Clock::now())) : json(nullptr)},
           {"resume_at", status.resume_at},
           {"protection", placement::name(protection)},
@@ -284,13 +285,13 @@ json Driver::status_json() const {
             {"left_bytes", segments_.space_left_bytes()}}},
           {"schedule", parts_.scheduler.status()},
           {"transport", transport_ != nullptr ? transport_->description() : ""},
-          {"strangers", {{"count", strangers.count}, {"last", strangers.last}}},
+          {"unauthenticated_peers", {{"count", unauthenticated_peers.count}, {"last", unauthenticated_peers.last}}},
           {"nodes", std::move(nodes)},
           {"nodes_present", std::move(present)},
           {"missing_ranks", status.missing_ranks},
           {"missing_nodes", std::move(missing_nodes)},
           {"standby", parts_.options.standby},
-          {"stand_ins", std::move(stand_ins)},
+          {"replacements", std::move(replacements)},
           {"lost", std::move(lost)},
           {"notices", std::move(notices)},
           {"counters",
@@ -300,8 +301,8 @@ json Driver::status_json() const {
             {"failed_fetches", counters.failed_fetches},
             {"corrupt", counters.corrupt},
             {"refused", counters.refused},
-            {"bytes_received", fetches_.moved().received_bytes},
-            {"bytes_made", fetches_.moved().made_bytes}}}};
+            {"bytes_received", fetches_.transfer_counters().received_bytes},
+            {"bytes_coded", fetches_.transfer_counters().coded_bytes}}}};
 }
 
 namespace {
@@ -328,19 +329,20 @@ json Driver::trace_json() const {
   parts_.scheduler.listen();
   json events = json::array();
   for (const TraceEvent& event : parts_.trace.events()) {
-    json told = {{"kind", name_of(event.kind)}};
+    json event_json = {{"kind", name_of(event.kind)}};
     using enum TraceEvent::Kind;
     const bool is_moment = event.kind == iteration || event.kind == commit;
     if (is_moment)
-      told["at_us"] = event.begin_us;
+      event_json["at_us"] = event.begin_us;
     else
-      told.update({{"begin_us", event.begin_us}, {"end_us", event.end_us}});
-    if (event.kind == communication || event.kind == iteration || event.kind == capture) told["rank"] = event.rank;
-    if (event.version)
-      told.update({{"incarnation", event.version.incarnation()}, {"iteration", event.version.iteration()}});
+      event_json.update({{"begin_us", event.begin_us}, {"end_us", event.end_us}});
+    if (event.kind == communication || event.kind == iteration || event.kind == capture)
+      event_json["rank"] = event.rank;
+    if (event.checkpoint)
+      event_json.update({{"incarnation", event.checkpoint.incarnation()}, {"iteration", event.checkpoint.iteration()}});
     if (event.kind == chunk)
-      told.update({{"peer", node_name(event.peer)}, {"shard", event.shard}, {"bytes", event.size_bytes}});
-    events.push_back(std::move(told));
+      event_json.update({{"peer", node_name(event.peer)}, {"shard", event.shard}, {"bytes", event.size_bytes}});
+    events.push_back(std::move(event_json));
   }
   const auto began_us = [](const json& event) {
     return event.value("begin_us", event.value("at_us", std::int64_t{0}));

@@ -36,7 +36,7 @@ persist::FileSystemFactory make_files(const Options& options) {
   };
 }
 
-persist::SourceFactory make_source(const Options& options) {
+persist::CheckpointSourceFactory make_source(const Options& options) {
   // Called by several threads at once.
   return [location = options.storage, job = options.job, base = file_options(options)](std::stop_token stop) {
     persist::FileSystemOptions files = base;
@@ -47,10 +47,10 @@ persist::SourceFactory make_source(const Options& options) {
 
 std::string trouble_of(const WriteOutcome& outcome) {
   if (outcome.kind == WriteOutcome::Kind::done) return "";
-  return outcome.sentence.empty() ? "a newer version took its turn" : outcome.sentence;
+  return outcome.sentence.empty() ? "a newer checkpoint took its turn" : outcome.sentence;
 }
 
-// What this node does not find, others may: only wrong bytes speak against the step.
+// What this node does not find, others may: only wrong bytes speak against the checkpoint.
 FetchResult result_of(ckpt_status status) {
   if (status == CKPT_OK) return FetchResult::complete;
   return status == CKPT_ERR_CORRUPT ? FetchResult::corrupt : FetchResult::failed;
@@ -87,7 +87,7 @@ struct StorageTier::Round {
   std::vector<Then> then;
 };
 
-StorageTier::StorageTier(const Options& options, const std::vector<persist::SourceFactory>& others,
+StorageTier::StorageTier(const Options& options, const std::vector<persist::CheckpointSourceFactory>& others,
                          const PieceIndex& index, CoreQueue& queue, Handle handle, Note note)
     : index_(index), queue_(queue), handle_(std::move(handle)), note_(std::move(note)) {
   const persist::ReadQueue::Limits limits;
@@ -151,9 +151,9 @@ protocol::StorageListed StorageTier::merge(const Round& round) {
     if (listed.trouble.empty() && !listing.withheld.empty()) listed.trouble = listing.withheld.front();
     for (const persist::Offer& offer : listing.offers) {
       for (const persist::ShardOffer& shard : offer.shards) {
-        if (!is_all(shard) || !offered_by_.try_emplace({offer.version, shard.shard}, source).second) continue;
-        listed.pieces.push_back(
-            {shard.shard, offer.version, shard.length_bytes, shard.layout_bytes, shard.root_digest, offer.world_size});
+        if (!is_all(shard) || !offered_by_.try_emplace({offer.checkpoint, shard.shard}, source).second) continue;
+        listed.pieces.push_back({shard.shard, offer.checkpoint, shard.length_bytes, shard.layout_bytes,
+                                 shard.root_digest, offer.world_size});
       }
     }
   }
@@ -166,8 +166,8 @@ void StorageTier::write(const protocol::StartWrite& write) {
   for (const protocol::SlotRef& slot : write.slots) {
     const Pin pin = index_.find(slot);
     if (pin == nullptr) {
-      queue_.post([this, version = write.version] {
-        handle_(protocol::WriteEnded{version, "a piece that was to be written to storage is gone"});
+      queue_.post([this, checkpoint = write.checkpoint] {
+        handle_(protocol::WriteEnded{checkpoint, "a piece that was to be written to storage is gone"});
       });
       return;
     }
@@ -175,48 +175,48 @@ void StorageTier::write(const protocol::StartWrite& write) {
     bytes += pin->manifest().length_bytes;
   }
   const auto done = [this, &queue = queue_, bytes](const WriteOutcome& outcome) {
-    queue.post([this, version = outcome.version, trouble = trouble_of(outcome), bytes] {
+    queue.post([this, checkpoint = outcome.checkpoint, trouble = trouble_of(outcome), bytes] {
       if (trouble.empty())
-        wrote(version, bytes);
+        wrote(checkpoint, bytes);
       else
         note_(trouble);
-      handle_(protocol::WriteEnded{version, trouble});
+      handle_(protocol::WriteEnded{checkpoint, trouble});
     });
   };
-  writes_->write(write.version, std::move(pieces), done, {write.discarded.version, write.discarded.shards});
+  writes_->write(write.checkpoint, std::move(pieces), done, {write.discarded.checkpoint, write.discarded.shards});
 }
 
-// Of the newest two: one step may be on its way while the one before it is the newest that is whole.
-void StorageTier::wrote(Version version, std::uint64_t bytes) {
-  written_bytes_[version] = bytes;
+// Of the newest two: one checkpoint may be on its way while the one before it is the newest that is whole.
+void StorageTier::wrote(CheckpointId checkpoint, std::uint64_t bytes) {
+  written_bytes_[checkpoint] = bytes;
   while (written_bytes_.size() > 2) written_bytes_.erase(written_bytes_.begin());
 }
 
-std::uint64_t StorageTier::bytes_written(Version step) const {
+std::uint64_t StorageTier::bytes_written(CheckpointId step) const {
   const auto found = written_bytes_.find(step);
   return found == written_bytes_.end() ? 0 : found->second;
 }
 
-void StorageTier::commit(const protocol::CommitStep& commit) {
+void StorageTier::commit(const protocol::FinalizeCheckpoint& commit) {
   writes_->commit(
-      commit.version, commit.world_size, commit.shards, {commit.damaged.begin(), commit.damaged.end()},
+      commit.checkpoint, commit.world_size, commit.shards, {commit.damaged.begin(), commit.damaged.end()},
       [this, &queue = queue_](const WriteOutcome& outcome) {
         // After a commit the sentence is about what could not be removed.
-        queue.post([this, version = outcome.version, said = outcome.sentence, trouble = trouble_of(outcome)] {
+        queue.post([this, checkpoint = outcome.checkpoint, said = outcome.sentence, trouble = trouble_of(outcome)] {
           if (!said.empty()) note_(said);
-          handle_(protocol::StepEnded{version, trouble});
+          handle_(protocol::FinalizeEnded{checkpoint, trouble});
         });
       });
 }
 
-// The root has seen who offers it; this node may have to look for itself.
+// The leader has seen who offers it; this node may have to look for itself.
 void StorageTier::read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
                        std::uint8_t slot, const std::stop_token& stop, Done done) {
   const auto read = std::make_shared<Read>(piece, segment, slot, stop, std::move(done));
-  const auto offered = offered_by_.find({piece.version, piece.shard});
+  const auto offered = offered_by_.find({piece.checkpoint, piece.shard});
   if (offered != offered_by_.end()) return read_from(offered->second, read);
   look([this, read](const protocol::StorageListed&) {
-    const auto found = offered_by_.find({read->expected.version, read->expected.shard});
+    const auto found = offered_by_.find({read->expected.checkpoint, read->expected.shard});
     read_from(found == offered_by_.end() ? 0 : found->second, read);
   });
 }
@@ -224,7 +224,7 @@ void StorageTier::read(const protocol::PieceInfo& piece, const std::shared_ptr<a
 void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& read) {
   if (read->stop.stop_requested()) return end(read, {CKPT_DISCARDED, "reading from storage was called off", 0});
   read->source = sources_[source].get();
-  read->source->manifest(read->expected.shard, read->expected.version,
+  read->source->manifest(read->expected.shard, read->expected.checkpoint,
                          [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
                            queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
                          });
@@ -236,13 +236,14 @@ void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOut
   if (!outcome.ok()) return end(read, outcome);
   if (manifest.shard != read->expected.shard || !(piece_info(manifest) == read->expected) ||
       !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
-    return end(read, {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its step says", 0});
+    return end(read,
+               {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its checkpoint says", 0});
   }
   read->manifest = std::move(manifest);
   read->slot.begin();
-  read->slot.drop(Version());  // this version may have been dropped from here before
+  read->slot.drop(CheckpointId());  // this checkpoint may have been dropped from here before
   read->source->read(
-      read->expected.shard, read->expected.version, {0, read->expected.length_bytes}, read->slot.data(),
+      read->expected.shard, read->expected.checkpoint, {0, read->expected.length_bytes}, read->slot.data(),
       [this, read, &queue = queue_](const ReadOutcome& ended) {
         queue.post([this, read, ended] { end(read, ended); });
       },

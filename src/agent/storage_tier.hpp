@@ -1,6 +1,6 @@
 // The agent's way to persistent storage: carries out what the core orders, on the threads of persist/, and answers
-// through the core queue. Versions may come from other sources, too, which all nodes reach; to the core they are one:
-// what several of them offer is taken from the first.
+// through the core queue. Checkpoints may come from other sources, too, which all nodes reach; to the core they are
+// one: what several of them offer is taken from the first.
 //
 // Belongs to the core thread. The destructor calls off what is under way, within 100 ms.
 #pragma once
@@ -31,13 +31,13 @@ class StorageTier {
 
   // All outlive this object; `handle` and `note` are called on the core thread. Where the option for storage is empty,
   // only `others` are read from. Throws Failure (CKPT_ERR_INVALID) for a location that is none.
-  StorageTier(const Options& options, const std::vector<persist::SourceFactory>& others, const PieceIndex& index,
-              CoreQueue& queue, Handle handle, Note note);
+  StorageTier(const Options& options, const std::vector<persist::CheckpointSourceFactory>& others,
+              const PieceIndex& index, CoreQueue& queue, Handle handle, Note note);
   ~StorageTier();
 
   void list();
   void write(const protocol::StartWrite& write);
-  void commit(const protocol::CommitStep& commit);
+  void commit(const protocol::FinalizeCheckpoint& commit);
 
   // Reads the piece into the slot and seals it when all of it was found to match. `done` runs once, on the core thread,
   // and nothing touches the slot any more; a stopped read ends early.
@@ -47,8 +47,8 @@ class StorageTier {
             const std::stop_token& stop, Done done);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
-  // This node's part of a step, unless others wrote all of it, or an earlier agent.
-  std::uint64_t bytes_written(Version step) const;
+  // This node's part of a checkpoint, unless others wrote all of it, or an earlier agent.
+  std::uint64_t bytes_written(CheckpointId step) const;
 
  private:
   struct Read;
@@ -59,19 +59,19 @@ class StorageTier {
   protocol::StorageListed merge(const Round& round);
   void read_from(std::size_t source, const std::shared_ptr<Read>& read);
   void take_manifest(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome, arena::Manifest manifest);
-  void wrote(Version version, std::uint64_t bytes);
+  void wrote(CheckpointId checkpoint, std::uint64_t bytes);
   void end(const std::shared_ptr<Read>& read, const persist::ReadOutcome& outcome);
 
   const PieceIndex& index_;
   CoreQueue& queue_;
   const Handle handle_;
   const Note note_;
-  std::unique_ptr<persist::WriteQueue> writes_;                        // null where there is no storage
-  std::vector<std::unique_ptr<persist::ReadQueue>> sources_;           // storage first
-  std::unique_ptr<Round> round_;                                       // under way
-  bool list_again_ = false;                                            // and the core asked since it began
-  std::map<Version, std::uint64_t> written_bytes_;                     // of the newest steps
-  std::map<std::pair<Version, std::string>, std::size_t> offered_by_;  // as last listed
+  std::unique_ptr<persist::WriteQueue> writes_;                             // null where there is no storage
+  std::vector<std::unique_ptr<persist::ReadQueue>> sources_;                // storage first
+  std::unique_ptr<Round> round_;                                            // under way
+  bool list_again_ = false;                                                 // and the core asked since it began
+  std::map<CheckpointId, std::uint64_t> written_bytes_;                     // of the newest checkpoints
+  std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;  // as last listed
 };
 
 }  // namespace ckpt::agent

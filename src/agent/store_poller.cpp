@@ -8,7 +8,7 @@
 #include "agent/record_codec.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
-#include "protocol/seating.hpp"
+#include "protocol/rank_assignments.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -19,8 +19,8 @@ constexpr StorePoller::Intervals without_watch{milliseconds(150), milliseconds(3
 constexpr StorePoller::Intervals of_a_watch_that_tells{milliseconds(2000), milliseconds(30'000)};
 constexpr std::size_t listed_per_ms = 100;  // records, to all agents together
 
-// All agents find their watches silent at the same time, when the root has died. So that they do not all read at once,
-// each is slower or faster than the others by up to a quarter.
+// All agents find their watches silent at the same time, when the leader has died. So that they do not all read at
+// once, each is slower or faster than the others by up to a quarter.
 double random_pace() {
   std::random_device random;
   return std::uniform_real_distribution(0.75, 1.25)(random);
@@ -56,7 +56,7 @@ StorePoller::StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers ha
       trust_(lease_ms / 2),
       pace_(random_pace()),
       silent_(of_a_silent_watch(lease_ms)),
-      watch_(store.watch([this](const coord::Entry& entry) { heard(entry); })),
+      watch_(store.watch([this](const coord::Entry& entry) { on_change(entry); })),
       thread_(start_thread("ckptd-store", [this] { run(); })) {}
 
 StorePoller::~StorePoller() {
@@ -77,34 +77,34 @@ void StorePoller::ask(Field Work::*field, Request request) {
   wake_.notify_all();
 }
 
-void StorePoller::swap(const protocol::SwapRoot& swap) { ask(&Work::root, swap); }
-void StorePoller::swap(protocol::SwapLife swap) { ask(&Work::life, std::move(swap)); }
-void StorePoller::read(const protocol::ReadSeats& read) { ask(&Work::seats, read); }
-void StorePoller::remove(const protocol::RemoveSeats& removal) { ask(&Work::removal, removal); }
+void StorePoller::swap(const protocol::SwapLeaderRecord& swap) { ask(&Work::leader, swap); }
+void StorePoller::swap(protocol::SwapIncarnationRecord swap) { ask(&Work::incarnation_record, std::move(swap)); }
+void StorePoller::read(const protocol::ReadAssignments& read) { ask(&Work::assignments, read); }
+void StorePoller::remove(const protocol::RemoveAssignments& removal) { ask(&Work::removal, removal); }
 
-void StorePoller::heard(const coord::Entry& entry) {
+void StorePoller::on_change(const coord::Entry& entry) {
   {
     const std::lock_guard lock(mutex_);
-    heard_at_ = Clock::now();
-    work_.told[entry.key] = entry;
+    received_at_ = Clock::now();
+    work_.watched[entry.key] = entry;
   }
   wake_.notify_all();
 }
 
 // With the lock.
-bool StorePoller::is_told() const { return heard_at_ && Clock::now() - *heard_at_ < trust_; }
+bool StorePoller::is_notified() const { return received_at_ && Clock::now() - *received_at_ < trust_; }
 
 // With the lock.
 const StorePoller::Intervals& StorePoller::intervals() const {
   if (watch_ == nullptr) return without_watch;
-  return is_told() ? of_a_watch_that_tells : silent_;
+  return is_notified() ? of_a_watch_that_tells : silent_;
 }
 
 // With the lock.
 StorePoller::Clock::time_point StorePoller::next_poll() const {
   if (!polled_at_) return {};
   const auto due = *polled_at_ + scaled(intervals().records, pace_);
-  return is_told() ? std::min(due, *heard_at_ + trust_) : due;
+  return is_notified() ? std::min(due, *received_at_ + trust_) : due;
 }
 
 void StorePoller::run() {
@@ -120,7 +120,7 @@ void StorePoller::run() {
     }
     begin(work);
     take_step();
-    take(work.told);
+    take(work.watched);
     if (is_due) {
       attempt(reading, [&] { poll(); });
       polled_at_ = Clock::now();
@@ -131,13 +131,13 @@ void StorePoller::run() {
 // With the lock. What takes several steps waits until all is done that came before.
 StorePoller::Work StorePoller::next_work() {
   Work next;
-  std::swap(next.root, work_.root);
-  std::swap(next.told, work_.told);
+  std::swap(next.leader, work_.leader);
+  std::swap(next.watched, work_.watched);
   if (step_) return next;
-  if (work_.life)
-    std::swap(next.life, work_.life);
-  else if (work_.seats)
-    std::swap(next.seats, work_.seats);
+  if (work_.incarnation_record)
+    std::swap(next.incarnation_record, work_.incarnation_record);
+  else if (work_.assignments)
+    std::swap(next.assignments, work_.assignments);
   else
     std::swap(next.removal, work_.removal);
   return next;
@@ -145,24 +145,27 @@ StorePoller::Work StorePoller::next_work() {
 
 // A swap that failed is not answered, lest the core asks again at once; it does so after a while.
 void StorePoller::begin(const Work& work) {
-  if (work.root)
+  if (work.leader)
     attempt(writing, [&] {
-      store_.put_if("root", to_text(work.root->record), work.root->expected_revision);
-      read_root();
+      store_.put_if("leader", to_text(work.leader->record), work.leader->expected_revision);
+      read_leader_record();
     });
-  if (work.life) {
-    const auto swap = std::make_shared<const protocol::SwapLife>(*work.life);
-    step_ = Step{seating, [this, swap] { write_life(swap, 0); }};
+  if (work.incarnation_record) {
+    const auto swap = std::make_shared<const protocol::SwapIncarnationRecord>(*work.incarnation_record);
+    step_ = Step{assignment_access, [this, swap] { write_incarnation_record(swap, 0); }};
   }
-  if (work.seats) {
-    const auto read = std::make_shared<protocol::SeatsRead>(protocol::SeatsRead{work.seats->name, {}});
-    step_ = Step{seating, [this, read] { read_seats(read, 0); }};
+  if (work.assignments) {
+    const auto read =
+        std::make_shared<protocol::AssignmentsRead>(protocol::AssignmentsRead{work.assignments->name, {}});
+    step_ = Step{assignment_access, [this, read] { read_assignments(read, 0); }};
   }
   if (work.removal)
-    step_ = Step{writing, [this, before = work.removal->before_life] {
-                   auto keys = store_.keys(std::string(seats_prefix));
-                   std::erase_if(keys, [&](const auto& key) { return life_of_seats(key).value_or(before) >= before; });
-                   remove_seats(std::move(keys));
+    step_ = Step{writing, [this, before = work.removal->before_incarnation] {
+                   auto keys = store_.keys(std::string(assignments_prefix));
+                   std::erase_if(keys, [&](const auto& key) {
+                     return incarnation_of_assignments(key).value_or(before) >= before;
+                   });
+                   remove_assignments(std::move(keys));
                  }};
 }
 
@@ -171,71 +174,75 @@ void StorePoller::take_step() {
   if (const auto step = std::exchange(step_, std::nullopt)) attempt(step->access, step->take);
 }
 
-// The seats first: no life's record names any that are not there. Those that are there already are the same.
-void StorePoller::write_life(const std::shared_ptr<const protocol::SwapLife>& swap, std::size_t number) {
-  if (number == 0 && !swap->seats.empty()) seats_ = {swap->record.seats, swap->seats};
-  if (number * protocol::seats_per_record >= swap->seats.size()) {
-    store_.put_if("life", to_text(swap->record), swap->expected_revision);
-    read_life();
+// The rank assignments first: no incarnation's record names any that are not there. Those that are there already are
+// the same.
+void StorePoller::write_incarnation_record(const std::shared_ptr<const protocol::SwapIncarnationRecord>& swap,
+                                           std::size_t number) {
+  if (number == 0 && !swap->assignments.empty()) assignments_ = {swap->record.assignments, swap->assignments};
+  if (number * protocol::assignments_per_record >= swap->assignments.size()) {
+    store_.put_if("incarnation", to_text(swap->record), swap->expected_revision);
+    read_incarnation_record();
     return;
   }
-  put_seats(seats_, number);
-  step_ = Step{seating, [this, swap, number] { write_life(swap, number + 1); }};
+  put_assignments(assignments_, number);
+  step_ = Step{assignment_access, [this, swap, number] { write_incarnation_record(swap, number + 1); }};
 }
 
 // One record of them.
-void StorePoller::put_seats(const protocol::SeatsRead& seats, std::size_t number) {
-  const std::size_t begin = number * protocol::seats_per_record;
-  const std::size_t count = std::min(protocol::seats_per_record, seats.seats.size() - begin);
-  const std::span some = std::span(seats.seats).subspan(begin, count);
-  store_.put_if(seats_key(seats.name, number), to_text(protocol::SeatsRecord{{some.begin(), some.end()}}), 0);
+void StorePoller::put_assignments(const protocol::AssignmentsRead& assignments, std::size_t number) {
+  const std::size_t begin = number * protocol::assignments_per_record;
+  const std::size_t count = std::min(protocol::assignments_per_record, assignments.assignments.size() - begin);
+  const std::span some = std::span(assignments.assignments).subspan(begin, count);
+  store_.put_if(assignments_key(assignments.name, number),
+                to_text(protocol::AssignmentsRecord{{some.begin(), some.end()}}), 0);
 }
 
-void StorePoller::read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number) {
-  if (read->seats.size() >= read->name.count) {
-    if (!protocol::is_named(read->name, read->seats)) throw_unusable(seats_key(read->name, 0), "is not what it was");
-    seats_ = *read;
-    return handlers_.seats(*read);
+void StorePoller::read_assignments(const std::shared_ptr<protocol::AssignmentsRead>& read, std::size_t number) {
+  if (read->assignments.size() >= read->name.count) {
+    if (!protocol::is_named(read->name, read->assignments))
+      throw_unusable(assignments_key(read->name, 0), "is not what it was");
+    assignments_ = *read;
+    return handlers_.assignments(*read);
   }
-  const std::string key = seats_key(read->name, number);
+  const std::string key = assignments_key(read->name, number);
   const auto entry = store_.get(key);
   if (!entry) {
-    read_life();  // of a later life by now, it may be: then they were removed
-    if (life_.record.seats != read->name) return;
-    if (seats_.name != read->name) {
-      handlers_.seats({read->name, {}});  // a leader does without them in the end
+    read_incarnation_record();  // of a later incarnation by now, it may be: then they were removed
+    if (incarnation_record_.record.assignments != read->name) return;
+    if (assignments_.name != read->name) {
+      handlers_.assignments({read->name, {}});  // a leader does without them in the end
       throw_unusable(key, "has vanished");
     }
-    put_seats(seats_, number);
-    step_ = Step{seating, [this, read, number] { read_seats(read, number); }};
+    put_assignments(assignments_, number);
+    step_ = Step{assignment_access, [this, read, number] { read_assignments(read, number); }};
     return;
   }
-  const auto more = parsed(seats_record(entry->value), key).seats;
-  read->seats.insert(read->seats.end(), more.begin(), more.end());
-  step_ = Step{seating, [this, read, number] { read_seats(read, number + 1); }};
+  const auto more = parsed(assignments_record(entry->value), key).assignments;
+  read->assignments.insert(read->assignments.end(), more.begin(), more.end());
+  step_ = Step{assignment_access, [this, read, number] { read_assignments(read, number + 1); }};
 }
 
-void StorePoller::remove_seats(std::vector<std::string> keys) {
+void StorePoller::remove_assignments(std::vector<std::string> keys) {
   if (keys.empty()) return;
   store_.remove(keys.back());
   keys.pop_back();
-  step_ = Step{writing, [this, keys = std::move(keys)] { remove_seats(keys); }};
+  step_ = Step{writing, [this, keys = std::move(keys)] { remove_assignments(keys); }};
 }
 
 void StorePoller::attempt(Access access, const std::function<void()>& body) {
   try {
     body();
-    if (access != seating || !step_) note(access, "");
+    if (access != assignment_access || !step_) note(access, "");
   } catch (const Failure& failure) {
     // Of what takes several steps only that stays in trouble which no access can mend.
-    note(access == seating && failure.status() != CKPT_ERR_CORRUPT ? writing : access, failure.what());
+    note(access == assignment_access && failure.status() != CKPT_ERR_CORRUPT ? writing : access, failure.what());
   } catch (const std::exception& failure) {
     note(access, failure.what());
   }
 }
 
 constexpr const char* can_be[] = {"the coordination store can be read", "the coordination store can be written",
-                                  "the seats of the job's life can be read and written",
+                                  "the rank assignments of the job's incarnation can be read and written",
                                   "the records of all nodes can be read"};
 
 void StorePoller::note(Access access, const std::string& trouble) {
@@ -261,12 +268,13 @@ std::string StorePoller::trouble() const {
 
 // What the store told by itself. Of a record that was removed, reading tells whether it is there again. That nothing is
 // wrong only a poll finds.
-void StorePoller::take(const std::map<std::string, coord::Entry>& told) {
+void StorePoller::take(const std::map<std::string, coord::Entry>& watched) {
   std::vector<coord::NodeEntry> nodes;
-  for (const auto& [key, entry] : told) try {
+  for (const auto& [key, entry] : watched) try {
       // What is not newer than what was read may have been told before that.
-      if (key == "root") entry.revision > root_.revision ? take_root(entry) : read_root();
-      if (key == "life") entry.revision > life_.revision ? take_life(entry) : read_life();
+      if (key == "leader") entry.revision > leader_record_.revision ? take_leader_record(entry) : read_leader_record();
+      if (key == "incarnation")
+        entry.revision > incarnation_record_.revision ? take_incarnation_record(entry) : read_incarnation_record();
       if (own_ && key == coord::rival_key(own_->node.name) && entry.revision != 0) heed_rival(entry);
       if (own_ && key == coord::node_key(own_->node.name) && entry.revision == 0) put_own_back();
       if (!key.starts_with("nodes/") || entry.revision == 0) continue;
@@ -278,8 +286,8 @@ void StorePoller::take(const std::map<std::string, coord::Entry>& told) {
 }
 
 void StorePoller::poll() {
-  read_root();
-  read_life();
+  read_leader_record();
+  read_incarnation_record();
   if (!nodes_are_due()) return;
   nodes_polled_at_ = Clock::now();  // where it fails, too: then all try it
   std::vector<std::string> damaged;
@@ -328,33 +336,34 @@ bool StorePoller::nodes_are_due() {
   if (!nodes_polled_at_) return true;
   const std::lock_guard lock(mutex_);
   const milliseconds share(watch_ == nullptr ? 0 : nodes_listed_ * nodes_listed_ / listed_per_ms);
-  const bool fell_silent = heard_at_ && !is_told();
-  const auto since = fell_silent ? std::max(*nodes_polled_at_, *heard_at_ + trust_) : *nodes_polled_at_;
+  const bool fell_silent = received_at_ && !is_notified();
+  const auto since = fell_silent ? std::max(*nodes_polled_at_, *received_at_ + trust_) : *nodes_polled_at_;
   return Clock::now() - since >= scaled(std::max(intervals().nodes, share), pace_);
 }
 
-void StorePoller::read_root() { take_root(store_.get("root")); }
-void StorePoller::read_life() { take_life(store_.get("life")); }
+void StorePoller::read_leader_record() { take_leader_record(store_.get("leader")); }
+void StorePoller::read_incarnation_record() { take_incarnation_record(store_.get("incarnation")); }
 
-void StorePoller::take_root(const std::optional<coord::Entry>& entry) {
-  root_.revision = entry ? entry->revision : 0;
-  if (!entry) return handlers_.root({});
-  if (entry->value != root_.text) {
-    root_ = {entry->value, parsed(root_record(entry->value), "root")};
+void StorePoller::take_leader_record(const std::optional<coord::Entry>& entry) {
+  leader_record_.revision = entry ? entry->revision : 0;
+  if (!entry) return handlers_.leader({});
+  if (entry->value != leader_record_.text) {
+    leader_record_ = {entry->value, parsed(leader_record(entry->value), "leader")};
     end_trouble(writing, "another agent writes to the coordination store");  // it need not be this one again
   }
-  handlers_.root({entry->revision, root_.record});
+  handlers_.leader({entry->revision, leader_record_.record});
 }
 
-void StorePoller::take_life(const std::optional<coord::Entry>& entry) {
-  life_.revision = entry ? entry->revision : 0;
-  if (entry && entry->value != life_.text) {
-    life_ = {entry->value, parsed(life_record(entry->value), "life")};
-    note(seating, "");  // it may have others now
+void StorePoller::take_incarnation_record(const std::optional<coord::Entry>& entry) {
+  incarnation_record_.revision = entry ? entry->revision : 0;
+  if (entry && entry->value != incarnation_record_.text) {
+    incarnation_record_ = {entry->value, parsed(incarnation_record(entry->value), "incarnation")};
+    note(assignment_access, "");  // it may have others now
   }
-  handlers_.life(entry ? protocol::LifeRead{entry->revision, life_.record} : protocol::LifeRead{});
-  life_seen_ = life_seen_ || entry.has_value();
-  if (entry || !life_seen_) return;
+  handlers_.incarnation_record(entry ? protocol::IncarnationRecordRead{entry->revision, incarnation_record_.record}
+                                     : protocol::IncarnationRecordRead{});
+  incarnation_seen_ = incarnation_seen_ || entry.has_value();
+  if (entry || !incarnation_seen_) return;
   if (own_) put_own_back();
   throw Failure(CKPT_ERR_CORRUPT,
                 "the job's records have vanished from the coordination store; its agents write them again");

@@ -1,6 +1,6 @@
 // Keeps an eye on the coordination store and writes to it what the core asks for.
 //
-// Where the store tells of changes by itself, and has told anything lately (a living root renews its record all the
+// Where the store tells of changes by itself, and has told anything lately (a living leader renews its record all the
 // time), the store is read only seldom, in case that something was missed; else it is polled. Owns one thread, the only
 // one that calls the store after start, since it may be slow or gone. An outage is logged once, and once when it is
 // over; reading and writing may fail apart from each other. Results go to the callbacks, on that thread.
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "agent/log.hpp"
-#include "coord/registry.hpp"
+#include "coord/node_registry.hpp"
 #include "coord/store.hpp"
 #include "protocol/events.hpp"
 
@@ -28,9 +28,9 @@ namespace ckpt::agent {
 class StorePoller {
  public:
   struct Handlers {
-    std::function<void(const protocol::RootRead&)> root;
-    std::function<void(const protocol::LifeRead&)> life;
-    std::function<void(const protocol::SeatsRead&)> seats;
+    std::function<void(const protocol::LeaderRecordRead&)> leader;
+    std::function<void(const protocol::IncarnationRecordRead&)> incarnation_record;
+    std::function<void(const protocol::AssignmentsRead&)> assignments;
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all, or those that changed
     std::function<void(const std::string&)> notice = {};              // a sentence for people
   };
@@ -42,34 +42,35 @@ class StorePoller {
   struct Intervals {  // between two readings
     std::chrono::milliseconds records, nodes;
   };
-  // `store` outlives this object. `lease_ms`: the root renews its record four times in it.
+  // `store` outlives this object. `lease_ms`: the leader renews its record four times in it.
   StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own = {});
   ~StorePoller();
   StorePoller(const StorePoller&) = delete;
   StorePoller& operator=(const StorePoller&) = delete;
 
   // [any thread] Compare-and-swap, answered by the record as it is then. Of several that wait for one record, the last
-  // counts. What takes many calls, as that with seats does, lets the root renew its record after each of them.
-  void swap(const protocol::SwapRoot& swap);
-  void swap(protocol::SwapLife swap);
+  // counts. What takes many calls, as that with rank assignments does, lets the leader renew its record after each of
+  // them.
+  void swap(const protocol::SwapLeaderRecord& swap);
+  void swap(protocol::SwapIncarnationRecord swap);
   // [any thread]
-  void read(const protocol::ReadSeats& read);
-  void remove(const protocol::RemoveSeats& removal);
+  void read(const protocol::ReadAssignments& read);
+  void remove(const protocol::RemoveAssignments& removal);
 
   // [any thread] What is wrong with the store, in a sentence; "" where nothing is.
   std::string trouble() const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Each with its own trouble. Swapping is writing, but of a life with its seats.
-  enum Access { reading, writing, seating, listing };
+  // Each with its own trouble. Swapping is writing, but of an incarnation with its rank assignments.
+  enum Access { reading, writing, assignment_access, listing };
   struct Work {  // what there is to do at once
-    std::optional<protocol::SwapRoot> root;
-    std::optional<protocol::SwapLife> life;
-    std::optional<protocol::ReadSeats> seats;
-    std::optional<protocol::RemoveSeats> removal;
-    std::map<std::string, coord::Entry> told;
-    bool is_any() const { return root || life || seats || removal || !told.empty(); }
+    std::optional<protocol::SwapLeaderRecord> leader;
+    std::optional<protocol::SwapIncarnationRecord> incarnation_record;
+    std::optional<protocol::ReadAssignments> assignments;
+    std::optional<protocol::RemoveAssignments> removal;
+    std::map<std::string, coord::Entry> watched;
+    bool is_any() const { return leader || incarnation_record || assignments || removal || !watched.empty(); }
   };
   struct Step {
     Access access;
@@ -82,37 +83,37 @@ class StorePoller {
   Work next_work();
   void begin(const Work& work);
   void take_step();
-  void write_life(const std::shared_ptr<const protocol::SwapLife>& swap, std::size_t number);
-  void read_seats(const std::shared_ptr<protocol::SeatsRead>& read, std::size_t number);
-  void remove_seats(std::vector<std::string> keys);
-  void put_seats(const protocol::SeatsRead& seats, std::size_t number);
+  void write_incarnation_record(const std::shared_ptr<const protocol::SwapIncarnationRecord>& swap, std::size_t number);
+  void read_assignments(const std::shared_ptr<protocol::AssignmentsRead>& read, std::size_t number);
+  void remove_assignments(std::vector<std::string> keys);
+  void put_assignments(const protocol::AssignmentsRead& assignments, std::size_t number);
   void attempt(Access access, const std::function<void()>& body);
   void note(Access access, const std::string& trouble);
   void end_trouble(Access access, const char* how);
   std::string exchange_trouble(Access access, const std::string& trouble);
   // Taken apart once: most reads find what was there before.
   template <class Record>
-  struct Known {
+  struct CachedRecord {
     std::string text = "none";  // of no record
     Record record;
     std::uint64_t revision = 0;
   };
 
-  void heard(const coord::Entry& entry);  // [the store's thread]
-  bool is_told() const;
+  void on_change(const coord::Entry& entry);  // [the store's thread]
+  bool is_notified() const;
   const Intervals& intervals() const;
   Clock::time_point next_poll() const;
-  void take(const std::map<std::string, coord::Entry>& told);
+  void take(const std::map<std::string, coord::Entry>& watched);
   void poll();
   bool nodes_are_due();
   void keep_own(const std::vector<coord::NodeEntry>& nodes);
   void keep_number(const std::vector<coord::NodeEntry>& nodes);
   bool put_own_back();
   void heed_rival(const std::optional<coord::Entry>& entry);
-  void read_root();
-  void read_life();
-  void take_root(const std::optional<coord::Entry>& entry);
-  void take_life(const std::optional<coord::Entry>& entry);
+  void read_leader_record();
+  void read_incarnation_record();
+  void take_leader_record(const std::optional<coord::Entry>& entry);
+  void take_incarnation_record(const std::optional<coord::Entry>& entry);
 
   coord::Store& store_;
   const Handlers handlers_;
@@ -122,10 +123,10 @@ class StorePoller {
   const std::chrono::milliseconds trust_;  // how long a watch is trusted after it told something
   const double pace_;                      // all intervals are so many times as long for this agent
   const Intervals silent_;                 // of a watch that is not trusted
-  Known<protocol::RootRecord> root_;
-  Known<protocol::LifeRecord> life_;
-  protocol::SeatsRead seats_;  // that it wrote or read last, in case that the store loses them
-  bool life_seen_ = false;
+  CachedRecord<protocol::LeaderRecord> leader_record_;
+  CachedRecord<protocol::IncarnationRecord> incarnation_record_;
+  protocol::AssignmentsRead assignments_;  // that it wrote or read last, in case that the store loses them
+  bool incarnation_seen_ = false;
   std::optional<Step> step_;                                      // the next one of what takes several
   std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // of the thread alone
   std::size_t nodes_listed_ = 0;                                  // likewise, the last time
@@ -133,7 +134,7 @@ class StorePoller {
   mutable std::mutex mutex_;  // for all below
   std::condition_variable wake_;
   Work work_;
-  std::optional<Clock::time_point> heard_at_;
+  std::optional<Clock::time_point> received_at_;
   std::array<std::string, 4> troubles_;  // by Access
   bool stop_ = false;
   const std::unique_ptr<coord::Watch> watch_;

@@ -4,7 +4,7 @@
 
 #include "base/error.hpp"
 #include "base/secret_file.hpp"
-#include "coord/registry.hpp"
+#include "coord/node_registry.hpp"
 
 namespace ckpt::agent {
 

@@ -43,12 +43,12 @@ struct ReserveRequest {
 
 struct RestoreRequest {
   std::int64_t timeout_ms = 0;
-  bool wants_path = false;  // from GPU to GPU
+  bool wants_gpu_replication = false;  // from GPU to GPU
 };
 
 struct CorruptRequest {
   std::string shard;
-  Version version;
+  CheckpointId checkpoint;
   std::optional<std::int64_t> timeout_ms;  // none: the agent's restore_timeout_ms
 };
 
@@ -62,8 +62,8 @@ class TrainerRequests {
   // Proven: neither the process nor the engine is there any more.
   virtual void exited(Asker asker) = 0;
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
-  // `no_path`: why it cannot take part in its path after all; "" where it can, or has none.
-  virtual void restored(Asker asker, std::string no_path, Respond respond) = 0;
+  // `no_replication`: why it cannot take part in its path after all; "" where it can, or has none.
+  virtual void restored(Asker asker, std::string no_replication, Respond respond) = 0;
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;
   virtual void status(Respond respond) = 0;

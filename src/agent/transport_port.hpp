@@ -17,7 +17,7 @@ class TransportPort {
   explicit TransportPort(net::Transport& transport) : transport_(transport) {}
 
   // As net::Transport::fetch(); a closed one ends it at once, as if the peer were gone.
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) {
     if (!enter()) return sink->ended(net::FetchEnd::peer_failed);
     transport_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);

@@ -6,7 +6,7 @@
 namespace ckpt::arena {
 namespace {
 
-constexpr unsigned lap_shift = 56, stream_shift = 52, kind_shift = 50;
+constexpr unsigned lap_shift = 56, channel_shift = 52, kind_shift = 50;
 constexpr std::uint64_t time_mask = (std::uint64_t{1} << kind_shift) - 1;
 
 std::uint8_t lap_of(std::uint64_t index) { return static_cast<std::uint8_t>(index / comm_events_max + 1); }
@@ -18,11 +18,11 @@ std::uint64_t microseconds(Clock::time_point time) {
 
 CommEvent event_of(std::uint64_t word) {
   return {static_cast<std::int64_t>(word & time_mask), static_cast<CommKind>(word >> kind_shift & 0x3),
-          static_cast<std::uint8_t>(word >> stream_shift & 0xf)};
+          static_cast<std::uint8_t>(word >> channel_shift & 0xf)};
 }
 
 bool is_valid(const CommEvent& event) {
-  return event.kind >= CommKind::begin && event.kind <= CommKind::iteration && event.stream < comm_streams_max;
+  return event.kind >= CommKind::begin && event.kind <= CommKind::iteration && event.channel < comm_channels_max;
 }
 
 }  // namespace
@@ -42,25 +42,25 @@ schedule::Mark mark_of(const CommEvent& event, Clock::time_point now) {
 
 // ---- Writer ----
 
-void CommWriter::store(CommKind kind, std::uint32_t stream, Clock::time_point now) {
+void CommWriter::store(CommKind kind, std::uint32_t channel, Clock::time_point now) {
   const std::uint64_t index = words_->written.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t word = std::uint64_t{lap_of(index)} << lap_shift | std::uint64_t{stream} << stream_shift |
+  const std::uint64_t word = std::uint64_t{lap_of(index)} << lap_shift | std::uint64_t{channel} << channel_shift |
                              static_cast<std::uint64_t>(kind) << kind_shift | microseconds(now);
   words_->events[index % comm_events_max].store(word, std::memory_order_release);
 }
 
-void CommWriter::begin(std::uint32_t stream, Clock::time_point now) {
-  words_->streams[stream].begun.fetch_add(1, std::memory_order_release);
-  store(CommKind::begin, stream, now);
+void CommWriter::begin(std::uint32_t channel, Clock::time_point now) {
+  words_->channels[channel].begun.fetch_add(1, std::memory_order_release);
+  store(CommKind::begin, channel, now);
 }
 
-bool CommWriter::end(std::uint32_t stream, Clock::time_point now) {
-  CommWords::Stream& words = words_->streams[stream];
+bool CommWriter::end(std::uint32_t channel, Clock::time_point now) {
+  CommWords::Channel& words = words_->channels[channel];
   std::uint32_t ended = words.ended.load(std::memory_order_acquire);
   do {
     if (ended == words.begun.load(std::memory_order_acquire)) return false;
   } while (!words.ended.compare_exchange_weak(ended, ended + 1, std::memory_order_acq_rel, std::memory_order_acquire));
-  store(CommKind::end, stream, now);
+  store(CommKind::end, channel, now);
   return true;
 }
 
@@ -90,22 +90,22 @@ bool CommReader::read(std::vector<CommEvent>& to) {
 
 namespace {
 // In this order: `ended` never passes `begun`, so that equal values mean that nothing ran in between.
-bool is_busy(const CommWords::Stream& stream) {
-  const std::uint32_t ended = stream.ended.load(std::memory_order_acquire);
-  return stream.begun.load(std::memory_order_acquire) != ended;
+bool is_busy(const CommWords::Channel& channel) {
+  const std::uint32_t ended = channel.ended.load(std::memory_order_acquire);
+  return channel.begun.load(std::memory_order_acquire) != ended;
 }
 }  // namespace
 
 bool CommReader::is_busy() const {
-  const auto busy = [](const CommWords::Stream& stream) { return arena::is_busy(stream); };
-  return std::any_of(std::begin(words_->streams), std::end(words_->streams), busy) ||
+  const auto busy = [](const CommWords::Channel& channel) { return arena::is_busy(channel); };
+  return std::any_of(std::begin(words_->channels), std::end(words_->channels), busy) ||
          std::any_of(std::begin(words_->on_gpu), std::end(words_->on_gpu), busy);
 }
 
 std::uint64_t CommReader::begun_total() const {
   std::uint64_t total = 0;
-  for (const CommWords::Stream& stream : words_->streams) total += stream.begun.load(std::memory_order_acquire);
-  for (const CommWords::Stream& stream : words_->on_gpu) total += stream.begun.load(std::memory_order_acquire);
+  for (const CommWords::Channel& channel : words_->channels) total += channel.begun.load(std::memory_order_acquire);
+  for (const CommWords::Channel& channel : words_->on_gpu) total += channel.begun.load(std::memory_order_acquire);
   return total;
 }
 

@@ -98,7 +98,7 @@ bool Control::same_as(const Control& other) const { return is_same_file(fd_.get(
 
 void Control::resume_at(std::int64_t iteration) {
   words_->resume_at.store(iteration, std::memory_order_release);
-  ring(words_->agent_bell, FutexScope::shared);
+  ring(words_->agent_doorbell, FutexScope::shared);
 }
 
 }  // namespace ckpt::arena

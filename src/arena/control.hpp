@@ -1,5 +1,5 @@
 // The control file of a rank: the words that its trainer and the agent exchange every iteration, and those that tell
-// when the trainer communicates (format.hpp; comm_log.hpp reads and writes the latter).
+// when the trainer communicates (arena_format.hpp; comm_log.hpp reads and writes the latter).
 //
 // Owns the mapping. Each side uses its own half of the functions; any thread of that side may, one at a time for the
 // setters. Nothing here blocks but wait_*().
@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <string>
 
-#include "arena/format.hpp"
-#include "arena/health_board.hpp"
+#include "arena/arena_format.hpp"
+#include "arena/health_page.hpp"
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
-#include "protocol/parts.hpp"
-#include "protocol/version.hpp"
+#include "protocol/checkpoint_id.hpp"
+#include "protocol/shard_parts.hpp"
 
 namespace ckpt::arena {
 
@@ -37,8 +37,8 @@ struct Grant {
 
 class Control {
  public:
-  // Agent: a fresh page for a new life of the rank. It replaces the file, so that an earlier trainer's mapping is cut
-  // off from it. Throws Failure.
+  // Agent: a fresh page for a new incarnation of the rank. It replaces the file, so that an earlier trainer's mapping
+  // is cut off from it. Throws Failure.
   static Control create(const std::string& directory, std::uint32_t rank);
   // Agent: the page that an earlier agent left. Trainer: the page behind a descriptor that the agent sent. Everything
   // is checked; throws Failure (CKPT_ERR_CORRUPT), for a page that is gone and one of another format version too.
@@ -56,11 +56,11 @@ class Control {
   // Agent's words. Each setter rings the trainer.
   void grant(Grant grant) { set(words_->grant, grant.word()); }
   void resume_at(std::int64_t iteration);
-  void committed(Version version) { set(words_->committed, version.word()); }
-  void stored(Version version) { set(words_->stored, version.word()); }
+  void committed(CheckpointId checkpoint) { set(words_->committed, checkpoint.word()); }
+  void stored(CheckpointId checkpoint) { set(words_->stored, checkpoint.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
   // Something else that the trainer is to look at has changed.
-  void ring_trainer() { ring(words_->agent_bell, FutexScope::shared); }
+  void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
   // Silent; before the trainer gets the page.
   void writer(WriterId id) {
     words_->writer_pid.store(id.pid, std::memory_order_release);
@@ -74,17 +74,17 @@ class Control {
   protocol::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
-  Version committed() const { return Version::from_word(words_->committed.load(std::memory_order_acquire)); }
-  Version stored() const { return Version::from_word(words_->stored.load(std::memory_order_acquire)); }
+  CheckpointId committed() const { return CheckpointId::from_word(words_->committed.load(std::memory_order_acquire)); }
+  CheckpointId stored() const { return CheckpointId::from_word(words_->stored.load(std::memory_order_acquire)); }
   std::uint64_t fenced() const { return words_->fenced.load(std::memory_order_acquire); }
-  std::uint32_t agent_bell() const { return words_->agent_bell.load(std::memory_order_acquire); }
-  // Trainer: until the bell is not `seen` any more, or the deadline has passed.
-  void wait_agent_bell(std::uint32_t seen, Deadline deadline) const {
-    futex_wait(words_->agent_bell, seen, deadline, FutexScope::shared);
+  std::uint32_t agent_doorbell() const { return words_->agent_doorbell.load(std::memory_order_acquire); }
+  // Trainer: until the doorbell is not `seen` any more, or the deadline has passed.
+  void wait_agent_doorbell(std::uint32_t seen, Deadline deadline) const {
+    futex_wait(words_->agent_doorbell, seen, deadline, FutexScope::shared);
   }
 
   // Written by the agent, read by the trainer.
-  HealthBoard health() const { return HealthBoard(words_->health); }
+  HealthPage health() const { return HealthPage(words_->health); }
 
   // Trainer's words. The setters are silent; ring_agent() makes the agent look.
   void not_taken(std::int64_t iteration, std::uint8_t status) {
@@ -97,23 +97,23 @@ class Control {
     return static_cast<std::int64_t>(word >> 8) > captured ? static_cast<std::uint8_t>(word) : 0;
   }
   void attempted(std::int64_t iteration) { words_->attempted.store(iteration, std::memory_order_release); }
-  void capturing(Version version) { words_->capturing.store(version.word(), std::memory_order_release); }
+  void capturing(CheckpointId checkpoint) { words_->capturing.store(checkpoint.word(), std::memory_order_release); }
   void used_grant(std::uint64_t sequence) { words_->used_grant.store(sequence, std::memory_order_release); }
-  void ring_agent() { ring(words_->trainer_bell, FutexScope::shared); }
+  void ring_agent() { ring(words_->trainer_doorbell, FutexScope::shared); }
   std::int64_t attempted() const { return words_->attempted.load(std::memory_order_acquire); }
-  Version capturing() const { return Version::from_word(words_->capturing.load(std::memory_order_acquire)); }
+  CheckpointId capturing() const { return CheckpointId::from_word(words_->capturing.load(std::memory_order_acquire)); }
   std::uint64_t used_grant() const { return words_->used_grant.load(std::memory_order_acquire); }
-  std::uint32_t trainer_bell() const { return words_->trainer_bell.load(std::memory_order_acquire); }
-  // Agent: until the bell is not `seen` any more, or the deadline has passed. Wake it yourself with ring_agent().
-  void wait_trainer_bell(std::uint32_t seen, Deadline deadline) const {
-    futex_wait(words_->trainer_bell, seen, deadline, FutexScope::shared);
+  std::uint32_t trainer_doorbell() const { return words_->trainer_doorbell.load(std::memory_order_acquire); }
+  // Agent: until the doorbell is not `seen` any more, or the deadline has passed. Wake it yourself with ring_agent().
+  void wait_trainer_doorbell(std::uint32_t seen, Deadline deadline) const {
+    futex_wait(words_->trainer_doorbell, seen, deadline, FutexScope::shared);
   }
 
  private:
   Control(UniqueFd fd, Mapping mapping);
   void set(Word64& word, std::uint64_t value) {
     word.store(value, std::memory_order_release);
-    ring(words_->agent_bell, FutexScope::shared);
+    ring(words_->agent_doorbell, FutexScope::shared);
   }
 
   UniqueFd fd_;

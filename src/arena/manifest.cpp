@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "arena/format.hpp"
+#include "arena/arena_format.hpp"
 #include "arena/layout.hpp"
 #include "base/error.hpp"
 #include "kernels/digest.hpp"
@@ -24,7 +24,7 @@ struct Head {
   std::uint64_t check;  // XXH3-64 of all bytes behind it
   std::uint32_t format;
   std::uint32_t world_size;
-  std::uint64_t version;
+  std::uint64_t checkpoint;
   std::uint64_t length_bytes;
   std::uint64_t root_digest;
   std::uint64_t layout_hash;
@@ -48,7 +48,7 @@ std::uint64_t check_of(std::span<const std::byte> bytes) {
 }  // namespace
 
 bool is_consistent(const Manifest& manifest) {
-  return manifest.version && manifest.world_size != 0 && !manifest.shard.empty() &&
+  return manifest.checkpoint && manifest.world_size != 0 && !manifest.shard.empty() &&
          manifest.shard.size() < name_bytes_max &&
          manifest.leaves.size() == kernels::leaf_count(manifest.length_bytes) &&
          manifest.root_digest == kernels::root_digest(manifest.leaves, manifest.length_bytes) &&
@@ -67,7 +67,7 @@ std::vector<std::byte> encode(const Manifest& manifest) {
   const Head head{0,
                   wire_format_version,
                   manifest.world_size,
-                  manifest.version.word(),
+                  manifest.checkpoint.word(),
                   manifest.length_bytes,
                   manifest.root_digest,
                   manifest.layout_hash,
@@ -97,7 +97,7 @@ Manifest decode_manifest(std::span<const std::byte> bytes) {
     refuse();
   const auto* text = reinterpret_cast<const char*>(bytes.data()) + sizeof(head);
   Manifest manifest;
-  manifest.version = Version::from_word(head.version);
+  manifest.checkpoint = CheckpointId::from_word(head.checkpoint);
   manifest.length_bytes = head.length_bytes;
   manifest.root_digest = head.root_digest;
   manifest.world_size = head.world_size;

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "protocol/version.hpp"
+#include "protocol/checkpoint_id.hpp"
 
 namespace ckpt::arena {
 
 struct Manifest {
   std::string shard;
-  Version version;
+  CheckpointId checkpoint;
   std::uint64_t length_bytes = 0;
   std::uint64_t root_digest = 0;
   std::uint32_t world_size = 0;
@@ -26,7 +26,7 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Whether the parts agree: number of leaves, root over the leaves, hash of the layout, a version and a world size.
+// Whether the parts agree: number of leaves, root over the leaves, hash of the layout, a checkpoint and a world size.
 bool is_consistent(const Manifest& manifest);
 
 // Manifest capacity of a slot for data of `data_bytes` and a layout text of `layout_bytes`.

@@ -54,8 +54,8 @@ std::uint64_t random_word() {
 }
 
 void take_lock(int fd, const std::string& directory) {
-  constexpr std::int64_t patience_ms = 100;
-  if (!lock_alone(fd, directory, patience_ms))
+  constexpr std::int64_t wait_limit_ms = 100;
+  if (!lock_alone(fd, directory, wait_limit_ms))
     throw Failure(CKPT_ERR_CLAIMED,
                   "another agent uses the arena " + directory +
                       "; give this node another name (option node) or stop that agent (ckptctl stop)");
@@ -89,7 +89,8 @@ std::string name_of(const char (&field)[name_bytes_max]) {
 
 NodeMemory memory_of_format_3(const NodeHeader& header) {
   const auto& words = header.format_3;
-  return {Version::from_word(words[0]), Version::from_word(words[1]), words[2], Version::from_word(words[3])};
+  return {CheckpointId::from_word(words[0]), CheckpointId::from_word(words[1]), words[2],
+          CheckpointId::from_word(words[3])};
 }
 
 template <class Words>
@@ -103,8 +104,8 @@ Word64& word(NodeWords& copy, std::size_t index) { return (&copy.arena_id)[index
 const Word64& word(const NodeWords& copy, std::size_t index) { return (&copy.arena_id)[index]; }
 
 template <class T>
-void raise(T& known, const T& value) {
-  known = std::max(known, value);
+void raise(T& state, const T& value) {
+  state = std::max(state, value);
 }
 
 }  // namespace
@@ -138,34 +139,35 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
 void NodeArena::initialize(const std::string& job, const std::string& node) {
   std::strncpy(header()->job, job.c_str(), name_bytes_max - 1);
   std::strncpy(header()->node, node.c_str(), name_bytes_max - 1);
-  known_.arena_id = header()->arena_id = random_word();
+  state_.arena_id = header()->arena_id = random_word();
   header()->format = node_format_version;
   store();
   std::atomic_ref(header()->magic).store(node_magic, std::memory_order_release);
 }
 
-std::array<std::uint64_t, node_words_checked> NodeArena::words_of(const Known& known) {
-  const NodeMemory& memory = known.memory;
-  return {known.arena_id,
-          known.number,
+std::array<std::uint64_t, node_words_checked> NodeArena::words_of(const NodeState& state) {
+  const NodeMemory& memory = state.memory;
+  return {state.arena_id,
+          state.number,
           memory.highest_commit.word(),
           memory.newest_seen.word(),
           memory.highest_epoch,
           memory.newest_damaged.word(),
-          known.token[0],
-          known.token[1],
-          known.token[2],
-          known.token[3]};
+          state.token[0],
+          state.token[1],
+          state.token[2],
+          state.token[3]};
 }
 
-std::optional<NodeArena::Known> NodeArena::read(const NodeHeader& header, const NodeWords& copy) {
+std::optional<NodeArena::NodeState> NodeArena::read(const NodeHeader& header, const NodeWords& copy) {
   std::array<std::uint64_t, node_words_checked> words;
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = word(copy, i).load(std::memory_order_acquire);
   if (copy.check.load(std::memory_order_acquire) != check_of(header, words)) return std::nullopt;
-  return Known{words[0],
-               words[1],
-               {Version::from_word(words[2]), Version::from_word(words[3]), words[4], Version::from_word(words[5])},
-               {words[6], words[7], words[8], words[9]}};
+  return NodeState{words[0],
+                   words[1],
+                   {CheckpointId::from_word(words[2]), CheckpointId::from_word(words[3]), words[4],
+                    CheckpointId::from_word(words[5])},
+                   {words[6], words[7], words[8], words[9]}};
 }
 
 // The second copy first: an agent that died between the two left the newer one there.
@@ -173,11 +175,11 @@ void NodeArena::recall() {
   NodeHeader& head = *header();
   const auto first = read(head, head.copies[0]), second = read(head, head.copies[1]);
   if (head.format == format_before) {
-    known_ = {head.arena_id, 0, memory_of_format_3(head), {}};
+    state_ = {head.arena_id, 0, memory_of_format_3(head), {}};
   } else if (second || first) {
-    known_ = second ? *second : *first;
+    state_ = second ? *second : *first;
   } else {
-    known_ = {head.arena_id, 0, {}, {}};
+    state_ = {head.arena_id, 0, {}, {}};
     damage_ = "what this node must not forget was damaged in " + directory_ +
               "/node: which commits it heard of is not known any more; the job's other nodes know";
   }
@@ -190,7 +192,7 @@ void NodeArena::recall() {
 
 // One copy after the other, so that one is whole at each moment.
 void NodeArena::store() {
-  const auto words = words_of(known_);
+  const auto words = words_of(state_);
   const std::uint64_t check = check_of(*header(), words);
   for (NodeWords* const copy : {&header()->copies[1], &header()->copies[0]}) {
     for (std::size_t i = 0; i < words.size(); ++i) word(*copy, i).store(words[i], std::memory_order_release);
@@ -199,12 +201,12 @@ void NodeArena::store() {
 }
 
 std::optional<std::uint32_t> NodeArena::number() const {
-  return known_.number == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(known_.number - 1));
+  return state_.number == 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(state_.number - 1));
 }
 
 std::string NodeArena::token() const {
   std::string text;
-  for (const std::uint64_t part : known_.token) {
+  for (const std::uint64_t part : state_.token) {
     std::array<char, 17> digits{};
     std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(part));
     text += digits.data();
@@ -214,11 +216,11 @@ std::string NodeArena::token() const {
 
 void NodeArena::remember_place(std::uint32_t number, const std::string& token) {
   constexpr std::size_t digits = 16;
-  known_.number = std::uint64_t{number} + 1;
-  for (std::size_t i = 0; i < known_.token.size(); ++i) {
-    known_.token[i] = 0;
+  state_.number = std::uint64_t{number} + 1;
+  for (std::size_t i = 0; i < state_.token.size(); ++i) {
+    state_.token[i] = 0;
     const std::string part = token.substr(std::min(i * digits, token.size()), digits);
-    std::from_chars(part.data(), part.data() + part.size(), known_.token[i], 16);
+    std::from_chars(part.data(), part.data() + part.size(), state_.token[i], 16);
   }
   store();
 }
@@ -251,13 +253,13 @@ void NodeArena::mark_stopped() const {
 
 bool was_stopped(const std::string& directory) { return ::access(stopped_mark(directory).c_str(), F_OK) == 0; }
 
-NodeMemory NodeArena::memory() const { return known_.memory; }
+NodeMemory NodeArena::memory() const { return state_.memory; }
 
 void NodeArena::remember(const NodeMemory& memory) {
-  raise(known_.memory.highest_commit, memory.highest_commit);
-  raise(known_.memory.newest_seen, memory.newest_seen);
-  raise(known_.memory.highest_epoch, memory.highest_epoch);
-  raise(known_.memory.newest_damaged, memory.newest_damaged);
+  raise(state_.memory.highest_commit, memory.highest_commit);
+  raise(state_.memory.newest_seen, memory.newest_seen);
+  raise(state_.memory.highest_epoch, memory.highest_epoch);
+  raise(state_.memory.newest_damaged, memory.newest_damaged);
   store();
 }
 
@@ -285,8 +287,8 @@ Segment NodeArena::create_segment(const SegmentSpec& spec, unsigned threads) {
 
 void NodeArena::remove_segment(Segment segment) { unlink_same(segment.path(), segment.fd()); }
 
-bool lock_alone(int fd, const std::string& directory, std::int64_t patience_ms) {
-  const Deadline deadline = Deadline::in_ms(patience_ms);
+bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms) {
+  const Deadline deadline = Deadline::in_ms(wait_limit_ms);
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) throw_errno(CKPT_ERR_SYSTEM, "cannot lock the arena " + directory);
     if (deadline.passed()) return false;
@@ -305,7 +307,7 @@ std::optional<ArenaSummary> inspect_arena(const std::string& directory) {
   ArenaSummary summary{name_of(header.job), name_of(header.node), {}, false};
   if (header.format == format_before) summary.memory = memory_of_format_3(header);
   for (const NodeWords& copy : header.copies)
-    if (const auto known = NodeArena::read(header, copy)) summary.memory = known->memory;
+    if (const auto state = NodeArena::read(header, copy)) summary.memory = state->memory;
   summary.in_use = ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
   return summary;
 }

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "arena/arena_format.hpp"
 #include "arena/control.hpp"
-#include "arena/format.hpp"
 #include "arena/segment.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
@@ -20,10 +20,10 @@ namespace ckpt::arena {
 
 // What a node must not forget when its agent restarts.
 struct NodeMemory {
-  Version highest_commit;
-  Version newest_seen;
+  CheckpointId highest_commit;
+  CheckpointId newest_seen;
   std::uint64_t highest_epoch = 0;
-  Version newest_damaged;
+  CheckpointId newest_damaged;
 };
 
 // The arena's directory and those above it, where they are not there yet. Throws Failure for one that cannot be made or
@@ -39,7 +39,7 @@ class NodeArena {
   NodeArena(std::string directory, const std::string& job, const std::string& node);
 
   const std::string& directory() const { return directory_; }
-  std::uint64_t arena_id() const { return known_.arena_id; }
+  std::uint64_t arena_id() const { return state_.arena_id; }
   // What was found damaged of what the node must not forget, and what was made of it; "" where nothing was.
   const std::string& damage() const { return damage_; }
 
@@ -74,20 +74,20 @@ class NodeArena {
   std::string head_path() const { return directory_ + "/node"; }
   NodeHeader* header() const { return reinterpret_cast<NodeHeader*>(mapping_.data()); }
 
-  struct Known {
+  struct NodeState {
     std::uint64_t arena_id = 0, number = 0;
     NodeMemory memory;
     std::array<std::uint64_t, 4> token{};
   };
   friend std::optional<ArenaSummary> inspect_arena(const std::string& directory);
-  static std::array<std::uint64_t, node_words_checked> words_of(const Known& known);
-  static std::optional<Known> read(const NodeHeader& header, const NodeWords& copy);
+  static std::array<std::uint64_t, node_words_checked> words_of(const NodeState& state);
+  static std::optional<NodeState> read(const NodeHeader& header, const NodeWords& copy);
   void initialize(const std::string& job, const std::string& node);
   void recall();
   void store();
 
   std::string directory_;
-  Known known_;  // as in both copies
+  NodeState state_;  // as in both copies
   std::string damage_;
   UniqueFd lock_;
   Mapping mapping_;
@@ -108,7 +108,7 @@ std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
 // Locks an arena through its file `node`, as its agent does. False where another process has locked it. Those that
 // inspect an arena share the lock for an instant, so it is tried for some time.
-bool lock_alone(int fd, const std::string& directory, std::int64_t patience_ms);
+bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms);
 
 // Whether an agent of any version made it, or began to: for tools that remove.
 bool is_arena(const std::string& directory);

@@ -1,4 +1,4 @@
-// A segment: the slots of one shard in one file of the arena, written by one writer (format.hpp).
+// A segment: the slots of one shard in one file of the arena, written by one writer (arena_format.hpp).
 //
 // A Segment owns its mapping and its descriptor; slots are views into it. Its functions are thread-safe.
 #pragma once
@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "arena/format.hpp"
+#include "arena/arena_format.hpp"
 #include "arena/slot.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"

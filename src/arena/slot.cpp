@@ -25,7 +25,7 @@ void store(T& field, T value) {
 }  // namespace
 
 std::uint64_t seal_of(const SealedFields& fields) {
-  const std::array<std::uint64_t, 6> words = {fields.version,      fields.length_bytes, fields.root_digest,
+  const std::array<std::uint64_t, 6> words = {fields.checkpoint,   fields.length_bytes, fields.root_digest,
                                               fields.layout_bytes, fields.layout_hash,  fields.world_size};
   const std::uint64_t seal = XXH3_64bits(words.data(), sizeof(words));
   return seal != 0 ? seal : 1;
@@ -45,16 +45,16 @@ bool Slot::fits(std::uint64_t length_bytes, std::uint64_t layout_bytes) const {
 std::optional<SealedFields> Slot::sealed_fields() const {
   const std::uint64_t seal = header_->seal.load(std::memory_order_acquire);
   if (seal == 0) return std::nullopt;
-  const SealedFields fields{load(header_->version),      load(header_->length_bytes), load(header_->root_digest),
+  const SealedFields fields{load(header_->checkpoint),   load(header_->length_bytes), load(header_->root_digest),
                             load(header_->layout_bytes), load(header_->layout_hash),  load(header_->world_size)};
-  if (seal != seal_of(fields) || fields.version == header_->dropped.load(std::memory_order_acquire))
+  if (seal != seal_of(fields) || fields.checkpoint == header_->dropped.load(std::memory_order_acquire))
     return std::nullopt;
   return fields;
 }
 
-Version Slot::version() const {
+CheckpointId Slot::checkpoint() const {
   const auto fields = sealed_fields();
-  return fields ? Version::from_word(fields->version) : Version();
+  return fields ? CheckpointId::from_word(fields->checkpoint) : CheckpointId();
 }
 
 std::optional<Manifest> Slot::read() const {
@@ -62,7 +62,7 @@ std::optional<Manifest> Slot::read() const {
   if (!fields || !fits(fields->length_bytes, fields->layout_bytes)) return std::nullopt;
   Manifest manifest;
   manifest.shard = bounds_.shard;
-  manifest.version = Version::from_word(fields->version);
+  manifest.checkpoint = CheckpointId::from_word(fields->checkpoint);
   manifest.length_bytes = fields->length_bytes;
   manifest.root_digest = fields->root_digest;
   manifest.world_size = fields->world_size;
@@ -86,7 +86,7 @@ void WritableSlot::write_layout(std::uint64_t length_bytes, std::string_view tex
 void WritableSlot::seal(SealedFields fields) {
   const std::span<const std::uint64_t> leaves(digests(), kernels::leaf_count(fields.length_bytes));
   fields.root_digest = kernels::root_digest(leaves, fields.length_bytes);
-  store(header_->version, fields.version);
+  store(header_->checkpoint, fields.checkpoint);
   store(header_->length_bytes, fields.length_bytes);
   store(header_->root_digest, fields.root_digest);
   store(header_->layout_bytes, fields.layout_bytes);
@@ -99,7 +99,7 @@ void WritableSlot::seal(const Manifest& manifest) {
   if (!manifest.leaves.empty())
     std::memcpy(manifest_, manifest.leaves.data(), manifest.leaves.size() * sizeof(std::uint64_t));
   write_layout(manifest.length_bytes, manifest.layout);
-  seal(SealedFields{manifest.version.word(), manifest.length_bytes, manifest.root_digest, manifest.layout.size(),
+  seal(SealedFields{manifest.checkpoint.word(), manifest.length_bytes, manifest.root_digest, manifest.layout.size(),
                     manifest.layout_hash, manifest.world_size});
 }
 

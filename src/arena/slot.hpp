@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "arena/format.hpp"
+#include "arena/arena_format.hpp"
 #include "arena/manifest.hpp"
 
 namespace ckpt::arena {
@@ -24,7 +24,7 @@ struct SlotBounds {
 
 // Fields of a slot that a seal covers.
 struct SealedFields {
-  std::uint64_t version = 0;
+  std::uint64_t checkpoint = 0;
   std::uint64_t length_bytes = 0;
   std::uint64_t root_digest = 0;
   std::uint64_t layout_bytes = 0;
@@ -40,8 +40,8 @@ class Slot {
   // The piece's manifest if a whole piece that was not dropped lies here, its parts checked against each other and
   // against the slot's bounds; the data is not read. Nothing when it is empty, being written, dropped or malformed.
   std::optional<Manifest> read() const;
-  // The version of the piece, by its seal alone: read() may still refuse it.
-  Version version() const;
+  // The checkpoint of the piece, by its seal alone: read() may still refuse it.
+  CheckpointId checkpoint() const;
 
   const std::byte* data() const { return data_; }
   std::uint64_t data_capacity_bytes() const { return bounds_.data_capacity_bytes; }
@@ -79,8 +79,8 @@ class WritableSlot : public Slot {
   // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere and fits().
   void seal(const Manifest& manifest);
 
-  // Agent: the piece of this version is not to be found here any more, also after attaching again.
-  void drop(Version version) { header_->dropped.store(version.word(), std::memory_order_release); }
+  // Agent: the piece of this checkpoint is not to be found here any more, also after attaching again.
+  void drop(CheckpointId checkpoint) { header_->dropped.store(checkpoint.word(), std::memory_order_release); }
 };
 
 }  // namespace ckpt::arena

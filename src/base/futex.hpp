@@ -18,9 +18,9 @@ void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, Dead
 void futex_wake_all(const std::atomic<std::uint32_t>& word, FutexScope scope);
 
 // Adds one to the word (release) and wakes all who wait for it.
-inline void ring(std::atomic<std::uint32_t>& bell, FutexScope scope) {
-  bell.fetch_add(1, std::memory_order_release);
-  futex_wake_all(bell, scope);
+inline void ring(std::atomic<std::uint32_t>& doorbell, FutexScope scope) {
+  doorbell.fetch_add(1, std::memory_order_release);
+  futex_wake_all(doorbell, scope);
 }
 
 }  // namespace ckpt

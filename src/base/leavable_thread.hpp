@@ -22,7 +22,7 @@ class LeavableThread {
     thread_ = start_thread(name, [own = std::optional<Body>(std::move(body)), end = end_]() mutable {
       (*own)();
       own.reset();  // what it owns is gone, too, once it has ended
-      end->tell();
+      end->notify();
     });
   }
   // Leaves it alone.
@@ -41,7 +41,7 @@ class LeavableThread {
  private:
   class End {
    public:
-    void tell() {
+    void notify() {
       const std::lock_guard lock(mutex_);
       is_told_ = true;
       changed_.notify_all();

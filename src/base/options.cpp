@@ -15,7 +15,7 @@
 
 #include "base/environment.hpp"
 #include "base/error.hpp"
-#include "protocol/parts.hpp"
+#include "protocol/shard_parts.hpp"
 
 namespace ckpt {
 namespace {
@@ -93,7 +93,7 @@ struct Name {
 struct ShardName {
   static std::string type() { return "text"; }
   static void parse(std::string& to, std::string_view text) {
-    // The parts of a shard are named after it (protocol/parts.hpp), and names end at 64 characters.
+    // The parts of a shard are named after it (protocol/shard_parts.hpp), and names end at 64 characters.
     if (!is_plain_name(text) || text.size() > 48 || text.ends_with(".private") || protocol::is_reserved(text) ||
         protocol::parse_part(text).of != 1)
       throw BadValue{
@@ -236,18 +236,18 @@ struct Sending {
   static std::string type() { return "idle|immediate"; }
   static void parse(SendMode& to, std::string_view text) {
     if (text != "idle" && text != "immediate") throw BadValue{"must be idle or immediate"};
-    to = text == "idle" ? SendMode::idle : SendMode::at_once;
+    to = text == "idle" ? SendMode::idle : SendMode::immediate;
   }
   static std::string text(SendMode from) { return from == SendMode::idle ? "idle" : "immediate"; }
 };
 
-struct Path {
+struct Replication {
   static std::string type() { return "host|gpu"; }
-  static void parse(PathMode& to, std::string_view text) {
+  static void parse(ReplicationMode& to, std::string_view text) {
     if (text != "host" && text != "gpu") throw BadValue{"must be host or gpu"};
-    to = text == "host" ? PathMode::host : PathMode::device;
+    to = text == "host" ? ReplicationMode::host : ReplicationMode::device;
   }
-  static std::string text(PathMode from) { return from == PathMode::host ? "host" : "gpu"; }
+  static std::string text(ReplicationMode from) { return from == ReplicationMode::host ? "host" : "gpu"; }
 };
 
 struct Flag {
@@ -342,22 +342,23 @@ const std::array keys = {
                                    "`true`: this node takes the place of one that is lost; until then no rank sits on "
                                    "it, and it holds nothing."),
     entry<&Options::member_hook, Text>("member_hook", "", "none", agent | tool, 0,
-                                       "Command or http(s) URL that the agent which leads the job calls when a node is "
+                                       "Command or http(s) URL that the leader calls when a node is "
                                        "lost, replaced, back, or no longer used ([operations](operations.md))."),
-    entry<&Options::storage, Location>("storage", "", "none", engine | agent | tool, 0,
-                                       "Where versions are kept when memory is gone: a directory that all nodes see, "
-                                       "or `nfs://server/export/path`."),
+    entry<&Options::storage, Location>(
+        "storage", "", "none", engine | agent | tool, 0,
+        "Where checkpoints are kept when memory is gone: a directory that all nodes see, "
+        "or `nfs://server/export/path`."),
     entry<&Options::storage_every, Count<0, iterations_max>>(
         "storage_every", "0", "", engine | agent, 0,
-        "Every how many iterations a version goes to storage; 0: only as `storage_interval_s` says."),
+        "Every how many iterations a checkpoint goes to storage; 0: only as `storage_interval_s` says."),
     entry<&Options::storage_interval_s, Count<0, 30u * 24 * 3600>>(
         "storage_interval_s", "300", "", engine | agent, 0,
-        "Every how many seconds a version goes to storage; 0: only as `storage_every` says."),
+        "Every how many seconds a checkpoint goes to storage; 0: only as `storage_every` says."),
     entry<&Options::storage_keep_last, Count<1, 1'000'000>>("storage_keep_last", "2", "", engine | agent, 0,
-                                                            "How many of the newest versions on storage are kept."),
+                                                            "How many of the newest checkpoints on storage are kept."),
     entry<&Options::storage_keep_every, Count<0, iterations_max>>(
         "storage_keep_every", "0", "", engine | agent, 0,
-        "Versions whose iteration is a multiple of it are kept on storage for good; 0: none."),
+        "Checkpoints whose iteration is a multiple of it are kept on storage for good; 0: none."),
     entry<&Options::storage_bytes_per_s, Bytes>("storage_bytes_per_s", "0", "", engine | agent, 0,
                                                 "Most bytes that a node writes to storage in a second; 0: no limit."),
     entry<&Options::storage_depth, Count<1, 256>>("storage_depth", "16", "", engine | agent | tool, 0,
@@ -378,15 +379,15 @@ const std::array keys = {
         "gpu_staging_bytes", "128MiB", "", engine, 0,
         "Memory of the GPU through which its tensors are copied; as much as the main shard lets the next update go on "
         "as soon as the state is copied within the GPU. Less is taken where less is free."),
-    entry<&Options::path, Path>(
+    entry<&Options::replication, Replication>(
         "replication", "host", "", engine, 0,
         "How main shards go to other nodes: `host`: from memory to memory; `gpu`: from GPU to GPU, with NCCL, where "
         "their tensors lie there and the nodes of a group hold each other's copies ([gpu](gpu.md)), else as with "
         "`host`. The same on all ranks."),
-    entry<&Options::gpu_path_bytes, PathBytes>("gpu_replication_bytes", "128MiB", "", engine, 0,
-                                               "Memory of the GPU for chunks that go from GPU to GPU, with "
-                                               "`replication` = `gpu`; less is taken where the ranks' "
-                                               "state needs no more."),
+    entry<&Options::gpu_replication_bytes, PathBytes>("gpu_replication_bytes", "128MiB", "", engine, 0,
+                                                      "Memory of the GPU for chunks that go from GPU to GPU, with "
+                                                      "`replication` = `gpu`; less is taken where the ranks' "
+                                                      "state needs no more."),
     entry<&Options::schedule, Sending>(
         "schedule", "idle", "", agent | engine, 0,
         "When checkpoints cross the network: `idle`: in moments in which training leaves it idle, as far as its "
@@ -424,9 +425,9 @@ const std::array keys = {
         "Silence after which a node is taken for dead; three times `heartbeat_ms` or more."),
     entry<&Options::relay_from, Count<2, ranks_max>>(
         "relay_from", "256", "", agent, 0,
-        "From how many nodes on agents report to the one that leads the job in groups, each through one of its nodes."),
+        "From how many nodes on agents report to the leader in groups, each through one of its nodes."),
     entry<&Options::lease_ms, Lease>("lease_ms", "2000", "", agent, 0,
-                                     "How long the root's term holds without renewal; 200 to 30000."),
+                                     "How long the leader's term holds without renewal; 200 to 30000."),
     entry<&Options::node_wait_ms, Milliseconds>("node_wait_ms", "5000", "", agent, 0,
                                                 "How long a restore waits for nodes that are missing."),
     entry<&Options::unprotected_after_ms, Milliseconds>(

@@ -19,8 +19,8 @@
 namespace ckpt {
 
 enum class AgentMode { automatic, attach };
-enum class SendMode { idle, at_once };
-enum class PathMode { host, device };
+enum class SendMode { idle, immediate };
+enum class ReplicationMode { host, device };
 
 struct Options {
   std::string job;
@@ -56,8 +56,8 @@ struct Options {
   std::uint64_t slot_bytes;
   std::uint32_t copy_threads;
   std::uint64_t gpu_staging_bytes;
-  PathMode path;
-  std::uint64_t gpu_path_bytes;
+  ReplicationMode replication;
+  std::uint64_t gpu_replication_bytes;
   SendMode schedule;
   std::uint32_t profile_iterations;
   std::uint64_t chunk_bytes;

@@ -42,21 +42,21 @@ class Walk {
 
   void make_all() {
     while (!ahead_.empty()) {
-      const Part part = std::move(ahead_.back());
+      const PathComponent part = std::move(ahead_.back());
       ahead_.pop_back();
       go(part);
     }
   }
 
  private:
-  struct Part {
+  struct PathComponent {
     std::string name;
     bool is_checked = false;  // the directory has to be ours
   };
 
   // The parts of `path` come next. The last of them stands first in `ahead_`.
   void push(const std::string& path) {
-    std::vector<Part> parts;
+    std::vector<PathComponent> parts;
     for (std::size_t begin = 0; begin < path.size();) {
       const std::size_t end = std::min(path.find('/', begin), path.size());
       if (end > begin && path.compare(begin, end - begin, ".") != 0) parts.push_back({path.substr(begin, end - begin)});
@@ -73,7 +73,7 @@ class Walk {
     if (!here_) fail(path);
   }
 
-  void go(const Part& part) {
+  void go(const PathComponent& part) {
     constexpr int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
     const std::string path = so_far_ + part.name;
     UniqueFd next(::openat(here_.get(), part.name.c_str(), flags | O_DIRECTORY));
@@ -123,7 +123,7 @@ class Walk {
   }
 
   const char* const option_;
-  std::vector<Part> ahead_;  // the next one last
+  std::vector<PathComponent> ahead_;  // the next one last
   UniqueFd here_;
   std::string so_far_;           // where that is, with a slash behind it
   std::string link_of_another_;  // that the way has led through

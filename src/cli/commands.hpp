@@ -28,7 +28,7 @@ struct HookRequest {
   std::string job;
   std::string change;  // lost, replaced, returned, released
   std::string node;
-  std::string stand_in;
+  std::string replacement;
   std::string reason;
   bool dry_run = false;
 };

@@ -16,7 +16,8 @@ struct Finding {
   std::string text;
 };
 
-// Of the persistent tier: writes and reads a small file there, and looks at the steps of the scope's job, or of all.
+// Of the persistent tier: writes and reads a small file there, and looks at the checkpoints of the scope's job, or of
+// all.
 std::vector<Finding> storage_findings(const StorageScope& scope);
 
 }  // namespace ckpt::cli

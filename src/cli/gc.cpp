@@ -13,20 +13,20 @@
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"
-#include "cli/knock.hpp"
+#include "cli/probe.hpp"
 #include "cli/table.hpp"
+#include "coord/node_registry.hpp"
 #include "coord/open_store.hpp"
-#include "coord/registry.hpp"
 
 namespace ckpt::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A root that somebody obeys renews its record every lease_ms / 4, 500 ms unless options say otherwise.
+// A leader that somebody obeys renews its record every lease_ms / 4, 500 ms unless options say otherwise.
 constexpr std::chrono::milliseconds watch_records{1500};
-constexpr std::int64_t knock_timeout_ms = 1000;
-constexpr std::int64_t lock_patience_ms = 5000;
+constexpr std::int64_t probe_timeout_ms = 1000;
+constexpr std::int64_t lock_wait_limit_ms = 5000;
 
 std::set<std::string> jobs_in(const Scope& scope) {
   std::set<std::string> jobs;
@@ -67,13 +67,14 @@ std::string alive_elsewhere(const Job& job) {
   };
   for (const auto& [address, node] : nodes)
     if (!is_here(node)) addresses.insert(address);
-  const auto answered = who_answers(addresses, knock_timeout_ms);
+  const auto answered = who_answers(addresses, probe_timeout_ms);
   if (answered.empty()) return "";
   return "its agent on node " + nodes[*answered.begin()] + " answers at " + *answered.begin() +
          "; end it first (ckptctl stop, there)";
 }
 
-// Looks at the jobs that nothing here speaks for, all at once, for as long as a living root would need to show itself.
+// Looks at the jobs that nothing here speaks for, all at once, for as long as a living leader would need to show
+// itself.
 std::vector<Job> look_at_jobs(const Scope& scope) {
   std::vector<Job> jobs;
   for (const std::string& name : jobs_in(scope)) {
@@ -96,7 +97,7 @@ std::vector<Job> look_at_jobs(const Scope& scope) {
 UniqueFd lock_of(const Arena& arena) {
   UniqueFd lock(::open((arena.directory + "/node").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (!lock) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + arena.directory + "/node");
-  if (!arena::lock_alone(lock.get(), arena.directory, lock_patience_ms))
+  if (!arena::lock_alone(lock.get(), arena.directory, lock_wait_limit_ms))
     throw Failure(CKPT_ERR_CLAIMED, "an agent has just taken the arena " + arena.directory + "; stop it first");
   return lock;
 }

@@ -38,7 +38,7 @@ std::string details(const json& verdict) {
                        " of work; a commit is due every " + ms_text(verdict.at("allowed_ms")));
   if (const json committed = verdict.at("committed"); !committed.is_null())
     add("newest commit",
-        "iteration " + committed.at("iteration").dump() + " of life " + committed.at("incarnation").dump());
+        "iteration " + committed.at("iteration").dump() + " of incarnation " + committed.at("incarnation").dump());
   else
     add("newest commit", "none");
   if (verdict.at("copies").is_object()) add("copies", of_wanted(verdict.at("copies")));
@@ -71,9 +71,9 @@ Result health(const Scope& scope) {
   // Nobody who answers says that a job is protected: then it is not known to be.
   if (jobs.empty() && !scope.job.empty()) jobs.push_back(scope.job);
   for (const std::string& job : jobs) {
-    const bool is_told = std::any_of(verdicts.begin(), verdicts.end(),
-                                     [&](const json& verdict) { return verdict.value("job", "") == job; });
-    if (!is_told) verdicts.push_back(no_agent(job));
+    const bool is_notified = std::any_of(verdicts.begin(), verdicts.end(),
+                                         [&](const json& verdict) { return verdict.value("job", "") == job; });
+    if (!is_notified) verdicts.push_back(no_agent(job));
   }
   if (verdicts.empty()) throw Failure(CKPT_ERR_NO_AGENT, nothing_found(scope, "arena"));
   const auto worst = worst_of_each_job(verdicts);

@@ -16,7 +16,7 @@ int badness(const json& verdict) {
 
 bool is_of_the_leader(const json& verdict) {
   const auto leader = verdict.find("leader");
-  return leader != verdict.end() && leader->is_string() && *leader == verdict.at("told_by");
+  return leader != verdict.end() && leader->is_string() && *leader == verdict.at("reported_by");
 }
 
 json unknown(const std::string& job, const std::string& reason, const std::string& text, const std::string& advice) {
@@ -36,7 +36,7 @@ json unknown(const std::string& job, const std::string& reason, const std::strin
           {"copies", nullptr},
           {"parity", nullptr},
           {"slowest", nullptr},
-          {"told_by", nullptr},
+          {"reported_by", nullptr},
           {"leader", nullptr}};
 }
 
@@ -44,7 +44,7 @@ json unknown(const std::string& job, const std::string& reason, const std::strin
 
 json silent_agent(const Arena& arena, const std::string& why) {
   json verdict = unknown(arena.job, "agent_silent", why, "let it go on (SIGCONT), or end it and start it again");
-  verdict["told_by"] = arena.node;
+  verdict["reported_by"] = arena.node;
   verdict["held_up_by"] = {{"node", arena.node}, {"rank", nullptr}};
   return verdict;
 }
@@ -75,7 +75,7 @@ std::string headline(const json& verdict) {
   const json committed = verdict.value("committed", json(nullptr));
   if (!text.empty()) return state + ": " + job + ": " + text;
   if (committed.is_null()) return state + ": " + job;
-  return state + ": " + job + " committed iteration " + committed.at("iteration").dump() + " of life " +
+  return state + ": " + job + " committed iteration " + committed.at("iteration").dump() + " of incarnation " +
          committed.at("incarnation").dump() + " " + human_ms(verdict.value("at_risk_ms", 0.0)) + " ago";
 }
 

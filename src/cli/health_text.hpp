@@ -13,7 +13,7 @@ namespace ckpt::cli {
 nlohmann::json silent_agent(const Arena& arena, const std::string& why);
 nlohmann::json no_agent(const std::string& job);
 
-// By job. Of equally bad ones, that of the agent that leads the job.
+// By job. Of equally bad ones, that of the leader.
 std::vector<nlohmann::json> worst_of_each_job(const std::vector<nlohmann::json>& verdicts);
 
 // Begins with "protected", "degraded" or "not protected".

@@ -27,9 +27,9 @@ std::string call_text(const std::string& hook, const agent::MemberNews& news) {
 Result hook(const HookRequest& request) {
   if (request.hook.empty())
     throw Failure(CKPT_ERR_INVALID, "no hook is set: name a command or URL with the option member_hook");
-  if (request.change == "replaced" && request.stand_in.empty())
-    throw Failure(CKPT_ERR_INVALID, "a node is replaced by another one: name it with --stand-in");
-  const agent::MemberNews news{request.job, request.change, request.node, request.stand_in, request.reason};
+  if (request.change == "replaced" && request.replacement.empty())
+    throw Failure(CKPT_ERR_INVALID, "a node is replaced by another one: name it with --replacement");
+  const agent::MemberNews news{request.job, request.change, request.node, request.replacement, request.reason};
   Result result;
   result.text = call_text(request.hook, news);
   result.json = {{"hook", request.hook}, {"news", agent::hook_body(news)}, {"called", !request.dry_run}};

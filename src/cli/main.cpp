@@ -76,9 +76,10 @@ CLI::App* add_hook_command(CLI::App& app, CommandLine& line, cli::HookRequest& r
       ->required()
       ->check(CLI::IsMember({"lost", "replaced", "returned", "released"}));
   command->add_option("NODE", request.node, "The node's name")->required();
-  command->add_option("--stand-in", request.stand_in, "The node that has its place now, where it was replaced");
+  command->add_option("--replacement", request.replacement, "The node that has its place now, where it was replaced");
   command->add_option("--reason", request.reason, "How the lost node was found")
-      ->check(CLI::IsMember({"ended", "silent", "unreachable", "answers", "wrong_token", "stranger", "unknown"}));
+      ->check(
+          CLI::IsMember({"ended", "silent", "unreachable", "answers", "wrong_token", "unauthenticated", "unknown"}));
   command->add_flag("--dry-run", request.dry_run, "Only print what would be called");
   command->add_option("--hook", request.hook, "Command or URL (default: the option member_hook)");
   command->add_option("--job", line.job, "Of this job");
@@ -122,7 +123,7 @@ int print(const cli::Result& result, bool json) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "ckptctl looks after the agents (ckptd) of this machine, the memory they hold, and the steps on storage.",
+      "ckptctl looks after the agents (ckptd) of this machine, the memory they hold, and the checkpoints on storage.",
       "ckptctl");
   app.set_version_flag("--version", std::string(CKPT_VERSION));
   app.require_subcommand(0, 1);

@@ -182,7 +182,7 @@ std::string appraisal_text(const Appraisal& appraisal, const PlacementOptions& o
                      " nodes, " + std::to_string(options.copies) +
                      " copies: " + std::to_string(placement.pattern().distinct_holder_sets()) +
                      " distinct holder sets\n";
-  text += "a node, in shards per version: captures " + shards(most.captured) + ", sends " + shards(most.sent) +
+  text += "a node, in shards per checkpoint: captures " + shards(most.captured) + ", sends " + shards(most.sent) +
           ", receives " + shards(most.received) + ", stores " + shards(most.stored);
   if (most.stored != least.stored) {
     text += " (at most; at least: receives " + shards(least.received) + ", stores " + shards(least.stored) + ")";
@@ -224,7 +224,7 @@ Result compare(const PlacementOptions& options, const std::vector<Strategy>& str
     result.json["strategies"].push_back(appraisal_json(one, options, domains));
   }
   result.text = std::to_string(options.nodes) + " nodes, " + std::to_string(options.copies) + " copies, " +
-                std::to_string(options.lost) + " lost; the most that a node handles, in shards per version\n" +
+                std::to_string(options.lost) + " lost; the most that a node handles, in shards per checkpoint\n" +
                 table(rows, "  ");
   return result;
 }

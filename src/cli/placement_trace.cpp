@@ -10,8 +10,8 @@ namespace ckpt::cli {
 namespace {
 
 using nlohmann::json;
+using placement::FaultTrace;
 using placement::Placement;
-using placement::Trace;
 
 std::string decimals(double value, int digits) {
   std::array<char, 64> text{};
@@ -26,7 +26,7 @@ struct Column {
   double lost_moments = 0;
 };
 
-std::vector<Column> replay_all(const Trace& trace, const TraceStudy& study, const placement::Request& request) {
+std::vector<Column> replay_all(const FaultTrace& trace, const TraceStudy& study, const placement::Request& request) {
   placement::Request blind_request = request;
   blind_request.domains = nullptr;
   const Placement blind = place(blind_request);
@@ -39,7 +39,7 @@ std::vector<Column> replay_all(const Trace& trace, const TraceStudy& study, cons
   for (std::uint32_t i = 0; i < study.numberings; ++i) {
     const std::uint64_t seed = study.seed + i;
     std::size_t column = 0;
-    const auto add = [&](const Trace& faults, const Placement& map, const std::vector<std::uint32_t>& numbering) {
+    const auto add = [&](const FaultTrace& faults, const Placement& map, const std::vector<std::uint32_t>& numbering) {
       const auto result = replay(faults, map, numbering, study.repair_days);
       columns[column++].lost_moments += static_cast<double>(result.moments - result.survived) / study.numberings;
     };
@@ -58,7 +58,7 @@ std::vector<Column> replay_all(const Trace& trace, const TraceStudy& study, cons
   return columns;
 }
 
-std::string head_text(const Trace& trace, const placement::Replay& first, const placement::Burstiness& burst,
+std::string head_text(const FaultTrace& trace, const placement::Replay& first, const placement::Burstiness& burst,
                       const TraceStudy& study) {
   std::string text = "trace: " + std::to_string(trace.faults.size()) + " faults of " + std::to_string(trace.nodes) +
                      " nodes in " + decimals(trace.span_days, 0) + " days, at " + std::to_string(first.moments) +
@@ -73,7 +73,8 @@ std::string head_text(const Trace& trace, const placement::Replay& first, const 
 
 }  // namespace
 
-Result study_trace(const Trace& trace, const TraceStudy& study, const std::vector<placement::Strategy>& strategies) {
+Result study_trace(const FaultTrace& trace, const TraceStudy& study,
+                   const std::vector<placement::Strategy>& strategies) {
   Result result;
   const auto burst = burstiness(trace);
   const auto any = placement::place({.strategy = placement::Strategy::ring, .nodes = study.request.nodes, .copies = 1});

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "placement/fault_trace.hpp"
 #include "placement/placement.hpp"
-#include "placement/trace.hpp"
 
 namespace ckpt::cli {
 
@@ -20,7 +20,7 @@ struct TraceStudy {
 
 // One row per strategy: at how many of the trace's moments memory would not have sufficed, in the mean over numberings
 // of its nodes.
-Result study_trace(const placement::Trace& trace, const TraceStudy& study,
+Result study_trace(const placement::FaultTrace& trace, const TraceStudy& study,
                    const std::vector<placement::Strategy>& strategies);
 
 }  // namespace ckpt::cli

@@ -8,7 +8,7 @@
 namespace ckpt::cli {
 namespace {
 
-constexpr std::chrono::milliseconds patience{500};  // nothing shorter is worth a bar
+constexpr std::chrono::milliseconds wait_limit{500};  // nothing shorter is worth a bar
 constexpr std::chrono::milliseconds interval{100};
 
 }  // namespace
@@ -36,7 +36,7 @@ void Progress::begin(const std::string& what, std::uint64_t total_bytes) {
   total_bytes_ = total_bytes;
   done_bytes_ = 0;
   begun_ = Clock::now();
-  shown_ = begun_ + patience - interval;
+  shown_ = begun_ + wait_limit - interval;
   if (form_ == Form::lines) std::fprintf(out_, "%s, %s\n", what.c_str(), human_bytes(total_bytes).c_str());
 }
 

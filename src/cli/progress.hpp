@@ -38,7 +38,7 @@ class Progress {
   bool on_screen_ = false;
 };
 
-// "reading step 7  [#######-------------]  35 %  1.2 GiB/s  4.0 s left"
+// "reading checkpoint 7  [#######-------------]  35 %  1.2 GiB/s  4.0 s left"
 std::string bar_text(const std::string& what, std::uint64_t done_bytes, std::uint64_t total_bytes, double elapsed_ms);
 
 }  // namespace ckpt::cli

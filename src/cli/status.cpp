@@ -21,15 +21,15 @@ std::string iteration_text(const json& value) {
   return value.is_number_integer() && value.get<std::int64_t>() >= 0 ? value.dump() : "-";
 }
 
-std::string version_text(const json& version) {
-  return version.is_null()
-             ? "none"
-             : "iteration " + version.at("iteration").dump() + " of life " + version.at("incarnation").dump();
+std::string checkpoint_text(const json& checkpoint) {
+  return checkpoint.is_null() ? "none"
+                              : "iteration " + checkpoint.at("iteration").dump() + " of incarnation " +
+                                    checkpoint.at("incarnation").dump();
 }
 
 std::string committed_text(const json& agent) {
   if (agent.at("committed").is_null()) return "committed: nothing yet\n";
-  std::string text = "committed: " + version_text(agent.at("committed"));
+  std::string text = "committed: " + checkpoint_text(agent.at("committed"));
   if (!agent.at("commit_age_ms").is_null()) text += ", " + human_ms(agent.at("commit_age_ms").get<double>()) + " ago";
   text += ", " + agent.at("copies_now").dump() + " of " + agent.at("copies").dump() + " copies";
   if (agent.at("parity") != 0)
@@ -40,9 +40,9 @@ std::string committed_text(const json& agent) {
 std::string decision_text(const json& agent) {
   const json& decision = agent.at("decision");
   const std::string verdict = decision.at("verdict");
-  std::string text = "life " + agent.at("incarnation").dump() + ": ";
+  std::string text = "incarnation " + agent.at("incarnation").dump() + ": ";
   if (verdict == "restore")
-    text += "restored " + version_text(decision.at("version"));
+    text += "restored " + checkpoint_text(decision.at("checkpoint"));
   else if (verdict == "fresh")
     text += "a fresh start";
   else
@@ -54,8 +54,8 @@ std::string decision_text(const json& agent) {
 }
 
 std::string slot_text(const json& slot) {
-  if (slot.at("version").is_null()) return slot.at("state");
-  return slot.at("version").at("incarnation").dump() + "." + slot.at("version").at("iteration").dump();
+  if (slot.at("checkpoint").is_null()) return slot.at("state");
+  return slot.at("checkpoint").at("incarnation").dump() + "." + slot.at("checkpoint").at("iteration").dump();
 }
 
 // From where the main shard came, and the private one where that is another place.
@@ -78,22 +78,23 @@ std::string tiers_text(const json& tiers) {
   std::string text = "  tiers: " + bytes("captured_bytes") + " captured here, " + bytes("copies_bytes") +
                      " of copies, " + bytes("parity_bytes") + " of parity";
   if (tiers.contains("stored"))
-    text += "; on storage " + version_text(tiers.at("stored")) + ", " + bytes("stored_here_bytes") + " of it from here";
+    text +=
+        "; on storage " + checkpoint_text(tiers.at("stored")) + ", " + bytes("stored_here_bytes") + " of it from here";
   return text + "\n";
 }
 
 // Of what the rank's peers send it; nothing where nobody asked for another than the host's.
-std::string path_text(const json& path) {
-  if (path.value("device", false) && !path.value("begun", true)) return "device (nothing sent yet)";
-  if (path.value("device", false))
-    return "device (" + human_bytes(path.value("landed_bytes", std::uint64_t{0})) + " landed)";
+std::string replication_text(const json& path) {
+  if (path.value("gpu", false) && !path.value("begun", true)) return "gpu (nothing sent yet)";
+  if (path.value("gpu", false))
+    return "gpu (" + human_bytes(path.value("gpu_received_bytes", std::uint64_t{0})) + " received)";
   const std::string trouble = path.value("trouble", "");
   return trouble.empty() ? "" : "host (" + text_of(trouble) + ")";
 }
 
 std::string ranks_table(const json& ranks) {
-  std::vector<Row> rows = {
-      {"rank", "process", "life", "restored from", "attempted", "capturing", "last progress", "main shard", "state"}};
+  std::vector<Row> rows = {{"rank", "process", "incarnation", "restored from", "attempted", "capturing",
+                            "last progress", "main shard", "state"}};
   for (const json& rank : ranks)
     rows.push_back({rank.at("rank").dump(), rank.at("pid").dump(), rank.at("incarnation").dump(),
                     origin_text(rank.value("restored_from", json())), iteration_text(rank.at("attempted")),
@@ -104,14 +105,14 @@ std::string ranks_table(const json& ranks) {
     const std::string name = "    rank " + rank.at("rank").dump() + ": ";
     if (const std::string shortage = rank.value("shortage", ""); !shortage.empty())
       text += name + text_of(shortage) + "\n";
-    if (const std::string path = path_text(rank.value("path", json::object())); !path.empty())
-      text += name + "path: " + path + "\n";
+    if (const std::string path = replication_text(rank.value("replication", json::object())); !path.empty())
+      text += name + "replication: " + path + "\n";
   }
   return text;
 }
 
 std::string segments_table(const json& segments) {
-  std::vector<Row> rows = {{"shard", "written by", "memory", "slots (life.iteration)"}};
+  std::vector<Row> rows = {{"shard", "written by", "memory", "slots (incarnation.iteration)"}};
   for (const json& segment : segments) {
     std::string slots;
     for (const json& slot : segment.at("slots")) slots += (slots.empty() ? "" : "  ") + slot_text(slot);
@@ -123,7 +124,7 @@ std::string segments_table(const json& segments) {
 
 std::string agent_text(const json& agent) {
   std::string text = "node " + text_of(agent.at("node")) + " of job " + text_of(agent.at("job")) + ": agent " +
-                     agent.at("pid").dump() + ", led by node " + text_of(agent.at("root")) + ", epoch " +
+                     agent.at("pid").dump() + ", led by node " + text_of(agent.at("leader")) + ", epoch " +
                      agent.at("epoch").dump() +
                      (agent.at("standby") == true && agent.at("ranks").empty() ? ", stands by" : "") + "\n";
   text += "  " + decision_text(agent) + "  " + committed_text(agent);
@@ -131,7 +132,7 @@ std::string agent_text(const json& agent) {
   if (const std::string trouble = agent.value("coordination_trouble", ""); !trouble.empty())
     text += "  COORDINATION FAILS: " + trouble + "\n";
   if (const json storage = agent.value("storage", json(nullptr)); !storage.is_null()) {
-    text += "  storage: " + version_text(storage.at("stored")) + " in " + text_of(storage.at("location"));
+    text += "  storage: " + checkpoint_text(storage.at("stored")) + " in " + text_of(storage.at("location"));
     if (storage.at("skipped") != 0) text += ", " + storage.at("skipped").dump() + " skipped while it was busy";
     text += "\n";
     if (const std::string trouble = storage.at("trouble"); !trouble.empty())
@@ -144,9 +145,9 @@ std::string agent_text(const json& agent) {
           (budget != 0 ? " of " + human_bytes(budget) : "") + " in " + text_of(arena.at("directory")) + ", " +
           human_bytes(arena.at("left_bytes").get<std::uint64_t>()) + " left there\n";
   text += "  network: " + text_of(agent.at("transport")) + "\n";
-  if (const json& strangers = agent.at("strangers"); strangers.at("count") != 0)
-    text += "  strangers: " + strangers.at("count").dump() + " turned away; the last one, " +
-            text_of(strangers.at("last")) + "\n";
+  if (const json& unauthenticated_peers = agent.at("unauthenticated_peers"); unauthenticated_peers.at("count") != 0)
+    text += "  unauthenticated peers: " + unauthenticated_peers.at("count").dump() + " turned away; the last one, " +
+            text_of(unauthenticated_peers.at("last")) + "\n";
   text += schedule_text(agent.value("schedule", json(nullptr)));
   if (!agent.at("nodes_present").empty()) {
     text += "  nodes present:";
@@ -155,9 +156,9 @@ std::string agent_text(const json& agent) {
   }
   for (const json& lost : agent.at("lost"))
     text += "  LOST: node " + text_of(lost.at("node")) + " (" + text_of(lost.at("reason")) + ")\n";
-  for (const json& stand_in : agent.at("stand_ins"))
+  for (const json& replacement : agent.at("replacements"))
     text +=
-        "  node " + text_of(stand_in.at("node")) + " stands in for node " + text_of(stand_in.at("instead_of")) + "\n";
+        "  node " + text_of(replacement.at("node")) + " replaces node " + text_of(replacement.at("instead_of")) + "\n";
   text += "  counted:";
   for (const auto& [name, count] : agent.at("counters").items())
     text += " " + name + " " + (name.starts_with("bytes_") ? human_bytes(count.get<std::uint64_t>()) : count.dump());

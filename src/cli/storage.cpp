@@ -18,18 +18,18 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 // A directory that is closed to us belongs to somebody else.
-bool has_steps(persist::FileSystem& files, const std::string& directory) {
+bool has_checkpoints(persist::FileSystem& files, const std::string& directory) {
   try {
     const auto entries = files.list(directory);
     return std::any_of(entries.begin(), entries.end(),
-                       [](const auto& entry) { return entry.is_directory && persist::parse_step_name(entry.name); });
+                       [](const auto& entry) { return entry.is_directory && persist::parse_folder_name(entry.name); });
   } catch (const persist::StorageError& error) {
     if (error.is_about_storage()) throw;
     return false;
   }
 }
 
-void read_piece(persist::FileSystem& files, const persist::StepRecord& record, const persist::ShardRecord& piece,
+void read_piece(persist::FileSystem& files, const persist::CheckpointRecord& record, const persist::ShardRecord& piece,
                 std::byte* memory, Progress& progress) {
   persist::ShardReader reader(files, record, piece.shard);
   const std::uint64_t length = reader.manifest().length_bytes;
@@ -56,7 +56,8 @@ Storage::Storage(const StorageScope& scope)
 std::vector<std::string> Storage::jobs() {
   std::vector<std::string> jobs;
   for (const persist::DirectoryEntry& entry : files_->list(""))
-    if (entry.is_directory && is_plain_name(entry.name) && has_steps(*files_, entry.name)) jobs.push_back(entry.name);
+    if (entry.is_directory && is_plain_name(entry.name) && has_checkpoints(*files_, entry.name))
+      jobs.push_back(entry.name);
   std::sort(jobs.begin(), jobs.end());
   return jobs;
 }
@@ -67,70 +68,80 @@ std::string Storage::other_jobs() {
   return "the jobs in " + files_->label("") + " are: " + joined(names);
 }
 
-std::vector<persist::Step> Storage::steps() {
+std::vector<persist::StoredCheckpoint> Storage::stored_checkpoints() {
   if (scope_.job.empty()) throw Failure(CKPT_ERR_INVALID, "name the job (--job); " + other_jobs());
-  auto steps = persist::list_steps(*files_, scope_.job);
-  if (steps.empty()) throw Failure(CKPT_ERR_INVALID, "there is no step of job " + scope_.job + "; " + other_jobs());
-  return steps;
+  auto stored_checkpoints = persist::list_checkpoints(*files_, scope_.job);
+  if (stored_checkpoints.empty())
+    throw Failure(CKPT_ERR_INVALID, "there is no checkpoint of job " + scope_.job + "; " + other_jobs());
+  return stored_checkpoints;
 }
 
-bool Storage::may_be_coming(const std::string& job, const std::vector<persist::Step>& steps,
-                            const persist::Step& step) {
-  const persist::Step* const newest = newest_usable(steps);
-  if (step.record || step.is_withheld || (newest != nullptr && step.iteration < newest->iteration)) return false;
-  return !files_->file_size(job + "/" + persist::step_name(step.iteration) + "/" + std::string(persist::manifest_name));
+bool Storage::may_be_coming(const std::string& job, const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
+                            const persist::StoredCheckpoint& stored) {
+  const persist::StoredCheckpoint* const newest = newest_usable(stored_checkpoints);
+  if (stored.record || stored.is_withheld || (newest != nullptr && stored.iteration < newest->iteration)) return false;
+  return !files_->file_size(job + "/" + persist::folder_name(stored.iteration) + "/" +
+                            std::string(persist::manifest_name));
 }
 
-const persist::Step* newest_usable(const std::vector<persist::Step>& steps) {
-  const auto found = std::find_if(steps.begin(), steps.end(), [](const persist::Step& step) { return step.usable(); });
-  return found == steps.end() ? nullptr : &*found;
+const persist::StoredCheckpoint* newest_usable(const std::vector<persist::StoredCheckpoint>& stored_checkpoints) {
+  const auto found = std::find_if(stored_checkpoints.begin(), stored_checkpoints.end(),
+                                  [](const persist::StoredCheckpoint& stored) { return stored.usable(); });
+  return found == stored_checkpoints.end() ? nullptr : &*found;
 }
 
-const persist::Step& find_step(const Storage& storage, const std::vector<persist::Step>& steps,
-                               const std::string& word) {
+const persist::StoredCheckpoint& find_checkpoint(const Storage& storage,
+                                                 const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
+                                                 const std::string& word) {
   if (word == "latest") {
-    if (const persist::Step* newest = newest_usable(steps)) return *newest;
-    throw Failure(CKPT_ERR_INVALID, storage.job_label() + " has no usable step; ckptctl ls says why");
+    if (const persist::StoredCheckpoint* newest = newest_usable(stored_checkpoints)) return *newest;
+    throw Failure(CKPT_ERR_INVALID, storage.job_label() + " has no usable checkpoint; ckptctl ls says why");
   }
   std::int64_t iteration = -1;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), iteration);
   if (error != std::errc() || end != word.data() + word.size() || iteration < 0)
-    throw Failure(CKPT_ERR_INVALID, "\"" + word + "\" names no step; give an iteration, or latest");
-  for (const persist::Step& step : steps)
-    if (step.iteration == iteration) return step;
-  throw Failure(CKPT_ERR_INVALID, storage.job_label() + " has no step " + word + "; ckptctl ls shows those it has");
+    throw Failure(CKPT_ERR_INVALID, "\"" + word + "\" names no checkpoint; give an iteration, or latest");
+  for (const persist::StoredCheckpoint& stored : stored_checkpoints)
+    if (stored.iteration == iteration) return stored;
+  throw Failure(CKPT_ERR_INVALID,
+                storage.job_label() + " has no checkpoint " + word + "; ckptctl ls shows those it has");
 }
 
-const persist::StepRecord& find_usable_step(const Storage& storage, const std::vector<persist::Step>& steps,
-                                            const std::string& word) {
-  const persist::Step& step = find_step(storage, steps, word);
-  if (!step.usable()) throw Failure(CKPT_ERR_CORRUPT, step_text(step) + " cannot be used: " + problem_text(step));
-  return *step.record;
+const persist::CheckpointRecord& find_usable_checkpoint(
+    const Storage& storage, const std::vector<persist::StoredCheckpoint>& stored_checkpoints, const std::string& word) {
+  const persist::StoredCheckpoint& stored = find_checkpoint(storage, stored_checkpoints, word);
+  if (!stored.usable())
+    throw Failure(CKPT_ERR_CORRUPT, stored_text(stored) + " cannot be used: " + problem_text(stored));
+  return *stored.record;
 }
 
-persist::ShardFile find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name) {
+persist::ShardFile find_shard(const Storage& storage, const persist::CheckpointRecord& record,
+                              const std::string& name) {
   std::vector<std::string> names;
   for (const persist::ShardFile& file : persist::files_of(record)) {
     if (file.shard == name) return file;
     names.push_back(file.shard);
   }
-  throw Failure(CKPT_ERR_INVALID, "step " + std::to_string(record.version.iteration()) + " of " + storage.job_label() +
-                                      " has no shard \"" + name + "\"; its shards are: " + joined(names));
+  throw Failure(CKPT_ERR_INVALID, "checkpoint " + std::to_string(record.checkpoint.iteration()) + " of " +
+                                      storage.job_label() + " has no shard \"" + name +
+                                      "\"; its shards are: " + joined(names));
 }
 
-std::uint64_t data_bytes(const persist::StepRecord& record) {
+std::uint64_t data_bytes(const persist::CheckpointRecord& record) {
   std::uint64_t bytes = 0;
   for (const persist::ShardRecord& piece : record.shards) bytes += piece.data_bytes;
   return bytes;
 }
 
-std::string step_text(const persist::Step& step) { return "step " + std::to_string(step.iteration); }
-
-std::string problem_text(const persist::Step& step) {
-  return step.is_withheld ? "withheld: " + step.problem + "; it may be whole" : step.problem;
+std::string stored_text(const persist::StoredCheckpoint& stored) {
+  return "checkpoint " + std::to_string(stored.iteration);
 }
 
-std::vector<std::string> read_shards(persist::FileSystem& files, const persist::StepRecord& record,
+std::string problem_text(const persist::StoredCheckpoint& stored) {
+  return stored.is_withheld ? "withheld: " + stored.problem + "; it may be whole" : stored.problem;
+}
+
+std::vector<std::string> read_shards(persist::FileSystem& files, const persist::CheckpointRecord& record,
                                      const std::vector<persist::ShardFile>& shards, Progress& progress) {
   std::vector<std::string> problems;
   const auto memory = files.make_buffer(reading_bytes);

@@ -1,4 +1,4 @@
-// The persistent tier as ckptctl's commands see it: a location, a job, and the steps that a user's words name.
+// The persistent tier as ckptctl's commands see it: a location, a job, and the checkpoints that a user's words name.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cli/progress.hpp"
+#include "persist/checkpoint_catalog.hpp"
 #include "persist/file_system.hpp"
-#include "persist/step_catalog.hpp"
 
 namespace ckpt::cli {
 
@@ -29,13 +29,14 @@ class Storage {
   // "job gpt in /mnt/checkpoints"
   std::string job_label() const { return "job " + scope_.job + " in " + files_->label(""); }
 
-  // Names of the jobs that have steps here.
+  // Names of the jobs that have checkpoints here.
   std::vector<std::string> jobs();
-  // Of the job, newest first. Throws Failure (CKPT_ERR_INVALID) where none is named, or it has no step.
-  std::vector<persist::Step> steps();
-  // Whether somebody may just be writing this step, one of `steps` of `job`: newer than all that are usable, and
-  // without a manifest.
-  bool may_be_coming(const std::string& job, const std::vector<persist::Step>& steps, const persist::Step& step);
+  // Of the job, newest first. Throws Failure (CKPT_ERR_INVALID) where none is named, or it has no checkpoint.
+  std::vector<persist::StoredCheckpoint> stored_checkpoints();
+  // Whether somebody may just be writing this checkpoint, one of `checkpoints` of `job`: newer than all that are
+  // usable, and without a manifest.
+  bool may_be_coming(const std::string& job, const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
+                     const persist::StoredCheckpoint& stored);
 
  private:
   std::string other_jobs();
@@ -45,29 +46,31 @@ class Storage {
 };
 
 // The newest that can be used; null where none can.
-const persist::Step* newest_usable(const std::vector<persist::Step>& steps);
-// The step that a word names: an iteration, or "latest" for the newest usable one. Throws Failure (CKPT_ERR_INVALID).
-const persist::Step& find_step(const Storage& storage, const std::vector<persist::Step>& steps,
-                               const std::string& word);
+const persist::StoredCheckpoint* newest_usable(const std::vector<persist::StoredCheckpoint>& stored_checkpoints);
+// The checkpoint that a word names: an iteration, or "latest" for the newest usable one. Throws Failure
+// (CKPT_ERR_INVALID).
+const persist::StoredCheckpoint& find_checkpoint(const Storage& storage,
+                                                 const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
+                                                 const std::string& word);
 // The same, which must be usable.
-const persist::StepRecord& find_usable_step(const Storage& storage, const std::vector<persist::Step>& steps,
-                                            const std::string& word);
+const persist::CheckpointRecord& find_usable_checkpoint(
+    const Storage& storage, const std::vector<persist::StoredCheckpoint>& stored_checkpoints, const std::string& word);
 
 // A shard by the name that its ranks give it; it refers to the record. Throws Failure (CKPT_ERR_INVALID) with the names
 // of those that are there.
-persist::ShardFile find_shard(const Storage& storage, const persist::StepRecord& record, const std::string& name);
+persist::ShardFile find_shard(const Storage& storage, const persist::CheckpointRecord& record, const std::string& name);
 
 inline std::uint64_t data_bytes(const persist::ShardFile& shard) { return shard.file_bytes - shard.header_bytes; }
-std::uint64_t data_bytes(const persist::StepRecord& record);
+std::uint64_t data_bytes(const persist::CheckpointRecord& record);
 
-// "step 7"
-std::string step_text(const persist::Step& step);
+// "checkpoint 7"
+std::string stored_text(const persist::StoredCheckpoint& stored);
 // Why it cannot be used.
-std::string problem_text(const persist::Step& step);
+std::string problem_text(const persist::StoredCheckpoint& stored);
 
-// Reads shards of a step, every digest included; what is wrong with each piece, a sentence. Throws StorageError where
-// the storage, not the step, is the matter.
-std::vector<std::string> read_shards(persist::FileSystem& files, const persist::StepRecord& record,
+// Reads shards of a checkpoint, every digest included; what is wrong with each piece, a sentence. Throws StorageError
+// where the storage, not the checkpoint, is the matter.
+std::vector<std::string> read_shards(persist::FileSystem& files, const persist::CheckpointRecord& record,
                                      const std::vector<persist::ShardFile>& shards, Progress& progress);
 
 }  // namespace ckpt::cli

@@ -41,12 +41,13 @@ CLI::App* StorageCommands::add(CLI::App& app, bool& json, const char* name, cons
 }
 
 void StorageCommands::add_export(CLI::App& app, bool& json) {
-  export_ = add(app, json, "export", "Turn a step into a file for torch.load, or into a DCP directory");
-  export_->add_option("STEP", words_, "An iteration, or latest; options as KEY=VALUE");
+  export_ = add(app, json, "export", "Turn a checkpoint into a file for torch.load, or into a DCP directory");
+  export_->add_option("CHECKPOINT", words_, "An iteration, or latest; options as KEY=VALUE");
   export_->add_option("--shard", exporting_.shard, "This shard alone");
   export_->add_option("--to", exporting_.file, "File for torch.load");
   export_->add_option("--dcp", exporting_.dcp, "Directory for torch.distributed.checkpoint");
-  export_->add_option("--raw", exporting_.raw, "Directory to which the step is copied as it is, as another storage");
+  export_->add_option("--raw", exporting_.raw,
+                      "Directory to which the checkpoint is copied as it is, as another storage");
   export_->add_flag("--no-verify", no_verify_, "Leave the digests unchecked");
   export_->add_option("--python", exporting_.python, "Python that has torch and the package ckptengine")
       ->envname("PYTHON")
@@ -54,19 +55,19 @@ void StorageCommands::add_export(CLI::App& app, bool& json) {
 }
 
 StorageCommands::StorageCommands(CLI::App& app, bool& json) {
-  ls_ = add(app, json, "ls", "List the jobs on storage, or the steps of one");
+  ls_ = add(app, json, "ls", "List the jobs on storage, or the checkpoints of one");
   ls_->add_option("OPTION", words_, "Options as KEY=VALUE");
-  inspect_ = add(app, json, "inspect", "Show the shards of a step, or the tensors of one shard");
-  inspect_->add_option("STEP", words_, "An iteration, or latest; options as KEY=VALUE");
+  inspect_ = add(app, json, "inspect", "Show the shards of a checkpoint, or the tensors of one shard");
+  inspect_->add_option("CHECKPOINT", words_, "An iteration, or latest; options as KEY=VALUE");
   inspect_->add_option("--shard", shard_, "Show the tensors of this shard");
-  verify_ = add(app, json, "verify", "Read steps to the last byte and check every digest");
-  verify_->add_option("STEP", words_, "Iterations, or latest (default: all steps); options as KEY=VALUE");
+  verify_ = add(app, json, "verify", "Read checkpoints to the last byte and check every digest");
+  verify_->add_option("CHECKPOINT", words_, "Iterations, or latest (default: all checkpoints); options as KEY=VALUE");
   add_export(app, json);
-  rm_ = add(app, json, "rm", "Remove steps");
-  rm_->add_option("STEP", words_, "Iterations; options as KEY=VALUE");
+  rm_ = add(app, json, "rm", "Remove checkpoints");
+  rm_->add_option("CHECKPOINT", words_, "Iterations; options as KEY=VALUE");
   rm_->add_flag("--yes,-y", yes_, "Ask nothing");
   rm_->add_flag("--force", force_,
-                "Also the newest usable step, which a restore takes, and one that may be being written");
+                "Also the newest usable checkpoint, which a restore takes, and one that may be being written");
 }
 
 bool StorageCommands::parsed() const {
@@ -82,16 +83,16 @@ StorageScope StorageCommands::scope() const {
   return storage_scope(read_options(pairs));
 }
 
-std::vector<std::string> StorageCommands::steps() const {
-  std::vector<std::string> steps;
-  std::copy_if(words_.begin(), words_.end(), std::back_inserter(steps), std::not_fn(is_option));
-  return steps;
+std::vector<std::string> StorageCommands::stored_checkpoints() const {
+  std::vector<std::string> stored_checkpoints;
+  std::copy_if(words_.begin(), words_.end(), std::back_inserter(stored_checkpoints), std::not_fn(is_option));
+  return stored_checkpoints;
 }
 
-std::string StorageCommands::one_step() const {
-  const auto named = steps();
+std::string StorageCommands::one_checkpoint() const {
+  const auto named = stored_checkpoints();
   if (named.size() != 1)
-    throw Failure(CKPT_ERR_INVALID, "name one step, an iteration or latest; ckptctl ls shows which there are");
+    throw Failure(CKPT_ERR_INVALID, "name one checkpoint, an iteration or latest; ckptctl ls shows which there are");
   return named.front();
 }
 
@@ -99,24 +100,25 @@ Result StorageCommands::run() const {
   const StorageScope where = scope();
   Progress progress(progress_form(), stderr);
   if (ls_->parsed()) {
-    if (!steps().empty()) throw Failure(CKPT_ERR_INVALID, "\"" + steps().front() + "\" is no option; ls takes --job");
+    if (!stored_checkpoints().empty())
+      throw Failure(CKPT_ERR_INVALID, "\"" + stored_checkpoints().front() + "\" is no option; ls takes --job");
     return ls(where);
   }
-  if (inspect_->parsed()) return inspect(where, one_step(), shard_);
-  if (verify_->parsed()) return verify(where, steps(), progress);
+  if (inspect_->parsed()) return inspect(where, one_checkpoint(), shard_);
+  if (verify_->parsed()) return verify(where, stored_checkpoints(), progress);
   if (rm_->parsed()) {
     RemoveOptions options{force_, nullptr};
     if (yes_)
       options.agree = [](const std::string&) { return true; };
     else if (::isatty(STDIN_FILENO) != 0 && ::isatty(STDERR_FILENO) != 0)
       options.agree = confirmed;
-    return rm(where, steps(), options);
+    return rm(where, stored_checkpoints(), options);
   }
   ExportOptions options = exporting_;
-  options.step = one_step();
+  options.checkpoint = one_checkpoint();
   options.verify = !no_verify_;
   if (options.python.empty()) options.python = "python3";
-  return export_step(where, options, progress);
+  return export_checkpoint(where, options, progress);
 }
 
 }  // namespace ckpt::cli

@@ -29,12 +29,12 @@ class StorageCommands {
   CLI::App* add(CLI::App& app, bool& json, const char* name, const char* help);
   void add_export(CLI::App& app, bool& json);
   StorageScope scope() const;
-  std::vector<std::string> steps() const;
-  std::string one_step() const;
+  std::vector<std::string> stored_checkpoints() const;
+  std::string one_checkpoint() const;
 
   CLI::App *ls_, *inspect_, *verify_, *export_ = nullptr, *rm_;
   std::string location_, job_;
-  std::vector<std::string> words_;  // steps, and options as key=value
+  std::vector<std::string> words_;  // checkpoints, and options as key=value
   std::string shard_;
   bool yes_ = false, force_ = false, no_verify_ = false;
   ExportOptions exporting_;

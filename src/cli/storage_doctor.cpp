@@ -87,7 +87,7 @@ Finding direct_access(const StorageScope& scope, const std::string& path) {
   const UniqueFd direct(::open((scope.location + "/" + path).c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
   if (direct) return {Health::good, "page cache", "is passed by (O_DIRECT)"};
   return {Health::warning, "page cache",
-          "this file system does not take O_DIRECT: writing a step pushes other things out of the page cache"};
+          "this file system does not take O_DIRECT: writing a checkpoint pushes other things out of the page cache"};
 }
 
 void try_out(Storage& storage, const StorageScope& scope, std::vector<Finding>& findings) {
@@ -100,32 +100,35 @@ void try_out(Storage& storage, const StorageScope& scope, std::vector<Finding>& 
   findings.push_back(direct_access(scope, trial.path()));
 }
 
-Finding free_space(Storage& storage, std::uint64_t largest_step_bytes) {
+Finding free_space(Storage& storage, std::uint64_t largest_checkpoint_bytes) {
   const std::uint64_t free = storage.files().free_bytes();
   const std::string text = human_bytes(free) + " free";
-  if (free >= largest_step_bytes) return {Health::good, "room", text};
+  if (free >= largest_checkpoint_bytes) return {Health::good, "room", text};
   return {Health::warning, "room",
-          text + ", less than a step takes (" + human_bytes(largest_step_bytes) +
+          text + ", less than a checkpoint takes (" + human_bytes(largest_checkpoint_bytes) +
               "); make room, or keep fewer (storage_keep_last)"};
 }
 
-std::vector<Finding> look_at_job(Storage& storage, const std::string& job, const std::vector<persist::Step>& steps) {
+std::vector<Finding> look_at_job(Storage& storage, const std::string& job,
+                                 const std::vector<persist::StoredCheckpoint>& stored_checkpoints) {
   const std::string subject = "stored job " + job;
-  if (steps.empty()) return {{Health::good, subject, "no steps yet"}};
+  if (stored_checkpoints.empty()) return {{Health::good, subject, "no checkpoints yet"}};
   std::vector<Finding> findings;
-  const persist::Step* const newest = newest_usable(steps);
+  const persist::StoredCheckpoint* const newest = newest_usable(stored_checkpoints);
   if (newest == nullptr)
-    findings.push_back({Health::warning, subject, "none of its " + std::to_string(steps.size()) + " steps is usable"});
+    findings.push_back({Health::warning, subject,
+                        "none of its " + std::to_string(stored_checkpoints.size()) + " checkpoints is usable"});
   else
     findings.push_back({Health::good, subject,
-                        std::to_string(steps.size()) + " steps, the newest usable one of iteration " +
-                            std::to_string(newest->iteration)});
-  for (const persist::Step& step : steps) {
-    if (step.usable()) continue;
-    const std::string advice = step.is_withheld                          ? "; see that this node can read it"
-                               : storage.may_be_coming(job, steps, step) ? ", unless it is being written now"
-                                                                         : "; ckptctl rm removes it";
-    findings.push_back({Health::warning, subject, problem_text(step) + advice});
+                        std::to_string(stored_checkpoints.size()) +
+                            " checkpoints, the newest usable one of iteration " + std::to_string(newest->iteration)});
+  for (const persist::StoredCheckpoint& stored : stored_checkpoints) {
+    if (stored.usable()) continue;
+    const std::string advice = stored.is_withheld ? "; see that this node can read it"
+                               : storage.may_be_coming(job, stored_checkpoints, stored)
+                                   ? ", unless it is being written now"
+                                   : "; ckptctl rm removes it";
+    findings.push_back({Health::warning, subject, problem_text(stored) + advice});
   }
   return findings;
 }
@@ -138,15 +141,15 @@ std::vector<Finding> storage_findings(const StorageScope& scope) {
     Storage storage(scope);
     const auto jobs = scope.job.empty() ? storage.jobs() : std::vector<std::string>{scope.job};
     try_out(storage, scope, findings);
-    std::uint64_t largest_step_bytes = 0;
+    std::uint64_t largest_checkpoint_bytes = 0;
     std::vector<Finding> of_jobs;
     for (const std::string& job : jobs) {
-      const auto steps = persist::list_steps(storage.files(), job);
-      for (const persist::Step& step : steps)
-        if (step.record) largest_step_bytes = std::max(largest_step_bytes, data_bytes(*step.record));
-      for (Finding& finding : look_at_job(storage, job, steps)) of_jobs.push_back(std::move(finding));
+      const auto stored_checkpoints = persist::list_checkpoints(storage.files(), job);
+      for (const persist::StoredCheckpoint& stored : stored_checkpoints)
+        if (stored.record) largest_checkpoint_bytes = std::max(largest_checkpoint_bytes, data_bytes(*stored.record));
+      for (Finding& finding : look_at_job(storage, job, stored_checkpoints)) of_jobs.push_back(std::move(finding));
     }
-    findings.push_back(free_space(storage, largest_step_bytes));
+    findings.push_back(free_space(storage, largest_checkpoint_bytes));
     findings.insert(findings.end(), of_jobs.begin(), of_jobs.end());
   } catch (const Failure& failure) {
     findings.push_back({Health::bad, "storage", failure.what()});

@@ -1,5 +1,5 @@
 // ckptctl export: for people who take their state elsewhere. What knows torch is written in Python
-// (python/ckptengine/export.py) and reads a step's folder on a local disk; this finds or makes that folder.
+// (python/ckptengine/export.py) and reads a checkpoint's folder on a local disk; this finds or makes that folder.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -19,7 +19,7 @@ namespace ckpt::cli {
 namespace {
 
 namespace fs = std::filesystem;
-using persist::StepRecord;
+using persist::CheckpointRecord;
 
 [[noreturn]] void refuse(const std::string& sentence) { throw Failure(CKPT_ERR_INVALID, sentence); }
 
@@ -41,12 +41,13 @@ class Scratch {
   std::string path_;
 };
 
-// ---- copying a step as it is ----
+// ---- copying a checkpoint as it is ----
 
-bool belongs_to(const StepRecord& record, const std::string& file) {
+bool belongs_to(const CheckpointRecord& record, const std::string& file) {
   const bool is_whole = file.ends_with(persist::data_suffix) || file.ends_with(persist::leaves_suffix) ||
                         file.ends_with(persist::record_suffix);
-  return file == persist::manifest_name || (is_whole && persist::incarnation_in(file) == record.version.incarnation());
+  return file == persist::manifest_name ||
+         (is_whole && persist::incarnation_in(file) == record.checkpoint.incarnation());
 }
 
 void copy_file(persist::FileSystem& files, const std::string& from, std::uint64_t size_bytes, const std::string& to,
@@ -74,20 +75,21 @@ void copy_file(persist::FileSystem& files, const std::string& from, std::uint64_
   if (::fsync(copy.get()) != 0) throw_errno(CKPT_ERR_SYSTEM, "cannot sync " + to);
 }
 
-std::string step_folder(const std::string& location, const StepRecord& record) {
-  return location + "/" + record.job + "/" + persist::step_name(record.version.iteration());
+std::string checkpoint_folder(const std::string& location, const CheckpointRecord& record) {
+  return location + "/" + record.job + "/" + persist::folder_name(record.checkpoint.iteration());
 }
 
-// All files of a step, the manifest last, so that `location` has this step, or it has not.
-void copy_step(Storage& storage, const StepRecord& record, const std::string& location, Progress& progress) {
-  const std::string step = storage.job() + "/" + persist::step_name(record.version.iteration());
-  const fs::path to = step_folder(location, record);
+// All files of a checkpoint, the manifest last, so that `location` has this checkpoint, or it has not.
+void copy_checkpoint(Storage& storage, const CheckpointRecord& record, const std::string& location,
+                     Progress& progress) {
+  const std::string stored = storage.job() + "/" + persist::folder_name(record.checkpoint.iteration());
+  const fs::path to = checkpoint_folder(location, record);
   if (fs::exists(to)) refuse(to.string() + " is there already; remove it, or name another directory");
   std::vector<std::pair<std::string, std::uint64_t>> files;
   std::uint64_t total_bytes = 0;
-  for (const persist::DirectoryEntry& entry : storage.files().list(step)) {
+  for (const persist::DirectoryEntry& entry : storage.files().list(stored)) {
     if (entry.is_directory || !belongs_to(record, entry.name)) continue;
-    files.emplace_back(entry.name, storage.files().file_size(step + "/" + entry.name).value_or(0));
+    files.emplace_back(entry.name, storage.files().file_size(stored + "/" + entry.name).value_or(0));
     total_bytes += files.back().second;
   }
   std::stable_partition(files.begin(), files.end(),
@@ -95,9 +97,9 @@ void copy_step(Storage& storage, const StepRecord& record, const std::string& lo
   std::error_code error;
   fs::create_directories(to, error);
   if (error) throw Failure(CKPT_ERR_SYSTEM, "cannot make the directory " + to.string() + ": " + error.message());
-  progress.begin("copying step " + std::to_string(record.version.iteration()), total_bytes);
+  progress.begin("copying checkpoint " + std::to_string(record.checkpoint.iteration()), total_bytes);
   for (const auto& [name, size_bytes] : files)
-    copy_file(storage.files(), step + "/" + name, size_bytes, to / name, progress);
+    copy_file(storage.files(), stored + "/" + name, size_bytes, to / name, progress);
   progress.end();
 }
 
@@ -149,7 +151,7 @@ fs::path parent_of(const std::string& path) {
 void check_targets(const ExportOptions& options) {
   const int targets = !options.file.empty() + !options.dcp.empty() + !options.raw.empty();
   if (targets != 1) refuse("say where to: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
-  if (!options.raw.empty() && !options.shard.empty()) refuse("--raw copies whole steps; leave out --shard");
+  if (!options.raw.empty() && !options.shard.empty()) refuse("--raw copies whole checkpoints; leave out --shard");
   if (!options.file.empty() && fs::exists(options.file))
     refuse(options.file + " is there already; remove it, or name another file");
   if (!options.dcp.empty() && fs::exists(options.dcp) && !(fs::is_directory(options.dcp) && fs::is_empty(options.dcp)))
@@ -160,29 +162,29 @@ void check_targets(const ExportOptions& options) {
   check_python(options.python);
 }
 
-void check_bytes(Storage& storage, const StepRecord& record, const std::string& shard, Progress& progress) {
+void check_bytes(Storage& storage, const CheckpointRecord& record, const std::string& shard, Progress& progress) {
   const auto shards = shard.empty() ? persist::files_of(record) : std::vector{find_shard(storage, record, shard)};
   std::uint64_t bytes = 0;
   for (const persist::ShardFile& each : shards) bytes += data_bytes(each);
-  progress.begin("reading step " + std::to_string(record.version.iteration()), bytes);
+  progress.begin("reading checkpoint " + std::to_string(record.checkpoint.iteration()), bytes);
   const auto problems = read_shards(storage.files(), record, shards, progress);
   progress.end();
   if (!problems.empty()) throw Failure(CKPT_ERR_CORRUPT, problems.front() + "; nothing was exported");
 }
 
 // A copy on a local disk, which is checked there: the source is read once.
-void copy_checked(Storage& storage, const StepRecord& record, const std::string& directory, const StorageScope& scope,
-                  const ExportOptions& options, Progress& progress) {
+void copy_checked(Storage& storage, const CheckpointRecord& record, const std::string& directory,
+                  const StorageScope& scope, const ExportOptions& options, Progress& progress) {
   StorageScope local = scope;
   local.location = fs::absolute(directory).string();
-  copy_step(storage, record, local.location, progress);
+  copy_checkpoint(storage, record, local.location, progress);
   if (!options.verify) return;
   try {
     Storage copy(local);
     check_bytes(copy, record, options.shard, progress);
   } catch (const Failure&) {
     std::error_code ignored;
-    fs::remove_all(step_folder(local.location, record), ignored);
+    fs::remove_all(checkpoint_folder(local.location, record), ignored);
     throw;
   }
 }
@@ -196,40 +198,42 @@ void convert(const std::string& folder, const ExportOptions& options) {
                                        std::to_string(status) + "), and said why above");
 }
 
-// What "latest" leaves out: the steps that may be newer than the one it stands for.
-std::vector<std::string> passed_over(const std::vector<persist::Step>& steps, const StepRecord& taken) {
+// What "latest" leaves out: the checkpoints that may be newer than the one it stands for.
+std::vector<std::string> passed_over(const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
+                                     const CheckpointRecord& taken) {
   std::vector<std::string> sentences;
-  for (const persist::Step& step : steps)
-    if (!step.usable() && step.may_be_newer_than(taken.version))
-      sentences.push_back(step_text(step) + ": " + problem_text(step));
+  for (const persist::StoredCheckpoint& stored : stored_checkpoints)
+    if (!stored.usable() && stored.may_be_newer_than(taken.checkpoint))
+      sentences.push_back(stored_text(stored) + ": " + problem_text(stored));
   return sentences;
 }
 
 }  // namespace
 
-Result export_step(const StorageScope& scope, const ExportOptions& options, Progress& progress) {
+Result export_checkpoint(const StorageScope& scope, const ExportOptions& options, Progress& progress) {
   check_targets(options);
   Storage storage(scope);
-  const auto steps = storage.steps();
-  const StepRecord& record = find_usable_step(storage, steps, options.step);
+  const auto stored_checkpoints = storage.stored_checkpoints();
+  const CheckpointRecord& record = find_usable_checkpoint(storage, stored_checkpoints, options.checkpoint);
   if (!options.shard.empty()) find_shard(storage, record, options.shard);
   if (!options.raw.empty()) {
     copy_checked(storage, record, options.raw, scope, options, progress);
   } else if (scope.location.starts_with('/')) {
     if (options.verify) check_bytes(storage, record, options.shard, progress);
-    convert(step_folder(scope.location, record), options);
+    convert(checkpoint_folder(scope.location, record), options);
   } else {
     const Scratch scratch(parent_of(target_of(options)));
     copy_checked(storage, record, scratch.path(), scope, options, progress);
-    convert(step_folder(scratch.path(), record), options);
+    convert(checkpoint_folder(scratch.path(), record), options);
   }
   Result result;
-  result.json = {{"iteration", record.version.iteration()}, {"to", target_of(options)}};
-  result.text = "exported step " + std::to_string(record.version.iteration()) + " of " + storage.job_label() + " to " +
-                target_of(options) + "\n";
-  if (options.step != "latest") return result;
-  result.json["passed_over"] = passed_over(steps, record);
-  for (const std::string& sentence : passed_over(steps, record)) result.text += "passed over " + sentence + "\n";
+  result.json = {{"iteration", record.checkpoint.iteration()}, {"to", target_of(options)}};
+  result.text = "exported checkpoint " + std::to_string(record.checkpoint.iteration()) + " of " + storage.job_label() +
+                " to " + target_of(options) + "\n";
+  if (options.checkpoint != "latest") return result;
+  result.json["passed_over"] = passed_over(stored_checkpoints, record);
+  for (const std::string& sentence : passed_over(stored_checkpoints, record))
+    result.text += "passed over " + sentence + "\n";
   return result;
 }
 

@@ -8,14 +8,14 @@
 #include "base/dtype.hpp"
 #include "cli/storage_commands.hpp"
 #include "cli/table.hpp"
-#include "persist/format.hpp"
 #include "persist/shard_reader.hpp"
+#include "persist/storage_format.hpp"
 
 namespace ckpt::cli {
 namespace {
 
 using nlohmann::json;
-using persist::Step;
+using persist::StoredCheckpoint;
 
 std::string local_time(std::int64_t unix_s) {
   const auto when = static_cast<std::time_t>(unix_s);
@@ -26,49 +26,50 @@ std::string local_time(std::int64_t unix_s) {
   return text.data();
 }
 
-// When a step became whole; nothing where it did not, or nobody knows.
-std::optional<std::int64_t> written_s(Storage& storage, const Step& step) {
-  if (!step.record) return std::nullopt;
-  return storage.files().modified_s(storage.job() + "/" + persist::step_name(step.iteration) + "/" +
+// When a checkpoint became whole; nothing where it did not, or nobody knows.
+std::optional<std::int64_t> written_s(Storage& storage, const StoredCheckpoint& stored) {
+  if (!stored.record) return std::nullopt;
+  return storage.files().modified_s(storage.job() + "/" + persist::folder_name(stored.iteration) + "/" +
                                     std::string(persist::manifest_name));
 }
 
-json step_json(Storage& storage, const Step& step) {
-  json found = {{"iteration", step.iteration},
-                {"usable", step.usable()},
-                {"withheld", step.is_withheld},
-                {"problem", step.problem}};
-  if (!step.record) return found;
-  const auto written = written_s(storage, step);
-  found["incarnation"] = step.version().incarnation();
-  found["world_size"] = step.record->world_size;
-  found["shards"] = persist::files_of(*step.record).size();
-  found["bytes"] = data_bytes(*step.record);
-  found["written_by"] = step.record->written_by;
+json checkpoint_json(Storage& storage, const StoredCheckpoint& stored) {
+  json found = {{"iteration", stored.iteration},
+                {"usable", stored.usable()},
+                {"withheld", stored.is_withheld},
+                {"problem", stored.problem}};
+  if (!stored.record) return found;
+  const auto written = written_s(storage, stored);
+  found["incarnation"] = stored.checkpoint().incarnation();
+  found["world_size"] = stored.record->world_size;
+  found["shards"] = persist::files_of(*stored.record).size();
+  found["bytes"] = data_bytes(*stored.record);
+  found["written_by"] = stored.record->written_by;
   found["written_s"] = written ? json(*written) : json();
   return found;
 }
 
-Row step_row(const json& step, const std::string& state) {
-  if (!step.contains("incarnation")) return {step.at("iteration").dump(), "-", "-", "-", "-", "-", "-", state};
-  const json& written = step.at("written_s");
-  return {step.at("iteration").dump(),
-          step.at("incarnation").dump(),
-          step.at("world_size").dump(),
-          step.at("shards").dump(),
-          human_bytes(step.at("bytes").get<std::uint64_t>()),
+Row checkpoint_row(const json& stored, const std::string& state) {
+  if (!stored.contains("incarnation")) return {stored.at("iteration").dump(), "-", "-", "-", "-", "-", "-", state};
+  const json& written = stored.at("written_s");
+  return {stored.at("iteration").dump(),
+          stored.at("incarnation").dump(),
+          stored.at("world_size").dump(),
+          stored.at("shards").dump(),
+          human_bytes(stored.at("bytes").get<std::uint64_t>()),
           written.is_null() ? "-" : local_time(written.get<std::int64_t>()),
-          step.at("written_by").get<std::string>(),
+          stored.at("written_by").get<std::string>(),
           state};
 }
 
 Result list_job(Storage& storage) {
   Result result;
-  result.json = {{"job", storage.job()}, {"steps", json::array()}};
-  std::vector<Row> rows = {{"step", "life", "ranks", "shards", "bytes", "written", "by", "state"}};
-  for (const Step& step : storage.steps()) {
-    result.json["steps"].push_back(step_json(storage, step));
-    rows.push_back(step_row(result.json["steps"].back(), step.usable() ? "usable" : problem_text(step)));
+  result.json = {{"job", storage.job()}, {"checkpoints", json::array()}};
+  std::vector<Row> rows = {{"checkpoint", "incarnation", "ranks", "shards", "bytes", "written", "by", "state"}};
+  for (const StoredCheckpoint& stored : storage.stored_checkpoints()) {
+    result.json["checkpoints"].push_back(checkpoint_json(storage, stored));
+    rows.push_back(
+        checkpoint_row(result.json["checkpoints"].back(), stored.usable() ? "usable" : problem_text(stored)));
   }
   result.text = table(rows);
   return result;
@@ -77,15 +78,16 @@ Result list_job(Storage& storage) {
 Result list_jobs(Storage& storage) {
   Result result;
   result.json = {{"jobs", json::array()}};
-  std::vector<Row> rows = {{"job", "steps", "newest usable", "bytes of it"}};
+  std::vector<Row> rows = {{"job", "checkpoints", "newest usable", "bytes of it"}};
   for (const std::string& job : storage.jobs()) {
-    const auto steps = persist::list_steps(storage.files(), job);
-    const Step* newest = newest_usable(steps);
+    const auto stored_checkpoints = persist::list_checkpoints(storage.files(), job);
+    const StoredCheckpoint* newest = newest_usable(stored_checkpoints);
     const std::uint64_t bytes = newest != nullptr ? data_bytes(*newest->record) : 0;
-    rows.push_back({job, std::to_string(steps.size()), newest != nullptr ? std::to_string(newest->iteration) : "-",
+    rows.push_back({job, std::to_string(stored_checkpoints.size()),
+                    newest != nullptr ? std::to_string(newest->iteration) : "-",
                     newest != nullptr ? human_bytes(bytes) : "-"});
     result.json["jobs"].push_back({{"job", job},
-                                   {"steps", steps.size()},
+                                   {"checkpoints", stored_checkpoints.size()},
                                    {"newest_usable", newest != nullptr ? json(newest->iteration) : json()},
                                    {"newest_usable_bytes", bytes}});
   }
@@ -108,7 +110,7 @@ std::string writers_of(const persist::ShardFile& shard) {
   return text;
 }
 
-Result show_shards(const persist::StepRecord& record) {
+Result show_shards(const persist::CheckpointRecord& record) {
   Result result;
   std::vector<Row> rows = {{"shard", "pieces", "bytes", "written by", "file"}};
   result.json = {{"shards", json::array()}};
@@ -135,7 +137,7 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 }
 
 // As they lie in the shard's packed bytes.
-arena::Layout layout_of(Storage& storage, const persist::StepRecord& record, const persist::ShardFile& shard) {
+arena::Layout layout_of(Storage& storage, const persist::CheckpointRecord& record, const persist::ShardFile& shard) {
   const persist::ShardReader reader(storage.files(), record, shard.pieces.front()->shard);
   const std::string& text = reader.manifest().layout;
   if (!text.empty()) return arena::parse_layout(text);
@@ -166,14 +168,14 @@ Result ls(const StorageScope& scope) {
   return scope.job.empty() ? list_jobs(storage) : list_job(storage);
 }
 
-Result inspect(const StorageScope& scope, const std::string& step, const std::string& shard) {
+Result inspect(const StorageScope& scope, const std::string& stored, const std::string& shard) {
   Storage storage(scope);
-  const auto steps = storage.steps();
-  const persist::StepRecord& record = find_usable_step(storage, steps, step);
+  const auto stored_checkpoints = storage.stored_checkpoints();
+  const persist::CheckpointRecord& record = find_usable_checkpoint(storage, stored_checkpoints, stored);
   Result result = shard.empty() ? show_shards(record)
                                 : show_tensors(shard, layout_of(storage, record, find_shard(storage, record, shard)));
-  result.json["iteration"] = record.version.iteration();
-  result.json["incarnation"] = record.version.incarnation();
+  result.json["iteration"] = record.checkpoint.iteration();
+  result.json["incarnation"] = record.checkpoint.incarnation();
   return result;
 }
 

@@ -6,12 +6,12 @@ namespace ckpt::cli {
 namespace {
 
 using nlohmann::json;
-using persist::Step;
+using persist::StoredCheckpoint;
 
-std::vector<std::string> problems_of(Storage& storage, const Step& step, Progress& progress) {
-  if (!step.usable()) return {problem_text(step)};
-  progress.begin("reading " + step_text(step), data_bytes(*step.record));
-  auto problems = read_shards(storage.files(), *step.record, persist::files_of(*step.record), progress);
+std::vector<std::string> problems_of(Storage& storage, const StoredCheckpoint& stored, Progress& progress) {
+  if (!stored.usable()) return {problem_text(stored)};
+  progress.begin("reading " + stored_text(stored), data_bytes(*stored.record));
+  auto problems = read_shards(storage.files(), *stored.record, persist::files_of(*stored.record), progress);
   progress.end();
   return problems;
 }
@@ -20,26 +20,27 @@ std::vector<std::string> problems_of(Storage& storage, const Step& step, Progres
 
 Result verify(const StorageScope& scope, const std::vector<std::string>& words, Progress& progress) {
   Storage storage(scope);
-  const auto all = storage.steps();
-  std::vector<const Step*> wanted;
-  for (const std::string& word : words) wanted.push_back(&find_step(storage, all, word));
+  const auto all = storage.stored_checkpoints();
+  std::vector<const StoredCheckpoint*> wanted;
+  for (const std::string& word : words) wanted.push_back(&find_checkpoint(storage, all, word));
   if (words.empty())
-    for (const Step& step : all) wanted.push_back(&step);
+    for (const StoredCheckpoint& stored : all) wanted.push_back(&stored);
 
   Result result;
-  result.json = {{"steps", json::array()}};
-  for (const Step* step : wanted) {
-    if (words.empty() && storage.may_be_coming(storage.job(), all, *step)) {
-      result.text += step_text(*step) + ": not finished, or just being written\n";
+  result.json = {{"checkpoints", json::array()}};
+  for (const StoredCheckpoint* stored : wanted) {
+    if (words.empty() && storage.may_be_coming(storage.job(), all, *stored)) {
+      result.text += stored_text(*stored) + ": not finished, or just being written\n";
       continue;
     }
-    const auto problems = problems_of(storage, *step, progress);
-    result.json["steps"].push_back({{"iteration", step->iteration},
-                                    {"whole", problems.empty()},
-                                    {"withheld", step->is_withheld},
-                                    {"problems", problems}});
-    if (problems.empty()) result.text += step_text(*step) + ": whole, " + human_bytes(data_bytes(*step->record)) + "\n";
-    for (const std::string& problem : problems) result.text += step_text(*step) + ": " + problem + "\n";
+    const auto problems = problems_of(storage, *stored, progress);
+    result.json["checkpoints"].push_back({{"iteration", stored->iteration},
+                                          {"whole", problems.empty()},
+                                          {"withheld", stored->is_withheld},
+                                          {"problems", problems}});
+    if (problems.empty())
+      result.text += stored_text(*stored) + ": whole, " + human_bytes(data_bytes(*stored->record)) + "\n";
+    for (const std::string& problem : problems) result.text += stored_text(*stored) + ": " + problem + "\n";
     result.good = result.good && problems.empty();
   }
   return result;

@@ -4,7 +4,7 @@
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"
-#include "coord/registry.hpp"
+#include "coord/node_registry.hpp"
 
 namespace ckpt::cli {
 

@@ -56,14 +56,14 @@ json EtcdClient::call(const char* path, const json& request, Effect effect) {
   const std::string body = request.dump();
   const Deadline deadline = Deadline::in_ms(access_.timeout_ms);
   const std::size_t members = access_.endpoints.size();
-  const std::int64_t patience_ms = members > 1 ? member_timeout_ms : access_.timeout_ms;
+  const std::int64_t wait_limit_ms = members > 1 ? member_timeout_ms : access_.timeout_ms;
   bool anybody_there = false;
   for (std::size_t attempt = 1;; ++attempt) {
     const std::size_t member = member_;
     std::optional<Failure> failure;
     bool may_be_done = false;
     try {
-      const Deadline of_member = Deadline::in_ms(std::min<std::int64_t>(patience_ms, deadline.remaining_ms()));
+      const Deadline of_member = Deadline::in_ms(std::min<std::int64_t>(wait_limit_ms, deadline.remaining_ms()));
       return call_member(member, path, body, effect, of_member);
     } catch (const HttpTrouble& trouble) {
       failure = failure_of(member, trouble);

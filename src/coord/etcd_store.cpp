@@ -59,8 +59,8 @@ std::vector<Entry> EtcdStore::list(const std::string& prefix) {
 
 EtcdStore::Content EtcdStore::content() { return content_of(keys_from(prefix_)); }
 
-EtcdStore::Content EtcdStore::told_content() {
-  return content_of(keys_between(prefix_, prefix_ + std::string(untold_from)));
+EtcdStore::Content EtcdStore::notified_content() {
+  return content_of(keys_between(prefix_, prefix_ + std::string(unwatched_from)));
 }
 
 EtcdStore::Content EtcdStore::content_of(json request) {

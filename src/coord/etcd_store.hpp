@@ -36,7 +36,7 @@ class EtcdStore : public Store {
     std::uint64_t revision = 0;
   };
   Content content();
-  Content told_content();  // what a watch tells of
+  Content notified_content();  // what a watch tells of
 
   // Removes what is there, all at once, unless any has changed after this revision of the store; whether it did.
   bool remove_all(std::uint64_t unchanged_since);

@@ -34,31 +34,31 @@ EtcdWatch::~EtcdWatch() {
 
 void EtcdWatch::run() {
   for (int pause_ms = first_pause_ms; !stop_; pause_ms = std::min(2 * pause_ms, longest_pause_ms)) {
-    heard_ = false;
+    has_received_ = false;
     try {
-      if (next_revision_ == 0) tell_all();
+      if (next_revision_ == 0) notify_all();
       follow();
     } catch (const std::exception&) {
       // Whoever watches reads now and then, too, and is told then what is wrong.
     }
-    if (heard_) pause_ms = first_pause_ms;
+    if (has_received_) pause_ms = first_pause_ms;
     if (!stop_) stream_.pause(pause_ms);
   }
 }
 
-void EtcdWatch::tell_all() {
-  const EtcdStore::Content content = EtcdStore(client_, prefix_).told_content();
-  heard_ = true;
+void EtcdWatch::notify_all() {
+  const EtcdStore::Content content = EtcdStore(client_, prefix_).notified_content();
+  has_received_ = true;
   std::set<std::string> gone = there_;
   for (const Entry& entry : content.entries) {
     gone.erase(entry.key);
-    tell(entry);
+    notify(entry);
   }
-  for (const std::string& key : gone) tell({key, "", 0});
+  for (const std::string& key : gone) notify({key, "", 0});
   next_revision_ = content.revision + 1;
 }
 
-void EtcdWatch::tell(const Entry& entry) {
+void EtcdWatch::notify(const Entry& entry) {
   if (entry.revision == 0)
     there_.erase(entry.key);
   else
@@ -67,7 +67,7 @@ void EtcdWatch::tell(const Entry& entry) {
 }
 
 void EtcdWatch::follow() {
-  json create = keys_between(prefix_, prefix_ + std::string(untold_from));
+  json create = keys_between(prefix_, prefix_ + std::string(unwatched_from));
   create["start_revision"] = std::to_string(next_revision_);
   client_->stream(
       stream_, "/v3/watch", {{"create_request", create}}, [this] { return !stop_; },
@@ -84,12 +84,12 @@ void EtcdWatch::take(const json& message) {
     next_revision_ = 0;
     throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back: it was restored from an older state");
   }
-  heard_ = true;
+  has_received_ = true;
   for (const json& event : field(message, "events")) {
     Entry entry = entry_of(field(event, "kv"), prefix_);
     next_revision_ = std::max(next_revision_, entry.revision + 1);
     if (text_field(event, "type") == "DELETE") entry.revision = 0;
-    if (is_key(entry.key)) tell(entry);
+    if (is_key(entry.key)) notify(entry);
   }
 }
 

@@ -27,8 +27,8 @@ class EtcdWatch : public Watch {
 
  private:
   void run();
-  void tell_all();
-  void tell(const Entry& entry);
+  void notify_all();
+  void notify(const Entry& entry);
   void follow();
   void take(const nlohmann::json& message);
 
@@ -38,7 +38,7 @@ class EtcdWatch : public Watch {
   HttpStream stream_;
   std::uint64_t next_revision_ = 0;  // of what was not told yet; 0: everything is to be told
   std::set<std::string> there_;      // keys, as far as was told
-  bool heard_ = false;               // anything since the last pause
+  bool has_received_ = false;        // anything since the last pause
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -50,13 +50,13 @@ struct Transfer {
   const HttpRequest& request;
   Headers headers;
   std::string received;
-  Clock::time_point heard_at = Clock::now();
+  Clock::time_point received_at = Clock::now();
   std::array<char, CURL_ERROR_SIZE> why{};
 };
 
 std::size_t receive_bytes(char* bytes, std::size_t, std::size_t count, void* transfer) {
   auto& to = *static_cast<Transfer*>(transfer);
-  to.heard_at = Clock::now();
+  to.received_at = Clock::now();
   to.received.append(bytes, count);
   return to.received.size() > reply_bytes_max ? 0 : count;
 }
@@ -191,7 +191,7 @@ HttpReply HttpStream::run(const HttpRequest& request, std::int64_t silence_ms, c
       if (done->data.result != CURLE_OK) throw transfer.trouble(done->data.result);
       return {transfer.status(), std::move(transfer.received)};
     }
-    if (milliseconds_between(transfer.heard_at, Clock::now()) > static_cast<double>(silence_ms))
+    if (milliseconds_between(transfer.received_at, Clock::now()) > static_cast<double>(silence_ms))
       throw HttpTrouble(HttpTrouble::Kind::broken, "nothing was heard for " + std::to_string(silence_ms) + " ms", true);
     pause(look_interval_ms);
   }

@@ -11,7 +11,7 @@
 #include "coord/bounded_store.hpp"
 #include "coord/directory_store.hpp"
 #include "coord/etcd_store.hpp"
-#include "coord/registry.hpp"
+#include "coord/node_registry.hpp"
 
 namespace ckpt::coord {
 namespace {

@@ -22,7 +22,8 @@ using Step = RevisionHooks::Step;
 
 // Each failed attempt means that another writer has won meanwhile.
 constexpr int reads_max = 1000;
-// So often in a row a listing may find life@0 and no revision. After that somebody has removed the newest one by hand.
+// So often in a row a listing may find incarnation@0 and no revision. After that somebody has removed the newest one by
+// hand.
 constexpr int empty_looks_max = 50;
 constexpr std::chrono::milliseconds between_looks{2};
 

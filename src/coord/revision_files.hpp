@@ -1,21 +1,22 @@
 // Compare-and-swap among the files of one directory, by link(2) alone: no locks, which some network file systems keep
 // per machine (NFS with nolock or local_lock, Lustre with localflock, BeeGFS).
 //
-// Files of the record "life":
-//   life@17            revision 17. It is complete from the moment it has this name, and never changes
-//   life@0             marks that revisions were removed; empty. It stays
-//   .life@18.<id>.new  a draft of revision 18; <id> is unique
-//   life               the record as earlier versions of this store wrote it; the revision is in its first line
+// Files of the record "incarnation":
+//   incarnation@17            revision 17. It is complete from the moment it has this name, and never changes
+//   incarnation@0             marks that revisions were removed; empty. It stays
+//   .incarnation@18.<id>.new  a draft of revision 18; <id> is unique
+//   incarnation               the record as earlier versions of this store wrote it; the revision is in its first line
 // The revision with the largest number is the record.
 //
 // How revision n+1 is written (put):
 //   1. Read the record; it must have revision n.
 //   2. Write the draft of n+1 and sync it.
 //   3. List the directory again. Revision n must still be the newest.
-//   4. link(draft, "life@<n+1>"). Only one writer can make that name; whoever makes it has won.
+//   4. link(draft, "incarnation@<n+1>"). Only one writer can make that name; whoever makes it has won.
 //   5. Sync the directory. It must still have the name by which it was opened, else somebody is removing the job's
 //      records, and nobody knows whether this one was seen.
-//   6. Sweep as the winner of M = n+1: list the directory; make life@0; unlink all drafts of revisions up to M; then
+//   6. Sweep as the winner of M = n+1: list the directory; make incarnation@0; unlink all drafts of revisions up to M;
+//   then
 //      unlink the revisions below M, the lowest first.
 //
 // Why a removed revision is never made again, however long a writer pauses between 3 and 4. Suppose writer W links r
@@ -29,7 +30,7 @@
 // Why a reader gets the newest revision. It lists the directory, opens the newest revision n, finds that n+1 does not
 // exist, and then finds that n still exists. Had n+1 been made before and removed since, the sweep that removed it
 // would have removed n first. A listing that finds no revision at all, while writers replace one by another, finds
-// life@0: the reader lists again.
+// incarnation@0: the reader lists again.
 //
 // Crashes: a draft without its writer is unlinked by the sweep of its revision; revisions that a sweep left are removed
 // by the next one. At each moment the newest revision is complete. NFS may say that a link failed which it made:
@@ -64,7 +65,7 @@ struct RevisionHooks {
 class RevisionFiles {
  public:
   struct Files {                         // of one record
-    bool plain = false, marked = false;  // as an older version left it; life@0
+    bool plain = false, marked = false;  // as an older version left it; incarnation@0
     std::set<std::uint64_t> revisions;
     std::vector<std::pair<std::uint64_t, std::string>> drafts;  // revision, file name
     bool is_record() const { return plain || !revisions.empty(); }

@@ -51,7 +51,7 @@ class Store {
   // Whether it was there or not.
   virtual void remove(const std::string& key) = 0;
 
-  // Tells every change of a key before untold_from by anybody, on a thread of the store's own: the record as it is
+  // Tells every change of a key before unwatched_from by anybody, on a thread of the store's own: the record as it is
   // then, or with revision 0 where it was removed. Several changes of a key may be told as the last one, but the last
   // one always is, once the store can be reached again. Nothing where the store cannot tell: it has to be read. The
   // store outlives what is returned.
@@ -61,7 +61,7 @@ class Store {
 inline constexpr std::size_t value_bytes_max = 1u << 20;
 
 // What is long or many, and for few to read, is kept under keys from here on.
-inline constexpr std::string_view untold_from = "seats/";
+inline constexpr std::string_view unwatched_from = "rank_assignments/";
 
 // Parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".
 bool is_key(std::string_view key);

@@ -18,8 +18,8 @@ class AutoDevice : public Device {
   std::string failure() const override { return used_->failure(); }
   std::uint64_t staging_bytes() const override { return used_->staging_bytes(); }
   std::string shortage() const override { return used_->shortage(); }
-  void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override {
-    used_->start(overlapped, at_once, stream);
+  void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override {
+    used_->start(overlapped, synchronous, stream);
   }
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override {
     return used_->release(streams, deadline, std::move(done));
@@ -28,14 +28,15 @@ class AutoDevice : public Device {
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override {
     return used_->load(plan, from, stream);
   }
-  std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override {
-    return used_->timeline(words, std::move(owner), std::move(reached));
+  std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
+                                               StreamTimestamps::Reached reached) override {
+    return used_->timestamps(words, std::move(owner), std::move(reached));
   }
-  void check_path(const char* const* environment) const override { used_->check_path(environment); }
-  Path::Id new_path_id() override { return used_->new_path_id(); }
-  std::unique_ptr<Path> path(const Path::Group& group, const Path::Settings& settings, Range landings,
-                             Path::Failed failed) override {
-    return used_->path(group, settings, landings, std::move(failed));
+  void check_replication(const char* const* environment) const override { used_->check_replication(environment); }
+  Replicator::Id new_communicator_id() override { return used_->new_communicator_id(); }
+  std::unique_ptr<Replicator> replicator(const Replicator::Group& group, const Replicator::Settings& settings,
+                                         Range receive_buffers, Replicator::Failed failed) override {
+    return used_->replicator(group, settings, receive_buffers, std::move(failed));
   }
 
  private:

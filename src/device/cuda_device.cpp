@@ -8,7 +8,7 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "base/thread.hpp"
-#include "device/cuda_timeline.hpp"
+#include "device/cuda_timestamps.hpp"
 
 namespace ckpt::device {
 namespace {
@@ -46,7 +46,7 @@ std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_by
 // What cannot be given back, because that would wait for a GPU that does not answer: kept for good.
 struct Remains {
   std::vector<Registration> pinned;
-  std::unique_ptr<CudaConveyor> conveyor;
+  std::unique_ptr<CudaStagingPipeline> staging_pipeline;
 };
 void keep_for_good(Remains remains) {
   static std::mutex mutex;
@@ -83,7 +83,7 @@ int CudaDevice::ordinal_of(const void* data) {
 CudaDevice::CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms)
     : ordinal_(ordinal), wanted_staging_bytes_(staging_bytes), drain_timeout_ms_(drain_timeout_ms), context_(ordinal) {
   const ContextScope scope(context_);
-  conveyor_ = std::make_unique<CudaConveyor>(staging_bytes);
+  staging_pipeline_ = std::make_unique<CudaStagingPipeline>(staging_bytes);
   thread_ = start_thread("ckpt-cuda", [this] { run(); });
 }
 
@@ -97,8 +97,8 @@ CudaDevice::~CudaDevice() {
   thread_.join();
   const ContextScope scope(context_);
   unpin();
-  if (dead_) keep_for_good({{}, std::move(conveyor_)});
-  conveyor_.reset();
+  if (dead_) keep_for_good({{}, std::move(staging_pipeline_)});
+  staging_pipeline_.reset();
 }
 
 void CudaDevice::unpin() {
@@ -141,7 +141,7 @@ std::string CudaDevice::failure() const {
 }
 
 std::string CudaDevice::shortage() const {
-  if (!conveyor_->is_short()) return {};
+  if (!staging_pipeline_->is_short()) return {};
   return "GPU " + std::to_string(ordinal_) +
          " had too little memory free for gpu_staging_bytes=" + size_text(wanted_staging_bytes_) + ", so that " +
          size_text(staging_bytes()) +
@@ -154,13 +154,13 @@ void CudaDevice::fail(const std::string& sentence) {
   phase_ = Phase::failed;
 }
 
-void CudaDevice::start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) {
+void CudaDevice::start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) {
   Lock lock(mutex_);
   changed_.wait(lock, [this] { return phase_ != Phase::ending; });  // `done` may have told the caller to go on
   const ContextScope scope(context_);
   phase_ = Phase::copying;
   try {
-    conveyor_->begin(overlapped, at_once, static_cast<CUstream>(stream));
+    staging_pipeline_->begin(overlapped, synchronous, static_cast<CUstream>(stream));
   } catch (const Failure& failure) {
     fail(failure.what());
   }
@@ -173,8 +173,8 @@ bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Don
   const ContextScope scope(context_);
   try {
     // Whoever waits for the streams now gains nothing from room(): the update comes after all of it.
-    while (conveyor_->remaining()) conveyor_->enqueue_next();
-    conveyor_->end(streams);
+    while (staging_pipeline_->remaining()) staging_pipeline_->enqueue_next();
+    staging_pipeline_->end(streams);
   } catch (const Failure& failure) {
     fail(failure.what());
     return false;
@@ -201,8 +201,8 @@ void CudaDevice::cancel() {
 // known, nothing is captured any more, and so the slots stay whose they are.
 void CudaDevice::drain() {
   try {
-    conveyor_->abandon();
-    conveyor_->end({});
+    staging_pipeline_->abandon();
+    staging_pipeline_->end({});
     if (wait_for_arrival(Deadline::in_ms(drain_timeout_ms_))) return;
     failure_ = "the GPU did not end a copy within " + std::to_string(drain_timeout_ms_) + " ms; is it hung?";
   } catch (const Failure& failure) {
@@ -212,17 +212,17 @@ void CudaDevice::drain() {
 }
 
 bool CudaDevice::wait_for_arrival(Deadline deadline) const {
-  while (!conveyor_->arrived()) {
+  while (!staging_pipeline_->arrived()) {
     if (deadline.passed()) return false;
     std::this_thread::sleep_for(poll_pause);
   }
   return true;
 }
 
-bool CudaDevice::everything_enqueued() const { return phase_ == Phase::copying && !conveyor_->remaining(); }
+bool CudaDevice::everything_enqueued() const { return phase_ == Phase::copying && !staging_pipeline_->remaining(); }
 
 void CudaDevice::advance() {
-  while (conveyor_->remaining() && conveyor_->room()) conveyor_->enqueue_next();
+  while (staging_pipeline_->remaining() && staging_pipeline_->room()) staging_pipeline_->enqueue_next();
 }
 
 void CudaDevice::finish(Lock& lock, bool whole) {
@@ -247,7 +247,7 @@ void CudaDevice::run() {
     const bool released = phase_ == Phase::released;
     try {
       advance();
-      if (released && conveyor_->arrived()) {
+      if (released && staging_pipeline_->arrived()) {
         finish(lock, true);
         continue;
       }
@@ -270,16 +270,17 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   const ContextScope scope(context_);
   const PinnedMemory digests(plan.leaves() * sizeof(std::uint64_t));
   const auto pinned = try_pin(from, plan.length_bytes());
-  conveyor_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
+  staging_pipeline_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
   if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
     throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take its state within ten minutes; is it hung?");
-  conveyor_->land();
+  staging_pipeline_->land();
   return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());
 }
 
-std::unique_ptr<Timeline> CudaDevice::timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) {
+std::unique_ptr<StreamTimestamps> CudaDevice::timestamps(Range words, std::shared_ptr<void> owner,
+                                                         StreamTimestamps::Reached reached) {
   try {
-    return std::make_unique<CudaTimeline>(ordinal_, words, std::move(owner), std::move(reached));
+    return std::make_unique<CudaTimestamps>(ordinal_, words, std::move(owner), std::move(reached));
   } catch (const Failure&) {
     return nullptr;
   }

@@ -1,7 +1,7 @@
 // The device for tensors on one GPU, and for tensors in host memory beside them.
 //
-// A thread of its own feeds the conveyor as sub-buffers become free, and sees when all has arrived: nobody's thread
-// waits for the GPU. It runs only between start() and the end of a copy.
+// A thread of its own feeds the staging pipeline as sub-buffers become free, and sees when all has arrived: nobody's
+// thread waits for the GPU. It runs only between start() and the end of a copy.
 //
 // Ends with the destination still mapped; gives the copy that runs up.
 #pragma once
@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "device/cuda_conveyor.hpp"
 #include "device/cuda_handles.hpp"
-#include "device/cuda_piece_path.hpp"
+#include "device/cuda_piece_replicator.hpp"
+#include "device/cuda_staging_pipeline.hpp"
 #include "device/device.hpp"
 
 namespace ckpt::device {
@@ -26,8 +26,8 @@ class CudaDevice : public Device {
 
   static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // of a few sub-buffers
 
-  // Uses up to `staging_bytes` of the GPU's memory, and a little for what is captured at once. A copy that was given up
-  // and has not ended `drain_timeout_ms` later breaks the device. Throws Failure.
+  // Uses up to `staging_bytes` of the GPU's memory, and a little for what is captured synchronously. A copy that was
+  // given up and has not ended `drain_timeout_ms` later breaks the device. Throws Failure.
   CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -38,18 +38,19 @@ class CudaDevice : public Device {
   void attach(std::vector<Range> ranges) override;
   bool broken() const override;
   std::string failure() const override;
-  std::uint64_t staging_bytes() const override { return conveyor_->staging_bytes(); }
+  std::uint64_t staging_bytes() const override { return staging_pipeline_->staging_bytes(); }
   std::string shortage() const override;
-  void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override;
+  void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override;
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;
-  std::unique_ptr<Timeline> timeline(Range words, std::shared_ptr<void> owner, Timeline::Reached reached) override;
-  void check_path(const char* const* environment) const override { CudaPiecePath::check(environment); }
-  Path::Id new_path_id() override { return CudaPiecePath::new_id(); }
-  std::unique_ptr<Path> path(const Path::Group& group, const Path::Settings& settings, Range landings,
-                             Path::Failed failed) override {
-    return std::make_unique<CudaPiecePath>(ordinal_, group, settings, landings, std::move(failed));
+  std::unique_ptr<StreamTimestamps> timestamps(Range words, std::shared_ptr<void> owner,
+                                               StreamTimestamps::Reached reached) override;
+  void check_replication(const char* const* environment) const override { CudaPieceReplicator::check(environment); }
+  Replicator::Id new_communicator_id() override { return CudaPieceReplicator::new_id(); }
+  std::unique_ptr<Replicator> replicator(const Replicator::Group& group, const Replicator::Settings& settings,
+                                         Range receive_buffers, Replicator::Failed failed) override {
+    return std::make_unique<CudaPieceReplicator>(ordinal_, group, settings, receive_buffers, std::move(failed));
   }
 
  private:
@@ -71,9 +72,9 @@ class CudaDevice : public Device {
   const std::int64_t drain_timeout_ms_;
   const Context context_;
   std::vector<Registration> pinned_;
-  std::unique_ptr<CudaConveyor> conveyor_;
+  std::unique_ptr<CudaStagingPipeline> staging_pipeline_;
 
-  mutable std::mutex mutex_;  // for the conveyor and all below
+  mutable std::mutex mutex_;  // for the staging pipeline and all below
   std::condition_variable changed_;
   Phase phase_ = Phase::idle;
   Done done_;

@@ -57,7 +57,7 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
   plan_ = std::move(plan);
   fill_ = std::move(fill);
   to_ = std::move(to);
-  allowed_ = filling_ = filled_ = issued_ = crossed_ = landed_ = 0;
+  allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
   last_ = plan_->steps();
   make_stages();
 }
@@ -65,7 +65,7 @@ void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std
 void CudaExchange::allow(std::uint64_t steps) {
   const std::uint64_t allowed = std::clamp(steps, allowed_, last_);
   if (allowed == allowed_) return;
-  if (landed_ == allowed_) deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
+  if (received_ == allowed_) deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
   allowed_ = allowed;
 }
 
@@ -76,12 +76,12 @@ void CudaExchange::finish() {
 }
 
 // What was filled and is never issued has been read by then, too.
-bool CudaExchange::over() const { return landed_ == last_ && filled_ == filling_; }
+bool CudaExchange::over() const { return received_ == last_ && filled_ == filling_; }
 
-bool CudaExchange::rests() const { return landed_ == allowed_ && filled_ == filling_ && !may_fill(); }
+bool CudaExchange::rests() const { return received_ == allowed_ && filled_ == filling_ && !may_fill(); }
 
 // Into every stage that is free, allowed or not: the own piece waits in the sub-buffers.
-bool CudaExchange::may_fill() const { return filling_ < std::min(last_, landed_ + plan_->buffers()); }
+bool CudaExchange::may_fill() const { return filling_ < std::min(last_, received_ + plan_->buffers()); }
 
 void CudaExchange::fill() {
   while (filled_ < filling_ && stage(filled_).filled.reached()) ++filled_;
@@ -130,11 +130,11 @@ void CudaExchange::copy_out() {
     if (!transfer.is_send && transfer.size_bytes != 0 && to_[transfer.peer] != nullptr)
       CKPT_CUDA(cuMemcpyDtoHAsync_v2, to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer),
                 transfer.size_bytes, copy_stream_);
-  stage(crossed_).landed.record(copy_stream_);
+  stage(crossed_).received.record(copy_stream_);
 }
 
 void CudaExchange::land() {
-  while (landed_ < crossed_ && stage(landed_).landed.reached()) ++landed_;
+  while (received_ < crossed_ && stage(received_).received.reached()) ++received_;
 }
 
 void CudaExchange::advance() {
@@ -146,16 +146,16 @@ void CudaExchange::advance() {
   issue_step();
   if (progress() != before)
     deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
-  else if ((landed_ < allowed_ || allowed_ == last_) && deadline_.passed())
+  else if ((received_ < allowed_ || allowed_ == last_) && deadline_.passed())
     throw Failure(CKPT_ERR_TIMEOUT, "a chunk on its way from GPU to GPU got no further for " +
                                         std::to_string(settings_.step_timeout_ms) + " ms");
 }
 
 // NCCL reads and writes sub-buffers alone.
-CudaStillness CudaExchange::give_up() {
+CudaDrain CudaExchange::give_up() {
   plan_.reset();
-  last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = landed_ = 0;
-  return CudaStillness({fill_stream_, copy_stream_});
+  last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
+  return CudaDrain({fill_stream_, copy_stream_});
 }
 
 }  // namespace ckpt::device

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "device/cuda_drain.hpp"
 #include "device/cuda_handles.hpp"
-#include "device/cuda_stillness.hpp"
 #include "device/nccl_comm.hpp"
 #include "schedule/exchange.hpp"
 
@@ -63,19 +63,19 @@ class CudaExchange {
   // Steps whose own chunks are in the sub-buffers: nothing on the GPU stands before these. And those whose chunks of
   // the others are in host memory.
   std::uint64_t filled() const { return filled_; }
-  std::uint64_t landed() const { return landed_; }
+  std::uint64_t received() const { return received_; }
   bool over() const;
   // Nothing is left to do before more is allowed.
   bool rests() const;
 
   // Gives up what is under way; after that there is only the end, of which NCCL is the first part. Once the streams are
   // still nothing reads the own piece or writes to `to` any more.
-  CudaStillness give_up();
+  CudaDrain give_up();
 
  private:
   struct Stage {
     CUdeviceptr data;  // its places
-    Event filled, crossed, landed;
+    Event filled, crossed, received;
   };
   Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
   CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer);
@@ -89,7 +89,7 @@ class CudaExchange {
   bool has_crossed(const Event& end);
   void copy_out();
   void land();
-  std::uint64_t progress() const { return filling_ + filled_ + issued_ + crossed_ + landed_; }
+  std::uint64_t progress() const { return filling_ + filled_ + issued_ + crossed_ + received_; }
 
   const std::uint32_t member_;
   const Settings settings_;
@@ -97,8 +97,8 @@ class CudaExchange {
   Fill fill_;
   std::vector<std::byte*> to_;
   std::uint64_t last_ = 0;  // steps that there are to be: of the plan, or those that were allowed before finish()
-  // Steps that are past each point; filling_ >= filled_ >= issued_ >= crossed_ >= landed_, and allowed_ >= issued_.
-  std::uint64_t allowed_ = 0, filling_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, landed_ = 0;
+  // Steps that are past each point; filling_ >= filled_ >= issued_ >= crossed_ >= received_, and allowed_ >= issued_.
+  std::uint64_t allowed_ = 0, filling_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, received_ = 0;
   bool has_greeted_ = false, met_ = false;
   bool on_stream_ = false;                  // the group that was issued last
   Deadline deadline_ = Deadline::in_ms(0);  // of the next progress

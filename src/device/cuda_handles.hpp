@@ -47,7 +47,7 @@ class ContextScope {
 };
 
 // What a thread of ours calls does not disturb the capture of a graph that another thread has begun: cuEventQuery()
-// would end it. For the thread's life, with a context current.
+// would end it. For the thread's incarnation, with a context current.
 inline void leave_graph_captures_alone() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   cuda_driver().cuThreadExchangeStreamCaptureMode(&mode);

@@ -19,7 +19,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "ckptengine/ckptengine.h"
-#include "device/path.hpp"
+#include "device/replicator.hpp"
 #include "kernels/copy_digest.hpp"
 
 namespace ckpt::device {
@@ -75,20 +75,20 @@ using Stream = void*;
 
 // Points of streams: the GPU writes a word when it gets to one, and a thread of the timeline tells a little later when
 // that was. Thread-safe; does not throw.
-class Timeline {
+class StreamTimestamps {
  public:
   // Points of one channel are taken to be reached in the order in which they were added.
-  static constexpr std::uint32_t channels_max = 32;
+  static constexpr std::uint32_t tracks_max = 32;
   struct Point {
-    std::uint32_t channel = 0;
+    std::uint32_t track = 0;
     std::atomic<std::uint32_t>* word = nullptr;  // null: none
     std::uint32_t value = 0;
   };
   // In the order of the times, but for those of points that a channel held up. On a thread of the timeline; does not
   // throw.
-  using Reached = std::function<void(std::uint32_t channel, Clock::time_point at)>;
+  using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
-  virtual ~Timeline() = default;
+  virtual ~StreamTimestamps() = default;
   // Behind what is enqueued on `stream`, which does not wait for it. False, and nothing is written and told, where the
   // GPU does not take it: a stream that is being captured into a graph, thousands of points that were not reached, an
   // error that has ended the context.
@@ -120,7 +120,7 @@ class Device {
     const Plan* plan = nullptr;
     Packed to{};
   };
-  virtual void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) = 0;
+  virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
 
   // The tensors may change afterwards: on the host once this returns, which waits for the copy; with CUDA by what is
   // enqueued on `streams` from then on, and the host does not wait. `done` is called once, with whether the pieces are
@@ -139,23 +139,26 @@ class Device {
 
   // A timeline whose words are in these whole pages, which stay mapped while anybody owns `owner`. Null where there is
   // none: tensors are not on a GPU, or it cannot write such words. It may outlive the device.
-  virtual std::unique_ptr<Timeline> timeline(Range /*words*/, std::shared_ptr<void> /*owner*/,
-                                             Timeline::Reached /*reached*/) {
+  virtual std::unique_ptr<StreamTimestamps> timestamps(Range /*words*/, std::shared_ptr<void> /*owner*/,
+                                                       StreamTimestamps::Reached /*reached*/) {
     return nullptr;
   }
 
   // What the members of a group meet with, made by one of them; and the path of one of them, to these whole pages,
-  // which stay mapped as long as anybody owns `failed`. check_path() finds out early what they would refuse. Throw
-  // Failure, also where no tensor is on a GPU.
-  virtual void check_path(const char* const* /*environment*/) const { refuse_path(); }
-  virtual Path::Id new_path_id() { refuse_path(); }
-  virtual std::unique_ptr<Path> path(const Path::Group& /*group*/, const Path::Settings& /*settings*/,
-                                     Range /*landings*/, Path::Failed /*failed*/) {
-    refuse_path();
+  // which stay mapped as long as anybody owns `failed`. check_replication() finds out early what they would refuse.
+  // Throw Failure, also where no tensor is on a GPU.
+  virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
+  virtual Replicator::Id new_communicator_id() { refuse_replication(); }
+  virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,
+                                                 const Replicator::Settings& /*settings*/, Range /*receive buffers*/,
+                                                 Replicator::Failed /*failed*/) {
+    refuse_replication();
   }
 
  private:
-  [[noreturn]] static void refuse_path() { throw Failure(CKPT_ERR_INVALID, "no tensor of this rank is on a GPU"); }
+  [[noreturn]] static void refuse_replication() {
+    throw Failure(CKPT_ERR_INVALID, "no tensor of this rank is on a GPU");
+  }
 };
 
 }  // namespace ckpt::device

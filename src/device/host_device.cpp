@@ -13,7 +13,7 @@ void HostDevice::reach(ckpt_memory memory, const void*) {
                   "is in device memory, but this build of ckptengine has no CUDA backend; register a host copy");
 }
 
-void HostDevice::start(std::span<const Copy> copies, const Copy& at_once, Stream) {
+void HostDevice::start(std::span<const Copy> copies, const Copy& synchronous, Stream) {
   copy_count_ = std::min(copies.size(), plans_max);
   std::size_t leaves = 0;
   for (std::size_t i = 0; i < copy_count_; ++i) {
@@ -24,8 +24,8 @@ void HostDevice::start(std::span<const Copy> copies, const Copy& at_once, Stream
     copy_leaves(first, last);
     return true;
   });
-  kernels::gather_leaves(at_once.plan->sources(), at_once.plan->offsets(), at_once.to.data, 0, at_once.plan->leaves(),
-                         at_once.to.digests);
+  kernels::gather_leaves(synchronous.plan->sources(), synchronous.plan->offsets(), synchronous.to.data, 0,
+                         synchronous.plan->leaves(), synchronous.to.digests);
 }
 
 bool HostDevice::release(std::span<const Stream>, Deadline deadline, Done done) {

@@ -17,7 +17,7 @@ class HostDevice : public Device {
   void attach(std::vector<Range>) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
-  void start(std::span<const Copy> overlapped, const Copy& at_once, Stream stream) override;
+  void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) override;
   bool release(std::span<const Stream> streams, Deadline deadline, Done done) override;
   void cancel() override { pool_.cancel(); }
   std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) override;

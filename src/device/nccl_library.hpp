@@ -1,5 +1,5 @@
 // NCCL, found at run time by the name under which training has loaded it: where PyTorch is, this is PyTorch's. Nothing
-// is linked, and a process that does not use the device path never opens it.
+// is linked, and a process that does not use the GPU replication never opens it.
 //
 // Thread-safe. A library stays loaded once it is.
 #pragma once
@@ -33,7 +33,7 @@ struct NcclLibrary {
 // at the next call.
 const NcclLibrary& nccl_library();
 
-// Throws Failure (CKPT_ERR_INVALID): the device path is not possible here.
+// Throws Failure (CKPT_ERR_INVALID): the GPU replication is not possible here.
 [[noreturn]] void refuse_nccl(const std::string& why);
 
 // A call that failed: "ncclSend: remote process exited or there was a network error".

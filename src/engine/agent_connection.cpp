@@ -68,9 +68,9 @@ FrameSocket connect(const Options& options) {
     throw Failure(failure.status(), "cannot start the agent of node " + options.node + ": " + failure.what());
   }
   // One that serves can be reached at once; another rank's, that has got the arena, may not be ready yet.
-  for (const Deadline patience = Deadline::in_ms(ready_timeout_ms);;) {
+  for (const Deadline wait_limit = Deadline::in_ms(ready_timeout_ms);;) {
     if (auto socket = try_connect(path, why)) return std::move(*socket);
-    if (patience.passed()) break;
+    if (wait_limit.passed()) break;
     std::this_thread::sleep_for(connect_pause);
   }
   throw Failure(CKPT_ERR_NO_AGENT, "the agent of node " + options.node + " runs, but cannot be reached: " + why +

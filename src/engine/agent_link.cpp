@@ -90,7 +90,7 @@ Failure AgentLink::why_disconnected() const {
 // With the lock held. Not a copy: copies of an exception share one text, which the watcher replaces.
 Failure AgentLink::disconnection() const { return {why_disconnected_.status(), why_disconnected_.what()}; }
 
-Session AgentLink::session() const {
+AgentSession AgentLink::session() const {
   const std::lock_guard lock(mutex_);
   return session_;
 }
@@ -177,7 +177,7 @@ void AgentLink::leave(Deadline deadline) {
 void AgentLink::watch() {
   std::int64_t pause_ms = pause_first_ms;
   std::int64_t longest_ms = pause_longest_ms;
-  Session watched = session();
+  AgentSession watched = session();
   std::uint32_t number = session_number();
   while (!stop_.load(std::memory_order_acquire)) {
     if (number != session_number()) {
@@ -200,12 +200,12 @@ void AgentLink::watch() {
   }
 }
 
-// Looks once, or until the bell rings; false when the agent is gone.
-bool AgentLink::watch_words(const Session& session) {
-  const std::uint32_t seen = session.control->agent_bell();
+// Looks once, or until the doorbell rings; false when the agent is gone.
+bool AgentLink::watch_words(const AgentSession& session) {
+  const std::uint32_t seen = session.control->agent_doorbell();
   const Look next = on_words_(*session.control);
   if (!connected()) return false;
-  session.control->wait_agent_bell(seen, Deadline::in_ms(next == Look::soon ? look_soon_ms : look_interval_ms));
+  session.control->wait_agent_doorbell(seen, Deadline::in_ms(next == Look::soon ? look_soon_ms : look_interval_ms));
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return true;  // a request is under way: it notices by itself
   give_up_damaged_slots();

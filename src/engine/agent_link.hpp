@@ -18,9 +18,9 @@
 #include "base/error.hpp"
 #include "base/options.hpp"
 #include "engine/agent_connection.hpp"
+#include "engine/agent_session.hpp"
 #include "engine/comm_hooks.hpp"
 #include "engine/open_engines.hpp"
-#include "engine/session.hpp"
 
 namespace ckpt::engine {
 
@@ -61,7 +61,7 @@ class AgentLink {
 
   // Grows whenever session() becomes another.
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
-  Session session() const;
+  AgentSession session() const;
 
   // Asks the agent; where it dies meanwhile, waits for a new one and asks that `again`, since it knows nothing of what
   // went before. Throws Failure, also for an answer that is a refusal.
@@ -81,7 +81,7 @@ class AgentLink {
 
  private:
   void watch();
-  bool watch_words(const Session& session);
+  bool watch_words(const AgentSession& session);
   void give_up_damaged_slots();
   std::optional<ckpt_status> reconnect();
   ckpt_status refused(const Failure& failure);
@@ -102,7 +102,7 @@ class AgentLink {
   mutable std::mutex mutex_;  // for all below; held while a request is under way
   std::condition_variable changed_;
   std::optional<AgentConnection> connection_;
-  Session session_;
+  AgentSession session_;
   std::optional<Reservation> reserved_;
   Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet"};
 

@@ -18,7 +18,7 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
 
 }  // namespace
 
-void Capture::attach(Session session) {
+void Capture::attach(AgentSession session) {
   for (WrittenLayouts& written : written_layouts_) written.fill(0);
   if (session.slots && session.slots == session_.slots && !device_.broken()) {
     session_ = std::move(session);
@@ -54,7 +54,7 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
   return std::nullopt;
 }
 
-void Capture::begin(const arena::Grant& grant, Version version, const RankState& state, device::Stream stream) {
+void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream) {
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, protocol::captures_max> copies;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -63,9 +63,9 @@ void Capture::begin(const arena::Grant& grant, Version version, const RankState&
     copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
   }
   // In this order: an iteration that was attempted and is not being captured has been captured or will never be.
-  session_.control->capturing(version);
-  session_.control->attempted(version.iteration());
-  active_ = {grant, version, &state};
+  session_.control->capturing(checkpoint);
+  session_.control->attempted(checkpoint.iteration());
+  active_ = {grant, checkpoint, &state};
   const std::size_t parts = slots.size() - 1;  // and the private shard
   device_.start(std::span(copies).first(parts), copies[parts], stream);
 }
@@ -86,7 +86,7 @@ void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::ui
     slot.write_layout(piece.length_bytes(), shard.layout_text);
     written_layout = shard.layout_hash;
   }
-  slot.seal({.version = active_->version.word(),
+  slot.seal({.checkpoint = active_->checkpoint.word(),
              .length_bytes = piece.length_bytes(),
              .root_digest = 0,
              .layout_bytes = shard.layout_text.size(),
@@ -102,7 +102,7 @@ bool Capture::release(std::span<const device::Stream> streams, Deadline deadline
 // On any thread.
 void Capture::over(bool whole) {
   if (whole) seal();
-  session_.control->capturing(Version());
+  session_.control->capturing(CheckpointId());
   session_.control->ring_agent();
   active_.reset();
   const Sealed sealed = std::move(sealed_);  // the training thread may release the next one during the call
@@ -122,7 +122,7 @@ void Capture::seal() {
 void Capture::cancel() {
   device_.cancel();  // first: until it returns, the device may end the capture
   if (!active_) return;
-  session_.control->capturing(Version());
+  session_.control->capturing(CheckpointId());
   active_.reset();
 }
 

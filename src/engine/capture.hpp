@@ -12,9 +12,9 @@
 #include <span>
 
 #include "device/device.hpp"
-#include "engine/registry.hpp"
-#include "engine/session.hpp"
-#include "protocol/version.hpp"
+#include "engine/agent_session.hpp"
+#include "engine/tensor_registry.hpp"
+#include "protocol/checkpoint_id.hpp"
 
 namespace ckpt::engine {
 
@@ -26,10 +26,10 @@ class Capture {
   Capture& operator=(const Capture&) = delete;
 
   // Captures into these slots from now on. Not while active().
-  void attach(Session session);
+  void attach(AgentSession session);
   // Lets go of the slots.
   void detach() { attach({}); }
-  const Session& session() const { return session_; }
+  const AgentSession& session() const { return session_; }
 
   // The agent's leave to capture, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for one that
   // names no slot.
@@ -39,9 +39,9 @@ class Capture {
 
   // Starts to copy the main shard's parts and copies the private one, as Device::start() does. `state` stays unchanged
   // until the capture is over.
-  void begin(const arena::Grant& grant, Version version, const RankState& state, device::Stream stream);
+  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream);
   bool active() const { return active_.has_value(); }
-  Version version() const { return active_->version; }
+  CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;
   // Where the main shard is copied to, or this rank's first part of it.
   std::span<const std::byte> main_piece() const;
@@ -57,7 +57,7 @@ class Capture {
  private:
   struct Active {
     arena::Grant grant;
-    Version version;
+    CheckpointId checkpoint;
     const RankState* state;
   };
   // Which layout text this engine wrote to each slot, so that it is written once and not every iteration.
@@ -69,7 +69,7 @@ class Capture {
 
   device::Device& device_;
   const std::uint32_t world_size_;
-  Session session_;
+  AgentSession session_;
   std::optional<Active> active_;
   Sealed sealed_;
   std::array<WrittenLayouts, protocol::captures_max> written_layouts_{};  // by segment

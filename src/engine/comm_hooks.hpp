@@ -25,15 +25,15 @@ class CommHooks {
     words_.store(&control->comm(), std::memory_order_release);
   }
 
-  // Any thread; without locks, allocations and system calls. Streams are below arena::comm_streams_max.
-  void begin(std::uint32_t stream) const {
+  // Any thread; without locks, allocations and system calls. Channels are below arena::comm_channels_max.
+  void begin(std::uint32_t channel) const {
     if (arena::CommWords* words = words_.load(std::memory_order_acquire))
-      arena::CommWriter(*words).begin(stream, Clock::now());
+      arena::CommWriter(*words).begin(channel, Clock::now());
   }
-  // False where all that has begun on this stream has ended.
-  bool end(std::uint32_t stream) const {
+  // False where all that has begun on this channel has ended.
+  bool end(std::uint32_t channel) const {
     arena::CommWords* words = words_.load(std::memory_order_acquire);
-    return words == nullptr || arena::CommWriter(*words).end(stream, Clock::now());
+    return words == nullptr || arena::CommWriter(*words).end(channel, Clock::now());
   }
   void iteration(Clock::time_point now) const {
     if (arena::CommWords* words = words_.load(std::memory_order_acquire)) arena::CommWriter(*words).iteration(now);

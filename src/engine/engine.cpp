@@ -28,26 +28,26 @@ Engine::~Engine() {
   if (open_capture()) release({}, deadline);
   sealing_.wait(deadline);
   capture_.cancel();  // also when all is sealed: returns when no thread of the device is here any more
-  if (gpu_path_) gpu_path_->end("the engine was closed");
+  if (gpu_replication_) gpu_replication_->end("the engine was closed");
   capture_.detach();
   link_.leave(deadline);
 }
 
 // On the watcher's thread.
 AgentLink::Look Engine::on_words(const arena::Control& control) {
-  const Version committed = control.committed();
+  const CheckpointId committed = control.committed();
   if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
     tickets_.committed(committed, Clock::now());
-  const Version stored = control.stored();
+  const CheckpointId stored = control.stored();
   if (stored && (stored.incarnation() == incarnation_.load(std::memory_order_acquire) ||
                  stored.word() == restored_word_.load(std::memory_order_acquire)))
     tickets_.durable(stored.iteration());
   if (control.fenced() != 0 || link_.disowned()) tickets_.superseded();
-  GpuPath* const path = watched_path_.load(std::memory_order_acquire);
-  if (path == nullptr) return AgentLink::Look::later;
-  if (control.fenced() != 0) path->give_up("a newer life of the job began");
-  path->look(committed);
-  return path->is_held() ? AgentLink::Look::soon : AgentLink::Look::later;
+  GpuReplication* const replication = watched_path_.load(std::memory_order_acquire);
+  if (replication == nullptr) return AgentLink::Look::later;
+  if (control.fenced() != 0) replication->give_up("a newer incarnation of the job began");
+  replication->look(committed);
+  return replication->is_held() ? AgentLink::Look::soon : AgentLink::Look::later;
 }
 
 void Engine::check_no_capture(const char* call) const {
@@ -57,7 +57,7 @@ void Engine::check_no_capture(const char* call) const {
                                         "took longer than a minute; is the GPU hung?");
   if (capture_.active())
     throw Failure(CKPT_ERR_INVALID, std::string(call) + " came between snapshot(" +
-                                        std::to_string(capture_.version().iteration()) +
+                                        std::to_string(capture_.checkpoint().iteration()) +
                                         ") and before_update(); call before_update() first");
 }
 
@@ -83,9 +83,9 @@ void Engine::unregister_tensor(const std::string& name) {
 namespace {
 
 void check_channel(std::uint32_t channel) {
-  if (channel >= arena::comm_streams_max)
+  if (channel >= arena::comm_channels_max)
     throw Failure(CKPT_ERR_INVALID, "channel " + std::to_string(channel) + " is out of range; use 0 to " +
-                                        std::to_string(arena::comm_streams_max - 1));
+                                        std::to_string(arena::comm_channels_max - 1));
 }
 
 Outcome end_outcome(bool has_ended) {
@@ -144,9 +144,10 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
     case CKPT_DISCARDED:
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
-      return {status,
-              "a new life of the job began and nothing of this process is committed any more; end it and start the "
-              "rank again, as all others"};
+      return {
+          status,
+          "a new incarnation of the job began and nothing of this process is committed any more; end it and start the "
+          "rank again, as all others"};
     default:
       return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
   }

@@ -16,11 +16,11 @@
 #include "engine/agent_link.hpp"
 #include "engine/capture.hpp"
 #include "engine/gpu_comm.hpp"
-#include "engine/gpu_path.hpp"
+#include "engine/gpu_replication.hpp"
 #include "engine/health_watch.hpp"
-#include "engine/registry.hpp"
 #include "engine/sealing.hpp"
 #include "engine/stored.hpp"
+#include "engine/tensor_registry.hpp"
 #include "engine/tickets.hpp"
 #include "engine/warnings.hpp"
 
@@ -76,7 +76,7 @@ class Engine {
   const Stored& stored(Deadline deadline);
   void ask_for_stored(nlohmann::json request, Deadline deadline);
   std::optional<CorruptPiece> load(device::Stream stream);
-  std::string join_path(std::optional<arena::Landing> landing, Deadline deadline);
+  std::string join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline);
 
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;
@@ -85,7 +85,7 @@ class Engine {
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;
   void follow_session();
-  bool loses_path(const Session& next) const;
+  bool loses_replication(const AgentSession& next) const;
   void discard_forgotten();
   void pass_on_news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
@@ -98,7 +98,7 @@ class Engine {
   const Options options_;
   Warnings warnings_;
   std::unique_ptr<device::Device> device_;
-  Registry registry_;
+  TensorRegistry registry_;
   Tickets tickets_;
   Capture capture_;
   // The capture that is being sealed.
@@ -106,7 +106,7 @@ class Engine {
     std::int64_t iteration;
     std::uint64_t bytes;
     Clock::time_point called_at;
-    std::span<const std::byte> main;  // where it lies, and what keeps it there: for the path from GPU to GPU
+    std::span<const std::byte> main;  // where it lies, and what keeps it there: for the GPU replication
     std::shared_ptr<Slots> slots;
   } released_{};
   Sealing sealing_;
@@ -114,7 +114,7 @@ class Engine {
   std::string stored_layout_;
   std::string restored_message_;
   std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
-  std::atomic<std::uint64_t> restored_word_{0};  // the version that was restored
+  std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored
   std::int64_t last_iteration_ = -1;
   Clock::time_point snapshot_called_at_;
   double snapshot_stall_ms_ = 0;
@@ -123,11 +123,11 @@ class Engine {
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;
-  std::unique_ptr<GpuPath> gpu_path_;             // once there was one, until the watcher has ended
-  std::atomic<GpuPath*> watched_path_{nullptr};   // the same, for the watcher
-  std::shared_ptr<arena::Control> path_control_;  // of the arena in which it lands
-  AgentLink link_;                                // behind the tickets, which its watcher uses
-  HealthWatch health_;                            // behind the link, which it asks
+  std::unique_ptr<GpuReplication> gpu_replication_;      // once there was one, until the watcher has ended
+  std::atomic<GpuReplication*> watched_path_{nullptr};   // the same, for the watcher
+  std::shared_ptr<arena::Control> replication_control_;  // of the arena in which it arrives
+  AgentLink link_;                                       // behind the tickets, which its watcher uses
+  HealthWatch health_;                                   // behind the link, which it asks
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };

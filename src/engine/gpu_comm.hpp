@@ -29,10 +29,10 @@ class GpuComm {
 
   // Whether anything has begun here, ever.
   bool is_used() const { return used_.load(std::memory_order_acquire); }
-  // Streams are below arena::comm_streams_max. Throws Failure where thousands have begun and none has ended.
-  void begin(std::uint32_t stream, device::Stream on);
-  // What has begun first on `stream` ends. False where all has ended.
-  bool end(std::uint32_t stream, device::Stream on);
+  // Channels are below arena::comm_channels_max. Throws Failure where thousands have begun and none has ended.
+  void begin(std::uint32_t comm_channel, device::Stream on);
+  // What has begun first on `comm_channel` ends. False where all has ended.
+  bool end(std::uint32_t comm_channel, device::Stream on);
   // An iteration ends behind what is enqueued on `on`.
   void iteration(device::Stream on);
 
@@ -40,9 +40,9 @@ class GpuComm {
   using Number = std::optional<std::uint32_t>;  // none: not seen
   explicit GpuComm(std::shared_ptr<arena::Control> control) : control_(std::move(control)) {}
   arena::CommWords& words() { return control_->comm(); }
-  arena::CommWords::Stream& place(std::uint32_t number) { return words().on_gpu[number % arena::comm_gpu_max]; }
+  arena::CommWords::Channel& place(std::uint32_t number) { return words().on_gpu[number % arena::comm_gpu_max]; }
   Number take_number();
-  void reached(std::uint32_t channel, Clock::time_point at);
+  void reached(std::uint32_t track, Clock::time_point at);
 
   const std::shared_ptr<arena::Control> control_;
   std::atomic<bool> used_{false};
@@ -50,8 +50,8 @@ class GpuComm {
   std::mutex mutex_;  // for all below
   std::uint32_t last_number_ = 0;
   std::array<std::uint32_t, arena::comm_gpu_max> last_in_place_{};
-  std::array<std::deque<Number>, arena::comm_streams_max> open_;
-  std::unique_ptr<device::Timeline> timeline_;
+  std::array<std::deque<Number>, arena::comm_channels_max> open_;
+  std::unique_ptr<device::StreamTimestamps> timestamps_;
 };
 
 }  // namespace ckpt::engine

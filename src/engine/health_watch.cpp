@@ -12,12 +12,12 @@ namespace ckpt::engine {
 namespace {
 
 constexpr std::chrono::milliseconds look_every{250};
-constexpr std::int64_t beats_missed_max = 8;  // an agent that is only slow misses fewer
+constexpr std::int64_t heartbeats_missed_max = 8;  // an agent that is only slow misses fewer
 constexpr std::int64_t silence_least_ms = 1'000;
-constexpr std::int64_t told_late_ms = 1'000;         // the agent's verdict and its word of a commit are two stores
-constexpr std::chrono::seconds settled_after{2};     // what goes by within it is not told
-constexpr std::chrono::seconds told_anew_after{10};  // that another reason is the one now
-constexpr std::chrono::minutes told_again_after{1};
+constexpr std::int64_t notified_late_ms = 1'000;         // the agent's verdict and its word of a commit are two stores
+constexpr std::chrono::seconds settled_after{2};         // what goes by within it is not told
+constexpr std::chrono::seconds notified_anew_after{10};  // that another reason is the one now
+constexpr std::chrono::minutes notified_again_after{1};
 
 void put(std::span<char> to, std::string_view text) {
   const std::size_t length = std::min(text.size(), to.size() - 1);
@@ -76,7 +76,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
     health.committed_iteration = -1;
   }
   if (health.allowed_ms <= 0) health.allowed_ms = facts.unprotected_after_ms;
-  const std::int64_t silence_ms = std::max(silence_least_ms, beats_missed_max * facts.beat_ms);
+  const std::int64_t silence_ms = std::max(silence_least_ms, heartbeats_missed_max * facts.heartbeat_ms);
   const bool is_silent = facts.silent_ms > silence_ms;
   const bool is_overdue = facts.quiet_ms > health.allowed_ms;
   if (is_silent) health.at_risk_ms = std::max(health.at_risk_ms, facts.quiet_ms);
@@ -87,7 +87,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
     return is_overdue || since_ms > health.allowed_ms ? CKPT_NOT_PROTECTED : CKPT_DEGRADED;
   };
   if (facts.is_superseded) {
-    say(health, CKPT_NOT_PROTECTED, "superseded", "this trainer belongs to an earlier life of the job",
+    say(health, CKPT_NOT_PROTECTED, "superseded", "this trainer belongs to an earlier incarnation of the job",
         "end this process, and start the rank again unless that was done");
   } else if (!facts.is_connected) {
     const auto state = of_this_node(facts.silent_ms);
@@ -97,7 +97,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
     const auto state = of_this_node(facts.silent_ms);
     say(health, state, "agent_silent", "the agent of node " + facts.node + " does not answer, as if it were stopped",
         "look at ckptd: ckptctl doctor tells; SIGKILL ends it, and what it holds stays");
-  } else if (health.state == CKPT_PROTECTED && facts.quiet_ms > health.allowed_ms + told_late_ms) {
+  } else if (health.state == CKPT_PROTECTED && facts.quiet_ms > health.allowed_ms + notified_late_ms) {
     of_this_node(facts.quiet_ms - health.allowed_ms);
     say(health, CKPT_NOT_PROTECTED, "stalled", "this trainer has heard of no commit for longer than allowed",
         "see ckptctl health and ckptctl status");
@@ -108,10 +108,10 @@ ckpt_health_t judge(const HealthFacts& facts) {
 HealthWatch::HealthWatch(Settings settings, Source source)
     : settings_(std::move(settings)),
       source_(std::move(source)),
-      beat_at_(Clock::now()),
-      committed_at_(beat_at_),
-      told_at_(beat_at_),
-      changed_at_(beat_at_) {
+      heartbeat_at_(Clock::now()),
+      committed_at_(heartbeat_at_),
+      notified_at_(heartbeat_at_),
+      changed_at_(heartbeat_at_) {
   look();
   thread_ = start_thread("ckpt-health", [this] { run(); });
 }
@@ -146,7 +146,7 @@ void HealthWatch::run() {
     look();
     const ckpt_health_t health = now();
     const std::lock_guard lock(calling_);
-    if (std::exchange(has_new_callback_, false)) told_.reset();
+    if (std::exchange(has_new_callback_, false)) notified_.reset();
     if (callback_ != nullptr && is_due(health)) call(health);
   }
 }
@@ -155,20 +155,20 @@ void HealthWatch::look() {
   const auto now = Clock::now();
   if (auto control = source_.control(); control != watched_) {
     watched_ = std::move(control);
-    beats_ = watched_ ? watched_->health().beats() : 0;
-    beat_at_ = now;
+    heartbeats_ = watched_ ? watched_->health().heartbeats() : 0;
+    heartbeat_at_ = now;
   }
   HealthFacts facts;
   if (watched_) {
-    if (const std::uint64_t beats = watched_->health().beats(); beats != beats_) {
-      beats_ = beats;
-      beat_at_ = now;
+    if (const std::uint64_t heartbeats = watched_->health().heartbeats(); heartbeats != heartbeats_) {
+      heartbeats_ = heartbeats;
+      heartbeat_at_ = now;
     }
-    if (const Version committed = watched_->committed(); committed != committed_) {
+    if (const CheckpointId committed = watched_->committed(); committed != committed_) {
       committed_ = committed;
       committed_at_ = now;
     }
-    if (auto news = watched_->health().heard()) news_ = std::move(news);
+    if (auto news = watched_->health().read()) news_ = std::move(news);
     facts.is_superseded = watched_->fenced() != 0;
   }
   const auto ms_since = [&](Clock::time_point then) {
@@ -176,9 +176,9 @@ void HealthWatch::look() {
   };
   facts.is_connected = source_.is_connected();
   if (!facts.is_connected) facts.why_disconnected = source_.why_disconnected();
-  facts.silent_ms = ms_since(beat_at_);
+  facts.silent_ms = ms_since(heartbeat_at_);
   facts.quiet_ms = ms_since(committed_at_);
-  facts.beat_ms = settings_.beat_ms;
+  facts.heartbeat_ms = settings_.heartbeat_ms;
   facts.unprotected_after_ms = settings_.unprotected_after_ms;
   facts.node = settings_.node;
   facts.news = news_;
@@ -191,17 +191,17 @@ void HealthWatch::look() {
 // A change for the worst is told at once, others when they have lasted, and what lasts once a minute.
 bool HealthWatch::is_due(const ckpt_health_t& health) {
   const auto now = Clock::now();
-  if (!told_)
+  if (!notified_)
     return is_news_for_people(health) && (health.state == CKPT_NOT_PROTECTED || now - changed_at_ >= settled_after);
-  if (!differ(health, *told_)) return is_news_for_people(health) && now - told_at_ >= told_again_after;
-  const bool is_worse = health.state == CKPT_NOT_PROTECTED && told_->state != CKPT_NOT_PROTECTED;
+  if (!differ(health, *notified_)) return is_news_for_people(health) && now - notified_at_ >= notified_again_after;
+  const bool is_worse = health.state == CKPT_NOT_PROTECTED && notified_->state != CKPT_NOT_PROTECTED;
   return is_worse || health.state == CKPT_PROTECTED ||
-         (now - changed_at_ >= settled_after && now - told_at_ >= told_anew_after);
+         (now - changed_at_ >= settled_after && now - notified_at_ >= notified_anew_after);
 }
 
 void HealthWatch::call(const ckpt_health_t& health) {
-  told_ = health;
-  told_at_ = Clock::now();
+  notified_ = health;
+  notified_at_ = Clock::now();
   callback_(&health, user_);
 }
 

@@ -21,9 +21,9 @@ struct HealthFacts {
   bool is_connected = false;
   std::string why_disconnected;
   bool is_superseded = false;
-  std::int64_t silent_ms = 0;  // since the agent's last beat
-  std::int64_t quiet_ms = 0;   // since this trainer heard of a commit, or began
-  std::int64_t beat_ms = 250;  // how often the agent says that it lives, at least
+  std::int64_t silent_ms = 0;       // since the agent's last heartbeat
+  std::int64_t quiet_ms = 0;        // since this trainer heard of a commit, or began
+  std::int64_t heartbeat_ms = 250;  // how often the agent says that it lives, at least
   std::int64_t unprotected_after_ms = 5000;
   std::string node;  // this one
   std::optional<arena::HealthNews> news;
@@ -35,7 +35,7 @@ class HealthWatch {
  public:
   struct Settings {
     std::int64_t unprotected_after_ms = 5000;
-    std::int64_t beat_ms = 250;
+    std::int64_t heartbeat_ms = 250;
     std::string node;
   };
   // Called on the watch's thread.
@@ -65,12 +65,12 @@ class HealthWatch {
 
   // The thread's own.
   std::shared_ptr<arena::Control> watched_;
-  std::uint64_t beats_ = 0;
-  Version committed_;
-  Clock::time_point beat_at_, committed_at_;
+  std::uint64_t heartbeats_ = 0;
+  CheckpointId committed_;
+  Clock::time_point heartbeat_at_, committed_at_;
   std::optional<arena::HealthNews> news_;
-  std::optional<ckpt_health_t> told_;  // to the callback
-  Clock::time_point told_at_, changed_at_;
+  std::optional<ckpt_health_t> notified_;  // to the callback
+  Clock::time_point notified_at_, changed_at_;
 
   mutable std::mutex mutex_;  // for the next three
   std::condition_variable wake_;

@@ -1,4 +1,4 @@
-// The engine's restore: takes part in the job's decision, and brings the decided version into the tensors.
+// The engine's restore: takes part in the job's decision, and brings the decided checkpoint into the tensors.
 
 #include <unistd.h>
 
@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout, and says what it waited for
 
 nlohmann::json report_of(const CorruptPiece& corrupt) {
-  return {{"type", "corrupt"}, {"shard", corrupt.shard}, {"version", corrupt.version.word()}, {"leaf", corrupt.leaf}};
+  return {
+      {"type", "corrupt"}, {"shard", corrupt.shard}, {"checkpoint", corrupt.checkpoint.word()}, {"leaf", corrupt.leaf}};
 }
 
 std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
@@ -24,7 +25,7 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
   const auto leaf = device.load(shard.plan.slice(range.first_byte, range.size_bytes),
                                 {stored.slot.data(), stored.manifest.leaves.data()}, stream);
   if (!leaf) return std::nullopt;
-  return CorruptPiece{stored.manifest.shard, stored.manifest.version, *leaf};
+  return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
 }
 
 }  // namespace
@@ -33,10 +34,11 @@ std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState&
 void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
   stored_.reset();
   while (!stored_) {
-    const bool wants_path = options_.path == PathMode::device;
+    const bool wants_gpu_replication = options_.replication == ReplicationMode::device;
     request["timeout_ms"] = deadline.remaining_ms();
-    request["path"] = wants_path;
-    const nlohmann::json again = {{"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}, {"path", wants_path}};
+    request["replication"] = wants_gpu_replication;
+    const nlohmann::json again = {
+        {"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}, {"replication", wants_gpu_replication}};
     Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
     try {
       stored_ = take_stored(std::move(answer));
@@ -70,28 +72,29 @@ std::optional<CorruptPiece> Engine::load(device::Stream stream) {
 }
 
 // While nothing of training is on the GPU yet: the members connect, which waits for all of them and allocates memory.
-// Returns why it is the host's path, if it was to be another. A life goes on without: nothing is thrown.
-std::string Engine::join_path(std::optional<arena::Landing> landing, Deadline deadline) {
-  if (options_.path != PathMode::device) return {};
-  if (!landing) return "checkpoints go from host to host in this life; ckptctl status says why";
+// Returns why it is host replication, if it was to be another. An incarnation goes on without: nothing is thrown.
+std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline) {
+  if (options_.replication != ReplicationMode::device) return {};
+  if (!receive_buffer) return "checkpoints go from host to host in this incarnation; ckptctl status says why";
   try {
-    GpuPath::Settings settings;
-    settings.path.environment = environ;
-    settings.path.reserved_bytes = options_.gpu_path_bytes;
-    path_control_ = link_.session().control;
-    const auto control = path_control_;
+    GpuReplication::Settings settings;
+    settings.replicator.environment = environ;
+    settings.replicator.reserved_bytes = options_.gpu_replication_bytes;
+    replication_control_ = link_.session().control;
+    const auto control = replication_control_;
     if (options_.schedule == SendMode::idle)
       settings.training = [watch = std::make_shared<TrainingWatch>(control, options_.profile_iterations)] {
         return watch->look(Clock::now());
       };
     const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
-    gpu_path_ = std::make_unique<GpuPath>(*device_, std::move(*landing), piece_bytes, settings,
-                                          [control] { control->ring_agent(); });
-    watched_path_.store(gpu_path_.get(), std::memory_order_release);
-    gpu_path_->meet(Deadline::in_ms(std::min<std::int64_t>(settings.path.meet_timeout_ms, deadline.remaining_ms())));
-    return gpu_path_->take_news().value_or("");
+    gpu_replication_ = std::make_unique<GpuReplication>(*device_, std::move(*receive_buffer), piece_bytes, settings,
+                                                        [control] { control->ring_agent(); });
+    watched_path_.store(gpu_replication_.get(), std::memory_order_release);
+    gpu_replication_->meet(
+        Deadline::in_ms(std::min<std::int64_t>(settings.replicator.meet_timeout_ms, deadline.remaining_ms())));
+    return gpu_replication_->take_news().value_or("");
   } catch (const std::exception& failure) {
-    return std::string("checkpoints go from host to host in this life: ") + failure.what();
+    return std::string("checkpoints go from host to host in this incarnation: ") + failure.what();
   }
 }
 
@@ -107,7 +110,7 @@ ckpt_restored Engine::restore(device::Stream stream) {
   gpu_hooks_.store(gpu_comm_.get(), std::memory_order_release);
   link_.joined(stored_->incarnation);
   nlohmann::json restored = {{"type", "restored"}};
-  if (!stored_->no_landing.empty()) restored["no_path"] = stored_->no_landing;
+  if (!stored_->no_receive_buffer.empty()) restored["no_replication"] = stored_->no_receive_buffer;
   link_.ask(restored, restored, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
 
   ckpt_restored result = CKPT_RESTORED_INIT;
@@ -125,14 +128,14 @@ ckpt_restored Engine::restore(device::Stream stream) {
     result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
     result.load_ms = load_ms;
     tickets_.restored(result.iteration);
-    restored_word_.store(stored_->main.front().manifest.version.word(), std::memory_order_release);
+    restored_word_.store(stored_->main.front().manifest.checkpoint.word(), std::memory_order_release);
   }
   registry_.share(stored_->share);
   restored_message_ = std::move(stored_->message);
   result.message = restored_message_.c_str();
   last_iteration_ = result.iteration;
   incarnation_.store(result.incarnation);
-  if (const std::string news = join_path(std::move(stored_->landing), deadline); !news.empty())
+  if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
     warnings_.add(CKPT_WARNING_REPLICATION, news);
   stored_.reset();  // unmaps what was restored from
   return result;

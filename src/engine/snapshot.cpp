@@ -38,7 +38,7 @@ void Engine::check_order(std::int64_t iteration) const {
                   "snapshot() came before restore(); call restore() once first, also for a fresh start");
   if (registry_.empty())
     throw Failure(CKPT_ERR_INVALID, "snapshot() came before register_tensor(); register the state first");
-  if (iteration < 0 || iteration > Version::iteration_max)
+  if (iteration < 0 || iteration > CheckpointId::iteration_max)
     throw Failure(CKPT_ERR_INVALID, "iteration " + std::to_string(iteration) + " is out of range; use 0 to 2^40 - 1");
   if (iteration <= last_iteration_)
     throw Failure(CKPT_ERR_INVALID, "iteration numbers go backwards: snapshot(" + std::to_string(iteration) +
@@ -60,24 +60,24 @@ void Engine::reserve_slots(const RankState& state) {
   const Deadline deadline = Deadline::in_ms(first_grant_wait_ms);
   const arena::Control& control = *capture_.session().control;
   for (;;) {
-    const std::uint32_t seen = control.agent_bell();
+    const std::uint32_t seen = control.agent_doorbell();
     if (capture_.unused_grant() || deadline.passed()) return;
-    control.wait_agent_bell(seen, deadline);
+    control.wait_agent_doorbell(seen, deadline);
   }
 }
 
-// It may be reading from slots that are not to stay mapped, or nobody sees what it tells and where it lands.
-bool Engine::loses_path(const Session& next) const {
-  if (!gpu_path_) return false;
+// It may be reading from slots that are not to stay mapped, or nobody sees what it tells and where it arrives.
+bool Engine::loses_replication(const AgentSession& next) const {
+  if (!gpu_replication_) return false;
   const auto& slots = capture_.session().slots;
-  return (slots && slots != next.slots) || !path_control_->same_as(*next.control);
+  return (slots && slots != next.slots) || !replication_control_->same_as(*next.control);
 }
 
 void Engine::follow_session() {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return;
-  Session session = link_.session();
-  if (loses_path(session)) gpu_path_->end("this node's memory was lost and made anew");
+  AgentSession session = link_.session();
+  if (loses_replication(session)) gpu_replication_->end("this node's memory was lost and made anew");
   capture_.attach(std::move(session));
   session_number_ = number;
 }
@@ -85,7 +85,7 @@ void Engine::follow_session() {
 // The one before was never finished: its tensors may have changed under the copy.
 void Engine::discard_forgotten() {
   if (!open_capture()) return;
-  const std::string iteration = std::to_string(capture_.version().iteration());
+  const std::string iteration = std::to_string(capture_.checkpoint().iteration());
   discard();
   warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
                 "the snapshot of iteration " + iteration +
@@ -95,7 +95,7 @@ void Engine::discard_forgotten() {
 
 void Engine::discard() {
   if (!open_capture()) return;
-  const std::int64_t iteration = capture_.version().iteration();
+  const std::int64_t iteration = capture_.checkpoint().iteration();
   tickets_.discarded(iteration);
   capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   capture_.cancel();
@@ -106,13 +106,14 @@ void Engine::check_fence(const arena::Control& control) {
   if (incarnation == 0) return;
   tickets_.superseded();  // the watcher sees it later
   const std::string rank = std::to_string(options_.rank);
-  if (incarnation == arena::fenced_without_life)
+  if (incarnation == arena::fenced_without_incarnation)
     throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
                                            "; ckptctl status says why; end it and start the rank again, as all others");
-  throw Failure(CKPT_ERR_SUPERSEDED, "life " + std::to_string(incarnation) +
-                                         " of the job began, of which this process of rank " + rank +
-                                         " is no part: a rank was started again, or the coordination store lost the "
-                                         "records of the life before; end it and start the rank again, as all others");
+  throw Failure(CKPT_ERR_SUPERSEDED,
+                "incarnation " + std::to_string(incarnation) + " of the job began, of which this process of rank " +
+                    rank +
+                    " is no part: a rank was started again, or the coordination store lost the "
+                    "records of the incarnation before; end it and start the rank again, as all others");
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
@@ -142,14 +143,14 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
             "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
             "training is not affected"};
   tickets_.taken(iteration, called_at);
-  capture_.begin(*grant, Version(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
+  capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
   pass_on_news_of_path();
   return {};
 }
 
 void Engine::pass_on_news_of_path() {
-  if (!gpu_path_) return;
-  if (const auto news = gpu_path_->take_news()) warnings_.add(CKPT_WARNING_REPLICATION, *news);
+  if (!gpu_replication_) return;
+  if (const auto news = gpu_replication_->take_news()) warnings_.add(CKPT_WARNING_REPLICATION, *news);
 }
 
 void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
@@ -191,8 +192,8 @@ void Engine::sealed(bool whole) {
   const auto [iteration, bytes, called_at, main, slots] = released_;
   if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
   released_.slots.reset();
-  if (whole && gpu_path_)
-    gpu_path_->captured(Version(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
+  if (whole && gpu_replication_)
+    gpu_replication_->captured(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
   sealing_.end();  // first: who waited for the ticket may take the next snapshot
   if (whole)
     tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
@@ -201,7 +202,7 @@ void Engine::sealed(bool whole) {
 }
 
 bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
-  released_ = {capture_.version().iteration(), capture_.length_bytes(), snapshot_called_at_, capture_.main_piece(),
+  released_ = {capture_.checkpoint().iteration(), capture_.length_bytes(), snapshot_called_at_, capture_.main_piece(),
                capture_.session().slots};
   sealing_.begin();
   const bool is_released = capture_.release(streams, deadline, [this](bool whole) { sealed(whole); });

@@ -25,11 +25,11 @@ StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
   if (index >= segment.spec().slots) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
   const arena::Slot slot = segment.slot(index);
   auto manifest = slot.read();
-  if (!manifest) throw CorruptPiece{segment.spec().shard, slot.version(), 0};
+  if (!manifest) throw CorruptPiece{segment.spec().shard, slot.checkpoint(), 0};
   auto layout = arena::parse_layout(manifest->layout);
-  const protocol::Part part = protocol::parse_part(manifest->shard);
+  const protocol::ShardPart part = protocol::parse_part(manifest->shard);
   if (arena::range_of(part, layout.length_bytes).size_bytes != manifest->length_bytes)
-    throw CorruptPiece{manifest->shard, manifest->version, 0};
+    throw CorruptPiece{manifest->shard, manifest->checkpoint, 0};
   const auto tier = json.at("tier").get<unsigned>();
   if (tier > CKPT_TIER_PERSISTENT) throw Failure(CKPT_ERR_INTERNAL, "the agent named an unknown tier");
   return {std::move(segment), slot, std::move(*manifest), std::move(layout), static_cast<ckpt_tier>(tier)};
@@ -43,14 +43,14 @@ void check_shard(const char* which, const StoredPiece& stored, const ShardState&
                     "; register the state as it was stored (ckpt_stored_layout tells), or give the job another name");
 }
 
-// All of the main shard, and all of one version.
+// All of the main shard, and all of one checkpoint.
 void check_parts(const Stored& stored) {
-  const Version version = stored.private_->manifest.version;
-  bool agree = version.iteration() == stored.iteration && !stored.main.empty();
+  const CheckpointId checkpoint = stored.private_->manifest.checkpoint;
+  bool agree = checkpoint.iteration() == stored.iteration && !stored.main.empty();
   for (std::size_t i = 0; i < stored.main.size(); ++i) {
     const arena::Manifest& manifest = stored.main[i].manifest;
-    const protocol::Part part = protocol::parse_part(manifest.shard);
-    agree = agree && manifest.version == version && part.index == i && part.of == stored.main.size() &&
+    const protocol::ShardPart part = protocol::parse_part(manifest.shard);
+    agree = agree && manifest.checkpoint == checkpoint && part.index == i && part.of == stored.main.size() &&
             manifest.layout_hash == stored.main.front().manifest.layout_hash;
   }
   if (!agree)
@@ -58,12 +58,12 @@ void check_parts(const Stored& stored) {
 }
 
 // No restore fails for want of the path.
-void take_landing(std::size_t fd, std::vector<UniqueFd>& fds, Stored& stored) {
+void take_receive_buffer(std::size_t fd, std::vector<UniqueFd>& fds, Stored& stored) {
   try {
-    if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a landing");
-    stored.landing = arena::Landing::attach(std::move(fds[fd]));
+    if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a receive buffer");
+    stored.receive_buffer = arena::ReceiveBuffer::attach(std::move(fds[fd]));
   } catch (const Failure& failure) {
-    stored.no_landing = failure.what();
+    stored.no_receive_buffer = failure.what();
   }
 }
 
@@ -79,14 +79,14 @@ Stored take_stored(Frame answer) {
     stored.message = json.value("message", "");
     stored.incarnation = json.at("incarnation").get<std::uint64_t>();
     stored.fetch_ms = json.value("fetch_ms", 0.0);
-    if (stored.incarnation == 0 || stored.incarnation > Version::incarnation_max)
+    if (stored.incarnation == 0 || stored.incarnation > CheckpointId::incarnation_max)
       throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible incarnation");
     const auto& share = json.at("share");
     stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
                     share.at("stored").get<std::uint32_t>()};
     if (!protocol::is_valid(stored.share)) throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible share");
-    if (const auto path = json.find("path"); path != json.end())
-      take_landing(path->at("fd").get<std::size_t>(), answer.fds, stored);
+    if (const auto replication = json.find("replication"); replication != json.end())
+      take_receive_buffer(replication->at("fd").get<std::size_t>(), answer.fds, stored);
     if (!stored.found) return stored;
     stored.iteration = json.at("iteration").get<std::int64_t>();
     for (const auto& part : json.at("main")) stored.main.push_back(take_piece(part, answer.fds));

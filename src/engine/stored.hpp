@@ -1,4 +1,4 @@
-// What the agent brought home for this rank: the decided version's pieces. Nothing is written there.
+// What the agent brought home for this rank: the decided checkpoint's pieces. Nothing is written there.
 //
 // Used by the training thread.
 #pragma once
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "arena/landing.hpp"
 #include "arena/layout.hpp"
+#include "arena/receive_buffer.hpp"
 #include "arena/segment.hpp"
 #include "base/frame_socket.hpp"
-#include "engine/registry.hpp"
+#include "engine/tensor_registry.hpp"
 
 namespace ckpt::engine {
 
@@ -34,15 +34,15 @@ struct Stored {
   protocol::Share share;          // that this rank captures from now on
   std::vector<StoredPiece> main;  // when found: the shard's parts in order
   std::optional<StoredPiece> private_;
-  // Where what comes from GPU to GPU lands, and the board of that path: where the rank asked for it and has a group.
-  std::optional<arena::Landing> landing;
-  std::string no_landing;  // why it cannot be used
+  // Where what comes from GPU to GPU arrives, and the page of that path: where the rank asked for it and has a group.
+  std::optional<arena::ReceiveBuffer> receive_buffer;
+  std::string no_receive_buffer;  // why it cannot be used
 };
 
 // A piece that is not what the agent said; the agent can bring another.
 struct CorruptPiece {
   std::string shard;
-  Version version;
+  CheckpointId checkpoint;
   std::size_t leaf = 0;
 };
 

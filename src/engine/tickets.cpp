@@ -7,9 +7,9 @@
 namespace ckpt::engine {
 
 void Tickets::announce() {
-  // Sequentially consistent, as in wait(): either the waiter sees the new bell, or it is seen here.
-  bell_.fetch_add(1);
-  if (waiters_.load() != 0) futex_wake_all(bell_, FutexScope::process);
+  // Sequentially consistent, as in wait(): either the waiter sees the new doorbell, or it is seen here.
+  doorbell_.fetch_add(1);
+  if (waiters_.load() != 0) futex_wake_all(doorbell_, FutexScope::process);
 }
 
 void Tickets::open(std::int64_t iteration, State state, ckpt_status why, Clock::rep called_at) {
@@ -54,8 +54,8 @@ void Tickets::restored(std::int64_t iteration) {
   announce();
 }
 
-void Tickets::committed(Version version, Clock::time_point now) {
-  const std::int64_t iteration = version.iteration();
+void Tickets::committed(CheckpointId checkpoint, Clock::time_point now) {
+  const std::int64_t iteration = checkpoint.iteration();
   if (iteration <= newest_committed_.load(std::memory_order_relaxed)) return;
   const Entry& ticket = entry(iteration);
   const Clock::rep called_at = ticket.called_at.load(std::memory_order_acquire);
@@ -120,11 +120,11 @@ ckpt_status Tickets::wait(std::int64_t iteration, ckpt_stage stage, Deadline dea
     ~Waiter() { count.fetch_sub(1); }
   } waiter(waiters_);
   for (;;) {
-    const std::uint32_t seen = bell_.load();
+    const std::uint32_t seen = doorbell_.load();
     if (reached(iteration, stage)) return CKPT_OK;
     if (const ckpt_status why = hopeless(iteration); why != CKPT_OK) return why;
     if (deadline.passed()) return CKPT_ERR_TIMEOUT;
-    futex_wait(bell_, seen, deadline, FutexScope::process);
+    futex_wait(doorbell_, seen, deadline, FutexScope::process);
   }
 }
 

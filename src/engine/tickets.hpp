@@ -8,7 +8,7 @@
 
 #include "base/clock.hpp"
 #include "ckptengine/ckptengine.h"
-#include "protocol/version.hpp"
+#include "protocol/checkpoint_id.hpp"
 
 namespace ckpt::engine {
 
@@ -23,7 +23,7 @@ class Tickets {
   void restored(std::int64_t iteration);  // is committed, and where iterations go on
 
   // Watcher. Repetition is harmless.
-  void committed(Version version, Clock::time_point now);
+  void committed(CheckpointId checkpoint, Clock::time_point now);
   void durable(std::int64_t iteration);
   void superseded();
 
@@ -61,7 +61,7 @@ class Tickets {
   std::atomic<bool> superseded_{false};
   std::atomic<std::uint64_t> taken_{0}, skipped_{0}, discarded_{0}, commits_{0}, bytes_{0};
   std::atomic<double> stall_ms_{0}, capture_ms_{0}, commit_ms_{0};
-  std::atomic<std::uint32_t> bell_{0};  // futex: +1 after any change
+  std::atomic<std::uint32_t> doorbell_{0};  // futex: +1 after any change
   mutable std::atomic<std::uint32_t> waiters_{0};
 };
 

@@ -9,7 +9,7 @@
 
 #include "arena/comm_log.hpp"
 #include "arena/control.hpp"
-#include "schedule/outlook.hpp"
+#include "schedule/idle_forecast.hpp"
 #include "schedule/step_pacer.hpp"
 
 namespace ckpt::engine {
@@ -17,27 +17,27 @@ namespace ckpt::engine {
 class TrainingWatch {
  public:
   TrainingWatch(std::shared_ptr<const arena::Control> control, std::uint32_t profile_iterations)
-      : control_(std::move(control)), log_(control_->comm()), outlook_(options_of(profile_iterations)) {}
+      : control_(std::move(control)), log_(control_->comm()), idle_forecast_(options_of(profile_iterations)) {}
 
   schedule::Training look(Clock::time_point now) {
     events_.clear();
-    if (!log_.read(events_)) outlook_.lost_marks(seconds_of(now));
-    for (const arena::CommEvent& event : events_) outlook_.heard(arena::mark_of(event, now));
+    if (!log_.read(events_)) idle_forecast_.lost_marks(seconds_of(now));
+    for (const arena::CommEvent& event : events_) idle_forecast_.observe(arena::mark_of(event, now));
     constexpr bool quiet =
         false;  // a promise disturbs little, and a job's first versions are not to wait for a profile
-    return {outlook_.outlook(seconds_of(now), log_.is_busy(), quiet), outlook_.longest_idle_s()};
+    return {idle_forecast_.idle_forecast(seconds_of(now), log_.is_busy(), quiet), idle_forecast_.longest_idle_s()};
   }
 
  private:
-  static schedule::OutlookOptions options_of(std::uint32_t profile_iterations) {
-    schedule::OutlookOptions options;
+  static schedule::IdleForecastOptions options_of(std::uint32_t profile_iterations) {
+    schedule::IdleForecastOptions options;
     options.profiler.iterations = profile_iterations;
     return options;
   }
 
   const std::shared_ptr<const arena::Control> control_;
   arena::CommReader log_;
-  schedule::RankOutlook outlook_;
+  schedule::RankIdleForecast idle_forecast_;
   std::vector<arena::CommEvent> events_;  // kept, for its room
 };
 

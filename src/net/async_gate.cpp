@@ -14,14 +14,14 @@ namespace ckpt::net {
 namespace {
 
 // What is done behind the gate takes milliseconds; beyond this something else is wrong and waiting does not mend it.
-constexpr std::chrono::seconds patience{5};
+constexpr std::chrono::seconds wait_limit{5};
 
 }  // namespace
 
-AsyncGate::AsyncGate() : bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!bell_) throw_errno(CKPT_ERR_SYSTEM, "cannot create an eventfd");
+AsyncGate::AsyncGate() : doorbell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!doorbell_) throw_errno(CKPT_ERR_SYSTEM, "cannot create an eventfd");
   const auto handler = [](int, ucs_event_set_types_t, void* gate) { static_cast<AsyncGate*>(gate)->pass(); };
-  const ucs_status_t status = ucs_async_set_event_handler(UCS_ASYNC_MODE_THREAD_SPINLOCK, bell_.get(),
+  const ucs_status_t status = ucs_async_set_event_handler(UCS_ASYNC_MODE_THREAD_SPINLOCK, doorbell_.get(),
                                                           UCS_EVENT_SET_EVREAD, handler, this, nullptr);
   if (status != UCS_OK) {
     throw Failure(CKPT_ERR_SYSTEM, std::string("UCX cannot watch a descriptor: ") + ucs_status_string(status) +
@@ -30,16 +30,16 @@ AsyncGate::AsyncGate() : bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
 }
 
 AsyncGate::~AsyncGate() {
-  ucs_async_remove_handler(bell_.get(), 1);  // waits for the handler
-  const std::lock_guard left(mutex_);        // by a lock that a thread sanitizer sees too
+  ucs_async_remove_handler(doorbell_.get(), 1);  // waits for the handler
+  const std::lock_guard left(mutex_);            // by a lock that a thread sanitizer sees too
 }
 
 void AsyncGate::close() {
   std::unique_lock lock(mutex_);
   state_ = State::closing;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
-  changed_.wait_for(lock, patience, [this] { return state_ == State::closed; });
+  [[maybe_unused]] const auto written = ::write(doorbell_.get(), &one, sizeof one);
+  changed_.wait_for(lock, wait_limit, [this] { return state_ == State::closed; });
 }
 
 void AsyncGate::open() {
@@ -51,12 +51,12 @@ void AsyncGate::open() {
 // On the asynchronous thread.
 void AsyncGate::pass() {
   std::uint64_t count = 0;
-  [[maybe_unused]] const auto read = ::read(bell_.get(), &count, sizeof count);
+  [[maybe_unused]] const auto read = ::read(doorbell_.get(), &count, sizeof count);
   std::unique_lock lock(mutex_);
   while (state_ == State::closing) {
     state_ = State::closed;
     changed_.notify_all();
-    changed_.wait_for(lock, patience, [this] { return state_ != State::closed; });
+    changed_.wait_for(lock, wait_limit, [this] { return state_ != State::closed; });
   }
 }
 

@@ -46,7 +46,7 @@ class AsyncGate {
   void open();
   void pass();
 
-  UniqueFd bell_;
+  UniqueFd doorbell_;
   std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::open;

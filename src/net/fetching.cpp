@@ -24,7 +24,7 @@ struct Fetching::Fetch {
   wire::FetchAnswer answer;
   std::span<std::byte> memory;
   std::vector<bool> taken;     // grains received or being received
-  std::size_t bytes_left = 0;  // not landed yet
+  std::size_t bytes_left = 0;  // not arrived yet
   std::size_t receives = 0;    // under way
   bool owes_room = false;      // the source waits to hear of it
 };
@@ -37,7 +37,7 @@ void Fetching::start(const std::shared_ptr<Link>& link, const PieceName& piece, 
   }
   auto fetch = std::make_shared<Fetch>();
   fetch->asked.request = ++last_request_;
-  fetch->asked.version = piece.version;
+  fetch->asked.checkpoint = piece.checkpoint;
   fetch->asked.first_byte = part.first_byte;
   fetch->asked.size_bytes = part.size_bytes;
   fetch->asked.shard_bytes = static_cast<std::uint32_t>(piece.shard.size());
@@ -123,7 +123,7 @@ void Fetching::receive_finished(const FetchPtr& fetch, std::size_t offset, std::
   if (fetch->state == State::ending) return over_if_drained(fetch);
   if (!ok) return end(fetch, fetch->link->failure());
   fetch->progressed_at_ms = now_ms();
-  fetch->sink->landed(offset, size);
+  fetch->sink->received(offset, size);
   fetch->bytes_left -= size;
   acknowledge(fetch, offset);
   if (fetch->bytes_left == 0) end(fetch, FetchEnd::complete);
@@ -138,7 +138,7 @@ void Fetching::postpone(const FetchPtr& fetch) {
 void Fetching::acknowledge(const FetchPtr& fetch, std::size_t offset) {
   const bool has_room = fetch->bytes_left == 0 || fetch->sink->backlog() < options_.sub_buffers;
   if (!has_room && !std::exchange(fetch->owes_room, true)) ++owing_;
-  fetch->link->send(wire::kind_landed, wire::Landed{fetch->asked.request, offset, has_room ? 1u : 0u});
+  fetch->link->send(wire::kind_received, wire::Received{fetch->asked.request, offset, has_room ? 1u : 0u});
 }
 
 void Fetching::pump() {
@@ -181,8 +181,8 @@ void Fetching::link_down(const std::shared_ptr<Link>& link) {
 }
 
 // Without room it is not the source that is slow.
-std::int64_t Fetching::patience_ms(const Fetch& fetch) const {
-  return fetch.owes_room ? wire::room_patience * options_.progress_timeout_ms : options_.progress_timeout_ms;
+std::int64_t Fetching::wait_limit_ms(const Fetch& fetch) const {
+  return fetch.owes_room ? wire::room_timeout * options_.progress_timeout_ms : options_.progress_timeout_ms;
 }
 
 void Fetching::tick() {
@@ -193,7 +193,7 @@ void Fetching::tick() {
       if (now - fetch->ending_since_ms > drain_ms) fetch->link->fail(FetchEnd::timed_out);
     } else if (!fetch->sink->wanted()) {
       unwanted.push_back(fetch);
-    } else if (now >= fetch->deadline_ms || now - fetch->progressed_at_ms > patience_ms(*fetch)) {
+    } else if (now >= fetch->deadline_ms || now - fetch->progressed_at_ms > wait_limit_ms(*fetch)) {
       late.push_back(fetch);
     }
   }

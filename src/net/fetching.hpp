@@ -44,7 +44,7 @@ class Fetching {
   FetchPtr find(const std::shared_ptr<Link>& link, std::uint64_t request) const;
   void begin(const FetchPtr& fetch, std::span<const std::byte> manifest);
   void postpone(const FetchPtr& fetch);
-  std::int64_t patience_ms(const Fetch& fetch) const;
+  std::int64_t wait_limit_ms(const Fetch& fetch) const;
   void acknowledge(const FetchPtr& fetch, std::size_t offset);
   void receive_finished(const FetchPtr& fetch, std::size_t offset, std::size_t size, bool ok);
   void end(const FetchPtr& fetch, FetchEnd how);

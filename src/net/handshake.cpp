@@ -14,7 +14,7 @@ struct Preamble {
   std::uint32_t version = wire::version;
 };
 
-struct Knock {
+struct Introduction {
   std::uint64_t job_hash = 0;
   std::uint32_t from_node = 0;
   std::uint32_t to_node = 0;
@@ -40,7 +40,7 @@ struct Welcome {
   Mac proof = {};
 };
 
-static_assert(sizeof(Preamble) == 8 && sizeof(Knock) == 64 && sizeof(Greeting) == 16 && sizeof(Verdict) == 8 &&
+static_assert(sizeof(Preamble) == 8 && sizeof(Introduction) == 64 && sizeof(Greeting) == 16 && sizeof(Verdict) == 8 &&
               sizeof(Welcome) == 96);
 
 using Bytes = std::vector<std::byte>;
@@ -71,12 +71,12 @@ constexpr std::string_view label_session = "ckptengine keeps";
 static_assert(label_asker.size() == label_answerer.size() && label_asker.size() == label_session.size());
 
 // `said` follows a job's name of known length, and its own parts have fixed sizes.
-Mac mac_over(std::string_view label, const Member& self, const Bytes& said) {
+Mac mac_over(std::string_view label, const Identity& self, const Bytes& said) {
   const std::uint64_t job_bytes = self.job.size();
   return mac_of(text(self.token), {text(label), wire::bytes_of(job_bytes), text(self.job), said});
 }
 
-Session session_of(const Member& self, const Bytes& said, NodeId peer, std::uint64_t peer_instance) {
+Session session_of(const Identity& self, const Bytes& said, PeerId peer, std::uint64_t peer_instance) {
   Session session;
   session.key = mac_over(label_session, self, said);
   const Mac name = mac_of(session.key, {text("id")});
@@ -114,18 +114,18 @@ const char* to_text(Refusal refusal) {
       return "does not have the job's token";
     case Refusal::node:
       return "looks for another node";
-    case Refusal::life:
-      return "looks for another life of this node";
+    case Refusal::other_instance:
+      return "looks for another incarnation of this node";
     case Refusal::unknown:
       break;
   }
   return "gave no reason that is known";
 }
 
-Asking::Asking(const Member& self, NodeId peer, std::uint64_t peer_instance, const Nonce& nonce)
+Asking::Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce)
     : self_(self), peer_(peer), peer_instance_(peer_instance) {
   append(said_, Preamble{});
-  append(said_, Knock{wire::job_hash(self.job), self.node, peer, self.instance, peer_instance, nonce});
+  append(said_, Introduction{wire::job_hash(self.job), self.node, peer, self.instance, peer_instance, nonce});
 }
 
 std::vector<std::byte> Asking::opening() { return said_; }
@@ -195,15 +195,15 @@ std::vector<std::byte> Asking::take(std::span<const std::byte> frame) {
   return {};
 }
 
-Answering::Answering(const Member& self, const std::string& place, const Nonce& nonce)
+Answering::Answering(const Identity& self, const std::string& place, const Nonce& nonce)
     : self_(self), place_(place.substr(0, place_bytes_max)), nonce_(nonce) {}
 
 std::size_t Answering::due_bytes() const {
   switch (due_) {
     case Due::preamble:
       return sizeof(Preamble);
-    case Due::knock:
-      return sizeof(Knock);
+    case Due::introduction:
+      return sizeof(Introduction);
     case Due::proof:
       return sizeof(Mac);
     case Due::nothing:
@@ -220,10 +220,10 @@ std::vector<std::byte> Answering::take(std::span<const std::byte> frame) {
       if (preamble.magic != magic) return refuse(Refusal::nonsense);
       if (preamble.version != wire::version) return refuse(Refusal::version);
       append(said_, frame);
-      due_ = Due::knock;
+      due_ = Due::introduction;
       return {};
     }
-    case Due::knock:
+    case Due::introduction:
       return greet(frame);
     case Due::proof:
       return judge(frame);
@@ -234,7 +234,7 @@ std::vector<std::byte> Answering::take(std::span<const std::byte> frame) {
 }
 
 std::vector<std::byte> Answering::greet(std::span<const std::byte> frame) {
-  if (wire::decode<Knock>(frame)->job_hash != wire::job_hash(self_.job)) return refuse(Refusal::job);
+  if (wire::decode<Introduction>(frame)->job_hash != wire::job_hash(self_.job)) return refuse(Refusal::job);
   append(said_, frame);
   Bytes answer = bytes_of(Greeting{});
   append(answer, nonce_);
@@ -246,17 +246,17 @@ std::vector<std::byte> Answering::greet(std::span<const std::byte> frame) {
 std::vector<std::byte> Answering::judge(std::span<const std::byte> frame) {
   const auto proof = *mac_in(frame);
   if (!equal(proof, mac_over(label_asker, self_, said_))) return refuse(Refusal::token);
-  Knock knock;
-  std::memcpy(&knock, said_.data() + sizeof(Preamble), sizeof knock);
-  if (knock.to_node != self_.node) return refuse(Refusal::node);
-  if (knock.to_instance != self_.instance) return refuse(Refusal::life);
+  Introduction introduction;
+  std::memcpy(&introduction, said_.data() + sizeof(Preamble), sizeof introduction);
+  if (introduction.to_node != self_.node) return refuse(Refusal::node);
+  if (introduction.to_instance != self_.instance) return refuse(Refusal::other_instance);
   append(said_, frame);
   append(said_, Verdict{});
   Welcome welcome;
   place_.copy(welcome.place.data(), welcome.place.size());
   append(said_, welcome.place);
   welcome.proof = mac_over(label_answerer, self_, said_);
-  session_ = session_of(self_, said_, knock.from_node, knock.from_instance);
+  session_ = session_of(self_, said_, introduction.from_node, introduction.from_instance);
   due_ = Due::nothing;
   Bytes answer = bytes_of(Verdict{});
   append(answer, welcome);

@@ -1,9 +1,9 @@
 // How two nodes prove to each other that they have the job's token, byte by byte. It happens on a TCP connection of our
 // own, which then carries their frames, or ends where UCX does that.
 //
-//   asker                                                    answerer (the door)
+//   asker                                                    answerer (the listener)
 //   preamble 8 bytes    magic, version           -->
-//   knock    64 bytes   job, nodes, lives, nonce -->
+//   introduction    64 bytes   job, nodes, lives, nonce -->
 //                                                <--  greeting  16 bytes  magic, version, refusal
 //                                                <--  nonce     32 bytes  unless refused
 //   proof    32 bytes   HMAC of all this         -->
@@ -34,10 +34,10 @@ namespace ckpt::net {
 using Nonce = std::array<std::byte, 32>;
 
 // A node that takes part in handshakes.
-struct Member {
+struct Identity {
   std::string job;
   std::string token;
-  NodeId node = 0;
+  PeerId node = 0;
   std::uint64_t instance = 0;
 };
 
@@ -49,7 +49,7 @@ enum class Refusal : std::uint32_t {
   job = 3,
   token = 4,
   node = 5,
-  life = 6,
+  other_instance = 6,
   unknown = 7  // one of a later version; never sent
 };
 
@@ -76,10 +76,10 @@ class Handshake {
   std::optional<Session> session_;
 };
 
-// Of who wants to talk to the life `peer_instance` of `peer`.
+// Of who wants to talk to the incarnation `peer_instance` of `peer`.
 class Asking final : public Handshake {
  public:
-  Asking(const Member& self, NodeId peer, std::uint64_t peer_instance, const Nonce& nonce);
+  Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce);
   std::vector<std::byte> opening() override;
   std::size_t due_bytes() const override;
   std::vector<std::byte> take(std::span<const std::byte> frame) override;
@@ -93,8 +93,8 @@ class Asking final : public Handshake {
   enum class Due { greeting, nonce, verdict, welcome, nothing };
   std::vector<std::byte> refuse(Refusal refusal);
 
-  const Member self_;
-  const NodeId peer_;
+  const Identity self_;
+  const PeerId peer_;
   const std::uint64_t peer_instance_;
   std::vector<std::byte> said_;  // by both, in order
   Due due_ = Due::greeting;
@@ -102,20 +102,20 @@ class Asking final : public Handshake {
   std::uint32_t peer_version_ = 0;
 };
 
-// Of the door.
+// Of the listener.
 class Answering final : public Handshake {
  public:
-  Answering(const Member& self, const std::string& place, const Nonce& nonce);
+  Answering(const Identity& self, const std::string& place, const Nonce& nonce);
   std::size_t due_bytes() const override;
   std::vector<std::byte> take(std::span<const std::byte> frame) override;
 
  private:
-  enum class Due { preamble, knock, proof, nothing };
+  enum class Due { preamble, introduction, proof, nothing };
   std::vector<std::byte> greet(std::span<const std::byte> frame);
   std::vector<std::byte> judge(std::span<const std::byte> frame);
   std::vector<std::byte> refuse(Refusal refusal);
 
-  const Member self_;
+  const Identity self_;
   const std::string place_;
   const Nonce nonce_;
   std::vector<std::byte> said_;

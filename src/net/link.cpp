@@ -19,7 +19,7 @@ std::int64_t now_ms() {
       .count();
 }
 
-void Link::expect(NodeId peer, std::uint64_t instance) {
+void Link::expect(PeerId peer, std::uint64_t instance) {
   peer_ = peer;
   peer_instance_ = instance;
 }

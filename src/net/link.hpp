@@ -1,11 +1,11 @@
-// One connection to a peer, whatever carries it: a TCP stream of ours (stream_link.hpp) or UCX (ucx_link.hpp).
+// One connection to a peer, whatever carries it: a TCP stream of ours (tcp_link.hpp) or UCX (ucx_link.hpp).
 //
 // An operation is a send or a receive under way. It is over when its bytes were sent or received, or some time after
 // the link was closed: from then on nobody can reach its memory. Either way its `done` runs exactly once. A link that
 // makes no progress for too long while operations are under way has failed: the kernel does not notice a peer that is
 // stopped but alive, nor does UCX.
 //
-// An outgoing link is there before its connection: it opens when the peer's door has let this node in.
+// An outgoing link is there before its connection: it opens when the peer's listener has let this node in.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -48,16 +48,16 @@ class Link : public std::enable_shared_from_this<Link> {
   Link(bool outgoing, std::size_t& failures) : outgoing_(outgoing), failures_(failures) {}
   virtual ~Link() = default;
 
-  // Opens an outgoing link. `place` and `connection` are what the visit to the peer's door has brought. False where
+  // Opens an outgoing link. `place` and `connection` are what the dial to the peer's listener has brought. False where
   // that is nothing to talk over.
   virtual bool open(const std::string& place, UniqueFd connection) = 0;
   bool outgoing() const { return outgoing_; }
 
   // Who is at the other end; meaningful once proven.
-  NodeId peer() const { return peer_; }
+  PeerId peer() const { return peer_; }
   std::uint64_t peer_instance() const { return peer_instance_; }
   bool proven() const { return proven_; }
-  void expect(NodeId peer, std::uint64_t instance);
+  void expect(PeerId peer, std::uint64_t instance);
   // Of an outgoing link: what the peer's answer will prove.
   void expect(const Session& session) { session_ = session; }
   const Session& session() const { return session_; }
@@ -83,7 +83,7 @@ class Link : public std::enable_shared_from_this<Link> {
 
   // Why the link is no longer used; set once, by whoever notices first. The owner then closes it.
   void fail(FetchEnd reason);
-  // Fails a link of which nobody need hear: ours to drop, or a stranger's.
+  // Fails a link of which nobody need hear: ours to drop, or an unauthenticated peer's.
   void retire();
   bool failed() const { return failed_; }
   bool retired() const { return retired_; }
@@ -116,7 +116,7 @@ class Link : public std::enable_shared_from_this<Link> {
  private:
   const bool outgoing_;
   std::size_t& failures_;
-  NodeId peer_ = 0;
+  PeerId peer_ = 0;
   std::uint64_t peer_instance_ = 0;
   bool proven_ = false;
   Session session_;

@@ -12,15 +12,16 @@ constexpr std::int64_t hand_back_ms = 1000;
 
 }  // namespace
 
-Links::Links(Carrier& carrier, const TransportOptions& options, Guests& guests, Visit visit, OnDown on_down)
-    : carrier_(carrier),
+Links::Links(LinkBackend& backend, const TransportOptions& options, PendingConnections& pending_connections, Dial dial,
+             OnDown on_down)
+    : backend_(backend),
       options_(options),
       job_hash_(wire::job_hash(options.job)),
-      guests_(guests),
-      visit_(std::move(visit)),
+      pending_connections_(pending_connections),
+      visit_(std::move(dial)),
       on_down_(std::move(on_down)) {}
 
-wire::Hello Links::hello_to(NodeId peer, std::uint64_t instance) const {
+wire::Hello Links::hello_to(PeerId peer, std::uint64_t instance) const {
   wire::Hello hello;
   hello.job_hash = job_hash_;
   hello.from_node = options_.node;
@@ -30,7 +31,7 @@ wire::Hello Links::hello_to(NodeId peer, std::uint64_t instance) const {
   return hello;
 }
 
-void Links::set_peer(NodeId node, std::uint64_t instance, const std::string& address) {
+void Links::set_peer(PeerId node, std::uint64_t instance, const std::string& address) {
   Peer& peer = peers_[node];
   if (peer.instance == instance && peer.address == address) return;
   peer.instance = instance;
@@ -38,17 +39,17 @@ void Links::set_peer(NodeId node, std::uint64_t instance, const std::string& add
   if (const auto old = std::exchange(peer.outgoing, nullptr)) old->retire();
   for (const auto& link : open_) {
     if (!link->outgoing() && link->proven() && link->peer() == node && link->peer_instance() != instance) {
-      link->retire();  // the life of the node that this one replaces
+      link->retire();  // the incarnation of the node that this one replaces
     }
   }
 }
 
-std::shared_ptr<Link> Links::to(NodeId node) {
+std::shared_ptr<Link> Links::to(PeerId node) {
   const auto found = peers_.find(node);
   if (found == peers_.end()) return nullptr;
   Peer& peer = found->second;
   if (peer.outgoing != nullptr && !peer.outgoing->failed()) return peer.outgoing;
-  auto link = carrier_.outgoing();
+  auto link = backend_.outgoing();
   link->expect(node, peer.instance);
   visiting_.insert(link);
   peer.outgoing = link;
@@ -56,7 +57,7 @@ std::shared_ptr<Link> Links::to(NodeId node) {
   return link;
 }
 
-void Links::visited(const std::shared_ptr<Link>& link, const Door::Visited& result) {
+void Links::on_dialed(const std::shared_ptr<Link>& link, const Listener::DialResult& result) {
   if (link->failed()) return;  // dropped meanwhile
   if (!result.session) return link->fail(result.end);
   if (!link->open(result.place, std::move(*result.connection))) return link->fail(FetchEnd::peer_failed);
@@ -82,7 +83,7 @@ std::optional<Session> Links::trusted(const Link& link, const wire::Hello& hello
   }
   const auto known = peers_.find(hello.from_node);
   if (known != peers_.end() && known->second.instance != hello.from_instance) return std::nullopt;
-  const auto session = guests_.arrived(hello);
+  const auto session = pending_connections_.arrived(hello);
   if (!session || session->peer != hello.from_node || session->peer_instance != hello.from_instance)
     return std::nullopt;
   return session;
@@ -111,7 +112,7 @@ void Links::hello(const std::shared_ptr<Link>& link, const Arrival& arrival) {
 
 std::vector<std::shared_ptr<Link>> Links::failed() const {
   std::vector<std::shared_ptr<Link>> result;
-  if (carrier_.failures() == 0) return result;
+  if (backend_.failures() == 0) return result;
   for (const auto& link : visiting_) {
     if (link->failed()) result.push_back(link);
   }

@@ -15,7 +15,7 @@ struct Serving::Serve {
   std::shared_ptr<Link> link;
   wire::FetchRequest asked;
   PieceName piece;
-  Source source;  // what was asked for of it
+  ServedPiece source;  // what was asked for of it
   std::size_t chunk_bytes = 0;
   std::size_t next_offset = 0;
   struct UnderWay {
@@ -63,7 +63,7 @@ void Serving::enqueue(const std::shared_ptr<Link>& link, const wire::FetchReques
   serve->link = link;
   serve->asked = request;
   serve->piece.shard.assign(reinterpret_cast<const char*>(name.data()), name.size());
-  serve->piece.version = request.version;
+  serve->piece.checkpoint = request.checkpoint;
   if (waiting_.size() >= waiting_max) {
     answer(*serve, wire::Status::refused);
     return;
@@ -110,21 +110,23 @@ void Serving::cancelled(const std::shared_ptr<Link>& link, const Arrival& arriva
   if (const auto serve = find(link, arrival); serve != nullptr) serve->cancelled = true;
 }
 
-void Serving::landed(const std::shared_ptr<Link>& link, const Arrival& arrival) {
-  const auto landed = wire::decode<wire::Landed>(arrival.header);
-  if (!landed) return;
-  const auto is_it = [&](const ServePtr& each) { return each->link == link && each->asked.request == landed->request; };
+void Serving::received(const std::shared_ptr<Link>& link, const Arrival& arrival) {
+  const auto received = wire::decode<wire::Received>(arrival.header);
+  if (!received) return;
+  const auto is_it = [&](const ServePtr& each) {
+    return each->link == link && each->asked.request == received->request;
+  };
   const auto serve = std::find_if(active_.begin(), active_.end(), is_it);
   if (serve == active_.end()) return;
   auto& under_way = (*serve)->under_way;
   const auto found = std::find_if(under_way.begin(), under_way.end(),
-                                  [&](const Serve::UnderWay& sent) { return sent.offset == landed->offset; });
+                                  [&](const Serve::UnderWay& sent) { return sent.offset == received->offset; });
   if (found == under_way.end()) return;
-  if (pace_ != nullptr)
-    pace_->landed({link->peer(), (*serve)->piece, found->size_bytes, found->begin, Clock::now(), found->alone});
+  if (pacer_ != nullptr)
+    pacer_->received({link->peer(), (*serve)->piece, found->size_bytes, found->begin, Clock::now(), found->alone});
   under_way.erase(found);
   --under_way_;
-  (*serve)->has_room = landed->room != 0;
+  (*serve)->has_room = received->room != 0;
   (*serve)->noted_at_ms = now_ms();
 }
 
@@ -180,8 +182,8 @@ void Serving::pump() {
 std::size_t Serving::allowed_bytes(const Serve& serve) {
   const std::size_t left = serve.source.data.size() - serve.next_offset;
   const std::size_t most = std::min(serve.chunk_bytes, left);
-  if (pace_ == nullptr || serve.urgent()) return most;
-  const std::size_t allowed = pace_->allow(left, under_way_);
+  if (pacer_ == nullptr || serve.urgent()) return most;
+  const std::size_t allowed = pacer_->allow(left, under_way_);
   held_ = allowed == 0 && under_way_ == 0;
   return allowed >= most ? most : allowed / wire::grain_bytes * wire::grain_bytes;
 }
@@ -204,7 +206,7 @@ void Serving::send_chunk(const ServePtr& serve, std::size_t size_bytes) {
 }
 
 std::optional<std::int64_t> Serving::ask_again_us() const {
-  return held_ ? std::optional(pace_->ask_again_us()) : std::nullopt;
+  return held_ ? std::optional(pacer_->ask_again_us()) : std::nullopt;
 }
 
 void Serving::tick() {
@@ -215,7 +217,7 @@ void Serving::tick() {
     if (!serve->accepted || !serve->under_way.empty()) {
       if (silent_ms > options_.progress_timeout_ms) serve->cancelled = true;
     } else if (!serve->has_room) {
-      if (silent_ms > wire::room_patience * options_.progress_timeout_ms) serve->cancelled = true;
+      if (silent_ms > wire::room_timeout * options_.progress_timeout_ms) serve->cancelled = true;
     } else if (silent_ms >= options_.progress_timeout_ms / 3) {
       serve->noted_at_ms = now;
       answer(*serve, wire::Status::waiting);

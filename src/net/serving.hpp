@@ -14,21 +14,21 @@
 #include <memory>
 #include <optional>
 
+#include "net/chunk_pacer.hpp"
 #include "net/link.hpp"
-#include "net/pace.hpp"
 
 namespace ckpt::net {
 
 class Serving {
  public:
-  // `pace` may be null: chunks leave as soon as they can.
-  Serving(const TransportOptions& options, Transport::OnServe serve, Pace* pace)
-      : options_(options), serve_(std::move(serve)), pace_(pace) {}
+  // `pacer` may be null: chunks leave as soon as they can.
+  Serving(const TransportOptions& options, Transport::OnServe serve, ChunkPacer* pacer)
+      : options_(options), serve_(std::move(serve)), pacer_(pacer) {}
 
   void requested(const std::shared_ptr<Link>& link, Arrival& arrival);
   void accepted(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void cancelled(const std::shared_ptr<Link>& link, const Arrival& arrival);
-  void landed(const std::shared_ptr<Link>& link, const Arrival& arrival);
+  void received(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void has_room(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
   // Starts what waits and sends what may be sent.
@@ -51,7 +51,7 @@ class Serving {
 
   const TransportOptions& options_;
   const Transport::OnServe serve_;
-  Pace* const pace_;
+  ChunkPacer* const pacer_;
   std::size_t under_way_ = 0;  // chunks of all serves
   bool held_ = false;
   std::list<ServePtr> active_;

@@ -21,7 +21,7 @@ inline Side other(Side side) { return side == Side::asker ? Side::answerer : Sid
 struct Session {
   Mac key = {};
   std::uint64_t id = 0;  // names the session; says nothing of the key
-  NodeId peer = 0;
+  PeerId peer = 0;
   std::uint64_t peer_instance = 0;
 };
 

@@ -12,11 +12,11 @@
 
 #include "base/clock.hpp"
 #include "net/command_queue.hpp"
-#include "net/door.hpp"
 #include "net/fetching.hpp"
 #include "net/links.hpp"
+#include "net/listener.hpp"
 #include "net/serving.hpp"
-#include "net/streams.hpp"
+#include "net/tcp_backend.hpp"
 
 namespace ckpt::net {
 namespace {
@@ -31,12 +31,12 @@ constexpr int idle_rounds = 2, idle_rounds_in_haste = 32;
 constexpr std::chrono::microseconds hasty_sleep{50};
 constexpr std::chrono::seconds other_way_complaint_every{60};  // of peers that carry data in another way
 
-DoorOptions door_options(const TransportOptions& options, Carrier& carrier) {
-  DoorOptions door;
-  door.listen_on = with_port(local_address(options.interface), options.port);
-  door.timeout_ms = options.progress_timeout_ms;
-  door.proven = [&carrier](const std::string& from) { carrier.admit(from); };
-  return door;
+ListenerOptions listener_options(const TransportOptions& options, LinkBackend& backend) {
+  ListenerOptions listener;
+  listener.listen_on = with_port(local_address(options.interface), options.port);
+  listener.timeout_ms = options.progress_timeout_ms;
+  listener.proven = [&backend](const std::string& from) { backend.admit(from); };
+  return listener;
 }
 
 // A message until it was sent or dropped; counts itself against the queue limit.
@@ -53,42 +53,43 @@ class Message {
   std::atomic<std::size_t>& count_;
 };
 
-class CarriedTransport final : public Transport, private CarrierEvents {
+class LinkTransport final : public Transport, private BackendEvents {
  public:
-  CarriedTransport(const TransportOptions& options, Handlers handlers)
+  LinkTransport(const TransportOptions& options, Handlers handlers)
       : options_(options),
         handlers_(std::move(handlers)),
-        carrier_(make_carrier(options_, *this)),
+        backend_(make_backend(options_, *this)),
         links_(
-            *carrier_, options_, guests_,
-            [this](const std::shared_ptr<Link>& link, const std::string& address) { visit(link, address); },
+            *backend_, options_, pending_connections_,
+            [this](const std::shared_ptr<Link>& link, const std::string& address) { dial(link, address); },
             [this](const std::shared_ptr<Link>& link) { link_down(link); }),
         fetching_(options_),
-        serving_(options_, handlers_.serve, handlers_.pace),
-        door_({options_.job, options_.token, options_.node, options_.node_instance}, door_options(options_, *carrier_),
-              carrier_->place(), guests_, taker(), handlers_.remark),
+        serving_(options_, handlers_.serve, handlers_.pacer),
+        listener_({options_.job, options_.token, options_.node, options_.node_instance},
+                  listener_options(options_, *backend_), backend_->place(), pending_connections_, taker(),
+                  handlers_.remark),
         thread_([this] { run(); }) {}
 
-  ~CarriedTransport() override {
+  ~LinkTransport() override {
     commands_.push([this] { stopping_ = true; });
     thread_.join();
   }
 
-  std::string address() const override { return door_.address(); }
-  Strangers strangers() const override { return door_.strangers(); }
-  void probe(NodeId peer, std::uint64_t instance, const std::string& address,
+  std::string address() const override { return listener_.address(); }
+  UnauthenticatedPeers unauthenticated_peers() const override { return listener_.unauthenticated_peers(); }
+  void probe(PeerId peer, std::uint64_t instance, const std::string& address,
              std::function<void(Reach)> done) override {
-    door_.visit(peer, instance, address,
-                [done = std::move(done)](const Door::Visited& visited) { done(visited.reach); });
+    listener_.dial(peer, instance, address,
+                   [done = std::move(done)](const Listener::DialResult& on_dialed) { done(on_dialed.reach); });
   }
   std::string description() const override {
     return options_.transports + " over " + (options_.interface.empty() ? "all interfaces" : options_.interface) +
-           ", door at " + door_.address() +
-           (uses_streams(options_) ? ", no other port" : ", UCX at " + carrier_->place()) +
-           (carrier_->is_open_to_strangers() ? ", which is open to strangers" : "");
+           ", listener at " + listener_.address() +
+           (uses_streams(options_) ? ", no other port" : ", UCX at " + backend_->place()) +
+           (backend_->is_open_to_unauthenticated_peers() ? ", which is open to unauthenticated peers" : "");
   }
 
-  void set_peer(NodeId peer, std::uint64_t instance, const std::string& address) override {
+  void set_peer(PeerId peer, std::uint64_t instance, const std::string& address) override {
     {
       const std::lock_guard lock(mutex_);
       known_.insert(peer);
@@ -96,7 +97,7 @@ class CarriedTransport final : public Transport, private CarrierEvents {
     commands_.push([this, peer, instance, address] { links_.set_peer(peer, instance, address); });
   }
 
-  bool send(NodeId to, std::vector<std::byte> bytes) override {
+  bool send(PeerId to, std::vector<std::byte> bytes) override {
     if (bytes.size() > options_.message_bytes_max) return false;
     {
       const std::lock_guard lock(mutex_);
@@ -111,7 +112,7 @@ class CarriedTransport final : public Transport, private CarrierEvents {
     return true;
   }
 
-  void fetch(NodeId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
+  void fetch(PeerId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
              std::int64_t timeout_ms) override {
     commands_.push([this, from, piece = std::move(piece), part, sink = std::move(sink), timeout_ms] {
       fetching_.start(stopping_ ? nullptr : links_.to(from), piece, part, sink, timeout_ms);
@@ -124,11 +125,11 @@ class CarriedTransport final : public Transport, private CarrierEvents {
   bool sleep();
   void shut_down();
   void tick_if_due();
-  void send_message(NodeId to, const std::shared_ptr<const Message>& message);
-  void visit(const std::shared_ptr<Link>& link, const std::string& address);
+  void send_message(PeerId to, const std::shared_ptr<const Message>& message);
+  void dial(const std::shared_ptr<Link>& link, const std::string& address);
   void complain(const std::string& address);
   void link_down(const std::shared_ptr<Link>& link);
-  Door::OnMember taker();
+  Listener::OnMember taker();
   void arrived(wire::Kind kind, const std::shared_ptr<Link>& link, Arrival& arrival) override;
   bool has_room() override { return !stopping_ && links_.has_room(); }
   void joined(const std::shared_ptr<Link>& link) override { links_.joined(link); }
@@ -137,41 +138,41 @@ class CarriedTransport final : public Transport, private CarrierEvents {
   const Handlers handlers_;
 
   std::mutex mutex_;
-  std::unordered_set<NodeId> known_;
+  std::unordered_set<PeerId> known_;
   std::atomic<std::size_t> messages_{0};
   CommandQueue commands_;
-  Guests guests_;
+  PendingConnections pending_connections_;
 
   // The transport's thread only.
-  const std::unique_ptr<Carrier> carrier_;
+  const std::unique_ptr<LinkBackend> backend_;
   Links links_;
   Fetching fetching_;
   Serving serving_;
   std::int64_t ticked_at_ms_ = 0;
   bool stopping_ = false;
 
-  Clock::time_point complains_again_at_ = {};  // the door's thread only
-  Door door_;                                  // its thread uses commands and guests
+  Clock::time_point complains_again_at_ = {};  // the listener's thread only
+  Listener listener_;                          // its thread uses commands and pending connections
   std::thread thread_;
 };
 
 // Null where members come elsewhere.
-Door::OnMember CarriedTransport::taker() {
-  if (!carrier_->wants_connections()) return nullptr;
+Listener::OnMember LinkTransport::taker() {
+  if (!backend_->wants_connections()) return nullptr;
   return [this](UniqueFd connection) {
     commands_.push(
-        [this, member = std::make_shared<UniqueFd>(std::move(connection))] { carrier_->take_in(std::move(*member)); });
+        [this, member = std::make_shared<UniqueFd>(std::move(connection))] { backend_->take_in(std::move(*member)); });
   };
 }
 
-void CarriedTransport::run() {
+void LinkTransport::run() {
   int idle = 0, enough = idle_rounds;
   while (!stopping_) {
     if (!commands_.empty()) {
       commands_.run_all();
       idle = 0;
     }
-    idle = carrier_->progress() == 0 ? idle + 1 : 0;
+    idle = backend_->progress() == 0 ? idle + 1 : 0;
     round();
     if (idle <= enough) continue;
     const auto slept_at = Clock::now();
@@ -182,14 +183,14 @@ void CarriedTransport::run() {
 }
 
 // What callbacks left to do.
-void CarriedTransport::round() {
+void LinkTransport::round() {
   fetching_.pump();
   serving_.pump();
   tick_if_due();
   links_.sweep();
 }
 
-void CarriedTransport::tick_if_due() {
+void LinkTransport::tick_if_due() {
   const std::int64_t now = now_ms();
   if (now - ticked_at_ms_ < tick_ms) return;
   ticked_at_ms_ = now;
@@ -199,44 +200,46 @@ void CarriedTransport::tick_if_due() {
 }
 
 // Whether something has happened meanwhile, or may have.
-bool CarriedTransport::sleep() {
-  if (!commands_.empty() || !carrier_->arm()) return true;
-  pollfd waits[] = {{carrier_->event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
+bool LinkTransport::sleep() {
+  if (!commands_.empty() || !backend_->arm()) return true;
+  pollfd waits[] = {{backend_->event_fd(), POLLIN, 0}, {commands_.fd(), POLLIN, 0}};
   std::int64_t sleep_us = serving_.ask_again_us().value_or(sleep_us_max);
   sleep_us = std::clamp<std::int64_t>(sleep_us, 1, fetching_.owes() ? owing_sleep_us : sleep_us_max);
   const timespec time{0, sleep_us * 1000};
   return ::ppoll(waits, 2, &time, nullptr) != 0;
 }
 
-void CarriedTransport::shut_down() {
+void LinkTransport::shut_down() {
   const std::int64_t deadline_ms = now_ms() + options_.progress_timeout_ms;
   links_.retire_all();
   while (now_ms() < deadline_ms) {
-    carrier_->progress();
+    backend_->progress();
     links_.sweep();
-    if (links_.idle() && carrier_->quiet()) break;
+    if (links_.idle() && backend_->quiet()) break;
   }
   links_.end_operations();
   // Fetches asked for since end at once; a sink that answers its end with another fetch is heard a few times.
   for (int again = 0; again < 4 && !commands_.empty(); ++again) commands_.run_all();
 }
 
-void CarriedTransport::send_message(NodeId to, const std::shared_ptr<const Message>& message) {
+void LinkTransport::send_message(PeerId to, const std::shared_ptr<const Message>& message) {
   const auto link = stopping_ ? nullptr : links_.to(to);
   if (link == nullptr) return;
   link->when_proven(
       [link = link.get(), message] { link->send_bytes(wire::kind_message, {}, message->bytes(), message, nullptr); });
 }
 
-void CarriedTransport::visit(const std::shared_ptr<Link>& link, const std::string& address) {
-  door_.visit(link->peer(), link->peer_instance(), address, [this, link, address](const Door::Visited& result) {
-    if (result.session && uses_streams(options_) != (result.place == Streams::here())) complain(address);
-    commands_.push([this, link, result] { links_.visited(link, result); });
-  });
+void LinkTransport::dial(const std::shared_ptr<Link>& link, const std::string& address) {
+  listener_.dial(link->peer(), link->peer_instance(), address,
+                 [this, link, address](const Listener::DialResult& result) {
+                   if (result.session && uses_streams(options_) != (result.place == TcpBackend::here()))
+                     complain(address);
+                   commands_.push([this, link, result] { links_.on_dialed(link, result); });
+                 });
 }
 
-// On the door's thread.
-void CarriedTransport::complain(const std::string& address) {
+// On the listener's thread.
+void LinkTransport::complain(const std::string& address) {
   const auto now = Clock::now();
   if (!handlers_.remark || now < complains_again_at_) return;
   complains_again_at_ = now + other_way_complaint_every;
@@ -244,14 +247,14 @@ void CarriedTransport::complain(const std::string& address) {
                    " carry their data in different ways; give both the same option transport");
 }
 
-void CarriedTransport::link_down(const std::shared_ptr<Link>& link) {
+void LinkTransport::link_down(const std::shared_ptr<Link>& link) {
   fetching_.link_down(link);
   serving_.link_down(link);
   const bool meant_a_peer = link->proven() || link->outgoing();
   if (meant_a_peer && !link->retired() && handlers_.peer_failed) handlers_.peer_failed(link->peer());
 }
 
-void CarriedTransport::arrived(wire::Kind kind, const std::shared_ptr<Link>& link, Arrival& arrival) {
+void LinkTransport::arrived(wire::Kind kind, const std::shared_ptr<Link>& link, Arrival& arrival) {
   if (kind == wire::kind_hello) return links_.hello(link, arrival);
   if (!link->unseal(arrival)) return;
   switch (kind) {
@@ -271,8 +274,8 @@ void CarriedTransport::arrived(wire::Kind kind, const std::shared_ptr<Link>& lin
       return fetching_.chunk_arrived(link, arrival);
     case wire::kind_cancel:
       return serving_.cancelled(link, arrival);
-    case wire::kind_landed:
-      return serving_.landed(link, arrival);
+    case wire::kind_received:
+      return serving_.received(link, arrival);
     case wire::kind_room:
       return serving_.has_room(link, arrival);
     default:
@@ -283,7 +286,7 @@ void CarriedTransport::arrived(wire::Kind kind, const std::shared_ptr<Link>& lin
 }  // namespace
 
 std::unique_ptr<Transport> Transport::create(const TransportOptions& options, Handlers handlers) {
-  return std::make_unique<CarriedTransport>(options, std::move(handlers));
+  return std::make_unique<LinkTransport>(options, std::move(handlers));
 }
 
 }  // namespace ckpt::net

@@ -1,5 +1,5 @@
-// UCX as this module uses it: one context, one worker and one listener with one owner. Where the door's port is given,
-// the listener takes the next one, and UCX's own data sockets some of the six after that.
+// UCX as this module uses it: one context, one worker and one listener with one owner. Where the listener's port is
+// given, the listener takes the next one, and UCX's own data sockets some of the six after that.
 //
 // Connections are made between socket addresses rather than between worker addresses: both sides then hold an endpoint
 // of their own with a defined end, and the death of a peer shows at once on every transport. Endpoints between worker

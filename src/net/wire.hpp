@@ -2,8 +2,8 @@
 //
 // Each kind is one kind of frame on a stream, or one UCX active message id. It has a header of fixed size (below: all
 // fields little-endian, naturally aligned, without holes) and, where noted, a payload. A connection is made by the side
-// that asks, after the handshake at the door (handshake.hpp); answers go back over it. All headers but the hello's come
-// behind a seal of 8 bytes, which only the two sides of the session know (session.hpp).
+// that asks, after the handshake at the listener (handshake.hpp); answers go back over it. All headers but the hello's
+// come behind a seal of 8 bytes, which only the two sides of the session know (session.hpp).
 //
 //   id  kind            header    payload             direction
 //   1   hello           80 bytes  -                   both ways, first; nothing else is heard before it
@@ -13,7 +13,7 @@
 //   5   accept          8 bytes   -                   asker to source: send the chunks
 //   6   chunk           16 bytes  the chunk's bytes   source to asker
 //   7   cancel          8 bytes   -                   asker to source: send no more
-//   8   landed          24 bytes  -                   asker to source: this chunk is here, and whether there is room
+//   8   arrived          24 bytes  -                   asker to source: this chunk is here, and whether there is room
 //   9   room            8 bytes   -                   asker to source: there is room again
 //
 // A request names a range of the piece, which is cut off at the piece's end and may so be empty. From the answer on
@@ -46,7 +46,7 @@ inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
 // For how many progress timeouts an asker may be without room for more.
-inline constexpr std::int64_t room_patience = 10;
+inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {
   kind_hello = 1,
@@ -56,7 +56,7 @@ enum Kind : std::uint16_t {
   kind_accept = 5,
   kind_chunk = 6,
   kind_cancel = 7,
-  kind_landed = 8,
+  kind_received = 8,
   kind_room = 9,
   kind_end = 10
 };
@@ -80,7 +80,7 @@ inline constexpr std::uint32_t is_urgent = 2;
 
 struct FetchRequest {
   std::uint64_t request = 0;  // chosen by the asker, unique on its connection
-  std::uint64_t version = 0;
+  std::uint64_t checkpoint = 0;
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;  // the sum of both may exceed 64 bits
   std::uint32_t shard_bytes = 0;
@@ -115,12 +115,12 @@ struct Chunk {
 };
 static_assert(sizeof(Chunk) == 16);
 
-struct Landed {
+struct Received {
   std::uint64_t request = 0;
   std::uint64_t offset = 0;
   std::uint64_t room = 1;  // 0: the next chunk waits until there is
 };
-static_assert(sizeof(Landed) == 24);
+static_assert(sizeof(Received) == 24);
 
 // What was received where a header of type T is due; nothing unless the size is exactly right.
 template <class T>

@@ -35,7 +35,7 @@ class StorageError : public Failure {
   // It does not answer, its location is not there, or the call was called off: nothing is known of any path.
   bool is_about_storage() const;
   // The path is missing, or not what it should be. Of neither kind: what is there is kept from us, and may be whole.
-  bool is_about_path() const;
+  bool is_about_replication() const;
 
  private:
   int error_;

@@ -12,7 +12,7 @@ class LocalFileSystem : public FileSystem {
  public:
   enum class Engine { automatic, threads };
 
-  // `root` is an absolute path.
+  // `leader` is an absolute path.
   LocalFileSystem(std::string root, const FileSystemOptions& options, Engine engine = Engine::automatic);
   ~LocalFileSystem() override;
 

@@ -89,7 +89,7 @@ void NfsConnection::lose() {
   calls_.clear();
   context_ = nullptr;
   broken_ = false;
-  ++life_;
+  ++generation_;
 }
 
 void NfsConnection::connect(const std::string& doing) {

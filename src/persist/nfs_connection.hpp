@@ -2,7 +2,7 @@
 // deadline; what it waits for then is given up together with the connection.
 //
 // A reply lost is an error, never a silent repetition: libnfs is not allowed to reconnect by itself, so that between a
-// write and the sync that makes it durable it is always the same server's life that answers.
+// write and the sync that makes it durable it is always the same server's incarnation that answers.
 //
 // Belongs to one thread.
 #pragma once
@@ -53,8 +53,8 @@ class NfsConnection {
   // One call from beginning to end; its result, which may be a negative errno.
   int attempt(const Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 
-  // Grows by one when a connection is lost: handles of an earlier life are of no use.
-  std::uint64_t life() const { return broken_ ? life_ + 1 : life_; }
+  // Grows by one when a connection is lost: handles of an earlier incarnation are of no use.
+  std::uint64_t generation() const { return broken_ ? generation_ + 1 : generation_; }
   // Lets a file handle go; waits for nothing.
   void close(nfsfh* handle);
 
@@ -69,7 +69,7 @@ class NfsConnection {
   const FileSystemOptions options_;
   nfs_context* context_ = nullptr;
   bool broken_ = false;
-  std::uint64_t life_ = 0;
+  std::uint64_t generation_ = 0;
   std::unordered_map<NfsCall*, std::shared_ptr<NfsCall>> calls_;
   std::vector<nfsfh*> unclosed_;  // of lost connections
 };

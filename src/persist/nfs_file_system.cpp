@@ -20,7 +20,7 @@ std::string absolute(const std::string& path) { return "/" + path; }
 class NfsFile : public File {
  public:
   NfsFile(NfsConnection& connection, std::string label, nfsfh* handle)
-      : connection_(connection), label_(std::move(label)), handle_(handle), life_(connection.life()) {}
+      : connection_(connection), label_(std::move(label)), handle_(handle), generation_(connection.generation()) {}
   ~NfsFile() override { connection_.close(handle_); }
   NfsFile(const NfsFile&) = delete;
   NfsFile& operator=(const NfsFile&) = delete;
@@ -54,7 +54,7 @@ class NfsFile : public File {
 
   Completion wait() override {
     const std::string doing = "cannot transfer " + label_;
-    check_life(doing);
+    check_generation(doing);
     connection_.await([this] { return !ended_->empty(); }, doing);
     const Completion completion = ended_->front();
     ended_->pop_front();
@@ -69,14 +69,14 @@ class NfsFile : public File {
   }
 
  private:
-  void check_life(const std::string& doing) const {
-    if (life_ != connection_.life()) throw StorageError(ECONNRESET, doing);
+  void check_generation(const std::string& doing) const {
+    if (generation_ != connection_.generation()) throw StorageError(ECONNRESET, doing);
   }
 
   void start(std::uint64_t tag, std::shared_ptr<const void> owner, std::function<void(const NfsCall&, void*)> take,
              const NfsConnection::Begin& begin) {
     const std::string doing = "cannot transfer " + label_;
-    check_life(doing);
+    check_generation(doing);
     NfsCall call;
     call.tag = tag;
     call.owner = std::move(owner);
@@ -90,7 +90,7 @@ class NfsFile : public File {
   }
 
   void call(const NfsConnection::Begin& begin, const std::function<void(void*)>& take, const std::string& doing) {
-    check_life(doing);
+    check_generation(doing);
     const int result = connection_.attempt(begin, take, doing);
     if (result < 0) throw StorageError(-result, doing);
   }
@@ -98,7 +98,7 @@ class NfsFile : public File {
   NfsConnection& connection_;
   const std::string label_;
   nfsfh* const handle_;
-  const std::uint64_t life_;
+  const std::uint64_t generation_;
   std::shared_ptr<std::deque<Completion>> ended_ = std::make_shared<std::deque<Completion>>();
 };
 

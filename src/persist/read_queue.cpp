@@ -59,10 +59,10 @@ struct SharedRead {
 struct ReadQueue::State {
   // `run` is called with a source, or with null and the reason why not.
   struct Task {
-    std::function<void(Source*, const ReadOutcome&)> run;
+    std::function<void(CheckpointSource*, const ReadOutcome&)> run;
   };
 
-  SourceFactory make_source;
+  CheckpointSourceFactory make_source;
   Limits limits;
 
   std::mutex mutex;
@@ -108,7 +108,7 @@ struct ReadQueue::State {
 
   // A source is made when it is needed, and anew after a cancel().
   void run() {
-    std::unique_ptr<Source> source;
+    std::unique_ptr<CheckpointSource> source;
     std::stop_token made_with;
     for (;;) {
       Task task;
@@ -133,7 +133,7 @@ struct ReadQueue::State {
   }
 };
 
-ReadQueue::ReadQueue(SourceFactory make_source, const Limits& limits) : state_(std::make_shared<State>()) {
+ReadQueue::ReadQueue(CheckpointSourceFactory make_source, const Limits& limits) : state_(std::make_shared<State>()) {
   state_->make_source = std::move(make_source);
   state_->limits = limits;
   for (unsigned i = 0; i < std::max(limits.threads, 1u); ++i)
@@ -146,7 +146,7 @@ ReadQueue::~ReadQueue() {
 }
 
 void ReadQueue::list(std::function<void(const ReadOutcome&, Listing)> done) {
-  state_->put({{[done = std::move(done)](Source* source, const ReadOutcome& made) {
+  state_->put({{[done = std::move(done)](CheckpointSource* source, const ReadOutcome& made) {
                 Listing listing;
                 const auto outcome = source == nullptr ? made : attempt([&] { listing = source->list(); });
                 done(outcome, std::move(listing));
@@ -154,25 +154,25 @@ void ReadQueue::list(std::function<void(const ReadOutcome&, Listing)> done) {
               true);
 }
 
-void ReadQueue::manifest(const std::string& shard, Version version,
+void ReadQueue::manifest(const std::string& shard, CheckpointId checkpoint,
                          std::function<void(const ReadOutcome&, arena::Manifest)> done) {
-  state_->put({{[=, done = std::move(done)](Source* source, const ReadOutcome& made) {
+  state_->put({{[=, done = std::move(done)](CheckpointSource* source, const ReadOutcome& made) {
     arena::Manifest manifest;
-    const auto outcome = source == nullptr ? made : attempt([&] { manifest = source->manifest(shard, version); });
+    const auto outcome = source == nullptr ? made : attempt([&] { manifest = source->manifest(shard, checkpoint); });
     done(outcome, std::move(manifest));
   }}});
 }
 
-void ReadQueue::read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
+void ReadQueue::read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination,
                      std::function<void(const ReadOutcome&)> done, const std::stop_token& stop) {
   // Parts begin at leaves, so that none is read twice.
   const std::uint64_t share = range.size_bytes / std::max(state_->limits.threads, 1u) + 1;
-  const std::uint64_t step =
+  const std::uint64_t stored =
       (std::max(share, part_min_bytes) / kernels::leaf_size_bytes + 1) * kernels::leaf_size_bytes;
   std::vector<ByteRange> parts;
   for (std::uint64_t begin = 0; begin < range.size_bytes;) {
     const std::uint64_t into_leaf = (range.offset_bytes + begin) % kernels::leaf_size_bytes;
-    const std::uint64_t size = std::min(step - into_leaf, range.size_bytes - begin);
+    const std::uint64_t size = std::min(stored - into_leaf, range.size_bytes - begin);
     parts.push_back({range.offset_bytes + begin, size});
     begin += size;
   }
@@ -183,9 +183,9 @@ void ReadQueue::read(const std::string& shard, Version version, ByteRange range,
   std::vector<State::Task> tasks;
   for (const ByteRange& part : parts) {
     std::byte* const to = destination + (part.offset_bytes - range.offset_bytes);
-    tasks.push_back({[=](Source* source, const ReadOutcome& made) {
+    tasks.push_back({[=](CheckpointSource* source, const ReadOutcome& made) {
       if (stop.stop_requested()) return shared->end_part(called_off);
-      shared->end_part(source == nullptr ? made : attempt([&] { source->read(shard, version, part, to); }));
+      shared->end_part(source == nullptr ? made : attempt([&] { source->read(shard, checkpoint, part, to); }));
     }});
   }
   state_->put(std::move(tasks));

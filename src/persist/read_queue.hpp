@@ -13,7 +13,7 @@
 #include <stop_token>
 #include <string>
 
-#include "persist/source.hpp"
+#include "persist/checkpoint_source.hpp"
 
 namespace ckpt::persist {
 
@@ -30,17 +30,17 @@ class ReadQueue {
     unsigned threads = 2;
     std::size_t requests_max = 4096;
   };
-  ReadQueue(SourceFactory make_source, const Limits& limits);
+  ReadQueue(CheckpointSourceFactory make_source, const Limits& limits);
   ~ReadQueue();
   ReadQueue(const ReadQueue&) = delete;
   ReadQueue& operator=(const ReadQueue&) = delete;
 
   void list(std::function<void(const ReadOutcome&, Listing)> done);
-  void manifest(const std::string& shard, Version version,
+  void manifest(const std::string& shard, CheckpointId checkpoint,
                 std::function<void(const ReadOutcome&, arena::Manifest)> done);
   // `destination` stays valid until `done`; nothing writes to it afterwards, whatever the outcome. Parts that were not
   // begun when `stop` is requested end as CKPT_DISCARDED when their turn comes; those that were go on.
-  void read(const std::string& shard, Version version, ByteRange range, std::byte* destination,
+  void read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination,
             std::function<void(const ReadOutcome&)> done, const std::stop_token& stop = {});
   // Calls off what is under way and what waits: their outcomes are CKPT_DISCARDED.
   void cancel();

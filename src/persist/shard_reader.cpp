@@ -18,15 +18,15 @@ std::vector<std::uint64_t> words_of(const std::string& bytes) {
 
 }  // namespace
 
-ShardReader::ShardReader(FileSystem& files, const StepRecord& step, const std::string& shard) : files_(files) {
-  const ShardRecord* const record = step.find(shard);
-  const std::string directory = step.job + "/" + step_name(step.version.iteration());
+ShardReader::ShardReader(FileSystem& files, const CheckpointRecord& stored, const std::string& shard) : files_(files) {
+  const ShardRecord* const record = stored.find(shard);
+  const std::string directory = stored.job + "/" + folder_name(stored.checkpoint.iteration());
   if (record == nullptr)
     throw Failure(CKPT_ERR_LOST, files.label(directory) + " has no shard \"" + shard + "\"; look at its manifest");
   const auto path = [&](std::string_view suffix) {
-    return directory + "/" + file_name(shard, step.version.incarnation(), suffix);
+    return directory + "/" + file_name(shard, stored.checkpoint.incarnation(), suffix);
   };
-  data_path_ = directory + "/" + data_file_name(shard, step.version.incarnation());
+  data_path_ = directory + "/" + data_file_name(shard, stored.checkpoint.incarnation());
   begin_bytes_ = record->offset_bytes;
   const auto check_size = [&](const std::string& file, std::uint64_t expected_bytes) {
     const auto size = files.file_size(file);
@@ -39,8 +39,8 @@ ShardReader::ShardReader(FileSystem& files, const StepRecord& step, const std::s
   check_size(path(leaves_suffix), record->leaves_bytes());
 
   manifest_.shard = shard;
-  manifest_.version = step.version;
-  manifest_.world_size = step.world_size;
+  manifest_.checkpoint = stored.checkpoint;
+  manifest_.world_size = stored.world_size;
   manifest_.length_bytes = record->data_bytes;
   manifest_.root_digest = record->root_digest;
   manifest_.layout_hash = record->layout_hash;

@@ -1,4 +1,5 @@
-// Reads one piece of a whole step, a shard or a part of one: any range of its bytes, each leaf verified on the way.
+// Reads one piece of a whole checkpoint, a shard or a part of one: any range of its bytes, each leaf verified on the
+// way.
 //
 // Used by the thread that the file system belongs to, which must outlive it.
 #pragma once
@@ -9,7 +10,7 @@
 
 #include "arena/manifest.hpp"
 #include "persist/file_system.hpp"
-#include "persist/format.hpp"
+#include "persist/storage_format.hpp"
 
 namespace ckpt::persist {
 
@@ -22,9 +23,9 @@ struct ByteRange {
 
 class ShardReader {
  public:
-  // Reads the header and the leaf digests. Throws Failure: CKPT_ERR_LOST where the step has no such shard,
+  // Reads the header and the leaf digests. Throws Failure: CKPT_ERR_LOST where the checkpoint has no such shard,
   // CKPT_ERR_CORRUPT where its files are not what the record says, StorageError where they cannot be read.
-  ShardReader(FileSystem& files, const StepRecord& step, const std::string& shard);
+  ShardReader(FileSystem& files, const CheckpointRecord& stored, const std::string& shard);
 
   const arena::Manifest& manifest() const { return manifest_; }
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "persist/format.hpp"
+#include "persist/storage_format.hpp"
 
 namespace ckpt::persist {
 namespace {

@@ -16,7 +16,7 @@ using Loan = std::shared_ptr<const void>;
 struct WriteQueue::Shared {
   const WriteQueueOptions options;
   const FileSystemFactory make_files;
-  const std::shared_ptr<PaceClock> clock;
+  const std::shared_ptr<RateLimiterClock> clock;
 
   mutable std::mutex mutex;
   WriteCounters counters;
@@ -34,7 +34,7 @@ struct WriteQueue::Shared {
 class WriteQueue::Lane {
  public:
   struct Request {
-    Version version;
+    CheckpointId checkpoint;
     // Fills in what it achieved; throws Failure.
     std::function<void(FileSystem&, WriteOutcome&)> work;
     Done done;
@@ -54,14 +54,14 @@ class WriteQueue::Lane {
     std::optional<Request> superseded = std::move(request);
     {
       const std::lock_guard lock(mutex_);
-      if (!waiting_ || waiting_->version <= superseded->version) std::swap(waiting_, superseded);
+      if (!waiting_ || waiting_->checkpoint <= superseded->checkpoint) std::swap(waiting_, superseded);
     }
     ready_.notify_one();
     if (!superseded) return;
     shared_->count([](WriteCounters& counters) { ++counters.skipped; });
     WriteOutcome outcome;
     outcome.kind = WriteOutcome::Kind::skipped;
-    outcome.version = superseded->version;
+    outcome.checkpoint = superseded->checkpoint;
     end(std::move(*superseded), outcome);
   }
 
@@ -74,11 +74,11 @@ class WriteQueue::Lane {
       stop_.request_stop();
     }
     ready_.notify_one();
-    if (dropped) fail(std::move(*dropped), StorageError(ECANCELED, "cannot write " + step_name_of(*dropped)));
+    if (dropped) fail(std::move(*dropped), StorageError(ECANCELED, "cannot write " + folder_name_of(*dropped)));
   }
 
  private:
-  static std::string step_name_of(const Request& request) { return step_name(request.version.iteration()); }
+  static std::string folder_name_of(const Request& request) { return folder_name(request.checkpoint.iteration()); }
 
   // The request's memory is let go before anybody hears of it.
   static void end(Request request, const WriteOutcome& outcome) {
@@ -90,7 +90,7 @@ class WriteQueue::Lane {
     shared_->count([](WriteCounters& counters) { ++counters.failed; });
     WriteOutcome outcome;
     outcome.kind = WriteOutcome::Kind::failed;
-    outcome.version = request.version;
+    outcome.checkpoint = request.checkpoint;
     outcome.status = failure.status();
     outcome.sentence = failure.what();
     outcome.milliseconds = milliseconds;
@@ -111,7 +111,7 @@ class WriteQueue::Lane {
 
   void serve(Request request) {
     WriteOutcome outcome;
-    outcome.version = request.version;
+    outcome.checkpoint = request.checkpoint;
     const auto begin = Clock::now();
     try {
       if (!files_) {
@@ -144,9 +144,10 @@ class WriteQueue::Lane {
   std::thread thread_;                 // last: it uses the others
 };
 
-WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& options, std::shared_ptr<PaceClock> clock)
+WriteQueue::WriteQueue(FileSystemFactory make_files, const WriteQueueOptions& options,
+                       std::shared_ptr<RateLimiterClock> clock)
     : shared_(new Shared{
-          options, std::move(make_files), clock ? std::move(clock) : std::make_shared<PaceClock>(), {}, {}, {}}),
+          options, std::move(make_files), clock ? std::move(clock) : std::make_shared<RateLimiterClock>(), {}, {}, {}}),
       writes_(std::make_unique<Lane>("ckpt-persist", shared_)),
       commits_(std::make_unique<Lane>("ckpt-commit", shared_)) {}
 
@@ -170,13 +171,13 @@ void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pie
   }
 }
 
-void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done, Discarded discarded) {
+void WriteQueue::write(CheckpointId checkpoint, std::vector<Piece> pieces, Done done, Discarded discarded) {
   const auto work = [shared = shared_, pieces = std::move(pieces), discarded = std::move(discarded)](
                         FileSystem& files, WriteOutcome& outcome) mutable {
     lend(*shared, files, pieces);
-    Pace pace(shared->options.bytes_per_second, *shared->clock);
-    StepWriter writer(files, shared->options.job, shared->options.node, pace);
-    writer.discard(discarded.version, discarded.shards);
+    RateLimiter rate_limiter(shared->options.bytes_per_second, *shared->clock);
+    CheckpointWriter writer(files, shared->options.job, shared->options.node, rate_limiter);
+    writer.discard(discarded.checkpoint, discarded.shards);
     for (const Piece& piece : pieces) {
       outcome.shards.push_back(writer.write(piece));
       outcome.bytes += outcome.shards.back().data_bytes;
@@ -186,25 +187,26 @@ void WriteQueue::write(Version version, std::vector<Piece> pieces, Done done, Di
       counters.bytes += outcome.bytes;
     });
   };
-  writes_->put({version, work, std::move(done)});
+  writes_->put({checkpoint, work, std::move(done)});
 }
 
-void WriteQueue::commit(Version version, std::uint32_t world_size, std::vector<std::string> shards,
-                        std::set<Version> damaged, Done done) {
-  const auto work = [shared = shared_, version, world_size, shards = std::move(shards), damaged = std::move(damaged)](
-                        FileSystem& files, WriteOutcome& outcome) {
-    Pace pace(0, *shared->clock);
-    StepWriter(files, shared->options.job, shared->options.node, pace).commit(version, world_size, shards);
+void WriteQueue::commit(CheckpointId checkpoint, std::uint32_t world_size, std::vector<std::string> shards,
+                        std::set<CheckpointId> damaged, Done done) {
+  const auto work = [shared = shared_, checkpoint, world_size, shards = std::move(shards),
+                     damaged = std::move(damaged)](FileSystem& files, WriteOutcome& outcome) {
+    RateLimiter rate_limiter(0, *shared->clock);
+    CheckpointWriter(files, shared->options.job, shared->options.node, rate_limiter)
+        .commit(checkpoint, world_size, shards);
     shared->count([](WriteCounters& counters) { ++counters.committed; });
     const WriteQueueOptions& options = shared->options;
     try {
-      for (const std::string& problem : prune_steps(files, options.job, options.retention, damaged).problems)
+      for (const std::string& problem : prune_checkpoints(files, options.job, options.retention, damaged).problems)
         outcome.sentence += (outcome.sentence.empty() ? "" : "; ") + problem;
-    } catch (const Failure& failure) {  // the step is whole all the same
+    } catch (const Failure& failure) {  // the checkpoint is whole all the same
       outcome.sentence = failure.what();
     }
   };
-  commits_->put({version, work, std::move(done)});
+  commits_->put({checkpoint, work, std::move(done)});
 }
 
 void WriteQueue::cancel() {

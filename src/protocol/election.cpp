@@ -12,18 +12,19 @@ std::string damaged_record(const char* record, const char* number, std::uint64_t
          "what is in memory stays";
 }
 
-void Election::on_read(const RootRead& read, TimeMs now) {
+void Election::on_read(const LeaderRecordRead& read, TimeMs now) {
   if (!is_plausible_epoch(highest_epoch_, read.record.epoch)) {
-    trouble_ = damaged_record("root", "epoch", read.record.epoch, highest_epoch_);
+    trouble_ = damaged_record("leader", "epoch", read.record.epoch, highest_epoch_);
     return;
   }
   trouble_.clear();
   // Terms and beats only grow: what is ahead of all that was read overtook nothing, whatever the store did to
   // revisions.
-  const bool is_ahead = std::tie(read.record.epoch, read.record.beat) > std::tie(record_.epoch, record_.beat);
+  const bool is_ahead = std::tie(read.record.epoch, read.record.heartbeat) > std::tie(record_.epoch, record_.heartbeat);
   if (revision_ && read.revision < *revision_ && !is_ahead) {
-    // A root whose record was lost puts it back. Where it was not, and answers overtook each other, that does nothing.
-    if (is_root() && read.record.epoch <= my_epoch_) {
+    // A leader whose record was lost puts it back. Where it was not, and answers overtook each other, that does
+    // nothing.
+    if (is_leader() && read.record.epoch <= my_epoch_) {
       revision_ = read.revision;
       return;
     }
@@ -41,11 +42,11 @@ void Election::on_read(const RootRead& read, TimeMs now) {
   const bool mine = record_.node == config_.node && record_.epoch == attempted_epoch_ && attempted_epoch_ != 0 &&
                     attempted_epoch_ == highest_epoch_;
   my_epoch_ = mine ? attempted_epoch_ : 0;
-  if (!mine || record_.beat >= proving_beat_) unproven_since_.reset();
+  if (!mine || record_.heartbeat >= proving_heartbeat_) unproven_since_.reset();
 }
 
-void Election::on_directive_of(NodeId root, TimeMs now) {
-  if (root == record_.node) leader_heard_at_ = now;
+void Election::on_directive_of(NodeId leader, TimeMs now) {
+  if (leader == record_.node) leader_heard_at_ = now;
 }
 
 bool Election::on_higher_epoch(std::uint64_t epoch) {
@@ -58,19 +59,19 @@ bool Election::on_higher_epoch(std::uint64_t epoch) {
 void Election::on_pause(TimeMs now) {
   unchanged_since_ = now;
   if (older_since_) older_since_ = now;
-  if (!is_root()) return;
+  if (!is_leader()) return;
   unproven_since_ = now;
-  proving_beat_ = std::max(last_beat_, record_.beat) + 1;
+  proving_heartbeat_ = std::max(last_heartbeat_, record_.heartbeat) + 1;
 }
 
 void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   if (!revision_) return;  // nothing is known of the store yet
   const bool may_try = last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2;
-  if (is_root()) {
+  if (is_leader()) {
     if (!obeyed || !renewal_is_due(now)) return;
-    swap({my_epoch_, config_.node, std::max(last_beat_, record_.beat) + 1}, now, effects);
+    swap({my_epoch_, config_.node, std::max(last_heartbeat_, record_.heartbeat) + 1}, now, effects);
   } else if (gives_way() && may_try) {
-    swap({record_.epoch, no_node, record_.beat + 1}, now, effects);
+    swap({record_.epoch, no_node, record_.heartbeat + 1}, now, effects);
   } else if (lease_expired(now) && may_try) {
     attempted_epoch_ = next_epoch(highest_epoch_, config_.node);
     predecessor_ = silent_leader();
@@ -78,7 +79,7 @@ void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
   }
 }
 
-// It stands by, and led in its former life. While the record names it nobody leads, and it reports to nobody.
+// It stands by, and led in its former incarnation. While the record names it nobody leads, and it reports to nobody.
 bool Election::gives_way() const {
   return config_.standby && record_.node == config_.node && record_.epoch == highest_epoch_ &&
          record_.epoch != attempted_epoch_;
@@ -90,12 +91,13 @@ Predecessor Election::silent_leader() const {
 }
 
 bool Election::lease_expired(TimeMs now) const {
-  // What the root was told of placement and storage counts for the job, so rather one that has a rank leads it.
+  // What the leader was told of placement and storage counts for the job, so rather one that has a rank leads it.
   if (config_.standby && now - unchanged_since_ < 2 * config_.lease_ms) return false;
-  if (record_.node == no_node || record_.node == config_.node) return true;  // nobody's, or of this node's former life
-  // Later nodes wait a little longer, so that not everybody runs for root at once.
-  const TimeMs patience = config_.lease_ms + config_.lease_ms * (config_.node % 8) / 16;
-  return now - unchanged_since_ >= patience;
+  if (record_.node == no_node || record_.node == config_.node)
+    return true;  // nobody's, or of this node's former incarnation
+  // Later nodes wait a little longer, so that not everybody runs for leader at once.
+  const TimeMs wait_limit = config_.lease_ms + config_.lease_ms * (config_.node % 8) / 16;
+  return now - unchanged_since_ >= wait_limit;
 }
 
 bool Election::renewal_is_due(TimeMs now) const {
@@ -103,10 +105,10 @@ bool Election::renewal_is_due(TimeMs now) const {
   return last_swap_ < *unproven_since_ || now - last_swap_ >= std::min(config_.report_ms, config_.lease_ms / 4);
 }
 
-void Election::swap(const RootRecord& record, TimeMs now, Effects& effects) {
+void Election::swap(const LeaderRecord& record, TimeMs now, Effects& effects) {
   last_swap_ = now;
-  last_beat_ = record.beat;
-  effects.push_back(SwapRoot{*revision_, record});
+  last_heartbeat_ = record.heartbeat;
+  effects.push_back(SwapLeaderRecord{*revision_, record});
 }
 
 }  // namespace ckpt::protocol

@@ -1,6 +1,6 @@
-// Who is root: a lease on one store record, judged without comparing clocks. The root renews its record; whoever sees
-// the record unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two roots may believe in
-// themselves for a while; epochs make the older one harmless (see root.hpp).
+// Who is leader: a lease on one store record, judged without comparing clocks. The leader renews its record; whoever
+// sees the record unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two leaders may believe
+// in themselves for a while; epochs make the older one harmless (see leader.hpp).
 #pragma once
 
 #include <optional>
@@ -26,9 +26,9 @@ class Election {
   // `highest_epoch`: newest epoch this node ever obeyed; its own are newer.
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
-  void on_read(const RootRead& read, TimeMs now);
+  void on_read(const LeaderRecordRead& read, TimeMs now);
   // A directive came from that node. In whatever term: it lives.
-  void on_directive_of(NodeId root, TimeMs now);
+  void on_directive_of(NodeId leader, TimeMs now);
   // Learned from a message or another record. False: it cannot be true, and what says so is to be ignored.
   bool on_higher_epoch(std::uint64_t epoch);
   // This node did nothing for a while. Whoever it waited for may have spoken, and another may lead by now.
@@ -36,17 +36,17 @@ class Election {
   // `obeyed`: as root, by any other node; else the lease is left to expire.
   void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
-  bool is_root() const { return my_epoch_ != 0; }
+  bool is_leader() const { return my_epoch_ != 0; }
   // False after a pause, until the store says that the term still lasts, or says nothing while nobody contradicts.
   bool knows_its_term(TimeMs now) const { return !unproven_since_ || now - *unproven_since_ > config_.node_timeout_ms; }
   const std::string& trouble() const { return trouble_; }  // why the record is not believed, "" where it is
-  std::uint64_t epoch() const { return is_root() ? my_epoch_ : record_.epoch; }
+  std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }
   std::uint64_t highest_epoch() const { return highest_epoch_; }
-  NodeId root() const { return is_root() ? config_.node : record_.node; }
+  NodeId leader() const { return is_leader() ? config_.node : record_.node; }
   const Predecessor& predecessor() const { return predecessor_; }  // of this node as root
 
  private:
-  void swap(const RootRecord& record, TimeMs now, Effects& effects);
+  void swap(const LeaderRecord& record, TimeMs now, Effects& effects);
   bool renewal_is_due(TimeMs now) const;
   bool gives_way() const;
   bool lease_expired(TimeMs now) const;
@@ -56,16 +56,16 @@ class Election {
   std::uint64_t highest_epoch_;
   std::optional<std::uint64_t> revision_;  // none before the first read
   std::optional<TimeMs> older_since_;      // all reads were of an older one than that
-  RootRecord record_;
+  LeaderRecord record_;
   TimeMs unchanged_since_ = 0;
   std::optional<TimeMs> leader_heard_at_;  // a directive of the record's node
-  std::uint64_t my_epoch_ = 0;             // while root
-  std::uint64_t attempted_epoch_ = 0;      // of the last takeover tried in this life of the agent
+  std::uint64_t my_epoch_ = 0;             // while leader
+  std::uint64_t attempted_epoch_ = 0;      // of the last takeover tried in this run of the agent
   Predecessor predecessor_;                // in that takeover
   TimeMs last_swap_ = 0;
-  std::uint64_t last_beat_ = 0;           // of that swap
+  std::uint64_t last_heartbeat_ = 0;      // of that swap
   std::optional<TimeMs> unproven_since_;  // a pause, after which it is not known yet whether the term still lasts
-  std::uint64_t proving_beat_ = 0;        // in the record, it was swapped after that pause
+  std::uint64_t proving_heartbeat_ = 0;   // in the record, it was swapped after that pause
   std::string trouble_;
 };
 

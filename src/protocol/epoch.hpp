@@ -1,5 +1,5 @@
-// The number of a root's term: which term it is, and which node leads in it. So no two nodes ever lead with one epoch,
-// also where the store forgets an election that nobody else has heard of yet.
+// The number of a leader's term: which term it is, and which node leads in it. So no two nodes ever lead with one
+// epoch, also where the store forgets an election that nobody else has heard of yet.
 #pragma once
 
 #include <cstdint>

@@ -21,18 +21,18 @@ struct Tick {};  // at least every report_ms / 2
 
 // A record as it is in the store: after a poll or watch, and after every compare-and-swap whether it won or not.
 // Revision 0: the record does not exist.
-struct RootRead {
+struct LeaderRecordRead {
   std::uint64_t revision = 0;
-  RootRecord record;
+  LeaderRecord record;
 };
-struct LifeRead {
+struct IncarnationRecordRead {
   std::uint64_t revision = 0;
-  LifeRecord record;
+  IncarnationRecord record;
 };
-// After ReadSeats: all that is there under that name.
-struct SeatsRead {
-  SeatsName name;
-  std::vector<Seat> seats;
+// After ReadAssignments: all that is there under that name.
+struct AssignmentsRead {
+  AssignmentsName name;
+  std::vector<RankAssignment> assignments;
 };
 
 struct MessageArrived {
@@ -44,7 +44,8 @@ struct MessageArrived {
 struct TrainerHello {
   Rank rank = 0;
   std::uint64_t instance = 0;
-  std::uint64_t incarnation = 0;  // 0: a new life of this rank; else it re-attaches after its agent was restarted
+  std::uint64_t incarnation =
+      0;  // 0: a new incarnation of this rank; else it re-attaches after its agent was restarted
   std::uint32_t world_size = 0;
   std::string main_shard;
   std::string private_shard;
@@ -56,11 +57,11 @@ struct TrainerExited {
 
 struct RestoreAsked {
   Rank rank = 0;
-  bool wants_path = false;  // see RankReport
-};                          // waits for RestoreReady or RestoreFailed
+  bool wants_gpu_replication = false;  // see RankReport
+};                                     // waits for RestoreReady or RestoreFailed
 struct RestoreDone {
   Rank rank = 0;
-};  // its tensors hold the restored version (or it starts fresh)
+};  // its tensors hold the restored checkpoint (or it starts fresh)
 // Local segments of the rank exist, reserved and touched: for the parts of its share, in order, and its private shard.
 struct SegmentsReady {
   Rank rank = 0;
@@ -99,32 +100,32 @@ struct Observed {
   std::vector<Rank> stopped = {};                          // trainers here that are (SIGSTOP, a debugger)
   std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ckpt_status of their newest snapshots
   bool coordination_fails = false;                         // the store cannot be read or written
-  std::vector<NodeId> distrusted = {};                     // at whose doors the token was refused
+  std::vector<NodeId> distrusted = {};                     // at whose listeners the token was refused
   bool operator==(const Observed&) const = default;
 };
 
-// What storage offers: the pieces of every step on it that is whole, as far as one can tell without reading them.
+// What storage offers: the pieces of every checkpoint on it that is whole, as far as one can tell without reading them.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
-  std::vector<std::string> unusable;     // steps that are there and cannot be restored from, a sentence each
+  std::vector<std::string> unusable;     // checkpoints that are there and cannot be restored from, a sentence each
   std::uint64_t newest_incarnation = 0;  // that anything there was written in
   bool knows_incarnations = true;        // false: there may be newer ones
   std::string trouble;                   // why there may be more than that, "" where that is all
 };
 // The pieces of StartWrite are on the medium, unless there was trouble.
 struct WriteEnded {
-  Version version;
+  CheckpointId checkpoint;
   std::string trouble;
 };
-// The step of CommitStep is whole, unless there was trouble.
-struct StepEnded {
-  Version version;
+// The checkpoint of FinalizeCheckpoint is whole, unless there was trouble.
+struct FinalizeEnded {
+  CheckpointId checkpoint;
   std::string trouble;
 };
 
-using Event = std::variant<Tick, RootRead, LifeRead, SeatsRead, MessageArrived, TrainerHello, TrainerExited,
-                           RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded, SlotReleased,
-                           PieceCorrupt, StorageListed, WriteEnded, StepEnded, Observed>;
+using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
+                           TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded,
+                           SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed>;
 
 // ---- Effects ----
 
@@ -133,59 +134,59 @@ struct Send {
   Message message;
 };
 
-// Compare-and-swap of a store record; answered by RootRead / LifeRead.
-struct SwapRoot {
+// Compare-and-swap of a store record; answered by LeaderRecordRead / IncarnationRecordRead.
+struct SwapLeaderRecord {
   std::uint64_t expected_revision = 0;
-  RootRecord record;
+  LeaderRecord record;
 };
-// With seats, these first, in as many records as it takes: the life's record is written only when all of them are
-// there. Without, those that it names are there already.
-struct SwapLife {
+// With rank assignments, these first, in as many records as it takes: the incarnation's record is written only when all
+// of them are there. Without, those that it names are there already.
+struct SwapIncarnationRecord {
   std::uint64_t expected_revision = 0;
-  LifeRecord record;
-  std::vector<Seat> seats = {};
+  IncarnationRecord record;
+  std::vector<RankAssignment> assignments = {};
 };
-// Answered by SeatsRead.
-struct ReadSeats {
-  SeatsName name;
+// Answered by AssignmentsRead.
+struct ReadAssignments {
+  AssignmentsName name;
 };
 // Of lives before this one: no record names them any more.
-struct RemoveSeats {
-  std::uint64_t before_life = 0;
+struct RemoveAssignments {
+  std::uint64_t before_incarnation = 0;
 };
 
 // To be in the arena's node header before any later effect is carried out.
 struct Persist {
-  Version highest_commit;
-  Version newest_seen;
+  CheckpointId highest_commit;
+  CheckpointId newest_seen;
   std::uint64_t epoch = 0;
-  Version newest_damaged;
+  CheckpointId newest_damaged;
 };
 
 // To trainers, through their control words.
-struct Grant {
+struct GrantSlots {
   Rank rank = 0;
   Share share;
   std::vector<SlotRef> slots;
 };  // one per segment, in their order
-struct TellCommit {
+struct NotifyCommit {
   Rank rank = 0;
-  Version committed;
+  CheckpointId committed;
 };
-// The newest version of which it is known that it is on storage.
+// The newest checkpoint of which it is known that it is on storage.
 struct TellStored {
   Rank rank = 0;
-  Version stored;
+  CheckpointId stored;
 };
-struct TellResume {
+struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Before RestoreReady, once in a life and for each life of the agent.
-struct TellPath {
+// Before RestoreReady, once in an incarnation and for each incarnation of the agent.
+struct NotifyReplicationGroup {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
-  PathGroup path;
+  ReplicationGroup replication;
 };
 struct Fence {
   Rank rank = 0;
@@ -195,7 +196,7 @@ struct Fence {
 };
 
 // A piece to restore from, whole.
-struct Source {
+struct RestoreSource {
   SlotRef slot;
   Tier tier = Tier::none;
 };
@@ -205,8 +206,8 @@ struct RestoreReady {
   std::uint64_t incarnation = 0;
   Decision decision;
   Share share;  // that it captures from now on
-  std::vector<Source> main;
-  Source private_;
+  std::vector<RestoreSource> main;
+  RestoreSource private_;
 };
 enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
 struct RestoreFailed {
@@ -222,7 +223,7 @@ struct StartFetch {
   PieceInfo piece;
   NodeId source = 0;
   SlotRef slot;
-  Making making = {};  // with parity_node
+  CodingInputs coding_inputs = {};  // with parity_node
 };
 struct CancelFetch {
   std::uint64_t fetch = 0;
@@ -238,22 +239,23 @@ struct ReleaseSegment {
 
 struct ListStorage {};  // answered by StorageListed
 // Write the whole pieces in these slots to storage; they stay as they are until WriteEnded. What this node wrote of
-// `discarded` is to be removed first: that version never became whole there.
+// `discarded` is to be removed first: that checkpoint never became whole there.
 struct StartWrite {
-  Version version;
+  CheckpointId checkpoint;
   std::vector<SlotRef> slots;
   Written discarded;
 };
-// All pieces of the version have been written, by one node or another: make the step whole. Answered by StepEnded.
-struct CommitStep {
-  Version version;
+// All pieces of the checkpoint have been written, by one node or another: complete the checkpoint. Answered by
+// FinalizeEnded.
+struct FinalizeCheckpoint {
+  CheckpointId checkpoint;
   std::uint32_t world_size = 0;
   std::vector<std::string> shards;
-  std::vector<Version> damaged;  // steps that need not be kept any longer
+  std::vector<CheckpointId> damaged;  // checkpoints that need not be kept any longer
 };
 
-// For whoever runs the machines: a member of the life does not answer any more; a standby node has its place; it is
-// back after all; the job has gone on without it. A new root tells again what still holds.
+// For whoever runs the machines: a member of the incarnation does not answer any more; a standby node has its place; it
+// is back after all; the job has gone on without it. A new leader tells again what still holds.
 enum class Change : std::uint8_t { lost, replaced, returned, released };
 struct MemberChanged {
   Change change = Change::lost;
@@ -265,9 +267,10 @@ struct Notice {
   std::string text;
 };  // for the log and for people
 
-using Effect = std::variant<Send, SwapRoot, SwapLife, ReadSeats, RemoveSeats, Persist, Grant, TellCommit, TellStored,
-                            TellResume, TellPath, Fence, RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot,
-                            ReleaseSegment, ListStorage, StartWrite, CommitStep, MemberChanged, Notice>;
+using Effect = std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist,
+                            GrantSlots, NotifyCommit, TellStored, NotifyResume, NotifyReplicationGroup, Fence,
+                            RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage,
+                            StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;
 
 }  // namespace ckpt::protocol

@@ -12,27 +12,27 @@ constexpr TimeMs iterations_allowed = 4;  // without a commit
 }  // namespace
 
 bool Health::says_the_same(const Health& other) const {
-  const auto told = [](const Health& health) {
+  const auto facts_of = [](const Health& health) {
     return std::tie(health.standing, health.cause, health.node, health.rank, health.status, health.detail,
                     health.copies_now, health.copies, health.parity_now, health.parity);
   };
-  return told(*this) == told(other);
+  return facts_of(*this) == facts_of(other);
 }
 
-void Pace::reached(std::int64_t iteration, TimeMs now) {
+void SnapshotInterval::reached(std::int64_t iteration, TimeMs now) {
   if (iteration <= furthest_) return;
   if (furthest_ >= 0) intervals_ms_[count_++ % kept] = now - reached_at_;
   furthest_ = iteration;
   reached_at_ = now;
 }
 
-void Pace::forget() {
+void SnapshotInterval::forget() {
   inherited_ms_ = interval_ms();
   count_ = 0;
   furthest_ = -1;
 }
 
-TimeMs Pace::interval_ms() const {
+TimeMs SnapshotInterval::interval_ms() const {
   if (count_ == 0) return inherited_ms_;
   auto sorted = intervals_ms_;
   const std::size_t known = std::min(count_, kept);
@@ -42,16 +42,16 @@ TimeMs Pace::interval_ms() const {
   return *middle;
 }
 
-void CommitClock::observe(std::uint64_t life, Version commit, TimeMs now) {
+void CommitClock::observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now) {
   if (!since_) since_ = now;
-  if (life != 0 && life != life_) {
-    life_ = life;
+  if (incarnation != 0 && incarnation != incarnation_) {
+    incarnation_ = incarnation;
     has_commit_ = false;
     last_gap_ms_ = 0;
     since_ = now;
     newest_ = commit;  // from before, nobody here knows when
   }
-  if (life_ == 0 || commit.incarnation() != life_ || commit <= newest_) return;
+  if (incarnation_ == 0 || commit.incarnation() != incarnation_ || commit <= newest_) return;
   newest_ = commit;
   last_gap_ms_ = has_commit_ ? now - *since_ : 0;
   has_commit_ = true;

@@ -1,7 +1,7 @@
 // The verdict on a job: is it protected, and if not, why, since when, and what is at risk.
 //
-// Pure. The leader judges for the whole job (root_health.cpp) and tells everyone with its directives. Every node judges
-// by itself what the leader may be unable to tell (node_health.cpp), and the worse verdict counts.
+// Pure. The leader judges for the whole job (leader_health.cpp) and tells everyone with its directives. Every node
+// judges by itself what the leader may be unable to tell (node_health.cpp), and the worse verdict counts.
 #pragma once
 
 #include <array>
@@ -20,14 +20,14 @@ enum class Standing : std::uint8_t { is_protected = 0, degraded = 1, unprotected
 // Why a job is not simply protected. The numbers are on the wire.
 enum class Cause : std::uint8_t {
   none = 0,
-  beginning = 1,        // this life has committed nothing yet
+  beginning = 1,        // this incarnation has committed nothing yet
   no_trainers = 2,      // no rank has a trainer
   waits_for_ranks = 3,  // a restore waits for ranks that have not called restore()
   waits_for_nodes = 4,  // a restore waits for nodes that may hold newer state
   waits_for_storage = 5,
-  waits_for_state = 6,     // the decided version is on its way, or stranded
+  waits_for_state = 6,     // the decided checkpoint is on its way, or stranded
   state_lost = 7,          // the verdict of the restore was lost or mismatch
-  no_leader = 8,           // nobody leads the job, or its leader is not heard
+  no_leader = 8,           // the job has no leader, or its leader is not heard
   node_silent = 9,         // a member does not answer
   wrong_token = 10,        // a node has another token
   rank_gone = 11,          // a rank has no trainer any more
@@ -38,7 +38,7 @@ enum class Cause : std::uint8_t {
   no_snapshots = 16,       // no rank calls snapshot()
   copies_do_not_fit = 17,  // a node has no memory for what it shall hold
   copies_missing = 18,     // a node does not have what it shall hold
-  stand_in = 19,           // a standby node has the place of a lost one
+  replacement = 19,        // a standby node has the place of a lost one
   ranks_differ = 20,       // the alarm
   too_slow = 21,           // commits come slower than the job's pace allows
   fewer_copies = 22,
@@ -49,7 +49,7 @@ enum class Cause : std::uint8_t {
   stalled = 27,           // nothing of the above explains it
   agent_silent = 28,      // told by the library: the node's agent does not answer
   agent_gone = 29,        // likewise: there is none
-  superseded = 30,        // likewise: this trainer belongs to an earlier life
+  superseded = 30,        // likewise: this trainer belongs to an earlier incarnation
 };
 inline constexpr Cause last_cause = Cause::superseded;
 
@@ -60,12 +60,12 @@ struct Health {
   Rank rank = no_rank;      // likewise
   std::uint8_t status = 0;  // with rank_fails: ckpt_status of its newest snapshot
   std::string detail;       // what whoever is in trouble said, "" if nothing
-  Version committed;        // newest commit that is known, of whatever life
+  CheckpointId committed;   // newest commit that is known, of whatever incarnation
   std::int64_t iterations_at_risk = 0;
   std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
   // These change with every look. They are no news.
   TimeMs lasts_ms = 0;    // so long the standing has been the same
-  TimeMs at_risk_ms = 0;  // since the newest commit, or since this life went on from one
+  TimeMs at_risk_ms = 0;  // since the newest commit, or since this incarnation went on from one
   TimeMs allowed_ms = 0;  // after which a job without a commit is not protected
   TimeMs pace_ms = 0;     // between two snapshot() calls of a rank, lately; 0: not known yet
   // What took longest in the newest commit.
@@ -78,7 +78,7 @@ struct Health {
 };
 
 // The time between snapshot() calls, from the newest ones: the median, so that one long evaluation changes nothing.
-class Pace {
+class SnapshotInterval {
  public:
   // The furthest rank has come to `iteration`.
   void reached(std::int64_t iteration, TimeMs now);
@@ -87,7 +87,7 @@ class Pace {
   // What was known before, as of another leader.
   void inherit(TimeMs interval_ms) { inherited_ms_ = interval_ms; }
   std::int64_t furthest() const { return furthest_; }
-  void forget();  // a new life begins
+  void forget();  // a new incarnation begins
 
  private:
   static constexpr std::size_t kept = 8;
@@ -101,25 +101,26 @@ class Pace {
 // When commits were heard of, by the node's own clock. Every node keeps one; a leader that is elected starts from it.
 class CommitClock {
  public:
-  // `life`: that was decided, 0 while none is. `commit`: newest one that is known. What is known when the life is first
-  // observed is no commit of now: an agent that starts again, or leads, knows of it and not how old it is.
-  void observe(std::uint64_t life, Version commit, TimeMs now);
-  // Since the newest commit, or since the life went on from one.
+  // `incarnation`: that was decided, 0 while none is. `commit`: newest one that is known. What is known when the
+  // incarnation is first observed is no commit of now: an agent that starts again, or leads, knows of it and not how
+  // old it is.
+  void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
+  // Since the newest commit, or since the incarnation went on from one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }
   TimeMs last_gap_ms() const { return last_gap_ms_; }  // between the newest commit and the one before; 0: none
-  std::uint64_t life() const { return life_; }
-  bool has_commit() const { return has_commit_; }  // of this life
+  std::uint64_t incarnation() const { return incarnation_; }
+  bool has_commit() const { return has_commit_; }  // of this incarnation
 
  private:
-  std::uint64_t life_ = 0;
-  Version newest_;
+  std::uint64_t incarnation_ = 0;
+  CheckpointId newest_;
   bool has_commit_ = false;
   std::optional<TimeMs> since_;
   TimeMs last_gap_ms_ = 0;
 };
 
 // What a node knows when it is elected.
-struct HealthKnown {
+struct InheritedHealth {
   CommitClock clock;
   Health health;  // newest verdict
 };

@@ -25,7 +25,7 @@ std::string status_text(std::uint8_t status) {
     case 17:
       return "it has no agent";
     case 19:
-      return "it belongs to an earlier life of the job";
+      return "it belongs to an earlier incarnation of the job";
     case 20:
       return "its state does not fit into the memory that there is";
     case 21:
@@ -99,8 +99,8 @@ const char* cause_name(Cause cause) {
       return "copies_do_not_fit";
     case Cause::copies_missing:
       return "copies_missing";
-    case Cause::stand_in:
-      return "stand_in";
+    case Cause::replacement:
+      return "replacement";
     case Cause::ranks_differ:
       return "ranks_differ";
     case Cause::too_slow:
@@ -133,7 +133,7 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::none:
       return "";
     case Cause::beginning:
-      return "this life of the job has committed nothing yet";
+      return "this incarnation of the job has committed nothing yet";
     case Cause::no_trainers:
       return "no trainer of the job runs";
     case Cause::waits_for_ranks:
@@ -147,7 +147,7 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::state_lost:
       return "the job's state cannot be restored" + with_detail(health);
     case Cause::no_leader:
-      return health.node == no_node ? "no agent leads the job" : node + ", which leads the job, is not heard here";
+      return health.node == no_node ? "the job has no leader" : node + " (the leader) is not heard here";
     case Cause::node_silent:
       return node + " does not answer";
     case Cause::wrong_token:
@@ -168,7 +168,7 @@ std::string explain(const Health& health, const NameOf& name_of) {
       return node + " has no memory for the copies it shall hold" + with_detail(health);
     case Cause::copies_missing:
       return node + " does not have what it shall hold" + with_detail(health);
-    case Cause::stand_in:
+    case Cause::replacement:
       return node + " is lost, and a standby node has its place: nothing is committed before the job is restarted";
     case Cause::ranks_differ:
       return health.detail.empty() ? "ranks that share state differ" : health.detail;
@@ -191,7 +191,7 @@ std::string explain(const Health& health, const NameOf& name_of) {
     case Cause::agent_gone:
       return "the agent of this node is gone" + with_detail(health);
     case Cause::superseded:
-      return "this trainer belongs to an earlier life of the job";
+      return "this trainer belongs to an earlier incarnation of the job";
   }
   return "";
 }
@@ -222,7 +222,7 @@ std::string advice(const Health& health, const NameOf& name_of) {
     case Cause::wrong_token:
       return "give " + node + " the token_file of the others and restart its agent";
     case Cause::rank_gone:
-    case Cause::stand_in:
+    case Cause::replacement:
       return "restart the job's trainers";
     case Cause::rank_stopped:
       return "let that trainer go on (SIGCONT), or restart the job";

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "protocol/election.hpp"
+#include "protocol/leader.hpp"
 #include "protocol/node_health.hpp"
 #include "protocol/relay.hpp"
-#include "protocol/root.hpp"
 #include "protocol/worker.hpp"
 
 namespace ckpt::protocol {
@@ -28,10 +28,10 @@ Recovered believable(Recovered recovered) {
   return recovered;
 }
 
-// Of the records of a job, whose lives, decisions and terms follow one another. A life that was decided is never
-// undecided again: who leads it by such a record has one that was set back.
-bool is_older(const LifeRecord& record, const LifeRecord& than) {
-  const auto place = [](const LifeRecord& each) {
+// Of the records of a job, whose incarnations, decisions and terms follow one another. An incarnation that was decided
+// is never undecided again: who leads it by such a record has one that was set back.
+bool is_older(const IncarnationRecord& record, const IncarnationRecord& than) {
+  const auto place = [](const IncarnationRecord& each) {
     return std::tuple(each.incarnation, each.decision.verdict != Verdict::undecided, each.epoch);
   };
   return place(record) < place(than);
@@ -46,19 +46,21 @@ struct Node::Parts {
   void look_at_clock(TimeMs next);
 
   void dispatch(const Event& event, Effects& effects);
-  void receive(const LifeRead& read);
-  void learn(const LifeRead& read);
-  bool believes(const LifeRecord& record);
-  void tell_trouble(Effects& effects);
-  std::string record_trouble() const { return election.trouble().empty() ? life_trouble : election.trouble(); }
+  void receive(const IncarnationRecordRead& read);
+  void learn(const IncarnationRecordRead& read);
+  bool believes(const IncarnationRecord& record);
+  void report_trouble(Effects& effects);
+  std::string record_trouble() const {
+    return election.trouble().empty() ? incarnation_record_trouble : election.trouble();
+  }
   void receive(NodeId from, const Report& report, Effects& effects);
-  void receive(NodeId from, const Gathered& gathered, Effects& effects);
+  void receive(NodeId from, const ReportBatch& report_batch, Effects& effects);
   void receive(NodeId from, const Directive& directive, Effects& effects);
-  void receive(NodeId from, const Dealt& dealt, Effects& effects);
-  bool hear(NodeId from, const Report& report);
+  void receive(NodeId from, const DirectiveBatch& directive_batch, Effects& effects);
+  bool accept_report(NodeId from, const Report& report);
   void obey(const Directive& directive);
-  void settle(Effects& effects);
-  void settle_role();
+  void reconcile(Effects& effects);
+  void reconcile_role();
   NodeId named_relay() const;
   void send_report(Effects& effects);
   void route_own_messages(Effects& effects);
@@ -67,11 +69,11 @@ struct Node::Parts {
   Worker worker;
   Election election;
   Relay relay;
-  std::optional<Root> root;  // while elected
-  std::optional<LifeRead> life;
+  std::optional<Leader> leader;  // while elected
+  std::optional<IncarnationRecordRead> newest_read;
   std::optional<TimeMs> lower_since;  // reads were of lower revisions than that
-  std::string life_trouble;
-  std::string told_trouble;
+  std::string incarnation_record_trouble;
+  std::string reported_trouble;
   bool has_begun = false;
   HealthView health;
   Observed observed;
@@ -87,8 +89,8 @@ Effects Node::handle(const Event& event, TimeMs now) {
   Effects effects;
   parts_->look_at_clock(now);
   parts_->dispatch(event, effects);
-  parts_->settle(effects);
-  parts_->tell_trouble(effects);
+  parts_->reconcile(effects);
+  parts_->report_trouble(effects);
   return effects;
 }
 
@@ -97,161 +99,164 @@ Effects Node::handle(const Event& event, TimeMs now) {
 void Node::Parts::look_at_clock(TimeMs next) {
   const TimeMs before = std::exchange(now, next);
   const bool is_first = !std::exchange(has_begun, true);
-  const TimeMs pause_ms = std::min(config.node_timeout_ms, config.lease_ms) / 2 + (root ? root->settle_gap_ms() : 0);
+  const TimeMs pause_ms =
+      std::min(config.node_timeout_ms, config.lease_ms) / 2 + (leader ? leader->reconcile_gap_ms() : 0);
   if (is_first || now - before <= pause_ms) return;
   election.on_pause(now);
-  if (root) root->on_pause(before, now);
+  if (leader) leader->on_pause(before, now);
 }
 
 void Node::Parts::dispatch(const Event& event, Effects& effects) {
   std::visit(Overloaded{
                  [](const Tick&) {},
-                 [&](const RootRead& read) { election.on_read(read, now); },
-                 [&](const LifeRead& read) { receive(read); },
-                 [&](const SeatsRead& read) {
-                   if (root) root->on(read);
+                 [&](const LeaderRecordRead& read) { election.on_read(read, now); },
+                 [&](const IncarnationRecordRead& read) { receive(read); },
+                 [&](const AssignmentsRead& read) {
+                   if (leader) leader->on(read);
                  },
                  [&](const MessageArrived& arrived) {
                    std::visit([&](const auto& message) { receive(arrived.from, message, effects); }, arrived.message);
                  },
                  [&](const FetchEnded& ended) { worker.on(ended, now); },
                  [&](const StorageListed& listed) {
-                   if (root) root->on(listed, now);
+                   if (leader) leader->on(listed, now);
                  },
-                 [&](const StepEnded& ended) {
-                   if (root) root->on(ended, now);
+                 [&](const FinalizeEnded& ended) {
+                   if (leader) leader->on(ended, now);
                  },
                  [&](const PieceCorrupt& corrupt) { worker.on(corrupt, effects); },
                  [&](const Observed& news) {
                    observed = news;
                    worker.on(news);
-                   if (root) root->distrust(observed.distrusted);
+                   if (leader) leader->distrust(observed.distrusted);
                  },
                  [&](const auto& of_trainer_or_slot) { worker.on(of_trainer_or_slot); },
              },
              event);
 }
 
-void Node::Parts::receive(const LifeRead& read) {
+void Node::Parts::receive(const IncarnationRecordRead& read) {
   if (!believes(read.record)) return;
   learn(read);
-  const bool is_undecided = life->record.decision.verdict == Verdict::undecided;
-  worker.on_decided_life(life->record.incarnation - (is_undecided && life->record.incarnation != 0 ? 1 : 0));
-  worker.on_first_commit(life->record.first_commit);
-  if (root) root->on(root->in_charge() ? read : *life);
+  const bool is_undecided = newest_read->record.decision.verdict == Verdict::undecided;
+  worker.on_decided_incarnation(newest_read->record.incarnation -
+                                (is_undecided && newest_read->record.incarnation != 0 ? 1 : 0));
+  worker.on_first_commit(newest_read->record.first_commit);
+  if (leader) leader->on(leader->in_charge() ? read : *newest_read);
 }
 
 // The store may lose a record or be set back to an older state. The newest record that this node has seen counts, and
 // of the store only the revision, so that a leader writes that record again. Answers may overtake each other, too: a
 // record that is not known to be older counts once no newer revision was seen for lease_ms.
-void Node::Parts::learn(const LifeRead& read) {
-  if (!life) return void(life = read);
-  const bool is_lower = read.revision < life->revision;
+void Node::Parts::learn(const IncarnationRecordRead& read) {
+  if (!newest_read) return void(newest_read = read);
+  const bool is_lower = read.revision < newest_read->revision;
   if (!is_lower) lower_since.reset();
-  if (is_older(read.record, life->record)) {
-    life->revision = read.revision;
-  } else if (!is_lower || read.record == life->record || is_older(life->record, read.record)) {
-    life = read;
+  if (is_older(read.record, newest_read->record)) {
+    newest_read->revision = read.revision;
+  } else if (!is_lower || read.record == newest_read->record || is_older(newest_read->record, read.record)) {
+    newest_read = read;
   } else {
     if (!lower_since) lower_since = now;
     if (now - *lower_since < config.lease_ms) return;
     lower_since.reset();
-    life = read;
+    newest_read = read;
   }
 }
 
-bool Node::Parts::believes(const LifeRecord& record) {
+bool Node::Parts::believes(const IncarnationRecord& record) {
   const std::uint64_t known_epoch = election.highest_epoch();
-  const std::uint64_t known = std::max(life ? life->record.incarnation : 0, worker.newest_seen().incarnation());
-  life_trouble.clear();
-  if (!election.on_higher_epoch(record.epoch)) {  // the root's own record may have been lost alone
-    life_trouble = damaged_record("life", "epoch", record.epoch, known_epoch);
+  const std::uint64_t known =
+      std::max(newest_read ? newest_read->record.incarnation : 0, worker.newest_seen().incarnation());
+  incarnation_record_trouble.clear();
+  if (!election.on_higher_epoch(record.epoch)) {  // the leader's own record may have been lost alone
+    incarnation_record_trouble = damaged_record("incarnation", "epoch", record.epoch, known_epoch);
   } else if (!is_plausible_incarnation(known, record.incarnation)) {
-    life_trouble = damaged_record("life", "incarnation", record.incarnation, known);
+    incarnation_record_trouble = damaged_record("incarnation", "incarnation", record.incarnation, known);
   }
-  return life_trouble.empty();
+  return incarnation_record_trouble.empty();
 }
 
-void Node::Parts::tell_trouble(Effects& effects) {
+void Node::Parts::report_trouble(Effects& effects) {
   const std::string trouble = record_trouble();
-  if (trouble == told_trouble) return;
-  told_trouble = trouble;
+  if (trouble == reported_trouble) return;
+  reported_trouble = trouble;
   if (!trouble.empty()) effects.push_back(Notice{trouble});
 }
 
 void Node::Parts::receive(NodeId from, const Report& report, Effects& effects) {
-  if (!hear(from, report)) relay.on(from, report, now, effects);
+  if (!accept_report(from, report)) relay.on(from, report, now, effects);
 }
 
-void Node::Parts::receive(NodeId from, const Gathered& gathered, Effects& effects) {
-  for (const Report& report : gathered.reports) hear(from, report);
-  if (root && election.is_root()) effects.push_back(Send{from, Dealt{}});
+void Node::Parts::receive(NodeId from, const ReportBatch& report_batch, Effects& effects) {
+  for (const Report& report : report_batch.reports) accept_report(from, report);
+  if (leader && election.is_leader()) effects.push_back(Send{from, DirectiveBatch{}});
 }
 
 void Node::Parts::receive(NodeId, const Directive& directive, Effects&) { obey(directive); }
 
-void Node::Parts::receive(NodeId from, const Dealt& dealt, Effects& effects) {
-  relay.on(from, dealt, effects);
-  for (const Dealt::Item& item : dealt.items) {
+void Node::Parts::receive(NodeId from, const DirectiveBatch& directive_batch, Effects& effects) {
+  relay.on(from, directive_batch, effects);
+  for (const DirectiveBatch::Item& item : directive_batch.items) {
     if (item.to == config.node) obey(item.directive);
   }
 }
 
-// As root; false: this node is none.
-bool Node::Parts::hear(NodeId from, const Report& report) {
+// As leader; false: this node is none.
+bool Node::Parts::accept_report(NodeId from, const Report& report) {
   if (!election.on_higher_epoch(report.epoch)) return true;
-  if (!root || !election.is_root()) return false;
-  root->on(from, report, now);
+  if (!leader || !election.is_leader()) return false;
+  leader->on(from, report, now);
   return true;
 }
 
 void Node::Parts::obey(const Directive& directive) {
-  election.on_directive_of(directive.root, now);
-  if (root) root->on_directive_of(directive.root, now);
+  election.on_directive_of(directive.leader, now);
+  if (leader) leader->on_directive_of(directive.leader, now);
   if (election.on_higher_epoch(directive.epoch)) worker.on(directive);
 }
 
-void Node::Parts::settle(Effects& effects) {
-  // Its epoch must be newer than that of the life's record, too: the root's record may have been lost alone.
-  if (life) election.on_tick(now, root && root->is_obeyed(now), effects);
-  settle_role();
-  worker.settle(now, effects);
+void Node::Parts::reconcile(Effects& effects) {
+  // Its epoch must be newer than that of the incarnation's record, too: the leader's record may have been lost alone.
+  if (newest_read) election.on_tick(now, leader && leader->is_obeyed(now), effects);
+  reconcile_role();
+  worker.reconcile(now, effects);
   send_report(effects);
-  // What this node tells itself may change its mind once more: its own report may complete a version. Each round makes
-  // progress on a state that only grows within one event, so it ends.
+  // What this node tells itself may change its mind once more: its own report may complete a checkpoint. Each round
+  // makes progress on a state that only grows within one event, so it ends.
   route_own_messages(effects);
   health.observe(worker.directive(), worker.highest_commit(), now);
 }
 
-// Becoming root and ceasing to be it; from the moment a newer epoch is known nothing older is obeyed.
-void Node::Parts::settle_role() {
+// Becoming leader and ceasing to be it; from the moment a newer epoch is known nothing older is obeyed.
+void Node::Parts::reconcile_role() {
   worker.on_epoch(election.epoch());
-  if (!election.is_root()) {
-    root.reset();
-  } else if (!root || root->epoch() != election.epoch()) {
-    root.emplace(config, election.epoch(), election.predecessor(), now, health.known(worker.directive()));
-    root->distrust(observed.distrusted);
-    if (life) root->on(*life);
+  if (!election.is_leader()) {
+    leader.reset();
+  } else if (!leader || leader->epoch() != election.epoch()) {
+    leader.emplace(config, election.epoch(), election.predecessor(), now, health.known(worker.directive()));
+    leader->distrust(observed.distrusted);
+    if (newest_read) leader->on(*newest_read);
   }
 }
 
-// By this root, in this term.
+// By this leader, in this term.
 NodeId Node::Parts::named_relay() const {
   const Directive& newest = worker.directive();
-  return newest.epoch == worker.epoch() && newest.root == election.root() ? newest.relay : no_node;
+  return newest.epoch == worker.epoch() && newest.leader == election.leader() ? newest.relay : no_node;
 }
 
 void Node::Parts::send_report(Effects& effects) {
-  relay.follow(election.root(), named_relay());
-  if (election.root() != no_node) {
+  relay.follow(election.leader(), named_relay());
+  if (election.leader() != no_node) {
     if (auto report = worker.report_if_due(now)) relay.send_own(std::move(*report), now, effects);
   }
-  relay.settle(now, effects);
+  relay.reconcile(now, effects);
 }
 
 void Node::Parts::route_own_messages(Effects& effects) {
   for (;;) {
-    if (root && election.knows_its_term(now)) root->settle(now, effects);
+    if (leader && election.knows_its_term(now)) leader->reconcile(now, effects);
     std::vector<Message> own;
     std::erase_if(effects, [&](Effect& effect) {
       Send* send = std::get_if<Send>(&effect);
@@ -262,16 +267,16 @@ void Node::Parts::route_own_messages(Effects& effects) {
     if (own.empty()) return;
     for (const Message& message : own)
       std::visit([&](const auto& content) { receive(config.node, content, effects); }, message);
-    worker.settle(now, effects);
+    worker.reconcile(now, effects);
     send_report(effects);
   }
 }
 
 std::optional<TimeMs> Node::tick_wanted_at() const {
-  auto wanted = parts_->relay.settle_wanted_at();
-  const bool may_settle = parts_->root && parts_->election.knows_its_term(parts_->now);
-  const auto of_root = may_settle ? parts_->root->settle_wanted_at() : std::nullopt;
-  if (of_root && (!wanted || *of_root < *wanted)) wanted = of_root;
+  auto wanted = parts_->relay.reconcile_wanted_at();
+  const bool may_reconcile = parts_->leader && parts_->election.knows_its_term(parts_->now);
+  const auto of_leader = may_reconcile ? parts_->leader->reconcile_wanted_at() : std::nullopt;
+  if (of_leader && (!wanted || *of_leader < *wanted)) wanted = of_leader;
   return wanted;
 }
 
@@ -279,14 +284,14 @@ NodeStatus Node::status() const {
   const Directive& directive = parts_->worker.directive();
   NodeStatus status;
   status.node = parts_->config.node;
-  status.is_root = parts_->election.is_root();
-  status.root = parts_->election.root();
+  status.is_leader = parts_->election.is_leader();
+  status.leader = parts_->election.leader();
   status.relay = parts_->named_relay();
   status.epoch = parts_->worker.epoch();
   status.incarnation = directive.incarnation;
   status.decision = directive.decision;
   status.highest_commit = parts_->worker.highest_commit();
-  // A root that has yet to hear all members does not announce what those who are here know.
+  // A leader that has yet to hear all members does not announce what those who are here know.
   const bool knows_newer = status.highest_commit.incarnation() >= directive.incarnation;
   status.committed = knows_newer ? std::max(directive.committed, status.highest_commit) : directive.committed;
   status.resume_at = directive.resume_at;
@@ -295,10 +300,10 @@ NodeStatus Node::status() const {
   status.alarm = directive.alarm;
   status.ranks = parts_->worker.rank_reports();
   status.pieces = parts_->worker.slots().whole_pieces();
-  if (parts_->root) status.nodes_present = parts_->root->nodes_present(parts_->now);
+  if (parts_->leader) status.nodes_present = parts_->leader->nodes_present(parts_->now);
   status.missing_ranks = directive.missing_ranks;
   status.missing_nodes = directive.missing_nodes;
-  status.stand_ins = directive.stand_ins;
+  status.replacements = directive.replacements;
   status.stored = directive.stored;
   status.stored_skipped = directive.stored_skipped;
   status.storage_trouble = directive.storage_trouble;
@@ -309,11 +314,11 @@ NodeStatus Node::status() const {
 Health Node::health(TimeMs now) const {
   return parts_->health.judge(
       parts_->worker.directive(), parts_->config,
-      {parts_->election.root(), parts_->observed.coordination_fails, parts_->observed.distrusted}, now);
+      {parts_->election.leader(), parts_->observed.coordination_fails, parts_->observed.distrusted}, now);
 }
 
-const SlotRef* Node::find(const std::string& shard, Version version) const {
-  return parts_->worker.slots().find_whole(shard, version);
+const SlotRef* Node::find(const std::string& shard, CheckpointId checkpoint) const {
+  return parts_->worker.slots().find_whole(shard, checkpoint);
 }
 
 }  // namespace ckpt::protocol

@@ -1,5 +1,5 @@
-// The core of one agent: worker, and root when elected. Deterministic: the same events in the same order give the same
-// effects. Not thread-safe; owns no resources.
+// The core of one agent: worker, and leader when elected. Deterministic: the same events in the same order give the
+// same effects. Not thread-safe; owns no resources.
 #pragma once
 
 #include <memory>
@@ -26,34 +26,34 @@ struct Recovered {
   };
   std::vector<Slot> slots;  // of every segment, free ones included
   std::vector<Granted> granted;
-  Version highest_commit;
-  Version newest_seen;
+  CheckpointId highest_commit;
+  CheckpointId newest_seen;
   std::uint64_t epoch = 0;
-  Version newest_damaged;
+  CheckpointId newest_damaged;
 };
 
 // For `ckptctl status` and the simulator's invariants.
 struct NodeStatus {
   NodeId node = 0;
-  bool is_root = false;
-  NodeId root = no_node;
+  bool is_leader = false;
+  NodeId leader = no_node;
   NodeId relay = no_node;  // through whom it is to report
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;
   Decision decision;
-  Version committed;
-  Version highest_commit;
+  CheckpointId committed;
+  CheckpointId highest_commit;
   std::int64_t resume_at = 0;
   std::uint32_t copies_now = 0;
   std::uint32_t parity_now = 0;
   std::string alarm;
   std::vector<RankReport> ranks;
   std::vector<PieceInfo> pieces;
-  std::vector<NodeId> nodes_present;  // as seen by the root; empty elsewhere
+  std::vector<NodeId> nodes_present;  // as seen by the leader; empty elsewhere
   std::vector<Rank> missing_ranks;
   std::vector<NodeId> missing_nodes;
-  std::vector<StandIn> stand_ins;
-  Version stored;
+  std::vector<Replacement> replacements;
+  CheckpointId stored;
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
   std::string record_trouble;  // why a record of the coordination store is not believed, "" if none
@@ -61,7 +61,7 @@ struct NodeStatus {
 
 class Node {
  public:
-  // `agent_id`: of this life of the agent; that of a later one is larger.
+  // `agent_id`: of this run of the agent; that of a later one is larger.
   Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
   ~Node();
 
@@ -74,7 +74,7 @@ class Node {
   // Whether the job is protected, as far as can be told here.
   Health health(TimeMs now) const;
   // The slot that holds a whole piece, for serving a fetch or a restore; null when there is none.
-  const SlotRef* find(const std::string& shard, Version version) const;
+  const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;
 
  private:
   struct Parts;

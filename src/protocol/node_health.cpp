@@ -8,7 +8,7 @@ namespace ckpt::protocol {
 namespace {
 
 // The leader's verdict, as old as it is here.
-Health told(const Directive& directive, TimeMs age_ms) {
+Health health_in(const Directive& directive, TimeMs age_ms) {
   Health health = directive.health;
   health.lasts_ms += age_ms;
   health.at_risk_ms += age_ms;
@@ -17,12 +17,12 @@ Health told(const Directive& directive, TimeMs age_ms) {
 
 }  // namespace
 
-void HealthView::observe(const Directive& directive, Version highest_commit, TimeMs now) {
+void HealthView::observe(const Directive& directive, CheckpointId highest_commit, TimeMs now) {
   const bool is_new = directive.epoch != epoch_ || directive.sequence != sequence_;
   if (is_new && directive.epoch != 0) {
     epoch_ = directive.epoch;
     sequence_ = directive.sequence;
-    heard_at_ = now;
+    received_at_ = now;
   }
   if (!began_at_) began_at_ = now;
   const Verdict verdict = directive.decision.verdict;
@@ -31,13 +31,13 @@ void HealthView::observe(const Directive& directive, Version highest_commit, Tim
 }
 
 Health HealthView::judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const {
-  const TimeMs age_ms = now - heard_at_.value_or(began_at_.value_or(now));
-  Health health = told(directive, heard_at_ ? age_ms : 0);
+  const TimeMs age_ms = now - received_at_.value_or(began_at_.value_or(now));
+  Health health = health_in(directive, received_at_ ? age_ms : 0);
   health.allowed_ms = allowed_ms(config.unprotected_after_ms, health.pace_ms);
   health.at_risk_ms = std::max(health.at_risk_ms, clock_.quiet_ms(now));
   const bool is_overdue = health.at_risk_ms > health.allowed_ms;
   // Its own silence is no reason: one that was paused hears the next directive before anything is said of the leader.
-  const bool hears_leader = heard_at_ && facts.leader != no_node && age_ms <= config.node_timeout_ms;
+  const bool hears_leader = received_at_ && facts.leader != no_node && age_ms <= config.node_timeout_ms;
   if (!hears_leader) {
     const auto is_distrusted = [&](NodeId node) {
       return std::find(facts.distrusted.begin(), facts.distrusted.end(), node) != facts.distrusted.end();

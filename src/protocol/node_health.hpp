@@ -12,7 +12,7 @@ namespace ckpt::protocol {
 class HealthView {
  public:
   // After every event.
-  void observe(const Directive& directive, Version highest_commit, TimeMs now);
+  void observe(const Directive& directive, CheckpointId highest_commit, TimeMs now);
 
   struct Facts {
     NodeId leader = no_node;
@@ -23,12 +23,12 @@ class HealthView {
   Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
 
   // For a leader that is elected here.
-  HealthKnown known(const Directive& directive) const { return {clock_, directive.health}; }
+  InheritedHealth known(const Directive& directive) const { return {clock_, directive.health}; }
 
  private:
   CommitClock clock_;
   std::uint64_t epoch_ = 0, sequence_ = 0;  // of the newest directive
-  std::optional<TimeMs> heard_at_;
+  std::optional<TimeMs> received_at_;
   std::optional<TimeMs> began_at_;
 };
 

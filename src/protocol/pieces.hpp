@@ -1,5 +1,5 @@
-// What there is of one version, and on which nodes. A root goes through all of it each time it draws its conclusions:
-// it lies in one stretch of memory, in the order in which it was heard, with an index by name.
+// What there is of one checkpoint, and on which nodes. A leader goes through all of it each time it draws its
+// conclusions: it lies in one stretch of memory, in the order in which it was heard, with an index by name.
 #pragma once
 
 #include <array>

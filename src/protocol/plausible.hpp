@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "protocol/checkpoint_id.hpp"
 #include "protocol/epoch.hpp"
-#include "protocol/version.hpp"
 
 namespace ckpt::protocol {
 
@@ -21,7 +21,7 @@ constexpr bool is_plausible_epoch(std::uint64_t known, std::uint64_t epoch) {
 }
 
 constexpr bool is_plausible_incarnation(std::uint64_t known, std::uint64_t incarnation) {
-  if (incarnation > Version::incarnation_max - incarnation_jump_max) return incarnation <= known + 1;
+  if (incarnation > CheckpointId::incarnation_max - incarnation_jump_max) return incarnation <= known + 1;
   return known == 0 || incarnation <= known + incarnation_jump_max;
 }
 

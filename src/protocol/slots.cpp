@@ -47,16 +47,16 @@ const SlotTable::Entry* SlotTable::first_of(const std::string& shard, const Pred
   return nullptr;
 }
 
-const SlotRef* SlotTable::find_whole(const std::string& shard, Version version) const {
+const SlotRef* SlotTable::find_whole(const std::string& shard, CheckpointId checkpoint) const {
   const Entry* found = first_of(shard, [&](const Entry& entry) {
-    return entry.second.state == SlotState::whole && entry.second.piece.version == version;
+    return entry.second.state == SlotState::whole && entry.second.piece.checkpoint == checkpoint;
   });
   return found == nullptr ? nullptr : &found->first;
 }
 
-bool SlotTable::is_filling(const std::string& shard, Version version) const {
+bool SlotTable::is_filling(const std::string& shard, CheckpointId checkpoint) const {
   return first_of(shard, [&](const Entry& entry) {
-           return entry.second.state == SlotState::filling && entry.second.piece.version == version;
+           return entry.second.state == SlotState::filling && entry.second.piece.checkpoint == checkpoint;
          }) != nullptr;
 }
 

@@ -36,8 +36,8 @@ class SlotTable {
 
   const Slot& at(const SlotRef& ref) const;
   std::optional<SlotRef> find_free(Rank rank, const std::string& shard) const;
-  const SlotRef* find_whole(const std::string& shard, Version version) const;
-  bool is_filling(const std::string& shard, Version version) const;
+  const SlotRef* find_whole(const std::string& shard, CheckpointId checkpoint) const;
+  bool is_filling(const std::string& shard, CheckpointId checkpoint) const;
 
   void grant(const SlotRef& ref);
   void take_back(const SlotRef& ref);  // a grant whose writer is dead

@@ -43,7 +43,7 @@ Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& re
     if (!whole) continue;
     slots_.grant(ref);
     slots_.captured(ref, piece);
-    newest_seen_ = std::max(newest_seen_, piece.version);
+    newest_seen_ = std::max(newest_seen_, piece.checkpoint);
   }
   for (const auto& granted : recovered.granted) {
     for (const SlotRef& ref : granted.slots) slots_.grant(ref);
@@ -63,14 +63,14 @@ void Worker::on(const TrainerHello& hello) {
   trainer.incarnation = hello.incarnation;
   trainer.served_in = hello.incarnation;
   trainer.restored = hello.incarnation != 0;
-  // In a new life of the rank whoever held the grant is proven dead; else its holder has come back.
+  // In a new incarnation of the rank whoever held the grant is proven dead; else its holder has come back.
   if (hello.incarnation == 0) take_back_orphan(hello.rank);
   if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
     trainer.granted = orphan->second.slots;
     orphaned_grants_.erase(orphan);
   }
   trainers_[hello.rank] = std::move(trainer);
-  on_decided_life(hello.incarnation);
+  on_decided_incarnation(hello.incarnation);
 }
 
 void Worker::on(const TrainerExited& exited) {
@@ -100,7 +100,7 @@ void Worker::on(const RestoreAsked& asked) {
   const auto it = trainers_.find(asked.rank);
   if (it == trainers_.end()) return;
   it->second.asked = true;
-  it->second.wants_path = asked.wants_path;
+  it->second.wants_gpu_replication = asked.wants_gpu_replication;
   it->second.served_in = 0;
 }
 
@@ -130,9 +130,9 @@ void Worker::on(const Captured& captured) {
   for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.captured(trainer.granted[i], captured.pieces[i]);
   trainer.granted.clear();
   trainer.capturing = -1;
-  const Version version = captured.pieces.front().version;
-  trainer.attempted = std::max(trainer.attempted, version.iteration());
-  newest_seen_ = std::max(newest_seen_, version);
+  const CheckpointId checkpoint = captured.pieces.front().checkpoint;
+  trainer.attempted = std::max(trainer.attempted, checkpoint.iteration());
+  newest_seen_ = std::max(newest_seen_, checkpoint);
 }
 
 std::vector<RankReport> Worker::rank_reports() const {
@@ -145,11 +145,11 @@ std::vector<RankReport> Worker::rank_reports() const {
     report.world_size = trainer.hello.world_size;
     report.main_shard = trainer.hello.main_shard;
     report.private_shard = trainer.hello.private_shard;
-    report.wants_path = trainer.wants_path;
+    report.wants_gpu_replication = trainer.wants_gpu_replication;
     report.waiting = trainer.asked;
     report.attempted = trainer.attempted;
     report.capturing = trainer.capturing;
-    report.resume_at = trainer.told_resume;
+    report.resume_at = trainer.notified_resume;
     report.is_stopped = contains(observed_.stopped, rank);
     for (const auto& [failing, status] : observed_.failed) {
       if (failing == rank) report.failed = status;
@@ -170,18 +170,18 @@ void Worker::on(const FetchEnded& ended, TimeMs now) {
   if (ended.result == FetchResult::complete) {
     const bool is_new = fetch.piece.is_parity() && fetch.piece.root_digest == 0;
     slots_.fetched(fetch.slot, tier_from(fetch.source), directive_.incarnation, is_new ? &ended.made : nullptr);
-    newest_seen_ = std::max(newest_seen_, fetch.piece.version);
+    newest_seen_ = std::max(newest_seen_, fetch.piece.checkpoint);
     fetch_failures_.erase(fetch.piece.shard);
     return;
   }
   slots_.abandon_fill(fetch.slot);
   if (fetch.cancelled) return;
   fetch_failures_[fetch.piece.shard] = {trouble_of(ended.result), fetch.source};
-  Failures& failures = failures_[{fetch.piece.shard, fetch.piece.version, fetch.source}];
+  Failures& failures = failures_[{fetch.piece.shard, fetch.piece.checkpoint, fetch.source}];
   ++failures.count;
   // Once may have been on the way.
   const bool is_corrupt = fetch.source == storage_node && ended.result == FetchResult::corrupt;
-  if (is_corrupt && ++failures.corrupt > 1) damaged_.insert(fetch.piece.version);
+  if (is_corrupt && ++failures.corrupt > 1) damaged_.insert(fetch.piece.checkpoint);
   failures.retry_at = now + config_.report_ms * std::min(failures.count, 8);
 }
 
@@ -191,32 +191,33 @@ void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
   const Slot& slot = slots_.at(corrupt.slot);
   if (slot.state != SlotState::whole) return;
   effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
-                           std::to_string(slot.piece.version.iteration()) + ": its bytes are not what they should be"});
-  newest_damaged_ = std::max(newest_damaged_, slot.piece.version);
+                           std::to_string(slot.piece.checkpoint.iteration()) +
+                           ": its bytes are not what they should be"});
+  newest_damaged_ = std::max(newest_damaged_, slot.piece.checkpoint);
   orders_from_ = report_sequence_ + 1;
   slots_.drain(corrupt.slot);
   effects.push_back(DropSlot{corrupt.slot});
 }
 
 void Worker::on(const WriteEnded& ended) {
-  if (!writing_ || writing_->order.version != ended.version) return;
+  if (!writing_ || writing_->order.checkpoint != ended.checkpoint) return;
   written_ = std::move(writing_->order);
   written_.trouble = ended.trouble;
   written_epoch_ = writing_->epoch;
   writing_.reset();
 }
 
-// ---- The root's will ----
+// ---- The leader's will ----
 
 void Worker::on_epoch(std::uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
 
 void Worker::on(const Directive& directive) {
-  if (directive.epoch < epoch_) return;  // of a root that was replaced
+  if (directive.epoch < epoch_) return;  // of a leader that was replaced
   if (directive.epoch == directive_.epoch && directive.sequence <= directive_.sequence) return;  // overtaken
   epoch_ = directive.epoch;
   if (directive.incarnation != directive_.incarnation) read_trouble_.clear();
   directive_ = directive;
-  if (directive.decision.verdict != Verdict::undecided) on_decided_life(directive.incarnation);
+  if (directive.decision.verdict != Verdict::undecided) on_decided_incarnation(directive.incarnation);
   highest_commit_ = std::max(highest_commit_, directive.committed);
 }
 
@@ -224,22 +225,23 @@ bool Worker::decided() const {
   return directive_.decision.verdict == Verdict::fresh || directive_.decision.verdict == Verdict::restore;
 }
 
-// While a life is undecided, or its state lost, nothing is dropped: a node that comes back may still complete it. Nor
-// before storage has kept its word.
-bool Worker::keeps(Version version) const { return directive_.reading_storage || is_current(version); }
+// While an incarnation is undecided, or its state lost, nothing is dropped: a node that comes back may still complete
+// it. Nor before storage has kept its word.
+bool Worker::keeps(CheckpointId checkpoint) const { return directive_.reading_storage || is_current(checkpoint); }
 
-bool Worker::is_current(Version version) const {
-  if (!decided() || version == directive_.committed) return true;
-  if (version == directive_.decision.version && version > directive_.committed) return true;  // not all copies yet
-  if (version < directive_.committed || version.incarnation() < directive_.incarnation) return false;
-  return !contains(directive_.abandoned, version);
+bool Worker::is_current(CheckpointId checkpoint) const {
+  if (!decided() || checkpoint == directive_.committed) return true;
+  if (checkpoint == directive_.decision.checkpoint && checkpoint > directive_.committed)
+    return true;  // not all copies yet
+  if (checkpoint < directive_.committed || checkpoint.incarnation() < directive_.incarnation) return false;
+  return !contains(directive_.abandoned, checkpoint);
 }
 
 bool Worker::is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const {
   if (writing_ && contains(writing_->slots, ref)) return true;
   const WriteOrder& order = directive_.write;
-  const bool is_done = written_.version == order.version && written_.attempt == order.attempt;
-  return piece.version == order.version && !is_done && contains(order.shards, piece.shard);
+  const bool is_done = written_.checkpoint == order.checkpoint && written_.attempt == order.attempt;
+  return piece.checkpoint == order.checkpoint && !is_done && contains(order.shards, piece.shard);
 }
 
 bool Worker::is_member(const Trainer& trainer) const {
@@ -255,18 +257,18 @@ bool Worker::is_admitted(const Trainer& trainer) const {
 
 // ---- Settling ----
 
-void Worker::settle(TimeMs now, Effects& effects) {
+void Worker::reconcile(TimeMs now, Effects& effects) {
   persist_if_newer(effects);
-  settle_admissions(effects);
-  settle_drops(effects);
-  settle_fetches(now, effects);
+  reconcile_admissions(effects);
+  reconcile_drops(effects);
+  reconcile_fetches(now, effects);
   for (auto& [rank, trainer] : trainers_) {
-    settle_restore(trainer, effects);
-    settle_grant(trainer, effects);
-    settle_words(trainer, effects);
+    reconcile_restore(trainer, effects);
+    reconcile_grant(trainer, effects);
+    reconcile_words(trainer, effects);
   }
-  settle_segments(effects);
-  settle_writes(effects);
+  reconcile_segments(effects);
+  reconcile_writes(effects);
 }
 
 void Worker::persist_if_newer(Effects& effects) {
@@ -279,7 +281,7 @@ void Worker::persist_if_newer(Effects& effects) {
   effects.push_back(now);
 }
 
-void Worker::settle_admissions(Effects& effects) {
+void Worker::reconcile_admissions(Effects& effects) {
   for (const Admission& admission : directive_.admitted) {
     const auto it = trainers_.find(admission.rank);
     if (it == trainers_.end() || it->second.hello.instance != admission.instance || it->second.refusal) continue;
@@ -288,8 +290,9 @@ void Worker::settle_admissions(Effects& effects) {
     if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
     trainer.incarnation = directive_.incarnation;
     if (admission.share) trainer.share = admission.share;
-    if (admission.path && std::exchange(trainer.told_path_in, trainer.incarnation) != trainer.incarnation)
-      effects.push_back(TellPath{admission.rank, trainer.incarnation, *admission.path});
+    if (admission.replication &&
+        std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
+      effects.push_back(NotifyReplicationGroup{admission.rank, trainer.incarnation, *admission.replication});
   }
   for (const Refusal& refusal : directive_.refused) {
     const auto it = trainers_.find(refusal.rank);
@@ -299,10 +302,10 @@ void Worker::settle_admissions(Effects& effects) {
   }
 }
 
-void Worker::settle_drops(Effects& effects) {
+void Worker::reconcile_drops(Effects& effects) {
   std::vector<SlotRef> dropped;
   slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
-    if (slot.state == SlotState::whole && !keeps(slot.piece.version) && !is_to_be_written(ref, slot.piece))
+    if (slot.state == SlotState::whole && !keeps(slot.piece.checkpoint) && !is_to_be_written(ref, slot.piece))
       dropped.push_back(ref);
   });
   for (const SlotRef& ref : dropped) {
@@ -310,11 +313,11 @@ void Worker::settle_drops(Effects& effects) {
     effects.push_back(DropSlot{ref});
   }
   for (auto& [id, fetch] : fetches_) {
-    if (fetch.cancelled || keeps(fetch.piece.version)) continue;
+    if (fetch.cancelled || keeps(fetch.piece.checkpoint)) continue;
     fetch.cancelled = true;
     effects.push_back(CancelFetch{id});
   }
-  std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<Version>(entry.first)); });
+  std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<CheckpointId>(entry.first)); });
   std::erase_if(fetch_failures_, [&](const auto& entry) {
     return std::none_of(directive_.fetches.begin(), directive_.fetches.end(),
                         [&](const FetchOrder& order) { return order.piece.shard == entry.first; });
@@ -322,22 +325,23 @@ void Worker::settle_drops(Effects& effects) {
 }
 
 // Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
-// different versions in their last slots, neither version would ever have all its copies.
-void Worker::settle_fetches(TimeMs now, Effects& effects) {
+// different checkpoints in their last slots, neither checkpoint would ever have all its copies.
+void Worker::reconcile_fetches(TimeMs now, Effects& effects) {
   if (!knows_what_is_here()) return;
   std::set<std::string> waiting;
   for (const FetchOrder& order : directive_.fetches) {
-    const auto& [shard, version] = std::tie(order.piece.shard, order.piece.version);
-    if (!keeps(version) || slots_.find_whole(shard, version) != nullptr || slots_.is_filling(shard, version)) continue;
+    const auto& [shard, checkpoint] = std::tie(order.piece.shard, order.piece.checkpoint);
+    if (!keeps(checkpoint) || slots_.find_whole(shard, checkpoint) != nullptr || slots_.is_filling(shard, checkpoint))
+      continue;
     if (waiting.contains(shard) || !start_fetch(order, now, effects)) waiting.insert(shard);
   }
 }
 
-// A slot that damage has freed, before or after this agent started, belongs to what lay there. A root that has not
-// heard of the damage may order something newer: were it obeyed, the older version would find no slot here, the newer
-// one none elsewhere, and neither would ever be complete.
+// A slot that damage has freed, before or after this agent started, belongs to what lay there. A leader that has not
+// heard of the damage may order something newer: were it obeyed, the older checkpoint would find no slot here, the
+// newer one none elsewhere, and neither would ever be complete.
 bool Worker::knows_what_is_here() const {
-  return directive_.heard_agent == agent_id_ && directive_.heard_report >= orders_from_;
+  return directive_.acknowledged_agent == agent_id_ && directive_.acknowledged_report >= orders_from_;
 }
 
 // False when it has to wait: for a source after a failure, or for a slot. The order stands.
@@ -352,8 +356,8 @@ bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) 
   slots_.fill(*slot, order.piece);
   const std::uint64_t id = next_fetch_++;
   fetches_[id] = {order.piece, *source, *slot};
-  const bool is_made = *source == parity_node && order.making;
-  effects.push_back(StartFetch{id, order.piece, *source, *slot, is_made ? *order.making : Making{}});
+  const bool is_made = *source == parity_node && order.coding_inputs;
+  effects.push_back(StartFetch{id, order.piece, *source, *slot, is_made ? *order.coding_inputs : CodingInputs{}});
   return true;
 }
 
@@ -365,8 +369,8 @@ void Worker::make_room(const std::string& shard, Effects& effects) {
   std::optional<SlotRef> newest;
   slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
     if (ref.rank != rank || ref.shard != shard || slot.state != SlotState::whole) return;
-    if (is_current(slot.piece.version) || is_to_be_written(ref, slot.piece)) return;
-    if (!newest || slots_.at(*newest).piece.version < slot.piece.version) newest = ref;
+    if (is_current(slot.piece.checkpoint) || is_to_be_written(ref, slot.piece)) return;
+    if (!newest || slots_.at(*newest).piece.checkpoint < slot.piece.checkpoint) newest = ref;
   });
   if (!newest) return;
   slots_.drain(*newest);
@@ -378,7 +382,7 @@ std::optional<NodeId> Worker::pick_source(const FetchOrder& order, TimeMs now) c
   std::optional<NodeId> best;
   int best_count = 0;
   for (const NodeId source : order.sources) {
-    const auto it = failures_.find({order.piece.shard, order.piece.version, source});
+    const auto it = failures_.find({order.piece.shard, order.piece.checkpoint, source});
     const Failures failures = it == failures_.end() ? Failures{} : it->second;
     if (source == config_.node || now < failures.retry_at) continue;
     if (best && failures.count >= best_count) continue;
@@ -396,7 +400,7 @@ std::optional<SlotRef> Worker::destination(const std::string& shard) {
   return slots_.find_free(rank, shard);
 }
 
-// What the trainer captures in this life, in the order of its segments.
+// What the trainer captures in this incarnation, in the order of its segments.
 std::vector<std::string> Worker::captures(const Trainer& trainer) {
   std::vector<std::string> shards;
   if (trainer.share) shards = parts_of(trainer.hello.main_shard, *trainer.share);
@@ -404,7 +408,7 @@ std::vector<std::string> Worker::captures(const Trainer& trainer) {
   return shards;
 }
 
-// In how many parts the decided version has the main shard.
+// In how many parts the decided checkpoint has the main shard.
 std::uint32_t Worker::parts_stored(const std::string& main_shard) const {
   for (const Cut& cut : directive_.decision.cuts) {
     if (cut.shard == main_shard) return cut.of;
@@ -412,11 +416,11 @@ std::uint32_t Worker::parts_stored(const std::string& main_shard) const {
   return 1;
 }
 
-// At the decided version; nothing unless all are here.
-std::optional<std::vector<Source>> Worker::find_sources(const std::vector<std::string>& shards) const {
-  std::vector<Source> sources;
+// At the decided checkpoint; nothing unless all are here.
+std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector<std::string>& shards) const {
+  std::vector<RestoreSource> sources;
   for (const std::string& shard : shards) {
-    const SlotRef* ref = slots_.find_whole(shard, directive_.decision.version);
+    const SlotRef* ref = slots_.find_whole(shard, directive_.decision.checkpoint);
     if (ref == nullptr) return std::nullopt;
     sources.push_back({*ref, tier_of(*ref)});
   }
@@ -432,7 +436,7 @@ const Worker::Trainer* Worker::home_of(const std::string& shard) const {
   return nullptr;
 }
 
-void Worker::settle_restore(Trainer& trainer, Effects& effects) {
+void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
   if (!trainer.asked) return;
   const Decision& decision = directive_.decision;
   const Rank rank = trainer.hello.rank;
@@ -480,7 +484,7 @@ Tier Worker::tier_of(const SlotRef& ref) const {
   return slot.fetched_in == directive_.incarnation ? slot.from : Tier::local;
 }
 
-void Worker::settle_grant(Trainer& trainer, Effects& effects) {
+void Worker::reconcile_grant(Trainer& trainer, Effects& effects) {
   if (!trainer.granted.empty() || !trainer.restored || !is_member(trainer) || !decided() || !trainer.share) return;
   if (trainer.segments != captures(trainer)) return;  // not ready yet
   std::vector<SlotRef> slots;
@@ -491,28 +495,29 @@ void Worker::settle_grant(Trainer& trainer, Effects& effects) {
   }
   for (const SlotRef& ref : slots) slots_.grant(ref);
   trainer.granted = slots;
-  effects.push_back(Grant{trainer.hello.rank, *trainer.share, std::move(slots)});
+  effects.push_back(GrantSlots{trainer.hello.rank, *trainer.share, std::move(slots)});
 }
 
-void Worker::settle_words(Trainer& trainer, Effects& effects) {
+void Worker::reconcile_words(Trainer& trainer, Effects& effects) {
   if (!is_member(trainer)) return;
-  const Version committed = directive_.committed;
-  if (committed.incarnation() == directive_.incarnation && committed > trainer.told_commit) {
-    trainer.told_commit = committed;
-    effects.push_back(TellCommit{trainer.hello.rank, committed});
+  const CheckpointId committed = directive_.committed;
+  if (committed.incarnation() == directive_.incarnation && committed > trainer.notified_commit) {
+    trainer.notified_commit = committed;
+    effects.push_back(NotifyCommit{trainer.hello.rank, committed});
   }
   if (directive_.stored > trainer.told_stored) {
     trainer.told_stored = directive_.stored;
     effects.push_back(TellStored{trainer.hello.rank, directive_.stored});
   }
-  if (directive_.resume_at > trainer.told_resume) {
-    trainer.told_resume = directive_.resume_at;
-    effects.push_back(TellResume{trainer.hello.rank, directive_.resume_at});
+  if (directive_.resume_at > trainer.notified_resume) {
+    trainer.notified_resume = directive_.resume_at;
+    effects.push_back(NotifyResume{trainer.hello.rank, directive_.resume_at});
   }
 }
 
-// Memory goes back once the new life has a commit of its own: until then placement may still change with a restart.
-void Worker::settle_segments(Effects& effects) {
+// Memory goes back once the new incarnation has a commit of its own: until then placement may still change with a
+// restart.
+void Worker::reconcile_segments(Effects& effects) {
   if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
   for (const auto& [rank, shard] : slots_.empty_segments()) {
     const Trainer* home = home_of(shard);
@@ -526,32 +531,33 @@ void Worker::settle_segments(Effects& effects) {
   }
 }
 
-void Worker::settle_writes(Effects& effects) {
+void Worker::reconcile_writes(Effects& effects) {
   const WriteOrder& order = directive_.write;
   if (writing_ || order.shards.empty()) return;
   if (!config_.storage_writes) {
-    written_ = {order.version, order.attempt, order.shards,
+    written_ = {order.checkpoint, order.attempt, order.shards,
                 "node " + std::to_string(config_.node) +
                     " was told of no storage; give all agents of the job the same option storage"};
     written_epoch_ = directive_.epoch;
     return;
   }
-  if (written_.version == order.version && written_.attempt == order.attempt && written_.shards == order.shards) return;
-  Writing writing{{order.version, order.attempt, order.shards, ""}, directive_.epoch, {}};
+  if (written_.checkpoint == order.checkpoint && written_.attempt == order.attempt && written_.shards == order.shards)
+    return;
+  Writing writing{{order.checkpoint, order.attempt, order.shards, ""}, directive_.epoch, {}};
   for (const std::string& shard : order.shards) {
-    const SlotRef* ref = slots_.find_whole(shard, order.version);
-    if (ref == nullptr) return;  // the root will hear that it is not here
+    const SlotRef* ref = slots_.find_whole(shard, order.checkpoint);
+    if (ref == nullptr) return;  // the leader will hear that it is not here
     writing.slots.push_back(*ref);
   }
-  effects.push_back(StartWrite{order.version, writing.slots, is_void() ? written_ : Written{}});
+  effects.push_back(StartWrite{order.checkpoint, writing.slots, is_void() ? written_ : Written{}});
   writing_ = std::move(writing);
 }
 
-// What was written last will not become whole. The root that ordered it knows; another one may not know yet what that
+// What was written last will not become whole. The leader that ordered it knows; another one may not know yet what that
 // one has made of it, unless there was trouble here.
 bool Worker::is_void() const {
-  const bool is_told = written_epoch_ == directive_.epoch || !written_.trouble.empty();
-  return is_told && written_.version > directive_.stored && written_.version != directive_.write.version;
+  const bool is_notified = written_epoch_ == directive_.epoch || !written_.trouble.empty();
+  return is_notified && written_.checkpoint > directive_.stored && written_.checkpoint != directive_.write.checkpoint;
 }
 
 // ---- Reporting ----
@@ -564,10 +570,10 @@ std::optional<Report> Worker::report_if_due(TimeMs now) {
   report.epoch = epoch_;
   report.domain = config_.domain;
   report.standby = config_.standby;
-  report.highest_commit = std::max(highest_commit_, told_commit_);
+  report.highest_commit = std::max(highest_commit_, notified_commit_);
   report.newest_seen = newest_seen_;
   report.newest_damaged = newest_damaged_;
-  report.told_life = told_life_;
+  report.newest_known_incarnation = newest_known_incarnation_;
   report.ranks = rank_reports();
   report.pieces = slots_.whole_pieces();
   report.storage = config_.storage;

@@ -1,5 +1,5 @@
-// What a node does for its own trainers and for its peers: grants slots, keeps pieces, fetches what the root orders,
-// restores, and reports. Everything is derived anew in settle() from the newest Directive and the slots, so an event
+// What a node does for its own trainers and for its peers: grants slots, keeps pieces, fetches what the leader orders,
+// restores, and reports. Everything is derived anew in reconcile() from the newest Directive and the slots, so an event
 // may be lost or repeated without harm.
 #pragma once
 
@@ -33,12 +33,16 @@ class Worker {
   void on(const WriteEnded& ended);
   void on(const Observed& observed) { observed_ = observed; }
   void on(const Directive& directive);
-  void on_epoch(std::uint64_t epoch);  // of a newer root: nothing older is obeyed from now on
-  void on_decided_life(std::uint64_t incarnation) { told_life_ = std::max(told_life_, incarnation); }
-  void on_first_commit(Version commit) { told_commit_ = std::max(told_commit_, commit); }  // by the life's record
+  void on_epoch(std::uint64_t epoch);  // of a newer leader: nothing older is obeyed from now on
+  void on_decided_incarnation(std::uint64_t incarnation) {
+    newest_known_incarnation_ = std::max(newest_known_incarnation_, incarnation);
+  }
+  void on_first_commit(CheckpointId commit) {
+    notified_commit_ = std::max(notified_commit_, commit);
+  }  // by the incarnation's record
 
   // Brings everything in line with what is known now. Idempotent.
-  void settle(TimeMs now, Effects& effects);
+  void reconcile(TimeMs now, Effects& effects);
 
   // The report, if there is something new to say or it is time for the heartbeat.
   std::optional<Report> report_if_due(TimeMs now);
@@ -46,28 +50,28 @@ class Worker {
   std::uint64_t epoch() const { return epoch_; }
   const Directive& directive() const { return directive_; }
   const SlotTable& slots() const { return slots_; }
-  Version highest_commit() const { return highest_commit_; }
-  Version newest_seen() const { return newest_seen_; }
+  CheckpointId highest_commit() const { return highest_commit_; }
+  CheckpointId newest_seen() const { return newest_seen_; }
   std::vector<RankReport> rank_reports() const;
 
  private:
   struct Trainer {
     TrainerHello hello;
     std::uint64_t incarnation = 0;   // admitted to, 0: none yet
-    std::uint64_t served_in = 0;     // life whose decision it was given: it takes part in no other
+    std::uint64_t served_in = 0;     // incarnation whose decision it was given: it takes part in no other
     bool asked = false;              // for a restore, unanswered
     bool restored = false;           // may snapshot
     std::optional<Refusal> refusal;  // it takes no further part
-    std::optional<Share> share;      // of the main shard, in this life
-    bool wants_path = false;
-    std::uint64_t told_path_in = 0;     // life
-    std::vector<std::string> segments;  // that are ready to be captured into
-    std::vector<SlotRef> granted;       // one per segment; empty: no grant is open
+    std::optional<Share> share;      // of the main shard, in this incarnation
+    bool wants_gpu_replication = false;
+    std::uint64_t notified_replication_in = 0;  // incarnation
+    std::vector<std::string> segments;          // that are ready to be captured into
+    std::vector<SlotRef> granted;               // one per segment; empty: no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
-    Version told_commit;
-    Version told_stored;
-    std::int64_t told_resume = 0;
+    CheckpointId notified_commit;
+    CheckpointId told_stored;
+    std::int64_t notified_resume = 0;
   };
   struct Fetch {
     PieceInfo piece;
@@ -80,7 +84,7 @@ class Worker {
     std::uint64_t epoch = 0;
     std::vector<SlotRef> slots;
   };
-  using Attempt = std::tuple<std::string, Version, NodeId>;
+  using Attempt = std::tuple<std::string, CheckpointId, NodeId>;
   struct Failures {
     int count = 0;
     int corrupt = 0;  // of these
@@ -88,8 +92,8 @@ class Worker {
   };
 
   bool decided() const;
-  bool keeps(Version version) const;
-  bool is_current(Version version) const;
+  bool keeps(CheckpointId checkpoint) const;
+  bool is_current(CheckpointId checkpoint) const;
   void make_room(const std::string& shard, Effects& effects);
   bool is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const;
   bool is_member(const Trainer& trainer) const;
@@ -98,21 +102,21 @@ class Worker {
   void take_back_orphan(Rank rank);
   void persist_if_newer(Effects& effects);
 
-  void settle_admissions(Effects& effects);
-  void settle_drops(Effects& effects);
-  void settle_fetches(TimeMs now, Effects& effects);
-  void settle_restore(Trainer& trainer, Effects& effects);
-  void settle_grant(Trainer& trainer, Effects& effects);
-  void settle_words(Trainer& trainer, Effects& effects);
-  void settle_segments(Effects& effects);
-  void settle_writes(Effects& effects);
+  void reconcile_admissions(Effects& effects);
+  void reconcile_drops(Effects& effects);
+  void reconcile_fetches(TimeMs now, Effects& effects);
+  void reconcile_restore(Trainer& trainer, Effects& effects);
+  void reconcile_grant(Trainer& trainer, Effects& effects);
+  void reconcile_words(Trainer& trainer, Effects& effects);
+  void reconcile_segments(Effects& effects);
+  void reconcile_writes(Effects& effects);
   bool is_void() const;
   bool knows_what_is_here() const;
   bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
   std::optional<SlotRef> destination(const std::string& shard);
   const Trainer* home_of(const std::string& shard) const;
   static std::vector<std::string> captures(const Trainer& trainer);
-  std::optional<std::vector<Source>> find_sources(const std::vector<std::string>& shards) const;
+  std::optional<std::vector<RestoreSource>> find_sources(const std::vector<std::string>& shards) const;
   std::optional<NodeId> pick_source(const FetchOrder& order, TimeMs now) const;
   Tier tier_of(const SlotRef& ref) const;
   std::uint32_t parts_stored(const std::string& main_shard) const;
@@ -133,21 +137,21 @@ class Worker {
   std::uint64_t next_fetch_ = 1;
   std::optional<Writing> writing_;
   Written written_;
-  std::uint64_t written_epoch_ = 0;  // of the root that ordered it
-  std::set<Version> damaged_;
+  std::uint64_t written_epoch_ = 0;  // of the leader that ordered it
+  std::set<CheckpointId> damaged_;
   std::string read_trouble_;
 
   Directive directive_;
   std::uint64_t epoch_ = 0;
-  Version highest_commit_;
-  Version newest_seen_;
-  Version newest_damaged_;
-  std::uint64_t told_life_ = 0;
-  Version told_commit_;  // as long as this agent runs: the record is there for those after it
+  CheckpointId highest_commit_;
+  CheckpointId newest_seen_;
+  CheckpointId newest_damaged_;
+  std::uint64_t newest_known_incarnation_ = 0;
+  CheckpointId notified_commit_;  // as long as this agent runs: the record is there for those after it
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;
-  std::uint64_t orders_from_ = 1;  // the report that a root must have heard before it gives away slots
+  std::uint64_t orders_from_ = 1;  // the report that a leader must have heard before it gives away slots
   TimeMs last_report_at_ = 0;
   Report last_report_;
 };

@@ -18,7 +18,7 @@ Agent::Agent(World& world, Machine& machine, std::uint64_t id)
     : world_(world),
       machine_(machine),
       id_(id),
-      node_(configure(world, machine), id, attach(swept(world, machine.arena), world.timeline.now())) {
+      node_(configure(world, machine), id, attach(swept(world, machine.arena), world.event_queue.now())) {
   for (const auto& [rank, control] : machine.arena.controls) {
     if (control.grant_is_open()) open_grants_.insert(rank);
   }
@@ -79,8 +79,8 @@ void Agent::tick() {
 
 void Agent::poll() {
   later(poll_ms - world_.random.between(0, poll_ms / 5), [](Agent& agent) { agent.poll(); });
-  world_.store.read_root(machine_.id, store_answer());
-  world_.store.read_life(machine_.id, store_answer());
+  world_.store.read_leader(machine_.id, store_answer());
+  world_.store.read_incarnation(machine_.id, store_answer());
 }
 
 std::function<void(const Event&)> Agent::store_answer() {
@@ -92,7 +92,7 @@ std::function<void(const Event&)> Agent::store_answer() {
 // ---- Input ----
 
 void Agent::later(TimeMs delay_ms, std::function<void(Agent&)> input) {
-  world_.timeline.after(delay_ms, [&world = world_, node = machine_.id, id = id_, input = std::move(input)] {
+  world_.event_queue.after(delay_ms, [&world = world_, node = machine_.id, id = id_, input = std::move(input)] {
     if (Agent* agent = world.agent(node, id)) agent->take(input);
   });
 }
@@ -111,7 +111,7 @@ void Agent::receive(Event event) {
 
 void Agent::freeze() {
   frozen_ = true;
-  frozen_at_ = world_.timeline.now();
+  frozen_at_ = world_.event_queue.now();
 }
 
 void Agent::wake() {
@@ -126,10 +126,10 @@ void Agent::wake() {
 
 void Agent::handle(const Event& event) {
   if (world_.agent(machine_.id, id_) != this) return;  // it crashed earlier within this input
-  world_.trace.mark(mix(static_cast<std::uint64_t>(world_.timeline.now()), event.index() * 64 + machine_.id));
-  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " <- ", describe(event)); });
+  world_.trace.mark(mix(static_cast<std::uint64_t>(world_.event_queue.now()), event.index() * 64 + machine_.id));
+  world_.trace.line(world_.event_queue.now(), [&] { return text("node ", machine_.id, " <- ", describe(event)); });
   world_.invariants.before(machine_, node_, event);
-  const Effects effects = node_.handle(event, world_.timeline.now() + machine_.clock_offset_ms);
+  const Effects effects = node_.handle(event, world_.event_queue.now() + machine_.clock_offset_ms);
   world_.invariants.after(machine_, node_, event);
   for (const Effect& effect : effects) {
     if (crash_after_effects_ == 0 && effects.size() > 1) {
@@ -146,12 +146,12 @@ void Agent::tick_when_wanted() {
   const auto wanted = node_.tick_wanted_at();
   if (!wanted || *wanted == wanted_tick_at_) return;
   wanted_tick_at_ = *wanted;
-  later(*wanted - machine_.clock_offset_ms - world_.timeline.now(), [](Agent& agent) { agent.handle(Tick{}); });
+  later(*wanted - machine_.clock_offset_ms - world_.event_queue.now(), [](Agent& agent) { agent.handle(Tick{}); });
 }
 
 // ---- Trainers ----
 
-Agent::Session* Agent::session_of(std::uint64_t instance) {
+Agent::TrainerSession* Agent::session_of(std::uint64_t instance) {
   for (auto& [rank, session] : sessions_) {
     if (session.instance == instance) return &session;
   }
@@ -195,7 +195,7 @@ void Agent::greet(std::uint64_t instance, TimeMs waited_ms) {
 }
 
 void Agent::end_session(Rank rank) {
-  const Session session = sessions_.at(rank);
+  const TrainerSession session = sessions_.at(rank);
   sessions_.erase(rank);
   open_grants_.erase(rank);
   machine_.arena.controls.erase(rank);
@@ -221,7 +221,7 @@ void Agent::trainer_died(std::uint64_t instance) {
 }
 
 void Agent::ask_restore(std::uint64_t instance) {
-  Session* session = session_of(instance);
+  TrainerSession* session = session_of(instance);
   const Trainer* trainer = world_.trainer(instance);
   if (session == nullptr || trainer == nullptr) return;
   session->waits_for_restore = true;
@@ -229,7 +229,7 @@ void Agent::ask_restore(std::uint64_t instance) {
 }
 
 void Agent::end_restore(std::uint64_t instance, const std::vector<SlotRef>& corrupt) {
-  Session* session = session_of(instance);
+  TrainerSession* session = session_of(instance);
   const Trainer* trainer = world_.trainer(instance);
   if (session == nullptr || trainer == nullptr) return;
   for (const SlotRef& ref : std::exchange(session->reads, {})) unpin(ref);
@@ -268,16 +268,16 @@ void Agent::read_words(Rank rank) {
       Slot& slot = *machine_.arena.find(ref);
       captured.pieces.push_back(slot.header);
       slot.counted = true;
-      slot.counted_since = world_.timeline.now();
+      slot.counted_since = world_.event_queue.now();
       world_.invariants.counted(machine_, slot.header);
     }
     handle(captured);
   }
-  Session* session = session_of(control.instance);
+  TrainerSession* session = session_of(control.instance);
   if (session == nullptr) return;
-  if (session->told_attempted == control.attempted && session->told_capturing == control.capturing) return;
-  session->told_attempted = control.attempted;
-  session->told_capturing = control.capturing;
+  if (session->notified_attempted == control.attempted && session->notified_capturing == control.capturing) return;
+  session->notified_attempted = control.attempted;
+  session->notified_capturing = control.capturing;
   handle(Progress{rank, control.attempted, control.capturing});
 }
 
@@ -287,7 +287,7 @@ void Agent::fetch_ended(std::uint64_t fetch, const SlotRef& ref, FetchResult res
   if (Slot* slot = machine_.arena.find(ref)) {
     slot->filled_by = 0;
     slot->counted = result == FetchResult::complete;
-    slot->counted_since = world_.timeline.now();
+    slot->counted_since = world_.event_queue.now();
     if (slot->counted) world_.invariants.counted(machine_, slot->header);
   }
   handle(FetchEnded{fetch, result, {}, made});

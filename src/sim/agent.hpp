@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "protocol/node.hpp"
+#include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
 #include "sim/store.hpp"
-#include "sim/timeline.hpp"
 
 namespace ckpt::sim {
 
@@ -35,7 +35,7 @@ class Agent {
   void wake();
   void crash_in_next_effects(int after) { crash_after_effects_ = after; }
 
-  // Runs `input` after the delay if this life of the agent still lasts then; while it is frozen, on waking.
+  // Runs `input` after the delay if this run of the agent still lasts then; while it is frozen, on waking.
   void later(TimeMs delay_ms, std::function<void(Agent&)> input);
   void receive(protocol::Event event);  // now, or on waking
 
@@ -55,12 +55,12 @@ class Agent {
 
  private:
   // A trainer that has said hello, as the driver sees it.
-  struct Session {
+  struct TrainerSession {
     std::uint64_t instance = 0;
     bool waits_for_restore = false;
     std::vector<SlotRef> reads;  // pinned while it restores
-    std::int64_t told_attempted = -1;
-    std::int64_t told_capturing = -1;
+    std::int64_t notified_attempted = -1;
+    std::int64_t notified_capturing = -1;
   };
 
   static Arena& swept(World& world, Arena& arena);
@@ -71,7 +71,7 @@ class Agent {
   void tick();
   void tick_when_wanted();
   void poll();
-  Session* session_of(std::uint64_t instance);
+  TrainerSession* session_of(std::uint64_t instance);
   void end_session(Rank rank);
   std::function<void(const protocol::Event&)> store_answer();
   void release_if_idle(const SlotRef& ref);
@@ -79,17 +79,18 @@ class Agent {
   void carry_out(const protocol::Effect& effect);
   bool fails(const protocol::Effect& effect);
   void on(const protocol::Send& send);
-  void on(const protocol::SwapRoot& swap);
-  void on(const protocol::SwapLife& swap);
-  void write_seats(const protocol::SwapLife& swap, std::size_t number, const Store::LifeWritten& written);
-  void on(const protocol::ReadSeats& read);
-  void on(const protocol::RemoveSeats& removal);
+  void on(const protocol::SwapLeaderRecord& swap);
+  void on(const protocol::SwapIncarnationRecord& swap);
+  void write_assignments(const protocol::SwapIncarnationRecord& swap, std::size_t number,
+                         const Store::IncarnationWritten& written);
+  void on(const protocol::ReadAssignments& read);
+  void on(const protocol::RemoveAssignments& removal);
   void on(const protocol::Persist& persist);
-  void on(const protocol::Grant& grant);
-  void on(const protocol::TellCommit& tell);
-  void on(const protocol::TellStored& tell);
-  void on(const protocol::TellResume& tell);
-  void on(const protocol::TellPath&) {}  // a matter between trainers
+  void on(const protocol::GrantSlots& grant);
+  void on(const protocol::NotifyCommit& notify);
+  void on(const protocol::TellStored& notify);
+  void on(const protocol::NotifyResume& notify);
+  void on(const protocol::NotifyReplicationGroup&) {}  // a matter between trainers
   void on(const protocol::Fence& fence);
   void on(const protocol::RestoreReady& ready);
   void on(const protocol::RestoreFailed& failed);
@@ -99,7 +100,7 @@ class Agent {
   void on(const protocol::ReleaseSegment& release);
   void on(const protocol::ListStorage& list);
   void on(const protocol::StartWrite& write);
-  void on(const protocol::CommitStep& commit);
+  void on(const protocol::FinalizeCheckpoint& commit);
   void on(const protocol::MemberChanged& changed);
   void on(const protocol::Notice&) {}
 
@@ -107,7 +108,7 @@ class Agent {
   Machine& machine_;
   const std::uint64_t id_;
   protocol::Node node_;
-  std::map<Rank, Session> sessions_;
+  std::map<Rank, TrainerSession> sessions_;
   std::set<Rank> open_grants_;                     // given and not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // while frozen
   bool frozen_ = false;

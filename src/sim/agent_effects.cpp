@@ -11,8 +11,8 @@ using namespace protocol;
 
 void Agent::carry_out(const Effect& effect) {
   world_.trace.mark(effect.index());
-  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " -> ", describe(effect)); });
-  if (world_.timeline.now() < machine_.effects_fail_until && fails(effect)) return;
+  world_.trace.line(world_.event_queue.now(), [&] { return text("node ", machine_.id, " -> ", describe(effect)); });
+  if (world_.event_queue.now() < machine_.effects_fail_until && fails(effect)) return;
   std::visit([this](const auto& content) { on(content); }, effect);
 }
 
@@ -22,16 +22,17 @@ bool Agent::fails(const Effect& effect) {
   const auto answer = [this](Event event) {
     later(1, [event = std::move(event)](Agent& agent) { agent.handle(event); });
   };
-  const bool is_silent = std::holds_alternative<Send>(effect) || std::holds_alternative<SwapRoot>(effect) ||
-                         std::holds_alternative<SwapLife>(effect) || std::holds_alternative<ReadSeats>(effect) ||
-                         std::holds_alternative<RemoveSeats>(effect);
+  const bool is_silent = std::holds_alternative<Send>(effect) || std::holds_alternative<SwapLeaderRecord>(effect) ||
+                         std::holds_alternative<SwapIncarnationRecord>(effect) ||
+                         std::holds_alternative<ReadAssignments>(effect) ||
+                         std::holds_alternative<RemoveAssignments>(effect);
   if (const auto* send = std::get_if<Send>(&effect)) world_.invariants.sending(machine_, send->message);
   if (const auto* fetch = std::get_if<StartFetch>(&effect)) {
     answer(FetchEnded{fetch->fetch, FetchResult::failed});
   } else if (const auto* write = std::get_if<StartWrite>(&effect)) {
-    answer(WriteEnded{write->version, "it failed"});
-  } else if (const auto* commit = std::get_if<CommitStep>(&effect)) {
-    answer(StepEnded{commit->version, "it failed"});
+    answer(WriteEnded{write->checkpoint, "it failed"});
+  } else if (const auto* commit = std::get_if<FinalizeCheckpoint>(&effect)) {
+    answer(FinalizeEnded{commit->checkpoint, "it failed"});
   } else if (std::holds_alternative<ListStorage>(effect)) {
     StorageListed listed;
     listed.trouble = "it failed";
@@ -39,7 +40,7 @@ bool Agent::fails(const Effect& effect) {
   } else if (!is_silent) {
     return false;
   }
-  world_.trace.line(world_.timeline.now(), [&] { return text("node ", machine_.id, " !! that fails"); });
+  world_.trace.line(world_.event_queue.now(), [&] { return text("node ", machine_.id, " !! that fails"); });
   return true;
 }
 
@@ -48,36 +49,40 @@ void Agent::on(const Send& send) {
   world_.network.send(machine_.id, send.to, send.message);
 }
 
-void Agent::on(const SwapRoot& swap) {
-  world_.invariants.writing_root(machine_, swap.record);
+void Agent::on(const SwapLeaderRecord& swap) {
+  world_.invariants.writing_leader(machine_, swap.record);
   world_.store.swap(machine_.id, swap, store_answer());
 }
 
 // What it decides is judged by what can be known now, when it decides, and not when that is on record.
-void Agent::on(const SwapLife& swap) {
+void Agent::on(const SwapIncarnationRecord& swap) {
   const auto judgement = world_.invariants.judge(machine_, swap.record);
-  write_seats(swap, 0, [&world = world_, node = machine_.id, judgement](const LifeRead& before, const LifeRead& now) {
-    world.invariants.life_written(node, before, now, judgement);
-  });
+  write_assignments(swap, 0,
+                    [&world = world_, node = machine_.id, judgement](const IncarnationRecordRead& before,
+                                                                     const IncarnationRecordRead& now) {
+                      world.invariants.incarnation_written(node, before, now, judgement);
+                    });
 }
 
-// Each record after the answer to the one before, and the life's record last.
-void Agent::write_seats(const SwapLife& swap, std::size_t number, const Store::LifeWritten& written) {
-  const auto& seats = swap.seats;
-  const std::size_t begin = number * Store::seats_per_record;
-  if (begin >= seats.size()) return world_.store.swap(machine_.id, swap, written, store_answer());
-  const auto end = std::min(begin + Store::seats_per_record, seats.size());
+// Each record after the answer to the one before, and the incarnation's record last.
+void Agent::write_assignments(const SwapIncarnationRecord& swap, std::size_t number,
+                              const Store::IncarnationWritten& written) {
+  const auto& assignments = swap.assignments;
+  const std::size_t begin = number * Store::assignments_per_record;
+  if (begin >= assignments.size()) return world_.store.swap(machine_.id, swap, written, store_answer());
+  const auto end = std::min(begin + Store::assignments_per_record, assignments.size());
   const auto go_on = [&world = world_, node = machine_.id, id = id_, swap, number, written] {
     if (Agent* agent = world.agent(node, id))
-      agent->take([swap, number, written](Agent& self) { self.write_seats(swap, number + 1, written); });
+      agent->take([swap, number, written](Agent& self) { self.write_assignments(swap, number + 1, written); });
   };
-  world_.store.write_seats(
-      machine_.id, swap.record.seats, number,
-      {seats.begin() + static_cast<std::ptrdiff_t>(begin), seats.begin() + static_cast<std::ptrdiff_t>(end)}, go_on);
+  world_.store.write_assignments(machine_.id, swap.record.assignments, number,
+                                 {assignments.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  assignments.begin() + static_cast<std::ptrdiff_t>(end)},
+                                 go_on);
 }
 
-void Agent::on(const ReadSeats& read) { world_.store.read_seats(machine_.id, read.name, store_answer()); }
-void Agent::on(const RemoveSeats& removal) { world_.store.remove_seats(machine_.id, removal); }
+void Agent::on(const ReadAssignments& read) { world_.store.read_assignments(machine_.id, read.name, store_answer()); }
+void Agent::on(const RemoveAssignments& removal) { world_.store.remove_assignments(machine_.id, removal); }
 
 void Agent::on(const Persist& persist) {
   world_.invariants.persisting(machine_, persist);
@@ -87,7 +92,7 @@ void Agent::on(const Persist& persist) {
   machine_.arena.epoch = persist.epoch;
 }
 
-void Agent::on(const Grant& grant) {
+void Agent::on(const GrantSlots& grant) {
   Control& control = machine_.arena.controls[grant.rank];
   for (const SlotRef& ref : grant.slots) {
     world_.invariants.granting(machine_, ref, control.instance);
@@ -98,14 +103,14 @@ void Agent::on(const Grant& grant) {
   open_grants_.insert(grant.rank);
 }
 
-void Agent::on(const TellCommit& tell) {
-  world_.invariants.commit_told(machine_, tell.rank, tell.committed);
-  machine_.arena.controls[tell.rank].committed = tell.committed;
+void Agent::on(const NotifyCommit& notify) {
+  world_.invariants.commit_notified(machine_, notify.rank, notify.committed);
+  machine_.arena.controls[notify.rank].committed = notify.committed;
 }
 
-void Agent::on(const TellStored& tell) { world_.invariants.stored_told(machine_, tell.rank, tell.stored); }
+void Agent::on(const TellStored& notify) { world_.invariants.stored_told(machine_, notify.rank, notify.stored); }
 
-void Agent::on(const TellResume& tell) { machine_.arena.controls[tell.rank].resume_at = tell.resume_at; }
+void Agent::on(const NotifyResume& notify) { machine_.arena.controls[notify.rank].resume_at = notify.resume_at; }
 
 void Agent::on(const Fence& fence) {
   Control& control = machine_.arena.controls[fence.rank];
@@ -115,15 +120,15 @@ void Agent::on(const Fence& fence) {
 void Agent::on(const RestoreReady& ready) {
   const auto found = sessions_.find(ready.rank);
   if (found == sessions_.end() || !found->second.waits_for_restore) return;
-  Session& session = found->second;
+  TrainerSession& session = found->second;
   session.waits_for_restore = false;
   world_.invariants.restore_offered(machine_, session.instance, ready);
   if (ready.decision.verdict == Verdict::restore) {
     session.reads = {ready.private_.slot};
-    for (const Source& part : ready.main) session.reads.push_back(part.slot);
+    for (const RestoreSource& part : ready.main) session.reads.push_back(part.slot);
     for (const SlotRef& ref : session.reads) ++machine_.arena.find(ref)->readers;
   }
-  world_.tell(session.instance, [ready](Trainer& trainer) { trainer.restore_ready(ready); });
+  world_.notify(session.instance, [ready](Trainer& trainer) { trainer.restore_ready(ready); });
 }
 
 void Agent::on(const RestoreFailed& failed) {
@@ -131,13 +136,13 @@ void Agent::on(const RestoreFailed& failed) {
   if (found == sessions_.end() || !found->second.waits_for_restore) return;
   found->second.waits_for_restore = false;
   world_.invariants.restore_refused(failed);
-  world_.tell(found->second.instance, [failed](Trainer& trainer) { trainer.restore_failed(failed); });
+  world_.notify(found->second.instance, [failed](Trainer& trainer) { trainer.restore_failed(failed); });
 }
 
 void Agent::on(const StartFetch& fetch) {
   Arena& arena = machine_.arena;
   const bool is_new = !arena.segments.contains({fetch.slot.rank, fetch.slot.shard});
-  if (is_new && world_.timeline.now() < machine_.memory_full_until) {
+  if (is_new && world_.event_queue.now() < machine_.memory_full_until) {
     later(1, [fetch](Agent& agent) { agent.handle(FetchEnded{fetch.fetch, FetchResult::no_space}); });
     return;
   }
@@ -154,7 +159,7 @@ void Agent::on(const DropSlot& drop) {
   world_.invariants.dropping(machine_, drop.slot);
   Slot& slot = *machine_.arena.find(drop.slot);
   slot.counted = false;
-  slot.dropped = slot.header.version;
+  slot.dropped = slot.header.checkpoint;
   slot.draining = true;
   release_if_idle(drop.slot);
 }
@@ -164,10 +169,10 @@ void Agent::on(const ReleaseSegment& release) {
   machine_.arena.segments.erase({release.rank, release.shard});
 }
 
-void Agent::on(const MemberChanged& changed) { world_.invariants.member_told(machine_, changed); }
+void Agent::on(const MemberChanged& changed) { world_.invariants.member_notified(machine_, changed); }
 
 void Agent::on(const ListStorage&) { world_.storage.list(*this); }
 void Agent::on(const StartWrite& write) { world_.storage.write(machine_, *this, write); }
-void Agent::on(const CommitStep& commit) { world_.storage.commit(*this, machine_.id, commit); }
+void Agent::on(const FinalizeCheckpoint& commit) { world_.storage.commit(*this, machine_.id, commit); }
 
 }  // namespace ckpt::sim

@@ -74,9 +74,9 @@ std::string tally_text(const CampaignResult& result) {
   const Tally& tally = result.tally;
   return text("commits ", tally.commits, "; rank restores ", tally.restores, ", ", tally.from_peer,
               " with a part from a peer, ", tally.decoded, " from parity, ", tally.from_storage,
-              " from storage; members told as lost ", tally.told_lost, "; standby nodes put in place ", tally.stood_in,
-              "; steps stored ", tally.stored, "; restarts of the job ", tally.restarts,
-              "; lives decided: ", tally.decided_restore, " restore (", tally.decided_behind, " behind), ",
+              " from storage; members told as lost ", tally.notified_lost, "; standby nodes put in place ",
+              tally.replaced, "; steps stored ", tally.stored, "; restarts of the job ", tally.restarts,
+              "; incarnations decided: ", tally.decided_restore, " restore (", tally.decided_behind, " behind), ",
               tally.decided_fresh, " fresh, ", tally.decided_lost, " lost, of all ", tally.decided_unknown,
               " with commit status unknown; elections ", tally.elections, "; pieces quarantined ", tally.quarantined,
               "; reports passed on by relays ", tally.relayed, "; runs with an alarm ", tally.alarms,

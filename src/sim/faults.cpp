@@ -11,11 +11,11 @@ constexpr TimeMs aim_ms = 5000;      // a fault waits so long for its phase, the
 constexpr TimeMs give_up_ms = 9000;  // or is left out when it finds no victim
 bool needs_training(Fault fault) { return fault == Fault::update_unannounced || fault == Fault::silent_corruption; }
 
-// From the loss of a root to the last copy that is made good.
+// From the loss of a leader to the last copy that is made good.
 bool is_of_recovery(Phase phase) {
   return phase == Phase::electing || phase == Phase::gathering || phase == Phase::deciding ||
          phase == Phase::announcing || phase == Phase::restoring || phase == Phase::reprotecting ||
-         phase == Phase::decoding || phase == Phase::standing_in;
+         phase == Phase::decoding || phase == Phase::replacing;
 }
 }  // namespace
 
@@ -43,27 +43,27 @@ void Faults::start() {
   for (int i = 0; i < world_.settings.faults; ++i) plan_one();
   if (world_.settings.is_hard) plan_harder();
   leave_out();
-  armed_at_ = world_.timeline.now() + world_.random.between(0, world_.settings.fault_gap_ms);
+  armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
 
 // Phases that need what this run has not got never come.
 bool Faults::can_come(Phase phase) const {
   const protocol::Config& core = world_.settings.core;
   if (phase == Phase::encoding || phase == Phase::decoding) return core.protection.has_parity();
-  return phase != Phase::standing_in || core.standby;
+  return phase != Phase::replacing || core.standby;
 }
 
-// The root is lost more often than chance would have it, at every step of a recovery; and where nodes stand by, more
-// happens while they stand in.
+// The leader is lost more often than chance would have it, at every checkpoint of a recovery; and where nodes stand by,
+// more happens while they be replacements.
 Faults::Plan Faults::draw() {
   Plan plan;
-  const bool is_root_loss = world_.random.chance(150);
-  const bool is_standing_in = world_.settings.core.standby && world_.random.chance(300);
+  const bool is_leader_loss = world_.random.chance(150);
+  const bool is_replacing = world_.settings.core.standby && world_.random.chance(300);
   do {
-    plan.fault = is_root_loss ? Fault::root_crash : static_cast<Fault>(world_.random.below(first_faults));
-    plan.phase = is_standing_in ? Phase::standing_in : static_cast<Phase>(world_.random.below(phase_count));
+    plan.fault = is_leader_loss ? Fault::leader_crash : static_cast<Fault>(world_.random.below(first_faults));
+    plan.phase = is_replacing ? Phase::replacing : static_cast<Phase>(world_.random.below(phase_count));
   } while (!can_come(plan.phase) || !is_possible(plan.fault, plan.phase) ||
-           (is_root_loss && !is_of_recovery(plan.phase)));
+           (is_leader_loss && !is_of_recovery(plan.phase)));
   return plan;
 }
 
@@ -71,18 +71,18 @@ Faults::Plan Faults::draw() {
 std::vector<Faults::Plan> Faults::with_prelude(const Plan& plan, Random& random) const {
   std::vector<Plan> plans;
   std::optional<Fault> prelude;
-  if (plan.phase == Phase::electing || plan.phase == Phase::gathering) prelude = Fault::root_crash;
-  if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding || plan.phase == Phase::standing_in)
+  if (plan.phase == Phase::electing || plan.phase == Phase::gathering) prelude = Fault::leader_crash;
+  if (plan.phase == Phase::reprotecting || plan.phase == Phase::decoding || plan.phase == Phase::replacing)
     prelude = Fault::node_loss;
   // Nobody trains any more when a machine is gone; when its agent sleeps they do.
-  if (plan.phase == Phase::standing_in && needs_training(plan.fault)) prelude = Fault::agent_freeze;
+  if (plan.phase == Phase::replacing && needs_training(plan.fault)) prelude = Fault::agent_freeze;
   if (plan.phase <= Phase::restoring || plan.phase == Phase::announcing) prelude = Fault::trainer_crash;
-  // The next version is under way before this one is known to be committed where messages are slow.
+  // The next checkpoint is under way before this one is known to be committed where messages are slow.
   if (plan.phase == Phase::committing && plan.fault == Fault::bit_flip_wire) prelude = Fault::messages_reordered;
-  // A root that crashes while nobody leads is one that sleeps.
-  const bool on_root = plan.fault == Fault::root_crash && plan.phase == Phase::electing;
-  if (on_root) prelude = Fault::agent_freeze;
-  if (prelude && (on_root || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_root});
+  // A leader that crashes while nobody leads is one that sleeps.
+  const bool on_leader = plan.fault == Fault::leader_crash && plan.phase == Phase::electing;
+  if (on_leader) prelude = Fault::agent_freeze;
+  if (prelude && (on_leader || random.chance(700))) plans.push_back({*prelude, Phase::idle, false, on_leader});
   plans.push_back(plan);
   // What is damaged there shows only when it is needed.
   if (plan.fault == Fault::storage_damaged) plans.push_back({Fault::everything_lost, Phase::capturing});
@@ -125,7 +125,7 @@ void Faults::leave_out() {
 }
 
 void Faults::after_step() {
-  const TimeMs now = world_.timeline.now();
+  const TimeMs now = world_.event_queue.now();
   if (plan_.empty() || now < armed_at_) return;
   const Plan plan = plan_.front();
   const Phases phases = current_phases(world_);
@@ -139,15 +139,15 @@ void Faults::after_step() {
     return;
   }
   plan_.pop_front();
-  const bool at_once = !plan.is_last || world_.random.chance(250);
-  armed_at_ = now + world_.random.between(0, at_once ? 50 : world_.settings.fault_gap_ms);
+  const bool simultaneous = !plan.is_last || world_.random.chance(250);
+  armed_at_ = now + world_.random.between(0, simultaneous ? 50 : world_.settings.fault_gap_ms);
 }
 
 void Faults::count(Fault fault, Phases phases) {
   for (std::size_t phase = 0; phase < phase_count; ++phase) {
     if (phases.test(phase)) ++table_[static_cast<std::size_t>(fault)][phase];
   }
-  world_.trace.line(world_.timeline.now(), [&] {
+  world_.trace.line(world_.event_queue.now(), [&] {
     std::string line = text("*** ", fault_names[static_cast<std::size_t>(fault)], " while");
     for (std::size_t phase = 0; phase < phase_count; ++phase) {
       if (phases.test(phase)) line += text(" ", phase_names[phase]);
@@ -158,7 +158,7 @@ void Faults::count(Fault fault, Phases phases) {
 
 void Faults::mend_after(TimeMs low_ms, TimeMs high_ms, std::function<void()> mend) {
   ++unmended_;
-  world_.timeline.after(world_.random.between(low_ms, high_ms), [this, mend = std::move(mend)] {
+  world_.event_queue.after(world_.random.between(low_ms, high_ms), [this, mend = std::move(mend)] {
     --unmended_;
     mend();
   });
@@ -178,10 +178,10 @@ bool Faults::strike(const Plan& plan) {
       return corrupt_silently();
     case Fault::agent_crash:
     case Fault::agent_crash_midway:
-    case Fault::root_crash:
+    case Fault::leader_crash:
       return strike_agent(fault);
     case Fault::agent_freeze:
-      return freeze_agent(plan.on_root);
+      return freeze_agent(plan.on_leader);
     case Fault::node_loss:
       return lose_machines(1);
     case Fault::two_node_losses:
@@ -203,7 +203,7 @@ bool Faults::strike(const Plan& plan) {
     case Fault::messages_lost:
     case Fault::messages_repeated:
     case Fault::messages_reordered:
-      return worsen_weather(fault);
+      return worsen_conditions(fault);
     case Fault::store_outage:
     case Fault::store_answer_lost:
       return stop_store(fault);
@@ -233,9 +233,9 @@ bool Faults::strike(const Plan& plan) {
 
 // ---- Victims ----
 
-Machine* Faults::root_machine() {
-  const auto root = world_.machines.find(world_.store.root().record.node);
-  return root == world_.machines.end() || !root->second.agent ? nullptr : &root->second;
+Machine* Faults::leader_machine() {
+  const auto leader = world_.machines.find(world_.store.leader().record.node);
+  return leader == world_.machines.end() || !leader->second.agent ? nullptr : &leader->second;
 }
 
 Machine* Faults::pick_machine() {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "protocol/types.hpp"
+#include "sim/event_queue.hpp"
 #include "sim/phase.hpp"
 #include "sim/random.hpp"
-#include "sim/timeline.hpp"
 
 namespace ckpt::sim {
 
@@ -24,14 +24,14 @@ struct Machine;
 enum class Fault : std::uint8_t {
   trainer_crash,
   trainer_freeze,       // SIGSTOP, woken later
-  trainer_left_behind,  // the job restarts, and some of the old life's trainers run or sleep on
+  trainer_left_behind,  // the job restarts, and some of the old incarnation's trainers run or sleep on
   rank_claimed_twice,   // a second process of some rank says hello
   update_unannounced,   // before_update() is forgotten
   silent_corruption,    // one of several ranks that share a shard computes something else
   agent_crash,          // and restarts on the same arena
   agent_crash_midway,   // between two effects of one event
   agent_freeze,
-  root_crash,
+  leader_crash,
   node_loss,  // agent, trainers and arena
   two_node_losses,
   node_outdated,  // cut off for long while the job goes on without it; then it alone is left
@@ -49,7 +49,7 @@ enum class Fault : std::uint8_t {
   clock_jump,
   everything_lost,  // all machines at once
   storage_outage,
-  storage_damaged,  // a bit of the newest step
+  storage_damaged,  // a bit of the newest checkpoint
   // Drawn apart from those above, so that what a seed did without them it still does.
   agents_freeze,      // several at once
   all_agents_freeze,  // all of them: a suspended cluster
@@ -63,7 +63,7 @@ inline constexpr std::size_t fault_count = 35;
 inline constexpr std::size_t first_faults = 28;  // those drawn first
 inline constexpr std::array<const char*, fault_count> fault_names = {
     "trainer crash",     "trainer freeze",     "trainer left behind", "rank claimed twice", "update unannounced",
-    "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "root crash",
+    "silent corruption", "agent crash",        "agent crash midway",  "agent freeze",       "leader crash",
     "node loss",         "two node losses",    "node outdated",       "torn write",         "bit flip stored",
     "bit flip wire",     "memory full",        "partition",           "partition one way",  "messages lost",
     "messages repeated", "messages reordered", "store outage",        "store answer lost",  "clock jump",
@@ -94,7 +94,7 @@ class Faults {
     Fault fault = Fault::trainer_crash;
     Phase phase = Phase::idle;
     bool is_last = true;     // else the next one follows at once
-    bool on_root = false;    // of a fault that strikes some agent
+    bool on_leader = false;  // of a fault that strikes some agent
     std::size_t number = 0;  // in the plan, from 1
   };
 
@@ -117,7 +117,7 @@ class Faults {
   bool flip_wire_bit();
   bool corrupt_silently();
   bool claim_twice();
-  bool freeze_agent(bool on_root);
+  bool freeze_agent(bool on_leader);
   void freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms);
   bool freeze_agents(bool all);
   bool fill_memory();
@@ -128,13 +128,13 @@ class Faults {
   bool spoil_record(Fault fault);
   bool fail_effects();
   bool cut_network(bool one_way);
-  bool worsen_weather(Fault fault);
+  bool worsen_conditions(Fault fault);
   bool stop_store(Fault fault);
   bool lose_everything();
   bool hurt_storage(Fault fault);
 
-  Machine* root_machine();  // null where it has no agent
-  Machine* pick_machine();  // one with a running agent, preferably one that is busy
+  Machine* leader_machine();  // null where it has no agent
+  Machine* pick_machine();    // one with a running agent, preferably one that is busy
   Trainer* pick_trainer();
 
   World& world_;

@@ -8,33 +8,33 @@ using protocol::Decision;
 using protocol::Verdict;
 
 void History::captured(const PieceInfo& piece) {
-  auto& digests = digests_[piece.version][piece.shard];
+  auto& digests = digests_[piece.checkpoint][piece.shard];
   digests.insert(piece.root_digest);
   ranks_disagreed_ = ranks_disagreed_ || digests.size() > 1;
 }
 
-const std::set<std::uint64_t>& History::digests(Version version, const std::string& shard) const {
+const std::set<std::uint64_t>& History::digests(CheckpointId checkpoint, const std::string& shard) const {
   static const std::set<std::uint64_t> none;
-  const auto pieces = digests_.find(version);
+  const auto pieces = digests_.find(checkpoint);
   if (pieces == digests_.end()) return none;
   const auto found = pieces->second.find(shard);
   return found == pieces->second.end() ? none : found->second;
 }
 
-bool History::ranks_disagree(Version version) const {
+bool History::ranks_disagree(CheckpointId checkpoint) const {
   return std::any_of(shards_.begin(), shards_.end(),
-                     [&](const std::string& shard) { return digests(version, shard).size() > 1; });
+                     [&](const std::string& shard) { return digests(checkpoint, shard).size() > 1; });
 }
 
 void History::gained(NodeId node, const PieceInfo& piece) {
   if (!piece.is_parity()) {
-    holders_[piece.version][piece.shard][node] = has_it;
+    holders_[piece.checkpoint][piece.shard][node] = has_it;
     return;
   }
-  Group& group = groups_[piece.version][protocol::parse_part(piece.shard).shard];
+  Group& group = groups_[piece.checkpoint][protocol::parse_part(piece.shard).shard];
   group.shards.clear();
-  for (const auto& ingredient : piece.recipe.ingredients) group.shards.push_back(ingredient.shard);
-  group.holders[piece.recipe.member][node] = has_it;
+  for (const auto& parity_source : piece.parity_manifest.sources) group.shards.push_back(parity_source.shard);
+  group.holders[piece.parity_manifest.member][node] = has_it;
 }
 
 void History::lost(NodeId node, const PieceInfo& piece, TimeMs now) {
@@ -42,8 +42,8 @@ void History::lost(NodeId node, const PieceInfo& piece, TimeMs now) {
     const auto holder = holders.find(node);
     if (holder != holders.end() && holder->second == has_it) holder->second = now;
   };
-  if (!piece.is_parity()) return lose(holders_[piece.version][piece.shard]);
-  lose(groups_[piece.version][protocol::parse_part(piece.shard).shard].holders[piece.recipe.member]);
+  if (!piece.is_parity()) return lose(holders_[piece.checkpoint][piece.shard]);
+  lose(groups_[piece.checkpoint][protocol::parse_part(piece.shard).shard].holders[piece.parity_manifest.member]);
 }
 
 std::size_t History::count(const Holders& holders, TimeMs since) {
@@ -51,9 +51,9 @@ std::size_t History::count(const Holders& holders, TimeMs since) {
       std::count_if(holders.begin(), holders.end(), [&](const auto& holder) { return holder.second >= since; }));
 }
 
-std::string History::unprotected(Version version, TimeMs since) const {
+std::string History::unprotected(CheckpointId checkpoint, TimeMs since) const {
   std::set<std::string> covered;
-  if (const auto groups = groups_.find(version); groups != groups_.end()) {
+  if (const auto groups = groups_.find(checkpoint); groups != groups_.end()) {
     for (const auto& [name, group] : groups->second) {
       const bool is_whole = group.holders.size() == group.shards.size() &&
                             std::all_of(group.holders.begin(), group.holders.end(),
@@ -68,14 +68,14 @@ std::string History::unprotected(Version version, TimeMs since) const {
 }
 
 void History::dropped(NodeId node, const PieceInfo& piece) {
-  if (const auto groups = groups_.find(piece.version); piece.is_parity() && groups != groups_.end())
-    groups->second[protocol::parse_part(piece.shard).shard].holders[piece.recipe.member].erase(node);
-  const auto pieces = holders_.find(piece.version);
+  if (const auto groups = groups_.find(piece.checkpoint); piece.is_parity() && groups != groups_.end())
+    groups->second[protocol::parse_part(piece.shard).shard].holders[piece.parity_manifest.member].erase(node);
+  const auto pieces = holders_.find(piece.checkpoint);
   if (pieces != holders_.end()) pieces->second[piece.shard].erase(node);
 }
 
-History::Scarcest History::scarcest(Version version, TimeMs since) const {
-  const auto pieces = holders_.find(version);
+History::Scarcest History::scarcest(CheckpointId checkpoint, TimeMs since) const {
+  const auto pieces = holders_.find(checkpoint);
   Scarcest scarcest{SIZE_MAX, {}};
   for (const std::string& shard : shards_) {
     std::size_t copies = 0;
@@ -88,12 +88,12 @@ History::Scarcest History::scarcest(Version version, TimeMs since) const {
   return scarcest;
 }
 
-std::vector<Version> History::whole_versions() const {
-  std::vector<Version> versions;
-  for (const auto& [version, pieces] : holders_) {
-    if (was_whole(version)) versions.push_back(version);
+std::vector<CheckpointId> History::complete_checkpoints() const {
+  std::vector<CheckpointId> checkpoints;
+  for (const auto& [checkpoint, pieces] : holders_) {
+    if (was_whole(checkpoint)) checkpoints.push_back(checkpoint);
   }
-  return versions;
+  return checkpoints;
 }
 
 const std::set<NodeId>& History::hosts(std::uint64_t incarnation) const {
@@ -106,8 +106,8 @@ void History::decided(std::uint64_t incarnation, const Decision& decision) {
   decisions_[incarnation] = decision;
   if (decision.verdict != Verdict::fresh && decision.verdict != Verdict::restore) return;
   // Whatever is newer is void from now on.
-  committed_ = std::min(committed_, decision.version);
-  reported_ = std::min(reported_, decision.version);
+  committed_ = std::min(committed_, decision.checkpoint);
+  reported_ = std::min(reported_, decision.checkpoint);
 }
 
 const Decision* History::decision(std::uint64_t incarnation) const {
@@ -115,23 +115,23 @@ const Decision* History::decision(std::uint64_t incarnation) const {
   return found == decisions_.end() ? nullptr : &found->second;
 }
 
-// Follows the lives back from the newest one that began: each went on from the version that it restored.
-bool History::is_void(Version version) const {
-  auto life = decisions_.rbegin();
-  while (life != decisions_.rend()) {
-    const auto& [incarnation, decision] = *life;
+// Follows the incarnations back from the newest one that began: each went on from the checkpoint that it restored.
+bool History::is_void(CheckpointId checkpoint) const {
+  auto candidate = decisions_.rbegin();
+  while (candidate != decisions_.rend()) {
+    const auto& [incarnation, decision] = *candidate;
     const bool began = decision.verdict == Verdict::fresh || decision.verdict == Verdict::restore;
-    if (began && version.incarnation() >= incarnation) return false;
-    if (began && version > decision.version) return true;
-    if (began && version.incarnation() == decision.version.incarnation()) return false;
-    const std::uint64_t next = began ? decision.version.incarnation() : incarnation - 1;
-    life = std::find_if(life, decisions_.rend(), [&](const auto& entry) { return entry.first <= next; });
+    if (began && checkpoint.incarnation() >= incarnation) return false;
+    if (began && checkpoint > decision.checkpoint) return true;
+    if (began && checkpoint.incarnation() == decision.checkpoint.incarnation()) return false;
+    const std::uint64_t next = began ? decision.checkpoint.incarnation() : incarnation - 1;
+    candidate = std::find_if(candidate, decisions_.rend(), [&](const auto& entry) { return entry.first <= next; });
   }
   return false;
 }
 
-void History::forget_lives(std::uint64_t from) {
-  const Version first(from, 0);
+void History::forget_incarnations(std::uint64_t from) {
+  const CheckpointId first(from, 0);
   const auto forget = [](auto& all, const auto& since) { all.erase(all.lower_bound(since), all.end()); };
   forget(digests_, first);
   forget(holders_, first);
@@ -140,17 +140,18 @@ void History::forget_lives(std::uint64_t from) {
   forget(commits_, first);
   forget(hosts_, from);
   forget(decisions_, from);
-  const auto newest = std::find_if(commits_.rbegin(), commits_.rend(), [&](Version each) { return !is_void(each); });
-  committed_ = newest == commits_.rend() ? Version() : *newest;
+  const auto newest =
+      std::find_if(commits_.rbegin(), commits_.rend(), [&](CheckpointId each) { return !is_void(each); });
+  committed_ = newest == commits_.rend() ? CheckpointId() : *newest;
   reported_ = std::min(reported_, committed_);
 }
 
-void History::committed(Version version) {
-  commits_.insert(version);
-  committed_ = std::max(committed_, version);
-  committed_ever_ = std::max(committed_ever_, version);
+void History::committed(CheckpointId checkpoint) {
+  commits_.insert(checkpoint);
+  committed_ = std::max(committed_, checkpoint);
+  committed_ever_ = std::max(committed_ever_, checkpoint);
 }
 
-void History::reported(Version version) { reported_ = std::max(reported_, version); }
+void History::reported(CheckpointId checkpoint) { reported_ = std::max(reported_, checkpoint); }
 
 }  // namespace ckpt::sim

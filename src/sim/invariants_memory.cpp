@@ -53,11 +53,12 @@ void Invariants::capturing(const Machine& machine, const SlotRef& ref, std::uint
   }
 }
 
-void Invariants::serving(const Machine& machine, const SlotRef& ref, const std::string& shard, Version version) {
+void Invariants::serving(const Machine& machine, const SlotRef& ref, const std::string& shard,
+                         CheckpointId checkpoint) {
   const Slot* slot = machine.arena.find(ref);
-  if (slot == nullptr || !slot->counted || slot->header.version != version || slot->header.shard != shard) {
+  if (slot == nullptr || !slot->counted || slot->header.checkpoint != checkpoint || slot->header.shard != shard) {
     throw Violation{"I1", text(place(machine, ref), " is named as the source of shard ", shard, " at ",
-                               describe(version), " but does not hold it")};
+                               describe(checkpoint), " but does not hold it")};
   }
 }
 
@@ -66,36 +67,37 @@ void Invariants::dropping(const Machine& machine, const SlotRef& ref) {
   if (slot == nullptr || !slot->counted) {
     throw Violation{"I5", text(place(machine, ref), " is dropped but holds no piece")};
   }
-  const Version version = slot->header.version;
+  const CheckpointId checkpoint = slot->header.checkpoint;
   if (!slot->intact()) {
     ++tally_.quarantined;
-    history_.damaged(version);
-    history_.lost(machine.id, slot->header, world_.timeline.now());
+    history_.damaged(checkpoint);
+    history_.lost(machine.id, slot->header, world_.event_queue.now());
     return;
   }
   history_.dropped(machine.id, slot->header);
-  if (history_.is_void(version)) return;
-  const Version kept = history_.newest_committed();
+  if (history_.is_void(checkpoint)) return;
+  const CheckpointId kept = history_.newest_committed();
   const Decision* decision = history_.decision(history_.incarnation());
-  const bool is_restored = decision != nullptr && decision->verdict == Verdict::restore && version == decision->version;
-  if (version == kept || (is_restored && version > kept)) {
-    throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,
+  const bool is_restored =
+      decision != nullptr && decision->verdict == Verdict::restore && checkpoint == decision->checkpoint;
+  if (checkpoint == kept || (is_restored && checkpoint > kept)) {
+    throw Violation{"I2", text("node ", machine.id, " drops ", describe(checkpoint), " of shard ", ref.shard,
                                ", the newest that is committed, before a newer one is")};
   }
   const bool can_complete =
-      history_.was_whole(version) && !history_.was_damaged(version) && !history_.ranks_disagree(version);
-  const bool is_passed_over = decision != nullptr && version < decision->version;
-  if (version > kept && can_complete && !is_passed_over) {
-    throw Violation{"I2", text("node ", machine.id, " drops ", describe(version), " of shard ", ref.shard,
+      history_.was_whole(checkpoint) && !history_.was_damaged(checkpoint) && !history_.ranks_disagree(checkpoint);
+  const bool is_passed_over = decision != nullptr && checkpoint < decision->checkpoint;
+  if (checkpoint > kept && can_complete && !is_passed_over) {
+    throw Violation{"I2", text("node ", machine.id, " drops ", describe(checkpoint), " of shard ", ref.shard,
                                ", which every rank has captured, before a newer one is committed")};
   }
 }
 
-void Invariants::writing(const Machine& machine, const SlotRef& ref, Version version) {
+void Invariants::writing(const Machine& machine, const SlotRef& ref, CheckpointId checkpoint) {
   const Slot* slot = machine.arena.find(ref);
-  if (slot == nullptr || !slot->counted || slot->header.version != version) {
+  if (slot == nullptr || !slot->counted || slot->header.checkpoint != checkpoint) {
     throw Violation{
-        "I1", text(place(machine, ref), " is written to storage as ", describe(version), " but does not hold that")};
+        "I1", text(place(machine, ref), " is written to storage as ", describe(checkpoint), " but does not hold that")};
   }
 }
 
@@ -115,8 +117,8 @@ void Invariants::releasing(const Machine& machine, Rank rank, const std::string&
 void Invariants::memory_lost(Machine& machine) {
   machine.arena.for_each([&](const SlotRef&, Slot& slot) {
     if (!slot.findable()) return;
-    history_.damaged(slot.header.version);
-    history_.lost(machine.id, slot.header, world_.timeline.now());
+    history_.damaged(slot.header.checkpoint);
+    history_.lost(machine.id, slot.header, world_.event_queue.now());
   });
 }
 

@@ -39,8 +39,8 @@ bool Launcher::everyone_trains() const {
 }
 
 void Launcher::watch() {
-  world_.timeline.after(watch_ms, [this] { watch(); });
-  if (!stopping_ && everyone_trains() && world_.timeline.now() - progress_at_ > hang_ms) restart();
+  world_.event_queue.after(watch_ms, [this] { watch(); });
+  if (!stopping_ && everyone_trains() && world_.event_queue.now() - progress_at_ > hang_ms) restart();
 }
 
 // ---- Training in step ----
@@ -49,14 +49,14 @@ void Launcher::restored(const Trainer& trainer) {
   if (trainer.launch != launch_) return;
   ++restores_;
   losses_in_a_row_ = 0;
-  progress_at_ = world_.timeline.now();
+  progress_at_ = world_.event_queue.now();
 }
 
 void Launcher::arrived(const Trainer& trainer, std::int64_t k) {
   if (trainer.launch != launch_ || stopping_) return;
   if (++arrived_[k] < world_.settings.ranks) return;
   arrived_.erase(k);
-  progress_at_ = world_.timeline.now();
+  progress_at_ = world_.event_queue.now();
   for (Trainer* each : trainers()) each->update(k);
 }
 
@@ -75,7 +75,7 @@ void Launcher::state_is_lost() {
 void Launcher::restart() {
   if (stopping_) return;
   stopping_ = true;
-  world_.timeline.after(world_.random.between(20, 800), [this] { stop_all(); });
+  world_.event_queue.after(world_.random.between(20, 800), [this] { stop_all(); });
 }
 
 void Launcher::stop_all() {
@@ -84,7 +84,7 @@ void Launcher::stop_all() {
   for (Trainer* trainer : trainers()) {
     if (leaves_behind && world_.random.chance(500)) {
       // Somebody finds it in the end.
-      world_.timeline.after(world_.random.between(1000, 10000), [&world = world_, instance = trainer->instance] {
+      world_.event_queue.after(world_.random.between(1000, 10000), [&world = world_, instance = trainer->instance] {
         if (Trainer* left = world.trainer(instance)) left->die();
       });
     } else {
@@ -98,21 +98,21 @@ void Launcher::stop_all() {
   }
   // Some take their time, so that a machine that is gone is noticed before.
   const TimeMs slowness_ms = world_.settings.core.standby && world_.random.chance(700) ? 5000 : 0;
-  world_.timeline.after(world_.random.between(50, 1500) + slowness_ms + losses_in_a_row_ * 2000,
-                        [this] { launch_all(); });
+  world_.event_queue.after(world_.random.between(50, 1500) + slowness_ms + losses_in_a_row_ * 2000,
+                           [this] { launch_all(); });
 }
 
 void Launcher::launch_all() {
   const bool short_of_machines = world_.usable_machines().size() < std::min<std::size_t>(2, world_.settings.nodes);
   if (short_of_machines || (world_.awaits_replacement() && world_.random.chance(800))) {
-    world_.timeline.after(300, [this] { launch_all(); });
+    world_.event_queue.after(300, [this] { launch_all(); });
     return;
   }
   ++launch_;
   stopping_ = false;
   arrived_.clear();
   instances_.clear();
-  progress_at_ = world_.timeline.now();
+  progress_at_ = world_.event_queue.now();
   place_ranks();
   for (const auto& [rank, node] : places_) instances_.push_back(world_.make_trainer(launch_, rank, node));
   for (Trainer* trainer : trainers()) trainer->start();

@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
+#include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
-#include "sim/timeline.hpp"
 
 namespace ckpt::sim {
 

@@ -1,6 +1,6 @@
-// The memory of a simulated node: what src/arena/format.hpp lays out in bytes, reduced to what the protocol can see of
-// it. It outlives the agent and the trainers. A slot's bytes are one number, the digest of what is really there; a
-// piece is intact when that is what its header says.
+// The memory of a simulated node: what src/arena/arena_format.hpp lays out in bytes, reduced to what the protocol can
+// see of it. It outlives the agent and the trainers. A slot's bytes are one number, the digest of what is really there;
+// a piece is intact when that is what its header says.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Slot {
   bool sealed = false;
   PieceInfo header;  // valid under the seal
   std::uint64_t bytes = 0;
-  Version dropped;  // not to be found again when the agent re-attaches
+  CheckpointId dropped;  // not to be found again when the agent re-attaches
 
   // What nobody on the node can see; for the invariants.
   bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it
@@ -34,7 +34,7 @@ struct Slot {
   std::uint64_t granted_to = 0;  // the trainer instance that may write it
 
   bool intact() const { return sealed && bytes == header.root_digest; }
-  bool findable() const { return sealed && header.version != dropped; }
+  bool findable() const { return sealed && header.checkpoint != dropped; }
 };
 
 // (writer, shard); held_rank for a peer's shard.
@@ -50,7 +50,7 @@ struct Control {
   std::uint64_t grant = 0;     // sequence of the newest grant, 0: none yet
   std::vector<SlotRef> slots;  // of the newest grant
   std::int64_t resume_at = 0;
-  Version committed;
+  CheckpointId committed;
   bool fenced = false;
 
   std::uint64_t used_grant = 0;
@@ -65,9 +65,9 @@ struct Arena {
   std::uint64_t id = 0;
   std::map<SegmentKey, Segment> segments;
   std::map<Rank, Control> controls;
-  Version highest_commit;
-  Version newest_seen;
-  Version newest_damaged;
+  CheckpointId highest_commit;
+  CheckpointId newest_seen;
+  CheckpointId newest_damaged;
   std::uint64_t epoch = 0;
 
   Slot* find(const SlotRef& ref);

@@ -41,9 +41,9 @@ class MessageSize {
       agent::visit_fields(*this, value);
     }
   }
-  void field(const char*, const Version& version) {
-    bytes_ += sizeof version;
-    add(version.word());
+  void field(const char*, const CheckpointId& checkpoint) {
+    bytes_ += sizeof checkpoint;
+    add(checkpoint.word());
   }
   void field(const char*, const std::string& text) {
     bytes_ += 4 + text.size();

@@ -6,24 +6,25 @@
 
 namespace ckpt::sim {
 
-Network::Network(Timeline& timeline, Random random, unsigned loss_per_mille, Deliver deliver)
-    : timeline_(timeline), random_(random), loss_per_mille_(loss_per_mille), deliver_(std::move(deliver)) {}
+Network::Network(EventQueue& event_queue, Random random, unsigned loss_per_mille, Deliver deliver)
+    : event_queue_(event_queue), random_(random), loss_per_mille_(loss_per_mille), deliver_(std::move(deliver)) {}
 
 void Network::send(NodeId from, NodeId to, protocol::Message message) {
-  if (!open(from, to) || random_.chance(loss_per_mille_ + weather_.loss)) return;
+  if (!open(from, to) || random_.chance(loss_per_mille_ + conditions_.loss)) return;
   const auto shared = std::make_shared<const protocol::Message>(std::move(message));
   deliver_after(draw_delay(), from, to, shared);
-  if (random_.chance(weather_.repeats)) deliver_after(draw_delay(), from, to, shared);
+  if (random_.chance(conditions_.repeats)) deliver_after(draw_delay(), from, to, shared);
 }
 
-// A few milliseconds; one message in two hundred is held up for long, so that it arrives in another epoch or life.
+// A few milliseconds; one message in two hundred is held up for long, so that it arrives in another epoch or
+// incarnation.
 TimeMs Network::draw_delay() {
-  if (weather_.delay_ms_max > 0) return random_.between(1, weather_.delay_ms_max);
+  if (conditions_.delay_ms_max > 0) return random_.between(1, conditions_.delay_ms_max);
   return random_.chance(5) ? random_.between(100, delay_ms_max) : random_.between(1, 6);
 }
 
 void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message) {
-  timeline_.after(delay_ms, [this, from, to, message = std::move(message), era = era_] {
+  event_queue_.after(delay_ms, [this, from, to, message = std::move(message), era = era_] {
     if (era == era_ && open(from, to)) deliver_(from, to, *message);
   });
 }
@@ -49,10 +50,10 @@ TimeMs Network::open_both_ways_since(NodeId one, NodeId other) const {
   return since;
 }
 
-void Network::set_weather(const Weather& weather) {
-  weather_ = weather;
-  const bool is_fair = weather.loss == 0 && weather.delay_ms_max == 0;
-  fair_since_ = is_fair ? timeline_.now() : std::numeric_limits<TimeMs>::max();
+void Network::set_conditions(const NetworkConditions& conditions) {
+  conditions_ = conditions;
+  const bool is_fair = conditions.loss == 0 && conditions.delay_ms_max == 0;
+  fair_since_ = is_fair ? event_queue_.now() : std::numeric_limits<TimeMs>::max();
 }
 
 int Network::cut(std::set<NodeId> inside, bool one_way) {
@@ -62,7 +63,7 @@ int Network::cut(std::set<NodeId> inside, bool one_way) {
 
 void Network::mend(int cut) {
   const auto found = cuts_.find(cut);
-  mended_.emplace_back(std::move(found->second), timeline_.now());
+  mended_.emplace_back(std::move(found->second), event_queue_.now());
   cuts_.erase(found);
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "protocol/messages.hpp"
+#include "sim/event_queue.hpp"
 #include "sim/random.hpp"
-#include "sim/timeline.hpp"
 
 namespace ckpt::sim {
 
@@ -20,7 +20,7 @@ class Network {
  public:
   using Deliver = std::function<void(NodeId from, NodeId to, const protocol::Message& message)>;
 
-  Network(Timeline& timeline, Random random, unsigned loss_per_mille, Deliver deliver);
+  Network(EventQueue& event_queue, Random random, unsigned loss_per_mille, Deliver deliver);
 
   void send(NodeId from, NodeId to, protocol::Message message);
 
@@ -38,12 +38,12 @@ class Network {
   void mend(int cut);
 
   // Everywhere, until changed back: per mille of messages lost or repeated, and how long they may be delayed.
-  struct Weather {
+  struct NetworkConditions {
     unsigned loss = 0;
     unsigned repeats = 0;
     TimeMs delay_ms_max = 0;
   };
-  void set_weather(const Weather& weather);
+  void set_conditions(const NetworkConditions& conditions);
 
   static constexpr TimeMs delay_ms_max = 4000;
 
@@ -60,11 +60,11 @@ class Network {
   void deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message);
   TimeMs draw_delay();
 
-  Timeline& timeline_;
+  EventQueue& event_queue_;
   Random random_;
   const unsigned loss_per_mille_;
   Deliver deliver_;
-  Weather weather_;
+  NetworkConditions conditions_;
   std::map<int, Cut> cuts_;
   std::vector<std::pair<Cut, TimeMs>> mended_;  // and when
   TimeMs fair_since_ = 0;

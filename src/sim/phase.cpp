@@ -9,14 +9,14 @@ namespace ckpt::sim {
 namespace {
 
 bool is_electing(World& world) {
-  const auto& record = world.store.root().record;
-  const Agent* root = world.agent_on(record.node);
-  return root == nullptr || root->is_frozen();
+  const auto& record = world.store.leader().record;
+  const Agent* leader = world.agent_on(record.node);
+  return leader == nullptr || leader->is_frozen();
 }
 
-// What a node has on record of the root tells whether it has heard of it.
+// What a node has on record of the leader tells whether it has heard of it.
 bool is_gathering(World& world) {
-  const std::uint64_t epoch = world.store.root().record.epoch;
+  const std::uint64_t epoch = world.store.leader().record.epoch;
   return std::any_of(world.machines.begin(), world.machines.end(),
                      [&](const auto& entry) { return entry.second.agent && entry.second.arena.epoch < epoch; });
 }
@@ -31,7 +31,7 @@ Phases current_phases(World& world) {
   const bool is_up = trainers.size() == world.settings.ranks;
   const bool all_asked = launcher.everyone_has_asked();
   const bool all_train = launcher.everyone_trains();
-  const bool decided = world.store.life().record.decision.verdict != protocol::Verdict::undecided;
+  const bool decided = world.store.incarnation_record().record.decision.verdict != protocol::Verdict::undecided;
 
   set(Phase::down, !is_up);
   set(Phase::hello, is_up && !all_asked);
@@ -42,15 +42,15 @@ Phases current_phases(World& world) {
   set(Phase::committing, all_train && world.invariants.awaits_commit());
   set(Phase::electing, is_electing(world));
   set(Phase::gathering, !is_electing(world) && is_gathering(world));
-  set(Phase::announcing, all_asked && decided && !world.decision_is_told());
+  set(Phase::announcing, all_asked && decided && !world.decision_is_notified());
   for (const auto& [id, transfer] : world.transfers.active()) {
-    const bool is_own = transfer.order.piece.version.incarnation() == world.invariants.history().incarnation();
+    const bool is_own = transfer.order.piece.checkpoint.incarnation() == world.invariants.history().incarnation();
     set(is_own ? Phase::replicating : Phase::reprotecting, true);
     if (transfer.order.source != protocol::parity_node) continue;
     if (is_own && transfer.order.piece.is_parity()) set(Phase::encoding, true);
     if (!transfer.order.piece.is_parity()) set(Phase::decoding, true);
   }
-  set(Phase::standing_in, !world.store.life().record.stand_ins.empty());
+  set(Phase::replacing, !world.store.incarnation_record().record.replacements.empty());
   if (all_train && phases.none()) set(Phase::idle, true);
   return phases;
 }

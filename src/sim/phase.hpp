@@ -13,19 +13,19 @@ class World;
 enum class Phase : std::uint8_t {
   down,          // between two launches
   hello,         // some rank has not asked for restore() yet
-  deciding,      // all have, and the life is undecided
+  deciding,      // all have, and the incarnation is undecided
   restoring,     // it is decided, and some rank does not train yet
   capturing,     // some rank writes its slots
-  replicating,   // pieces of a version that this life captured are on their way
-  committing,    // a version is whole in all its places, and no trainer knows
-  reprotecting,  // pieces of the version that this life restored are on their way, home or to new places
-  electing,      // nobody who is able to is root
+  replicating,   // pieces of a checkpoint that this incarnation captured are on their way
+  committing,    // a checkpoint is whole in all its places, and no trainer knows
+  reprotecting,  // pieces of the checkpoint that this incarnation restored are on their way, home or to new places
+  electing,      // nobody who is able to is leader
   idle,          // training, and none of the others
-  gathering,     // the root has not been heard by all nodes yet, nor has it heard them
-  announcing,    // a life is decided, and no node but the root knows
-  encoding,      // parity of a version that this life captured is being made
+  gathering,     // the leader has not been heard by all nodes yet, nor has it heard them
+  announcing,    // an incarnation is decided, and no node but the leader knows
+  encoding,      // parity of a checkpoint that this incarnation captured is being made
   decoding,      // what was lost is being made out of parity
-  standing_in,   // a standby node has the place of a lost one
+  replacing,     // a standby node has the place of a lost one
 };
 inline constexpr std::size_t phase_count = 15;
 inline constexpr std::array<const char*, phase_count> phase_names = {

@@ -16,7 +16,7 @@ constexpr TimeMs verdict_told_within_ms = 3500;
 }  // namespace
 
 void Protection::after_step() {
-  const TimeMs now = world_.timeline.now();
+  const TimeMs now = world_.event_queue.now();
   if (now < next_look_) return;
   next_look_ = now + verdict_look_every_ms;
   follow(now);
@@ -26,14 +26,14 @@ void Protection::after_step() {
 }
 
 void Protection::follow(TimeMs now) {
-  const LifeRecord& record = world_.store.life().record;
+  const IncarnationRecord& record = world_.store.incarnation_record().record;
   const Verdict verdict = record.decision.verdict;
-  const std::pair life(record.incarnation, verdict == Verdict::fresh || verdict == Verdict::restore);
+  const std::pair incarnation_record(record.incarnation, verdict == Verdict::fresh || verdict == Verdict::restore);
   const std::uint64_t commits = world_.invariants.tally().commits;
-  // Before its root tells anybody of a life, it may not know itself that the decision is written.
-  if (commits != commits_ || life != life_ || !world_.decision_is_told()) quiet_since_ = now;
+  // Before its root tells anybody of an incarnation, it may not know itself that the decision is written.
+  if (commits != commits_ || incarnation_record != incarnation_ || !world_.decision_is_notified()) quiet_since_ = now;
   commits_ = commits;
-  life_ = life;
+  incarnation_ = incarnation_record;
   longest_iteration_ms_ = std::max(longest_iteration_ms_, now - world_.launcher.progress_at());
 }
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "sim/timeline.hpp"
+#include "sim/event_queue.hpp"
 
 namespace ckpt::sim {
 
@@ -24,9 +24,9 @@ class Protection {
   World& world_;
   TimeMs next_look_ = 0;
   std::uint64_t commits_ = 0;
-  std::pair<std::uint64_t, bool> life_;  // in the store, and whether it has begun
-  TimeMs quiet_since_ = 0;               // the newest commit, or since a life went on from one
-  TimeMs longest_iteration_ms_ = 0;      // that any rank waited for the next one
+  std::pair<std::uint64_t, bool> incarnation_;  // in the store, and whether it has begun
+  TimeMs quiet_since_ = 0;                      // the newest commit, or since an incarnation went on from one
+  TimeMs longest_iteration_ms_ = 0;             // that any rank waited for the next one
 };
 
 }  // namespace ckpt::sim

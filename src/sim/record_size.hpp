@@ -42,9 +42,9 @@ class RecordSize {
     }
   }
   void add(const std::string& text) { bytes_ += text.size() + 2; }
-  void add(const Version& version) {
-    field("incarnation", version.incarnation());
-    field("iteration", version.iteration());
+  void add(const CheckpointId& checkpoint) {
+    field("incarnation", checkpoint.incarnation());
+    field("iteration", checkpoint.iteration());
   }
   void add(const std::optional<placement::Strategy>&) { bytes_ += 16; }
   void add(const placement::Protection&) { bytes_ += 32; }

@@ -12,11 +12,11 @@
 
 #include "coord/store.hpp"
 #include "protocol/node.hpp"
-#include "protocol/seating.hpp"
+#include "protocol/rank_assignments.hpp"
 #include "sim/message_contents.hpp"
 #include "sim/message_size.hpp"
 #include "sim/record_size.hpp"
-#include "sim/trace.hpp"
+#include "sim/run_trace.hpp"
 
 namespace ckpt::sim {
 
@@ -27,8 +27,8 @@ namespace {
 constexpr TimeMs hop_ms = 1;
 constexpr std::uint32_t copies = 2;
 constexpr TimeMs waited_ms_max = 120'000;  // virtual, for anything to happen
-constexpr int ticks_per_poll = 8;          // of the store's record "root"
-constexpr NodeId root_node = 0;
+constexpr int ticks_per_poll = 8;          // of the store's record "leader"
+constexpr NodeId leader_node = 0;
 
 double cpu_ms() {
   timespec now{};
@@ -55,10 +55,10 @@ class Shards {
     return copies < naming ? naming : 1;
   }
 
-  // All that there is to store of a version, by number.
+  // All that there is to store of a checkpoint, by number.
   std::uint64_t count() const { return 2 * std::uint64_t{nodes_}; }
   static std::uint64_t index_of(const std::string& name) {
-    const Part part = parse_part(name);
+    const ShardPart part = parse_part(name);
     return 2 * (std::stoul(part.shard.substr(4)) + part.index) + (name.ends_with(".private") ? 1 : 0);
   }
 
@@ -83,7 +83,7 @@ class ScaleWorld {
     const bool done = restart() && commit(1) && measure(2) && lose_some() && restart() && commit(1) && measure(2);
     if (!done) violation(text("at ", now_, " ms: ", doing_, " has not come to its end"));
     const double before = heap_mb();
-    machines_[root_node].core.reset();
+    machines_[leader_node].core.reset();
     result_.memory_mb = before - heap_mb();
     return std::move(result_);
   }
@@ -91,7 +91,7 @@ class ScaleWorld {
  private:
   struct Held {
     SlotRef slot;
-    Version version;
+    CheckpointId checkpoint;
   };
   struct Machine {
     std::unique_ptr<Node> core;
@@ -99,14 +99,14 @@ class ScaleWorld {
     std::uint64_t instance = 0;
     std::vector<Held> held;  // the truth about its slots
     std::vector<SlotRef> granted;
-    Version told;  // newest commit that its rank knows of
+    CheckpointId notified_commit;  // newest commit that its rank knows of
     bool is_restored = false;
-    int chain = 0;      // messages since the captures that led to what it has done last
-    int bag_chain = 0;  // likewise, to what it passes on next
+    int chain = 0;        // messages since the captures that led to what it has done last
+    int batch_chain = 0;  // likewise, to what it passes on next
     TimeMs wanted_tick_at = 0;
     // Fingerprints of what was sent last: by it and to it, and for it between its relay and the root.
-    std::uint64_t said = 0, heard = 0;
-    std::uint64_t said_on = 0, heard_on = 0;
+    std::uint64_t said = 0, received = 0;
+    std::uint64_t said_on = 0, received_on = 0;
     bool is_relay = false;  // has passed something on since counting began
     std::uint64_t messages = 0;
     std::uint64_t bytes = 0;
@@ -130,7 +130,7 @@ class ScaleWorld {
          node += static_cast<std::size_t>(period)) {
       const auto id = static_cast<NodeId>(node);
       handle(id, Tick{});
-      if ((now_ / period + id) % ticks_per_poll == 0) handle(id, root_);
+      if ((now_ / period + id) % ticks_per_poll == 0) handle(id, leader_read_);
     }
     if (now_ % 16 == 0) progress_(text(doing_, ", at ", now_, " ms of virtual time"));
   }
@@ -152,10 +152,10 @@ class ScaleWorld {
     if (const auto* fetch = std::get_if<StartFetch>(&arrival.what)) return finish(arrival.to, *fetch, chain);
     arriving_chain_ = chain;
     if (is_report(std::get<Event>(arrival.what))) {
-      int& bag_chain = machines_[arrival.to].bag_chain;
-      bag_chain = std::max(bag_chain, chain);
+      int& batch_chain = machines_[arrival.to].batch_chain;
+      batch_chain = std::max(batch_chain, chain);
     }
-    if (arrival.to == root_node) root_chain_ = std::max(root_chain_, chain);
+    if (arrival.to == leader_node) leader_chain_ = std::max(leader_chain_, chain);
     handle(arrival.to, std::get<Event>(arrival.what));
     arriving_chain_ = 0;
   }
@@ -168,8 +168,8 @@ class ScaleWorld {
   void handle(NodeId node, const Event& event) {
     Machine& machine = machines_[node];
     if (!machine.core) return;
-    if (node == root_node) {
-      handle_as_root(machine, event);
+    if (node == leader_node) {
+      handle_as_leader(machine, event);
     } else {
       carry_out(node, machine.core->handle(event, now_));
     }
@@ -179,30 +179,31 @@ class ScaleWorld {
     later(std::max(*wanted - now_, hop_ms), node, Event(Tick{}));
   }
 
-  void handle_as_root(Machine& machine, const Event& event) {
+  void handle_as_leader(Machine& machine, const Event& event) {
     const double begin = cpu_ms();
     const Effects effects = machine.core->handle(event, now_);
     const double took = cpu_ms() - begin;
-    root_cpu_ms_ += took;
+    leader_cpu_ms_ += took;
     if (is_deciding(effects)) result_.decide_ms = took;
     if (is_placing(event)) placing_ms_ = 0;
     placing_ms_ = std::max(placing_ms_, took);
-    carry_out(root_node, effects);
+    carry_out(leader_node, effects);
   }
 
-  // A life begins that was decided just now.
+  // An incarnation begins that was decided just now.
   bool is_placing(const Event& event) const {
-    const auto* read = std::get_if<LifeRead>(&event);
+    const auto* read = std::get_if<IncarnationRecordRead>(&event);
     return read != nullptr && read->revision == decided_revision_;
   }
   bool is_deciding(const Effects& effects) const {
     return std::any_of(effects.begin(), effects.end(), [&](const Effect& effect) {
-      const auto* swap = std::get_if<SwapLife>(&effect);
+      const auto* swap = std::get_if<SwapIncarnationRecord>(&effect);
       return swap != nullptr && decides(swap->record);
     });
   }
-  bool decides(const LifeRecord& record) const {
-    return record.decision.verdict != Verdict::undecided && life_.record.decision.verdict == Verdict::undecided;
+  bool decides(const IncarnationRecord& record) const {
+    return record.decision.verdict != Verdict::undecided &&
+           incarnation_read_.record.decision.verdict == Verdict::undecided;
   }
 
   // ---- What happens to the job ----
@@ -211,7 +212,7 @@ class ScaleWorld {
     doing_ = "starting";
     for (NodeId node = 0; node < result_.nodes; ++node) {
       boot(node);
-      if (node == root_node) step();
+      if (node == leader_node) step();
     }
   }
 
@@ -224,16 +225,16 @@ class ScaleWorld {
     config.arena_id = machine.arena_id;
     config.protection = placement::Protection::of_copies(copies);
     machine.core = std::make_unique<Node>(config, ++ids_, Recovered{});
-    handle(node, root_);
-    handle(node, LifeRead{});
+    handle(node, leader_read_);
+    handle(node, IncarnationRecordRead{});
   }
 
-  // Every rank begins a new life on the node of its number.
+  // Every rank begins a new incarnation on the node of its number.
   bool restart() {
     doing_ = "restoring";
     for (Machine& machine : machines_) {
       machine.is_restored = false;
-      machine.told = {};
+      machine.notified_commit = {};
     }
     restored_ = granted_ = 0;
     begin_counting();
@@ -249,25 +250,25 @@ class ScaleWorld {
     }
     if (!run_until([&] { return restored_ == result_.nodes && granted_ == result_.nodes; })) return false;
     result_.restart_ms = now_ - begin;
-    result_.restart_bytes_root = static_cast<double>(machines_[root_node].bytes);
-    result_.restart_cpu_ms = root_cpu_ms_;
+    result_.restart_bytes_leader = static_cast<double>(machines_[leader_node].bytes);
+    result_.restart_cpu_ms = leader_cpu_ms_;
     result_.fetched = fetched_;
     return true;
   }
 
-  // All ranks capture at once; true when all know that the version is committed and have dropped the one before.
+  // All ranks capture at once; true when all know that the checkpoint is committed and have dropped the one before.
   bool commit(int times) {
     for (int i = 0; i < times; ++i) {
       if (!run_until([&] { return granted_ == result_.nodes; })) return false;
       doing_ = "committing iteration " + std::to_string(++iteration_);
-      const Version version(life_.record.incarnation, iteration_);
+      const CheckpointId checkpoint(incarnation_read_.record.incarnation, iteration_);
       ++round_;
-      root_chain_ = 0;
+      leader_chain_ = 0;
       hops_ = 0;
-      told_ = 0;
+      notified_ = 0;
       const TimeMs begin = now_;
-      for (NodeId node = 0; node < result_.nodes; ++node) capture(node, version);
-      if (!run_until([&] { return told_ == result_.nodes; })) return false;
+      for (NodeId node = 0; node < result_.nodes; ++node) capture(node, checkpoint);
+      if (!run_until([&] { return notified_ == result_.nodes; })) return false;
       result_.hops = std::max(result_.hops, hops_);
       result_.commit_ms = std::max(result_.commit_ms, now_ - begin);
       if (!run_until([&] { return held_ == copies * shards_.count(); })) return false;
@@ -275,21 +276,21 @@ class ScaleWorld {
     return true;
   }
 
-  void capture(NodeId node, Version version) {
+  void capture(NodeId node, CheckpointId checkpoint) {
     Machine& machine = machines_[node];
-    machine.chain = machine.bag_chain = 0;
+    machine.chain = machine.batch_chain = 0;
     Captured captured{node, {}};
     for (const SlotRef& slot : std::exchange(machine.granted, {})) {
-      captured.pieces.push_back(piece_of(slot.shard, version));
-      hold(machine, slot, version);
+      captured.pieces.push_back(piece_of(slot.shard, checkpoint));
+      hold(machine, slot, checkpoint);
     }
     --granted_;
     handle(node, captured);
-    handle(node, Progress{node, version.iteration(), -1});
+    handle(node, Progress{node, checkpoint.iteration(), -1});
   }
 
-  PieceInfo piece_of(const std::string& shard, Version version) const {
-    return {shard, version, 1u << 30, 4096, mix(hash_of(shard), version.word()), result_.nodes};
+  PieceInfo piece_of(const std::string& shard, CheckpointId checkpoint) const {
+    return {shard, checkpoint, 1u << 30, 4096, mix(hash_of(shard), checkpoint.word()), result_.nodes};
   }
 
   void begin_counting() {
@@ -298,7 +299,7 @@ class ScaleWorld {
       machine.is_relay = false;
     }
     repeats_ = 0;
-    root_cpu_ms_ = 0;
+    leader_cpu_ms_ = 0;
     fetched_ = 0;
   }
 
@@ -309,19 +310,19 @@ class ScaleWorld {
       std::uint64_t most = 0;
       for (NodeId node = 0; node < result_.nodes; ++node) {
         const Machine& machine = machines_[node];
-        if (node != root_node && machine.is_relay == relay) most = std::max(most, machine.*field);
+        if (node != leader_node && machine.is_relay == relay) most = std::max(most, machine.*field);
       }
       return static_cast<double>(most) / times;
     };
     result_.commits += times;
-    result_.messages_root = static_cast<double>(machines_[root_node].messages) / times;
-    result_.bytes_root = static_cast<double>(machines_[root_node].bytes) / times;
+    result_.messages_leader = static_cast<double>(machines_[leader_node].messages) / times;
+    result_.bytes_leader = static_cast<double>(machines_[leader_node].bytes) / times;
     result_.messages_worker = busiest(&Machine::messages, false);
     result_.bytes_worker = busiest(&Machine::bytes, false);
     result_.messages_relay = busiest(&Machine::messages, true);
     result_.bytes_relay = busiest(&Machine::bytes, true);
-    result_.repeats_root = static_cast<double>(repeats_) / times;
-    result_.commit_cpu_ms = root_cpu_ms_ / times;
+    result_.repeats_leader = static_cast<double>(repeats_) / times;
+    result_.commit_cpu_ms = leader_cpu_ms_ / times;
     return true;
   }
 
@@ -338,23 +339,23 @@ class ScaleWorld {
 
   // ---- The truth ----
 
-  void hold(Machine& machine, const SlotRef& slot, Version version) {
+  void hold(Machine& machine, const SlotRef& slot, CheckpointId checkpoint) {
     const auto found = find(machine, slot);
-    if (found != machine.held.end()) violation("slot of " + slot.shard + " is used for two versions");
-    machine.held.push_back({slot, version});
+    if (found != machine.held.end()) violation("slot of " + slot.shard + " is used for two checkpoints");
+    machine.held.push_back({slot, checkpoint});
     ++held_;
-    auto& counts = copies_[version];
+    auto& counts = copies_[checkpoint];
     counts.resize(shards_.count());
-    if (++counts[Shards::index_of(slot.shard)] == copies) ++whole_[version];
+    if (++counts[Shards::index_of(slot.shard)] == copies) ++whole_[checkpoint];
   }
 
   void release(Machine& machine, const SlotRef& slot) {
     const auto found = find(machine, slot);
     if (found == machine.held.end()) return;
-    const Version version = found->version;
+    const CheckpointId checkpoint = found->checkpoint;
     machine.held.erase(found);
     --held_;
-    if (--copies_[version][Shards::index_of(slot.shard)] == copies - 1) --whole_[version];
+    if (--copies_[checkpoint][Shards::index_of(slot.shard)] == copies - 1) --whole_[checkpoint];
   }
 
   static std::vector<Held>::iterator find(Machine& machine, const SlotRef& slot) {
@@ -381,7 +382,7 @@ class ScaleWorld {
         ++machine->messages;
         machine->bytes += bytes;
       }
-    } else if (from == root_node || send.to == root_node) {
+    } else if (from == leader_node || send.to == leader_node) {
       ++repeats_;
     }
     later(hop_ms, send.to, Event(MessageArrived{from, send.message}), 1 + chain_of(from, send.message));
@@ -393,16 +394,16 @@ class ScaleWorld {
       const std::uint64_t now = MessageSize(what).fingerprint();
       is_new |= std::exchange(last, now) != now;
     };
-    const bool is_gathered = std::holds_alternative<Gathered>(send.message);
+    const bool is_gathered = std::holds_alternative<ReportBatch>(send.message);
     for (const Report* report : reports_in(send.message)) {
       Machine& machine = machines_[report->node];
       note(is_gathered ? machine.said_on : machine.said, *report);
     }
-    if (const auto* directive = std::get_if<Directive>(&send.message)) note(machines_[send.to].heard, *directive);
-    if (const auto* dealt = std::get_if<Dealt>(&send.message)) {
-      for (const Dealt::Item& item : dealt->items) {
+    if (const auto* directive = std::get_if<Directive>(&send.message)) note(machines_[send.to].received, *directive);
+    if (const auto* directive_batch = std::get_if<DirectiveBatch>(&send.message)) {
+      for (const DirectiveBatch::Item& item : directive_batch->items) {
         Machine& machine = machines_[item.to];
-        note(item.to == send.to ? machine.heard : machine.heard_on, item.directive);
+        note(item.to == send.to ? machine.received : machine.received_on, item.directive);
       }
     }
     return is_new;
@@ -410,39 +411,40 @@ class ScaleWorld {
 
   // What led to the message.
   int chain_of(NodeId from, const Message& message) {
-    if (from == root_node) return root_chain_;
+    if (from == leader_node) return leader_chain_;
     Machine& machine = machines_[from];
     if (std::holds_alternative<Report>(message)) return machine.chain;
-    if (std::holds_alternative<Dealt>(message)) return arriving_chain_;
+    if (std::holds_alternative<DirectiveBatch>(message)) return arriving_chain_;
     machine.is_relay = true;
-    return std::max(machine.chain, std::exchange(machine.bag_chain, 0));
+    return std::max(machine.chain, std::exchange(machine.batch_chain, 0));
   }
-  void on(NodeId from, const SwapRoot& swap) {
-    if (swap.expected_revision == root_.revision) {
-      if (from != root_node) violation("node " + std::to_string(from) + " takes the lease of a root that lives");
-      root_ = {root_.revision + 1, swap.record};
+  void on(NodeId from, const SwapLeaderRecord& swap) {
+    if (swap.expected_revision == leader_read_.revision) {
+      if (from != leader_node) violation("node " + std::to_string(from) + " takes the lease of a leader that lives");
+      leader_read_ = {leader_read_.revision + 1, swap.record};
     }
-    later(hop_ms, from, Event(root_));
+    later(hop_ms, from, Event(leader_read_));
   }
-  void on(NodeId from, const SwapLife& swap) {
-    store_seats(swap);
-    if (is_storable(swap.record) && swap.expected_revision == life_.revision) {
-      if (swap.record.incarnation < life_.record.incarnation) violation("the job's life goes backwards");
+  void on(NodeId from, const SwapIncarnationRecord& swap) {
+    store_assignments(swap);
+    if (is_storable(swap.record) && swap.expected_revision == incarnation_read_.revision) {
+      if (swap.record.incarnation < incarnation_read_.record.incarnation)
+        violation("the job's incarnation goes backwards");
       if (decides(swap.record)) {
-        decided_revision_ = life_.revision + 1;
-        if (swap.record.decision.version < newest_commit_) violation("a commit is passed over by the decision");
+        decided_revision_ = incarnation_read_.revision + 1;
+        if (swap.record.decision.checkpoint < newest_commit_) violation("a commit is passed over by the decision");
       }
-      life_ = {life_.revision + 1, swap.record};
+      incarnation_read_ = {incarnation_read_.revision + 1, swap.record};
     }
-    later(hop_ms, from, Event(life_));
+    later(hop_ms, from, Event(incarnation_read_));
   }
-  void store_seats(const SwapLife& swap) {
-    for (std::size_t begin = 0; begin < swap.seats.size(); begin += seats_per_record) {
-      const auto first = swap.seats.begin() + static_cast<std::ptrdiff_t>(begin);
-      const auto count = std::min(seats_per_record, swap.seats.size() - begin);
-      if (!is_storable(SeatsRecord{{first, first + static_cast<std::ptrdiff_t>(count)}})) return;
+  void store_assignments(const SwapIncarnationRecord& swap) {
+    for (std::size_t begin = 0; begin < swap.assignments.size(); begin += assignments_per_record) {
+      const auto first = swap.assignments.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto count = std::min(assignments_per_record, swap.assignments.size() - begin);
+      if (!is_storable(AssignmentsRecord{{first, first + static_cast<std::ptrdiff_t>(count)}})) return;
     }
-    if (!swap.seats.empty()) seats_[swap.record.seats] = swap.seats;
+    if (!swap.assignments.empty()) assignments_[swap.record.assignments] = swap.assignments;
   }
   // As the real stores have it.
   template <class Record>
@@ -453,39 +455,43 @@ class ScaleWorld {
     violation(text("a record of ", bytes, " bytes is more than the store takes"));
     return false;
   }
-  void on(NodeId from, const ReadSeats& read) { later(hop_ms, from, Event(SeatsRead{read.name, seats_[read.name]})); }
-  void on(NodeId, const RemoveSeats& removal) {
-    std::erase_if(seats_, [&](const auto& entry) { return entry.first.life < removal.before_life; });
+  void on(NodeId from, const ReadAssignments& read) {
+    later(hop_ms, from, Event(AssignmentsRead{read.name, assignments_[read.name]}));
   }
-  void on(NodeId node, const Grant& grant) {
+  void on(NodeId, const RemoveAssignments& removal) {
+    std::erase_if(assignments_,
+                  [&](const auto& entry) { return entry.first.incarnation < removal.before_incarnation; });
+  }
+  void on(NodeId node, const GrantSlots& grant) {
     machines_[node].granted = grant.slots;
     ++granted_;
   }
-  void on(NodeId node, const TellCommit& tell) {
+  void on(NodeId node, const NotifyCommit& notify) {
     Machine& machine = machines_[node];
-    if (tell.committed <= machine.told) violation("node " + std::to_string(node) + " is told of an older commit");
-    if (tell.committed > newest_commit_) {
-      newest_commit_ = tell.committed;
-      if (whole_[tell.committed] != shards_.count()) violation("a commit is announced without all its copies");
+    if (notify.committed <= machine.notified_commit)
+      violation("node " + std::to_string(node) + " is told of an older commit");
+    if (notify.committed > newest_commit_) {
+      newest_commit_ = notify.committed;
+      if (whole_[notify.committed] != shards_.count()) violation("a commit is announced without all its copies");
     }
-    if (whole_[tell.committed] == 0) violation("a commit is announced that nobody has");
-    machine.told = tell.committed;
+    if (whole_[notify.committed] == 0) violation("a commit is announced that nobody has");
+    machine.notified_commit = notify.committed;
     hops_ = std::max(hops_, arriving_chain_);
-    ++told_;
+    ++notified_;
   }
   void on(NodeId node, const RestoreReady& ready) {
     Machine& machine = machines_[node];
-    const bool is_right = newest_commit_
-                              ? ready.decision.verdict == Verdict::restore &&
-                                    ready.decision.version >= newest_commit_ && ready.main.size() == shards_.parts(node)
-                              : ready.decision.verdict == Verdict::fresh;
+    const bool is_right = newest_commit_ ? ready.decision.verdict == Verdict::restore &&
+                                               ready.decision.checkpoint >= newest_commit_ &&
+                                               ready.main.size() == shards_.parts(node)
+                                         : ready.decision.verdict == Verdict::fresh;
     if (!is_right) violation("node " + std::to_string(node) + " restores something other than the newest commit");
     if (ready.decision.verdict == Verdict::restore) {
-      std::vector<Source> sources = ready.main;
+      std::vector<RestoreSource> sources = ready.main;
       sources.push_back(ready.private_);
-      for (const Source& source : sources) {
+      for (const RestoreSource& source : sources) {
         const auto held = find(machine, source.slot);
-        if (held == machine.held.end() || held->version != ready.decision.version)
+        if (held == machine.held.end() || held->checkpoint != ready.decision.checkpoint)
           violation("node " + std::to_string(node) + " restores from a slot that has not got it");
       }
     }
@@ -506,7 +512,7 @@ class ScaleWorld {
   void on(NodeId node, const StartFetch& fetch) {
     ++fetched_;
     Machine& machine = machines_[node];
-    machine.chain = std::max(machine.chain, node == root_node ? root_chain_ : arriving_chain_);
+    machine.chain = std::max(machine.chain, node == leader_node ? leader_chain_ : arriving_chain_);
     later(2 * hop_ms, node, fetch, machine.chain + 2);
   }
   void finish(NodeId node, const StartFetch& fetch, int chain) {
@@ -514,11 +520,11 @@ class ScaleWorld {
     if (!machine.core) return;
     const auto& holder = machines_.at(fetch.source).held;
     const bool is_there = std::any_of(holder.begin(), holder.end(), [&](const Held& held) {
-      return held.slot.shard == fetch.piece.shard && held.version == fetch.piece.version;
+      return held.slot.shard == fetch.piece.shard && held.checkpoint == fetch.piece.checkpoint;
     });
-    if (is_there) hold(machine, fetch.slot, fetch.piece.version);
+    if (is_there) hold(machine, fetch.slot, fetch.piece.checkpoint);
     machine.chain = std::max(machine.chain, chain);
-    if (node == root_node) root_chain_ = std::max(root_chain_, chain);
+    if (node == leader_node) leader_chain_ = std::max(leader_chain_, chain);
     handle(node, FetchEnded{fetch.fetch, is_there ? FetchResult::complete : FetchResult::failed, {}, {}});
   }
   void on(NodeId node, const DropSlot& drop) {
@@ -534,25 +540,25 @@ class ScaleWorld {
   TimeMs now_ = 1000;
   std::uint64_t ids_ = 0;
   std::string doing_;
-  RootRead root_;
-  LifeRead life_;
-  std::map<SeatsName, std::vector<Seat>> seats_;
+  LeaderRecordRead leader_read_;
+  IncarnationRecordRead incarnation_read_;
+  std::map<AssignmentsName, std::vector<RankAssignment>> assignments_;
   std::uint64_t decided_revision_ = 0;
-  std::map<Version, std::vector<std::uint8_t>> copies_;  // of every shard
-  std::map<Version, std::uint64_t> whole_;               // shards with as many as there shall be
-  std::uint64_t held_ = 0;                               // slots
-  Version newest_commit_;
+  std::map<CheckpointId, std::vector<std::uint8_t>> copies_;  // of every shard
+  std::map<CheckpointId, std::uint64_t> whole_;               // shards with as many as there shall be
+  std::uint64_t held_ = 0;                                    // slots
+  CheckpointId newest_commit_;
   std::int64_t iteration_ = 0;
   NodeId restored_ = 0;
   NodeId granted_ = 0;
-  NodeId told_ = 0;
+  NodeId notified_ = 0;
   int round_ = 0;
-  int root_chain_ = 0;
+  int leader_chain_ = 0;
   int arriving_chain_ = 0;
   int hops_ = 0;
   std::uint64_t repeats_ = 0;
   std::uint64_t fetched_ = 0;
-  double root_cpu_ms_ = 0;
+  double leader_cpu_ms_ = 0;
   double placing_ms_ = 0;
 };
 
@@ -567,14 +573,14 @@ std::string scale_text(const ScaleResult& result) {
   out.setf(std::ios::fixed);
   out.precision(1);
   for (const std::string& what : result.violations) out << "violation: " << what << '\n';
-  out << "commit: sharers=" << result.sharers << " bytes_root=" << result.bytes_root
-      << " repeats_root=" << result.repeats_root << " bytes_worker=" << result.bytes_worker
+  out << "commit: sharers=" << result.sharers << " bytes_leader=" << result.bytes_leader
+      << " repeats_leader=" << result.repeats_leader << " bytes_worker=" << result.bytes_worker
       << " messages_relay=" << result.messages_relay << " bytes_relay=" << result.bytes_relay << " hops=" << result.hops
-      << " commit_ms=" << result.commit_ms << " cpu_root_ms=" << result.commit_cpu_ms << '\n';
+      << " commit_ms=" << result.commit_ms << " cpu_leader_ms=" << result.commit_cpu_ms << '\n';
   out << "restart: nodes_lost=" << result.lost << " restart_ms=" << result.restart_ms << " place_ms=" << result.place_ms
-      << " fetched=" << result.fetched << " restart_bytes_root=" << result.restart_bytes_root
-      << " restart_cpu_root_ms=" << result.restart_cpu_ms << " record_bytes=" << result.record_bytes << '\n';
-  out << "sim: nodes=" << result.nodes << " messages_root=" << result.messages_root
+      << " fetched=" << result.fetched << " restart_bytes_leader=" << result.restart_bytes_leader
+      << " restart_cpu_leader_ms=" << result.restart_cpu_ms << " record_bytes=" << result.record_bytes << '\n';
+  out << "sim: nodes=" << result.nodes << " messages_leader=" << result.messages_leader
       << " messages_worker=" << result.messages_worker << " decide_ms=" << result.decide_ms
       << " memory_mb=" << result.memory_mb << " violations=" << result.violations.size() << '\n';
   return out.str();

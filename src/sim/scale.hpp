@@ -26,22 +26,22 @@ struct ScaleResult {
   protocol::NodeId lost = 0;  // at once, in the middle
   int commits = 0;            // measured
   // Per commit, in and out, of messages that say something new; and the busiest worker's.
-  double messages_root = 0;
-  double bytes_root = 0;
+  double messages_leader = 0;
+  double bytes_leader = 0;
   double messages_worker = 0;
   double bytes_worker = 0;
   double messages_relay = 0;  // the busiest one's; 0 where there is none
   double bytes_relay = 0;
-  double repeats_root = 0;          // that say nothing new: heartbeats, and answers to them
+  double repeats_leader = 0;        // that say nothing new: heartbeats, and answers to them
   int hops = 0;                     // of the longest chain from a capture to the news of its commit
   protocol::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one
   protocol::TimeMs restart_ms = 0;  // virtual: from the ranks' hello to the last one's restore
   std::uint64_t fetched = 0;        // pieces, on that way
-  double restart_bytes_root = 0;    // of messages, in and out, that say something new
-  // CPU of the root's core.
+  double restart_bytes_leader = 0;  // of messages, in and out, that say something new
+  // CPU of the leader's core.
   double restart_cpu_ms = 0;
   double decide_ms = 0;  // the recovery decision
-  double place_ms = 0;   // placing the shards of the life that begins, and ordering what its ranks lack
+  double place_ms = 0;   // placing the shards of the incarnation that begins, and ordering what its ranks lack
   double commit_cpu_ms = 0;
   double memory_mb = 0;            // heap
   std::uint64_t record_bytes = 0;  // of the longest record in the store

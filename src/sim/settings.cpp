@@ -91,9 +91,9 @@ Settings draw_settings(std::uint64_t seed) {
     protection.rows = static_cast<std::uint32_t>(random.between(1, std::min(3u, protection.members - 1)));
     if (random.chance(700)) protection.copies = 1;  // else both
   }
-  // Where the root looks through little at a time it settles now and then only, as it does with very many nodes.
-  Random settling(mix(seed, hash_of("settling")));
-  if (settling.chance(300)) settings.core.pieces_per_ms = static_cast<std::uint32_t>(settling.between(1, 8));
+  // Where the leader looks through little at a time it reconciles now and then only, as it does with very many nodes.
+  Random reconciling(mix(seed, hash_of("settling")));
+  if (reconciling.chance(300)) settings.core.pieces_per_ms = static_cast<std::uint32_t>(reconciling.between(1, 8));
   // Here a handful of nodes are many, in half of the runs.
   Random relaying(mix(seed, hash_of("relaying")));
   if (relaying.chance(500)) settings.core.relay_from = static_cast<std::uint32_t>(relaying.between(1, 4));

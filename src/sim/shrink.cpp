@@ -125,15 +125,16 @@ std::string shrunk_text(const Shrunk& shrunk) {
   const auto said = [](const Outcome& outcome) {
     return text(" at ", outcome.virtual_ms, " ms: ", outcome.violation->invariant, ": ", outcome.violation->text, "\n");
   };
-  std::string told =
+  std::string report =
       text("seed ", shrunk.whole.seed, ", ", shrunk.whole.plan.size(), " faults", said(shrunk.whole), "with ",
            shrunk.faults.size(), shrunk.is_fewest ? " of them, the fewest," : " of them,", said(shrunk.outcome));
-  for (const std::size_t number : shrunk.faults) told += text("  ", number, ": ", shrunk.whole.plan[number - 1], "\n");
+  for (const std::size_t number : shrunk.faults)
+    report += text("  ", number, ": ", shrunk.whole.plan[number - 1], "\n");
   Settings settings;
   settings.seed = shrunk.whole.seed;
   settings.only_faults = shrunk.faults;
   settings.shake = shrunk.shake;
-  return told + "  again: ckpt_sim " + replay_options(settings) + " --trace\n";
+  return report + "  again: ckpt_sim " + replay_options(settings) + " --trace\n";
 }
 
 }  // namespace ckpt::sim

@@ -1,5 +1,5 @@
-// Simulated persistent storage, one for all nodes: pieces, and the steps that were made whole of them. It outlives
-// every machine; it can be out of reach for a while, and what is on it can go bad. Not thread-safe.
+// Simulated persistent storage, one for all nodes: pieces, and the checkpoints that were made whole of them. It
+// outlives every machine; it can be out of reach for a while, and what is on it can go bad. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "protocol/events.hpp"
-#include "sim/timeline.hpp"
+#include "sim/event_queue.hpp"
 
 namespace ckpt::sim {
 
@@ -26,22 +26,22 @@ class Storage {
   // What agents ask for; each is answered by one event, if the agent lives to see it.
   void list(Agent& agent);
   void write(Machine& machine, Agent& agent, const protocol::StartWrite& order);
-  void commit(Agent& agent, NodeId node, const protocol::CommitStep& order);
+  void commit(Agent& agent, NodeId node, const protocol::FinalizeCheckpoint& order);
 
   bool is_out() const;
-  // The bytes of a piece of a whole step, as its digest; 0 where it is not there.
+  // The bytes of a piece of a whole checkpoint, as its digest; 0 where it is not there.
   std::uint64_t read(const protocol::PieceInfo& piece) const;
 
   void outage(TimeMs duration_ms);
-  bool damage_newest();  // false: there is no step
+  bool damage_newest();  // false: there is no checkpoint
   void clear();
 
-  bool has_step(Version version) const { return steps_.contains(version); }
+  bool has_step(CheckpointId checkpoint) const { return steps_.contains(checkpoint); }
   // Of whatever was written there last, finished or not.
-  std::uint64_t newest_life() const { return pieces_.empty() ? 0 : pieces_.rbegin()->first.incarnation(); }
-  bool has_had_step(Version version) const { return ever_whole_.contains(version); }
-  // The newest step that is whole and undamaged, and has been for so long.
-  Version newest_sound(TimeMs for_ms) const;
+  std::uint64_t newest_incarnation() const { return pieces_.empty() ? 0 : pieces_.rbegin()->first.incarnation(); }
+  bool has_had_step(CheckpointId checkpoint) const { return ever_whole_.contains(checkpoint); }
+  // The newest checkpoint that is whole and undamaged, and has been for so long.
+  CheckpointId newest_sound(TimeMs for_ms) const;
   bool is_calm(TimeMs for_ms) const;
 
  private:
@@ -58,9 +58,9 @@ class Storage {
   void finish_write(NodeId node, std::uint64_t agent, const protocol::StartWrite& order);
 
   World& world_;
-  std::map<Version, std::map<std::string, Stored>> pieces_;
-  std::map<Version, Step> steps_;
-  std::set<Version> ever_whole_;
+  std::map<CheckpointId, std::map<std::string, Stored>> pieces_;
+  std::map<CheckpointId, Step> steps_;
+  std::set<CheckpointId> ever_whole_;
   TimeMs out_until_ = 0;
 };
 

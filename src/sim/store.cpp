@@ -9,71 +9,75 @@ namespace {
 constexpr TimeMs late_ms = 100;
 }
 
-Store::Store(Timeline& timeline, Random random, RootWritten root_written)
-    : timeline_(timeline), random_(random), root_written_(std::move(root_written)) {}
+Store::Store(EventQueue& event_queue, Random random, LeaderWritten leader_written)
+    : event_queue_(event_queue), random_(random), leader_written_(std::move(leader_written)) {}
 
-void Store::read_root(NodeId by, Answer answer) {
+void Store::read_leader(NodeId by, Answer answer) {
   ask(
-      by, false, [] {}, [this, answer = std::move(answer)] { answer(root_); });
+      by, false, [] {}, [this, answer = std::move(answer)] { answer(leader_read_); });
 }
 
-void Store::read_life(NodeId by, Answer answer) {
+void Store::read_incarnation(NodeId by, Answer answer) {
   ask(
-      by, false, [] {}, [this, answer = std::move(answer)] { answer(life_); });
+      by, false, [] {}, [this, answer = std::move(answer)] { answer(incarnation_read_); });
 }
 
-void Store::swap(NodeId by, const protocol::SwapRoot& swap, Answer answer) {
+void Store::swap(NodeId by, const protocol::SwapLeaderRecord& swap, Answer answer) {
   const auto apply = [this, by, swap] {
-    if (root_.revision != swap.expected_revision) return;
-    former_roots_.push_back(root_);
-    root_ = {root_.revision + 1, swap.record};
-    root_written_(by, root_);
+    if (leader_read_.revision != swap.expected_revision) return;
+    former_leader_reads_.push_back(leader_read_);
+    leader_read_ = {leader_read_.revision + 1, swap.record};
+    leader_written_(by, leader_read_);
   };
-  ask(by, true, apply, [this, answer = std::move(answer)] { answer(root_); });
+  ask(by, true, apply, [this, answer = std::move(answer)] { answer(leader_read_); });
 }
 
-void Store::swap(NodeId by, const protocol::SwapLife& swap, LifeWritten written, Answer answer) {
+void Store::swap(NodeId by, const protocol::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer) {
   const auto apply = [this, swap, written = std::move(written)] {
-    if (life_.revision != swap.expected_revision) return;
-    const protocol::LifeRead before = life_;
-    former_lives_.push_back(life_);
-    life_ = {life_.revision + 1, swap.record};
-    written(before, life_);
+    if (incarnation_read_.revision != swap.expected_revision) return;
+    const protocol::IncarnationRecordRead before = incarnation_read_;
+    former_incarnation_reads_.push_back(incarnation_read_);
+    incarnation_read_ = {incarnation_read_.revision + 1, swap.record};
+    written(before, incarnation_read_);
   };
-  ask(by, true, apply, [this, answer = std::move(answer)] { answer(life_); });
+  ask(by, true, apply, [this, answer = std::move(answer)] { answer(incarnation_read_); });
 }
 
-void Store::write_seats(NodeId by, const protocol::SeatsName& name, std::size_t number,
-                        std::vector<protocol::Seat> seats, std::function<void()> done) {
-  const auto apply = [this, name, number, seats = std::move(seats)] { seats_[name].emplace(number, seats); };
+void Store::write_assignments(NodeId by, const protocol::AssignmentsName& name, std::size_t number,
+                              std::vector<protocol::RankAssignment> assignments, std::function<void()> done) {
+  const auto apply = [this, name, number, assignments = std::move(assignments)] {
+    assignments_[name].emplace(number, assignments);
+  };
   ask(by, false, apply, std::move(done));
 }
 
-void Store::read_seats(NodeId by, const protocol::SeatsName& name, Answer answer) {
+void Store::read_assignments(NodeId by, const protocol::AssignmentsName& name, Answer answer) {
   ask(
       by, false, [] {},
       [this, name, answer = std::move(answer)] {
-        answer(protocol::SeatsRead{name, seats_of(name)});
+        answer(protocol::AssignmentsRead{name, assignments_of(name)});
       });
 }
 
-void Store::remove_seats(NodeId by, const protocol::RemoveSeats& removal) {
+void Store::remove_assignments(NodeId by, const protocol::RemoveAssignments& removal) {
   const auto apply = [this, removal] {
-    std::erase_if(seats_, [&](const auto& entry) { return entry.first.life < removal.before_life; });
+    std::erase_if(assignments_,
+                  [&](const auto& entry) { return entry.first.incarnation < removal.before_incarnation; });
   };
   ask(by, false, apply, [] {});
 }
 
-std::vector<protocol::Seat> Store::seats_of(const protocol::SeatsName& name) const {
-  std::vector<protocol::Seat> seats;
-  const auto found = seats_.find(name);
-  if (found == seats_.end()) return seats;
-  for (const auto& [number, some] : found->second) seats.insert(seats.end(), some.begin(), some.end());
-  return seats;
+std::vector<protocol::RankAssignment> Store::assignments_of(const protocol::AssignmentsName& name) const {
+  std::vector<protocol::RankAssignment> assignments;
+  const auto found = assignments_.find(name);
+  if (found == assignments_.end()) return assignments;
+  for (const auto& [number, some] : found->second) assignments.insert(assignments.end(), some.begin(), some.end());
+  return assignments;
 }
 
-protocol::Seating Store::seating(const protocol::SeatsName& name) const {
-  return name.life == 0 ? protocol::Seating() : protocol::Seating(name.life, seats_of(name));
+protocol::AssignmentTable Store::assignment_table(const protocol::AssignmentsName& name) const {
+  return name.incarnation == 0 ? protocol::AssignmentTable()
+                               : protocol::AssignmentTable(name.incarnation, assignments_of(name));
 }
 
 void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer) {
@@ -89,20 +93,20 @@ void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::funct
     --lost_answers_;
     answer_after += random_.between(500, 5000);
   }
-  const TimeMs now = timeline_.now();
+  const TimeMs now = event_queue_.now();
   Connection& connection = connections_[by];
   connection.applied_at = std::max(connection.applied_at, now + apply_after);
   connection.answered_at = std::max({connection.answered_at, connection.applied_at, now + answer_after});
   if (connection.answered_at - now > late_ms) connection.late_until = connection.answered_at;
-  timeline_.after(connection.applied_at - now, [this, apply = std::move(apply), era = era_] {
+  event_queue_.after(connection.applied_at - now, [this, apply = std::move(apply), era = era_] {
     if (era == era_) apply();
   });
-  timeline_.after(connection.answered_at - now, [this, answer = std::move(answer), era = era_] {
+  event_queue_.after(connection.answered_at - now, [this, answer = std::move(answer), era = era_] {
     if (era == era_) answer();
   });
 }
 
-TimeMs Store::outage_left(NodeId by) const { return std::max<TimeMs>(0, answers_since(by) - timeline_.now()); }
+TimeMs Store::outage_left(NodeId by) const { return std::max<TimeMs>(0, answers_since(by) - event_queue_.now()); }
 
 TimeMs Store::answers_since(NodeId node) const {
   const auto own = cut_off_until_.find(node);
@@ -111,22 +115,22 @@ TimeMs Store::answers_since(NodeId node) const {
                    connection == connections_.end() ? 0 : connection->second.late_until});
 }
 
-void Store::outage(TimeMs duration_ms) { out_until_ = std::max(out_until_, timeline_.now() + duration_ms); }
+void Store::outage(TimeMs duration_ms) { out_until_ = std::max(out_until_, event_queue_.now() + duration_ms); }
 
 void Store::cut_off(NodeId node, TimeMs duration_ms) {
-  cut_off_until_[node] = std::max(cut_off_until_[node], timeline_.now() + duration_ms);
+  cut_off_until_[node] = std::max(cut_off_until_[node], event_queue_.now() + duration_ms);
 }
 
 void Store::lose_answers(int swaps) { lost_answers_ = swaps; }
 
 Store::Spoiled Store::lose_record() {
-  const bool is_root = random_.chance(500);
-  if (is_root) {
-    root_ = {};
+  const bool is_leader = random_.chance(500);
+  if (is_leader) {
+    leader_read_ = {};
   } else {
-    life_ = {};
+    incarnation_read_ = {};
   }
-  return is_root ? Spoiled::root : Spoiled::life;
+  return is_leader ? Spoiled::leader : Spoiled::incarnation_record;
 }
 
 Store::Spoiled Store::take_back_record() {
@@ -137,17 +141,17 @@ Store::Spoiled Store::take_back_record() {
     now = former[former.size() - back];
     return true;
   };
-  if (random_.chance(500)) return take_back(root_, former_roots_) ? Spoiled::root : Spoiled::nothing;
-  return take_back(life_, former_lives_) ? Spoiled::life : Spoiled::nothing;
+  if (random_.chance(500)) return take_back(leader_read_, former_leader_reads_) ? Spoiled::leader : Spoiled::nothing;
+  return take_back(incarnation_read_, former_incarnation_reads_) ? Spoiled::incarnation_record : Spoiled::nothing;
 }
 
 void Store::clear() {
   ++era_;
-  former_roots_.clear();
-  former_lives_.clear();
-  root_ = {};
-  life_ = {};
-  seats_.clear();
+  former_leader_reads_.clear();
+  former_incarnation_reads_.clear();
+  leader_read_ = {};
+  incarnation_read_ = {};
+  assignments_.clear();
 }
 
 }  // namespace ckpt::sim

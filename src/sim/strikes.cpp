@@ -51,11 +51,11 @@ bool Faults::corrupt_silently() {
 }
 
 bool Faults::strike_agent(Fault fault) {
-  Machine* machine = fault == Fault::root_crash ? root_machine() : pick_machine();
+  Machine* machine = fault == Fault::leader_crash ? leader_machine() : pick_machine();
   if (machine == nullptr) return false;
   if (fault == Fault::agent_crash_midway) {
     machine->agent->crash_in_next_effects(static_cast<int>(world_.random.below(6)));
-  } else if (fault == Fault::root_crash && world_.random.chance(400)) {
+  } else if (fault == Fault::leader_crash && world_.random.chance(400)) {
     world_.lose_machine(*machine);
   } else {
     world_.crash_agent(*machine);
@@ -71,8 +71,8 @@ void Faults::freeze(Machine& machine, TimeMs low_ms, TimeMs high_ms) {
   });
 }
 
-bool Faults::freeze_agent(bool on_root) {
-  Machine* machine = on_root ? root_machine() : pick_machine();
+bool Faults::freeze_agent(bool on_leader) {
+  Machine* machine = on_leader ? leader_machine() : pick_machine();
   if (machine == nullptr) return false;
   freeze(*machine, 200, 7000);
   return true;
@@ -161,7 +161,7 @@ bool Faults::flip_wire_bit() {
 bool Faults::fill_memory() {
   Machine* machine = pick_machine();
   if (machine == nullptr) return false;
-  machine->memory_full_until = world_.timeline.now() + world_.random.between(500, 6000);
+  machine->memory_full_until = world_.event_queue.now() + world_.random.between(500, 6000);
   mend_after(6000, 6000, [] {});
   return true;
 }
@@ -170,7 +170,7 @@ bool Faults::fill_memory() {
 void Faults::jump(Machine& machine, TimeMs by_ms) {
   machine.clock_offset_ms += by_ms;
   if (by_ms < world_.pause_ms()) return;
-  machine.listens_since = machine.paused_from = world_.timeline.now();
+  machine.listens_since = machine.paused_from = world_.event_queue.now();
 }
 
 bool Faults::jump_clock() {
@@ -190,21 +190,21 @@ bool Faults::jump_all_clocks() {
 
 // What lies beyond the newest commit is found more often than there is of it.
 bool Faults::find_damage() {
-  struct Found {
+  struct SlotRef_ {
     NodeId node = 0;
     SlotRef ref;
   };
-  std::vector<Found> whole, uncommitted;
+  std::vector<SlotRef_> whole, uncommitted;
   for (auto& [id, machine] : world_.machines) {
     if (!machine.agent) continue;
     machine.arena.for_each([&, node = id](const SlotRef& ref, const Slot& slot) {
       if (!slot.counted || !slot.intact()) return;
       whole.push_back({node, ref});
-      if (slot.header.version > world_.invariants.history().newest_committed()) uncommitted.push_back({node, ref});
+      if (slot.header.checkpoint > world_.invariants.history().newest_committed()) uncommitted.push_back({node, ref});
     });
   }
   if (whole.empty()) return false;
-  const Found& found = world_.random.pick(!uncommitted.empty() && world_.random.chance(700) ? uncommitted : whole);
+  const SlotRef_& found = world_.random.pick(!uncommitted.empty() && world_.random.chance(700) ? uncommitted : whole);
   Machine& machine = world_.machines.at(found.node);
   Slot& slot = *machine.arena.find(found.ref);
   slot.bytes ^= 2;
@@ -217,8 +217,8 @@ bool Faults::spoil_record(Fault fault) {
   const bool is_lost = fault == Fault::store_record_lost;
   const auto spoiled = is_lost ? world_.store.lose_record() : world_.store.take_back_record();
   if (spoiled == Store::Spoiled::nothing) return false;
-  if (spoiled == Store::Spoiled::root) world_.invariants.root_record_spoiled();
-  if (spoiled == Store::Spoiled::life) world_.invariants.life_record_spoiled();
+  if (spoiled == Store::Spoiled::leader) world_.invariants.leader_record_spoiled();
+  if (spoiled == Store::Spoiled::incarnation_record) world_.invariants.incarnation_record_spoiled();
   mend_after(4000, 4000, [] {});
   return true;
 }
@@ -226,7 +226,7 @@ bool Faults::spoil_record(Fault fault) {
 bool Faults::fail_effects() {
   Machine* machine = pick_machine();
   if (machine == nullptr) return false;
-  machine->effects_fail_until = world_.timeline.now() + world_.random.between(500, 6000);
+  machine->effects_fail_until = world_.event_queue.now() + world_.random.between(500, 6000);
   mend_after(6000, 6000, [] {});
   return true;
 }
@@ -247,13 +247,13 @@ bool Faults::cut_network(bool one_way) {
   return true;
 }
 
-bool Faults::worsen_weather(Fault fault) {
-  Network::Weather weather;
-  if (fault == Fault::messages_lost) weather.loss = static_cast<unsigned>(world_.random.between(100, 700));
-  if (fault == Fault::messages_repeated) weather.repeats = 600;
-  if (fault == Fault::messages_reordered) weather.delay_ms_max = world_.random.between(100, 3000);
-  world_.network.set_weather(weather);
-  mend_after(500, 5000, [this] { world_.network.set_weather({}); });
+bool Faults::worsen_conditions(Fault fault) {
+  Network::NetworkConditions conditions;
+  if (fault == Fault::messages_lost) conditions.loss = static_cast<unsigned>(world_.random.between(100, 700));
+  if (fault == Fault::messages_repeated) conditions.repeats = 600;
+  if (fault == Fault::messages_reordered) conditions.delay_ms_max = world_.random.between(100, 3000);
+  world_.network.set_conditions(conditions);
+  mend_after(500, 5000, [this] { world_.network.set_conditions({}); });
   return true;
 }
 

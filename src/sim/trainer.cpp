@@ -34,7 +34,7 @@ bool Trainer::is_fenced() {
 }
 
 void Trainer::later(TimeMs delay_ms, std::function<void()> action) {
-  world_.timeline.after(delay_ms, [&world = world_, id = instance, action = std::move(action)] {
+  world_.event_queue.after(delay_ms, [&world = world_, id = instance, action = std::move(action)] {
     Trainer* trainer = world.trainer(id);
     if (trainer == nullptr) return;
     if (trainer->frozen_) {
@@ -57,7 +57,7 @@ void Trainer::die() {
 }
 
 void Trainer::quit(const char* why) {
-  world_.trace.line(world_.timeline.now(), [&] { return text("trainer ", rank, " ends: ", why); });
+  world_.trace.line(world_.event_queue.now(), [&] { return text("trainer ", rank, " ends: ", why); });
   die();
 }
 
@@ -69,7 +69,7 @@ void Trainer::start() {
   later(world_.random.between(0, 300), [this] { connect(); });
   later(restore_timeout_ms, [this] {
     if (stage_ == Stage::training) return;
-    if (world_.ending.calm_ms() >= restore_timeout_ms) world_.invariants.restore_hangs(*this);
+    if (world_.liveness_check.calm_ms() >= restore_timeout_ms) world_.invariants.restore_hangs(*this);
     quit("restore timed out");
   });
 }
@@ -125,7 +125,7 @@ void Trainer::restore_ready(const RestoreReady& ready) {
 void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
   std::vector<SlotRef> corrupt;
   if (ready.decision.verdict == Verdict::restore) {
-    const auto bytes_of = [&](const Source& source) {
+    const auto bytes_of = [&](const RestoreSource& source) {
       const Slot& slot = *machine().arena.find(source.slot);
       if (!slot.intact()) corrupt.push_back(source.slot);
       return slot.bytes;
@@ -140,7 +140,7 @@ void Trainer::read(const RestoreReady& ready, std::uint64_t agent_id) {
         if (state != states.front()) main_ = mix(main_, state);  // stems from ranks that differed
       }
       private_ = private_bytes;
-      iteration_ = ready.decision.version.iteration();
+      iteration_ = ready.decision.checkpoint.iteration();
     }
   }
   Agent* agent = world_.agent(node, agent_id);
@@ -176,7 +176,7 @@ void Trainer::update(std::int64_t k) {
   later(world_.random.between(0, 2), [this, k] {
     TimeMs left = 0;
     if (capture_ != 0 && !std::exchange(forgetful_, false)) {
-      left = std::max<TimeMs>(0, capture_ends_at_ - world_.timeline.now());
+      left = std::max<TimeMs>(0, capture_ends_at_ - world_.event_queue.now());
       later(left, [this, capture = capture_] { seal_next(capture, 0); });
     }
     later(left + world_.random.between(2, world_.settings.update_ms), [this, k] { finish_update(k); });
@@ -227,7 +227,7 @@ void Trainer::start_capture(Control& words, std::int64_t k) {
   captured_main_ = main_;
   captured_private_ = private_;
   captured_iteration_ = k;
-  capture_ends_at_ = world_.timeline.now() + world_.random.between(1, world_.settings.capture_ms);
+  capture_ends_at_ = world_.event_queue.now() + world_.random.between(1, world_.settings.capture_ms);
   words.capturing = k;
 }
 
@@ -236,7 +236,7 @@ void Trainer::seal_next(std::uint64_t capture, std::size_t slot) {
   Control* words = control();
   if (capture != capture_ || words == nullptr) return;
   const SlotRef& ref = words->slots[slot];
-  const Part part = parse_part(ref.shard);
+  const ShardPart part = parse_part(ref.shard);
   const bool is_private = ref.shard == words->private_shard;
   seal(ref, is_private ? captured_private_ : part_bytes(captured_main_, part.index, part.of));
   if (slot + 1 < words->slots.size()) {
@@ -264,7 +264,7 @@ void Trainer::seal(const SlotRef& ref, std::uint64_t bytes) {
   Slot& slot = *machine().arena.find(ref);
   PieceInfo& header = slot.header;
   header.shard = ref.shard;
-  header.version = Version(incarnation_, captured_iteration_);
+  header.checkpoint = CheckpointId(incarnation_, captured_iteration_);
   header.length_bytes = 1000 + hash_of(ref.shard) % 5 * 100000;
   header.layout_bytes = 10;
   header.root_digest = bytes;

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "protocol/events.hpp"
+#include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
-#include "sim/timeline.hpp"
 
 namespace ckpt::sim {
 

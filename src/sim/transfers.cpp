@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "protocol/parity.hpp"
+#include "protocol/parity_pieces.hpp"
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
@@ -12,13 +12,14 @@ namespace ckpt::sim {
 using namespace protocol;
 
 namespace {
-constexpr TimeMs patience_ms = 3000;  // without progress
+constexpr TimeMs wait_limit_ms = 3000;  // without progress
 constexpr TimeMs retry_ms = 100;
 
 // Of parity that is made for the first time; the same whoever makes it again.
 std::uint64_t parity_digest(const PieceInfo& parity) {
-  std::uint64_t digest = mix(hash_of("parity"), parity.recipe.member);
-  for (const Ingredient& ingredient : parity.recipe.ingredients) digest = mix(digest, ingredient.root_digest);
+  std::uint64_t digest = mix(hash_of("parity"), parity.parity_manifest.member);
+  for (const ParitySource& parity_source : parity.parity_manifest.sources)
+    digest = mix(digest, parity_source.root_digest);
   return digest == 0 ? 1 : digest;
 }
 }  // namespace
@@ -32,7 +33,7 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
   slot.bytes = world_.random.next();  // half-written from now on
   const bool is_stored = order.source == storage_node;
   const TimeMs duration = is_stored ? world_.random.between(1, 4 * world_.settings.transfer_ms) : 0;
-  world_.timeline.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
+  world_.event_queue.after(duration + world_.random.between(1, 5), [this, id, is_stored] {
     if (is_stored) return read_stored(id);
     serve(id, 0);
   });
@@ -41,7 +42,7 @@ void Transfers::start(Machine& to, Agent& agent, const StartFetch& order) {
 bool Transfer::reads_from(NodeId node) const {
   const auto is_it = [&](const auto& source) { return source.node == node; };
   return order.source == node || std::any_of(readings.begin(), readings.end(), is_it) ||
-         std::any_of(order.making.sources.begin(), order.making.sources.end(), is_it);
+         std::any_of(order.coding_inputs.sources.begin(), order.coding_inputs.sources.end(), is_it);
 }
 
 bool Transfers::flows(NodeId from, const Transfer& transfer) const {
@@ -67,7 +68,7 @@ bool Transfers::find_source(const Transfer& transfer, const std::string& shard, 
   for (const NodeId node : nodes) {
     if (!flows(node, transfer)) continue;
     const Agent& source = *world_.agent_on(node);
-    const SlotRef* ref = source.node().find(shard, transfer.order.piece.version);
+    const SlotRef* ref = source.node().find(shard, transfer.order.piece.checkpoint);
     if (ref == nullptr) continue;
     readings.push_back({node, source.id(), *ref});
     return true;
@@ -75,31 +76,33 @@ bool Transfers::find_source(const Transfer& transfer, const std::string& shard, 
   return false;
 }
 
-Transfers::Found Transfers::find_sources(const Transfer& transfer, std::vector<Reading>& readings) const {
+Transfers::Availability Transfers::find_sources(const Transfer& transfer, std::vector<Reading>& readings) const {
   const StartFetch& order = transfer.order;
   if (order.source != parity_node) {
-    if (!flows(order.source, transfer)) return Found::not_yet;
-    return find_source(transfer, order.piece.shard, {order.source}, readings) ? Found::all : Found::not_there;
+    if (!flows(order.source, transfer)) return Availability::not_yet;
+    return find_source(transfer, order.piece.shard, {order.source}, readings) ? Availability::all
+                                                                              : Availability::not_there;
   }
-  const Recipe& recipe = order.making.recipe;
-  const auto wanted = group_piece(recipe, order.piece.shard);
-  const auto plan = plan_making(recipe, *wanted, lost_pieces(recipe, order.making.sources));
+  const ParityManifest& parity_manifest = order.coding_inputs.parity_manifest;
+  const auto wanted = group_piece(parity_manifest, order.piece.shard);
+  const auto plan = plan_coding(parity_manifest, *wanted, lost_pieces(parity_manifest, order.coding_inputs.sources));
   std::set<std::string> needed;
   for (const auto& step : plan.steps) {
     for (const auto& source : step.sources) {
-      if (source.bytes.size_bytes != 0) needed.insert(group_piece_name(recipe, source.member, source.position));
+      if (source.bytes.size_bytes != 0)
+        needed.insert(group_piece_name(parity_manifest, source.member, source.position));
     }
   }
   for (const std::string& shard : needed) {
     std::vector<NodeId> nodes;
-    for (const auto& source : order.making.sources) {
+    for (const auto& source : order.coding_inputs.sources) {
       if (source.shard == shard) nodes.push_back(source.node);
     }
     const bool is_up = std::any_of(nodes.begin(), nodes.end(), [&](NodeId node) { return flows(node, transfer); });
-    if (!is_up) return Found::not_yet;
-    if (!find_source(transfer, shard, nodes, readings)) return Found::not_there;
+    if (!is_up) return Availability::not_yet;
+    if (!find_source(transfer, shard, nodes, readings)) return Availability::not_there;
   }
-  return plan.lost.empty() ? Found::all : Found::not_there;
+  return plan.lost.empty() ? Availability::all : Availability::not_there;
 }
 
 void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
@@ -107,17 +110,17 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   if (found == active_.end()) return;
   Transfer& transfer = found->second;
   std::vector<Reading> readings;
-  const Found sources = find_sources(transfer, readings);
-  if (sources == Found::not_yet) {
-    if (waited_ms >= patience_ms) return end_after(0, id, FetchResult::failed);
-    world_.timeline.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
+  const Availability sources = find_sources(transfer, readings);
+  if (sources == Availability::not_yet) {
+    if (waited_ms >= wait_limit_ms) return end_after(0, id, FetchResult::failed);
+    world_.event_queue.after(retry_ms, [this, id, waited_ms] { serve(id, waited_ms + retry_ms); });
     return;
   }
-  if (sources == Found::not_there) return end_after(world_.random.between(1, 5), id, FetchResult::failed);
+  if (sources == Availability::not_there) return end_after(world_.random.between(1, 5), id, FetchResult::failed);
   transfer.readings = std::move(readings);
   for (const Reading& reading : transfer.readings) {
     Machine& machine = world_.machines.at(reading.node);
-    world_.invariants.serving(machine, reading.slot, reading.slot.shard, transfer.order.piece.version);
+    world_.invariants.serving(machine, reading.slot, reading.slot.shard, transfer.order.piece.checkpoint);
     ++machine.arena.find(reading.slot)->readers;
   }
   const TimeMs typical = world_.settings.transfer_ms;
@@ -125,7 +128,7 @@ void Transfers::serve(std::uint64_t id, TimeMs waited_ms) {
   transfer.is_slow = world_.random.chance(5);
   const TimeMs duration = transfer.is_slow ? world_.random.between(1000, 2 * world_.settings.core.node_wait_ms)
                                            : world_.random.between(typical / 2, typical * 2);
-  world_.timeline.after(duration, [this, id] { arrive(id, 0); });
+  world_.event_queue.after(duration, [this, id] { arrive(id, 0); });
 }
 
 void Transfers::read_stored(std::uint64_t id) {
@@ -156,12 +159,12 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
   Transfer& transfer = found->second;
   const Agent* receiver = world_.agent(transfer.to, transfer.to_agent);
   if (receiver != nullptr && receiver->is_frozen()) {
-    world_.timeline.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms); });
+    world_.event_queue.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms); });
     return;
   }
   if (!flows(transfer)) {
-    if (is_broken(transfer) || waited_ms >= patience_ms) return end_after(0, id, FetchResult::failed);
-    world_.timeline.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms + retry_ms); });
+    if (is_broken(transfer) || waited_ms >= wait_limit_ms) return end_after(0, id, FetchResult::failed);
+    world_.event_queue.after(retry_ms, [this, id, waited_ms] { arrive(id, waited_ms + retry_ms); });
     return;
   }
   // The receiver says which source was damaged, and that one looks at its own piece.
@@ -178,25 +181,26 @@ void Transfers::arrive(std::uint64_t id, TimeMs waited_ms) {
   finish(id, piece, intact ? bytes_read(transfer, piece) : ~piece.root_digest);
 }
 
-// What comes of these sources: of others than the recipe names, something else.
+// What comes of these sources: of others than the parity manifest names, something else.
 std::uint64_t Transfers::bytes_read(const Transfer& transfer, const PieceInfo& piece) const {
   if (transfer.order.source != parity_node)
     return world_.machines.at(transfer.order.source).arena.find(transfer.readings.front().slot)->bytes;
   for (const Reading& reading : transfer.readings) {
     const PieceInfo& source = world_.machines.at(reading.node).arena.find(reading.slot)->header;
-    const Recipe& recipe = transfer.order.making.recipe;
+    const ParityManifest& parity_manifest = transfer.order.coding_inputs.parity_manifest;
     const bool is_named =
-        source.is_parity() ? source.recipe.ingredients == recipe.ingredients
-                           : std::any_of(recipe.ingredients.begin(), recipe.ingredients.end(), [&](const auto& each) {
-                               return each.shard == source.shard && each.root_digest == source.root_digest;
-                             });
-    if (!is_named || source.version != piece.version) return ~piece.root_digest;
+        source.is_parity()
+            ? source.parity_manifest.sources == parity_manifest.sources
+            : std::any_of(parity_manifest.sources.begin(), parity_manifest.sources.end(), [&](const auto& each) {
+                return each.shard == source.shard && each.root_digest == source.root_digest;
+              });
+    if (!is_named || source.checkpoint != piece.checkpoint) return ~piece.root_digest;
   }
   return piece.root_digest;
 }
 
 void Transfers::end_after(TimeMs delay_ms, std::uint64_t id, FetchResult result, const PieceInfo& made) {
-  world_.timeline.after(delay_ms, [this, id, result, made] { end(id, result, made); });
+  world_.event_queue.after(delay_ms, [this, id, result, made] { end(id, result, made); });
 }
 
 void Transfers::end(std::uint64_t id, FetchResult result, const PieceInfo& made) {

@@ -1,6 +1,6 @@
 // Pieces on their way between nodes, and from storage, and made out of others. A transfer pins the slots that it reads,
 // takes its time, and is verified on arrival; it fails when any side dies, stops, or is cut off for longer than the
-// transport's patience. Not thread-safe.
+// transport's wait limit. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "protocol/events.hpp"
+#include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
-#include "sim/timeline.hpp"
 
 namespace ckpt::sim {
 
@@ -55,8 +55,8 @@ class Transfers {
   bool flows(NodeId from, const Transfer& transfer) const;
   bool flows(const Transfer& transfer) const;
   bool is_broken(const Transfer& transfer) const;
-  enum class Found { all, not_yet, not_there };
-  Found find_sources(const Transfer& transfer, std::vector<Reading>& readings) const;
+  enum class Availability { all, not_yet, not_there };
+  Availability find_sources(const Transfer& transfer, std::vector<Reading>& readings) const;
   bool find_source(const Transfer& transfer, const std::string& shard, const std::vector<NodeId>& nodes,
                    std::vector<Reading>& readings) const;
   std::uint64_t bytes_read(const Transfer& transfer, const PieceInfo& piece) const;

@@ -17,17 +17,17 @@ World::World(const Settings& run_settings, std::ostream* trace_to)
     : settings(run_settings),
       random(mix(settings.seed, hash_of("world"))),
       trace(trace_to),
-      network(timeline, Random(mix(settings.seed, hash_of("network"))), settings.loss_per_mille,
+      network(event_queue, Random(mix(settings.seed, hash_of("network"))), settings.loss_per_mille,
               [this](NodeId from, NodeId to, const Message& message) { deliver(from, to, message); }),
-      store(timeline, Random(mix(settings.seed, hash_of("store"))),
-            [this](NodeId by, const RootRead& now) { invariants.root_written(by, now); }),
+      store(event_queue, Random(mix(settings.seed, hash_of("store"))),
+            [this](NodeId by, const LeaderRecordRead& now) { invariants.leader_written(by, now); }),
       storage(*this),
       transfers(*this),
       launcher(*this),
       invariants(*this),
       faults(*this),
-      ending(*this),
-      pace(*this),
+      liveness_check(*this),
+      commit_rate_check(*this),
       protection(*this) {}
 
 World::~World() = default;
@@ -39,29 +39,29 @@ Outcome World::run() {
     for (NodeId node = 0; node < settings.nodes; ++node) add_machine(node);
     launcher.start();
     faults.start();
-    while (!ending.is_reached() && timeline.step()) {
+    while (!liveness_check.is_reached() && event_queue.step()) {
       graveyard_.clear();
       faults.after_step();
-      ending.after_step();
-      pace.after_step();
+      liveness_check.after_step();
+      commit_rate_check.after_step();
       protection.after_step();
-      if (timeline.steps() > steps_max) throw Violation{"I6", "events follow one another without end"};
+      if (event_queue.steps() > steps_max) throw Violation{"I6", "events follow one another without end"};
     }
   } catch (const Violation& violation) {
     outcome.violation = violation;
   } catch (const std::exception& error) {
     outcome.violation = Violation{"core", text("the core threw: ", error.what())};
   }
-  outcome.virtual_ms = timeline.now();
-  outcome.steps = timeline.steps();
+  outcome.virtual_ms = event_queue.now();
+  outcome.steps = event_queue.steps();
   outcome.fingerprint = trace.fingerprint();
   outcome.faults = faults.table();
   outcome.tally = invariants.tally();
   outcome.tally.restarts = launcher.launch() - 1;
   outcome.plan = faults.planned();
   outcome.tally.given_up = launcher.give_ups();
-  outcome.tally.slowest_commit_ms = pace.slowest_ms();
-  outcome.tally.slowest_recovery_ms = ending.took_ms();
+  outcome.tally.slowest_commit_ms = commit_rate_check.slowest_ms();
+  outcome.tally.slowest_recovery_ms = liveness_check.took_ms();
   return outcome;
 }
 
@@ -71,10 +71,10 @@ void World::add_machine(NodeId id) {
   Machine& machine = machines[id];
   machine.id = id;
   machine.arena.id = random.next();
-  machine.memory_since = timeline.now();
+  machine.memory_since = event_queue.now();
   machine.clock_offset_ms = random.between(0, 1'000'000);
   next_node_ = std::max(next_node_, id + 1);
-  timeline.after(random.between(0, 500), [this, &machine] { start_agent(machine); });
+  event_queue.after(random.between(0, 500), [this, &machine] { start_agent(machine); });
 }
 
 Agent* World::agent_on(NodeId node) {
@@ -89,26 +89,26 @@ Agent* World::agent(NodeId node, std::uint64_t id) {
 
 void World::start_agent(Machine& machine) {
   if (machine.agent || machine.is_lost) return;
-  trace.line(timeline.now(), [&] { return text("node ", machine.id, " agent starts"); });
+  trace.line(event_queue.now(), [&] { return text("node ", machine.id, " agent starts"); });
   machine.agent = std::make_unique<Agent>(*this, machine, ++agents_);
-  machine.awake_since = machine.listens_since = machine.paused_from = timeline.now();
+  machine.awake_since = machine.listens_since = machine.paused_from = event_queue.now();
   machine.agent->start();
 }
 
 void World::crash_agent(Machine& machine) {
   if (!machine.agent) return;
-  trace.line(timeline.now(), [&] { return text("node ", machine.id, " agent crashes"); });
+  trace.line(event_queue.now(), [&] { return text("node ", machine.id, " agent crashes"); });
   transfers.agent_died(machine.id, machine.agent->id());
   graveyard_.push_back(std::move(machine.agent));
   for (Trainer* trainer : trainers_on(machine.id)) trainer->agent_died();
-  timeline.after(random.between(20, 3000), [this, &machine] { start_agent(machine); });
+  event_queue.after(random.between(20, 3000), [this, &machine] { start_agent(machine); });
 }
 
 void World::lose_machine(Machine& machine) {
   if (machine.is_lost) return;
-  trace.line(timeline.now(), [&] { return text("node ", machine.id, " is lost"); });
+  trace.line(event_queue.now(), [&] { return text("node ", machine.id, " is lost"); });
   machine.is_lost = true;
-  machine.memory_since = timeline.now();
+  machine.memory_since = event_queue.now();
   invariants.memory_lost(machine);
   if (machine.agent) {
     transfers.agent_died(machine.id, machine.agent->id());
@@ -117,7 +117,7 @@ void World::lose_machine(Machine& machine) {
   for (Trainer* trainer : trainers_on(machine.id)) trainer->die();
   machine.arena = Arena{};
   ++replacements_due_;
-  timeline.after(random.between(100, 5000), [this, id = machine.id] { replace(id); });
+  event_queue.after(random.between(100, 5000), [this, id = machine.id] { replace(id); });
 }
 
 // By a machine of the same name, or of another.
@@ -130,7 +130,7 @@ void World::replace(NodeId id) {
   Machine& machine = machines.at(id);
   machine.is_lost = false;
   machine.arena.id = random.next();
-  machine.memory_since = timeline.now();
+  machine.memory_since = event_queue.now();
   machine.clock_offset_ms = random.between(0, 1'000'000);
   start_agent(machine);
 }
@@ -143,24 +143,24 @@ std::vector<NodeId> World::usable_machines() const {
   return usable;
 }
 
-bool World::could_be_heard(const Machine& node, const Machine& root, TimeMs since) const {
+bool World::is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const {
   if (!node.agent || node.agent->is_frozen() || node.awake_since > since) return false;
-  if (node.id == root.id) return true;
-  const bool knows_root = store.answers_since(node.id) <= since || node.agent->node().status().root == root.id;
-  return knows_root && network.open_both_ways_since(node.id, root.id) <= since && network.fair_since() <= since;
+  if (node.id == leader.id) return true;
+  const bool knows_leader = store.answers_since(node.id) <= since || node.agent->node().status().leader == leader.id;
+  return knows_leader && network.open_both_ways_since(node.id, leader.id) <= since && network.fair_since() <= since;
 }
 
 void World::agent_paused(Machine& machine, TimeMs since) {
-  if (timeline.now() - since < pause_ms()) return;
-  machine.awake_since = machine.listens_since = timeline.now();
+  if (event_queue.now() - since < pause_ms()) return;
+  machine.awake_since = machine.listens_since = event_queue.now();
   machine.paused_from = since;
   pause_began_ = pause_ended_ < since ? since : std::min(pause_began_, since);
-  pause_ended_ = timeline.now();
+  pause_ended_ = event_queue.now();
 }
 
 TimeMs World::news_of_before() const {
   const TimeMs believed_ms = settings.core.node_timeout_ms + 2 * settings.core.report_ms + Network::delay_ms_max;
-  const TimeMs since = timeline.now() - believed_ms;
+  const TimeMs since = event_queue.now() - believed_ms;
   return pause_ended_ >= since ? std::min(since, pause_began_ - believed_ms) : since;
 }
 
@@ -169,12 +169,12 @@ void World::deliver(NodeId from, NodeId to, const Message& message) {
   if (agent == nullptr) return;
   for (const Directive* directive : directives_for(to, message)) {
     if (directive->decision.verdict != Verdict::undecided)
-      decision_told_ = std::max(decision_told_, directive->incarnation);
+      decision_notified_ = std::max(decision_notified_, directive->incarnation);
   }
   agent->receive(MessageArrived{from, message});
 }
 
-bool World::decision_is_told() const { return decision_told_ >= store.life().record.incarnation; }
+bool World::decision_is_notified() const { return decision_notified_ >= store.incarnation_record().record.incarnation; }
 
 // ---- Trainers ----
 
@@ -205,7 +205,7 @@ std::vector<Trainer*> World::trainers_on(NodeId node) {
 }
 
 void World::trainer_died(const Trainer& trainer) {
-  trace.line(timeline.now(), [&] {
+  trace.line(event_queue.now(), [&] {
     return text("node ", trainer.node, " trainer of rank ", trainer.rank, " dies, launch ", trainer.launch);
   });
   if (Agent* agent = agent_on(trainer.node)) {
@@ -214,14 +214,14 @@ void World::trainer_died(const Trainer& trainer) {
   launcher.trainer_died(trainer);
 }
 
-void World::tell(std::uint64_t instance, std::function<void(Trainer&)> message) {
-  timeline.after(0, [this, instance, message = std::move(message)] {
+void World::notify(std::uint64_t instance, std::function<void(Trainer&)> message) {
+  event_queue.after(0, [this, instance, message = std::move(message)] {
     if (Trainer* addressee = trainer(instance)) message(*addressee);
   });
 }
 
 void World::give_up_job() {
-  trace.line(timeline.now(), [] { return std::string("the operator gives the job's state up"); });
+  trace.line(event_queue.now(), [] { return std::string("the operator gives the job's state up"); });
   for (Trainer* trainer : living_trainers()) trainer->die();
   for (auto& [id, machine] : machines) {
     if (machine.is_lost) continue;
@@ -232,7 +232,7 @@ void World::give_up_job() {
   transfers.forget_everything();
   network.forget_everything();
   store.clear();
-  decision_told_ = 0;
+  decision_notified_ = 0;
   storage.clear();
   invariants.forget_everything();
 }

@@ -12,19 +12,19 @@
 #include <vector>
 
 #include "sim/agent.hpp"
-#include "sim/ending.hpp"
+#include "sim/commit_rate_check.hpp"
+#include "sim/event_queue.hpp"
 #include "sim/faults.hpp"
 #include "sim/invariants.hpp"
 #include "sim/launcher.hpp"
+#include "sim/liveness_check.hpp"
 #include "sim/memory.hpp"
 #include "sim/network.hpp"
-#include "sim/pace.hpp"
 #include "sim/protection.hpp"
+#include "sim/run_trace.hpp"
 #include "sim/settings.hpp"
 #include "sim/storage.hpp"
 #include "sim/store.hpp"
-#include "sim/timeline.hpp"
-#include "sim/trace.hpp"
 #include "sim/trainer.hpp"
 #include "sim/transfers.hpp"
 
@@ -65,18 +65,18 @@ class World {
 
   // Machines and their agents.
   Agent* agent_on(NodeId node);                 // null when none runs
-  Agent* agent(NodeId node, std::uint64_t id);  // null when that life of it is over
+  Agent* agent(NodeId node, std::uint64_t id);  // null when that incarnation of it is over
   void start_agent(Machine& machine);           // no-op where one runs, or the machine is lost
   void crash_agent(Machine& machine);           // comes back some time later
   void lose_machine(Machine& machine);          // with everything on it; replaced some time later
   std::vector<NodeId> usable_machines() const;  // for the launcher
   bool awaits_replacement() const { return replacements_due_ > 0; }
-  bool decision_is_told() const;  // of the newest life: to some other node than the root
+  bool decision_is_notified() const;  // of the newest incarnation: to some other node than the leader
   TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // a shorter one nobody notices
-  // Nothing has been in the way since then of what `node` says to a root on `root`: it ran, could reach it, and could
-  // know that it is root. Whether the root itself was awake does not matter: that is its own affair.
-  bool could_be_heard(const Machine& node, const Machine& root, TimeMs since) const;
-  // Whatever happened before that, a root that did its work has heard of, or can no longer believe the opposite: what
+  // Nothing has been in the way since then of what `node` says to a leader on `leader`: it ran, could reach it, and
+  // could know that it is root. Whether the leader itself was awake does not matter: that is its own affair.
+  bool is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const;
+  // Whatever happened before that, a leader that did its work has heard of, or can no longer believe the opposite: what
   // it was told counts for node_timeout_ms, and may have been on the way for as long as a message or a relay's pause
   // takes.
   TimeMs news_of_before() const;
@@ -88,15 +88,15 @@ class World {
   std::vector<Trainer*> trainers_on(NodeId node);
   std::vector<Trainer*> living_trainers();
   void trainer_died(const Trainer& trainer);
-  void tell(std::uint64_t instance, std::function<void(Trainer&)> message);
+  void notify(std::uint64_t instance, std::function<void(Trainer&)> message);
 
   // The operator removes all state of the job and starts it anew.
   void give_up_job();
 
   const Settings settings;
   Random random;
-  Timeline timeline;
-  Trace trace;
+  EventQueue event_queue;
+  RunTrace trace;
   Network network;
   Store store;
   Storage storage;
@@ -104,8 +104,8 @@ class World {
   Launcher launcher;
   Invariants invariants;
   Faults faults;
-  Ending ending;
-  Pace pace;
+  LivenessCheck liveness_check;
+  CommitRateCheck commit_rate_check;
   Protection protection;
   std::map<NodeId, Machine> machines;
 
@@ -117,7 +117,7 @@ class World {
   std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Agent>> graveyard_;  // of this step: what runs may be a dead agent's function
   NodeId next_node_ = 0;
-  std::uint64_t decision_told_ = 0;  // newest life of which it was
+  std::uint64_t decision_notified_ = 0;  // newest incarnation of which it was
   std::uint64_t agents_ = 0;
   int replacements_due_ = 0;
   TimeMs pause_began_ = 0;  // of the newest that ended, of any agent

@@ -11,7 +11,7 @@
 
 #include "agent/message_codec.hpp"
 #include "cluster.hpp"
-#include "persist/step_catalog.hpp"
+#include "persist/checkpoint_catalog.hpp"
 #include "persist/storage_source.hpp"
 
 namespace ckpt::agent {
@@ -50,7 +50,7 @@ bool all_ok(const std::vector<ckpt_status>& answers) {
 
 // Snapshots until one is committed; which one depends on when grants come. What not every rank takes never is.
 std::int64_t commit_one(Trainers& trainers, std::int64_t from) {
-  const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(3 * testing::patience).count());
+  const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(3 * testing::wait_limit).count());
   for (std::int64_t iteration = from; !deadline.passed(); ++iteration) {
     if (!all_ok(on_all(trainers, [&](Trainer& trainer) { return trainer.snapshot(iteration); }))) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -96,7 +96,7 @@ TEST(Agent, ANodeThatIsLostIsRestoredFromItsPeerAgainAndAgain) {
   }
 }
 
-// Whether a node hears what does not come in a bag.
+// Whether a node hears what does not come in a batch.
 struct Ears {
   std::atomic<bool> reports = true;
   std::atomic<bool> directives = true;
@@ -104,13 +104,13 @@ struct Ears {
 Cluster::Change hearing(const Ears& ears) {
   return [&ears](AgentSetup& setup) {
     setup.make_transport = [&ears](const net::TransportOptions& options, net::Transport::Handlers handlers) {
-      handlers.message = [&ears, hear = std::move(handlers.message)](net::NodeId from,
-                                                                     std::span<const std::byte> bytes) {
+      handlers.message = [&ears, receive = std::move(handlers.message)](net::PeerId from,
+                                                                        std::span<const std::byte> bytes) {
         const auto message = decode(bytes);
         if (!message || (!ears.reports && std::holds_alternative<protocol::Report>(*message)) ||
             (!ears.directives && std::holds_alternative<protocol::Directive>(*message)))
           return;
-        hear(from, bytes);
+        receive(from, bytes);
       };
       return net::Transport::create(options, std::move(handlers));
     };
@@ -124,14 +124,14 @@ TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
   const std::vector<std::string> nodes = {"a", "b", "c", "d"};
   const OptionPairs many = {{"relay_from", "4"}};
   for (const std::string& node : nodes) cluster.start(node, many, hearing(ears[node]));
-  std::string member, relay, root;  // one that has another node for a relay
+  std::string member, relay, leader;  // one that has another node for a relay
   const auto find_member = [&] {
     return std::any_of(nodes.begin(), nodes.end(), [&](const std::string& node) {
       const auto status = cluster.status(node);
       if (!status.at("relay").is_string() || status.at("relay") == node) return false;
       member = node;
       relay = status.at("relay");
-      root = status.at("root");
+      leader = status.at("leader");
       return true;
     });
   };
@@ -141,9 +141,9 @@ TEST(Agent, NodesThatReportThroughRelaysCommitAndRestoreWhicheverIsLost) {
   std::int64_t committed = commit_one(trainers, 0);
   for (const bool lose_relay : {true, false}) {
     ASSERT_TRUE(eventually(find_member));
-    ears[root].reports = ears[member].directives = false;
+    ears[leader].reports = ears[member].directives = false;
     committed = commit_one(trainers, committed + 1);
-    ears[root].reports = ears[member].directives = true;
+    ears[leader].reports = ears[member].directives = true;
     const std::string lost = lose_relay ? relay : member;
     trainers.clear();
     cluster.destroy(lost);
@@ -193,7 +193,7 @@ TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
     cluster.start("a");
     committed = commit_one(trainers, committed + 1);
   }
-  EXPECT_EQ(cluster.status("a").at("incarnation"), 1) << "an agent's restart is no new life";
+  EXPECT_EQ(cluster.status("a").at("incarnation"), 1) << "an agent's restart is no new incarnation";
   trainers.clear();
   trainers = start_trainers(cluster, {"a", "b"});
   expect_restored(trainers, committed);
@@ -220,7 +220,7 @@ TEST(Agent, AStaleArenaOfADeadRunIsUsedByTheNext) {
   EXPECT_FALSE(std::filesystem::exists(cluster.node_dir("a") + "/99.segment"));
 }
 
-TEST(Agent, StateThatGrowsBetweenLivesGetsLargerSlots) {
+TEST(Agent, StateThatGrowsBetweenIncarnationsGetsLargerSlots) {
   Cluster cluster(2);
   cluster.start("a");
   cluster.start("b");
@@ -304,7 +304,7 @@ TEST(Agent, WhatComesDamagedIsFetchedAgain) {
   Cluster cluster(2);
   cluster.start("a");
   std::atomic<int> damaged = 0;
-  cluster.start("b", {}, TamperingTransport::over_ucx([&](net::NodeId, const net::PieceName& piece, auto chunk) {
+  cluster.start("b", {}, TamperingTransport::over_ucx([&](net::PeerId, const net::PieceName& piece, auto chunk) {
                   if (piece.shard == "rank0" && damaged++ < 3) chunk[chunk.size() / 2] ^= std::byte{1};
                 }));
   auto trainers = start_trainers(cluster, {"a", "b"});
@@ -434,7 +434,7 @@ TEST(Agent, StatusTellsWhatPeopleAskFor) {
   EXPECT_GE(status.at("counters").at("commits"), 1);
   EXPECT_GE(status.at("counters").at("fetches"), 2);
   EXPECT_GT(status.at("counters").at("bytes_received"), 0u);
-  EXPECT_EQ(status.at("counters").at("bytes_made"), 0u) << "no parity";
+  EXPECT_EQ(status.at("counters").at("bytes_coded"), 0u) << "no parity";
 }
 
 TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
@@ -447,10 +447,10 @@ TEST(Agent, StopIsAnsweredAndLeavesTheArena) {
   EXPECT_TRUE(std::filesystem::exists(cluster.node_dir("a") + "/node"));
 }
 
-// Somebody who offers versions: those in `directory`, or, where that is empty, nothing but a complaint.
+// Somebody who offers checkpoints: those in `directory`, or, where that is empty, nothing but a complaint.
 Cluster::Change also_from(const std::string& directory) {
   return [directory](AgentSetup& setup) {
-    setup.sources.push_back([directory](std::stop_token) -> std::unique_ptr<persist::Source> {
+    setup.sources.push_back([directory](std::stop_token) -> std::unique_ptr<persist::CheckpointSource> {
       if (directory.empty()) throw Failure(CKPT_ERR_SYSTEM, "all who could have saved it are dead");
       return std::make_unique<persist::StorageSource>(persist::open_file_system(directory, {}), "test");
     });
@@ -470,7 +470,7 @@ TEST(Agent, AnotherSourceWinsWhereItHasTheNewestThenMemoryThenStorage) {
   };
   const auto steps_in = [&](const std::string& directory) {
     std::set<std::int64_t> found;
-    for (const auto& step : persist::list_steps(*persist::open_file_system(directory, {}), "test"))
+    for (const auto& step : persist::list_checkpoints(*persist::open_file_system(directory, {}), "test"))
       if (step.usable()) found.insert(step.iteration);
     return found;
   };

@@ -57,7 +57,7 @@ class Cluster {
   const Agent& agent(const std::string& node) const { return *agents_.at(node); }
   bool asked_to_stop(const std::string& node) {
     pollfd entry{agents_.at(node)->stop_fd(), POLLIN, 0};
-    return ::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) > 0;
+    return ::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(wait_limit).count())) > 0;
   }
   // The node burns down.
   void destroy(const std::string& node) {
@@ -132,7 +132,7 @@ class Trainer {
   }
   ckpt_status end_snapshot() { return ckpt_before_update(engine_, nullptr, 0); }
   ckpt_status wait_commit(std::int64_t iteration) {
-    return ckpt_wait(engine_, iteration, CKPT_STAGE_COMMITTED, std::chrono::milliseconds(patience).count());
+    return ckpt_wait(engine_, iteration, CKPT_STAGE_COMMITTED, std::chrono::milliseconds(wait_limit).count());
   }
 
   // Whether every byte is what it was at `iteration`.
@@ -177,18 +177,18 @@ std::vector<ckpt_status> on_all(std::vector<std::unique_ptr<Trainer>>& trainers,
 // A transport that lets a test see and damage what is fetched through it.
 class TamperingTransport : public net::Transport {
  public:
-  // Sees each chunk before it is told landed; may change it.
-  using Tamper = std::function<void(net::NodeId from, const net::PieceName&, std::span<std::byte> chunk)>;
+  // Sees each chunk before it is told arrived; may change it.
+  using Tamper = std::function<void(net::PeerId from, const net::PieceName&, std::span<std::byte> chunk)>;
 
   TamperingTransport(std::unique_ptr<net::Transport> inner, Tamper tamper)
       : inner_(std::move(inner)), tamper_(std::make_shared<Tamper>(std::move(tamper))) {}
 
   std::string address() const override { return inner_->address(); }
-  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
     inner_->set_peer(peer, instance, address);
   }
-  bool send(net::NodeId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  bool send(net::PeerId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
     auto tampering = std::make_shared<Sink>(from, piece, std::move(sink), tamper_);
     inner_->fetch(from, std::move(piece), part, std::move(tampering), timeout_ms);
@@ -206,21 +206,21 @@ class TamperingTransport : public net::Transport {
  private:
   class Sink : public net::Sink {
    public:
-    Sink(net::NodeId from, net::PieceName piece, std::shared_ptr<net::Sink> inner, std::shared_ptr<Tamper> tamper)
+    Sink(net::PeerId from, net::PieceName piece, std::shared_ptr<net::Sink> inner, std::shared_ptr<Tamper> tamper)
         : from_(from), piece_(std::move(piece)), inner_(std::move(inner)), tamper_(std::move(tamper)) {}
     std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t bytes) override {
       const auto range = inner_->begin(manifest, bytes);
       if (range) range_ = *range;
       return range;
     }
-    void landed(std::size_t offset, std::size_t size) override {
+    void received(std::size_t offset, std::size_t size) override {
       (*tamper_)(from_, piece_, range_.subspan(offset, size));
-      inner_->landed(offset, size);
+      inner_->received(offset, size);
     }
     void ended(net::FetchEnd end) override { inner_->ended(end); }
 
    private:
-    const net::NodeId from_;
+    const net::PeerId from_;
     const net::PieceName piece_;
     const std::shared_ptr<net::Sink> inner_;
     const std::shared_ptr<Tamper> tamper_;
@@ -236,14 +236,14 @@ class FailingTransport : public net::Transport {
  public:
   explicit FailingTransport(std::unique_ptr<net::Transport> inner) : inner_(std::move(inner)) {}
   std::string address() const override { return inner_->address(); }
-  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
     inner_->set_peer(peer, instance, address);
   }
-  bool send(net::NodeId to, std::vector<std::byte> message) override {
+  bool send(net::PeerId to, std::vector<std::byte> message) override {
     if (++sends_ % 2 == 0) throw std::runtime_error("a send failed");
     return inner_->send(to, std::move(message));
   }
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
     if (++fetches_ % 2 == 0) throw std::runtime_error("a fetch failed");
     inner_->fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
@@ -289,13 +289,13 @@ class SilentTransport : public net::Transport {
   SilentTransport(std::unique_ptr<net::Transport> inner, const std::atomic<bool>& silent)
       : inner_(std::move(inner)), silent_(silent) {}
   std::string address() const override { return inner_->address(); }
-  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
     inner_->set_peer(peer, instance, address);
   }
-  bool send(net::NodeId to, std::vector<std::byte> message) override {
+  bool send(net::PeerId to, std::vector<std::byte> message) override {
     return silent_ || inner_->send(to, std::move(message));
   }
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
     inner_->fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
   }
@@ -303,10 +303,10 @@ class SilentTransport : public net::Transport {
 
   static std::unique_ptr<net::Transport> over_ucx(const net::TransportOptions& options,
                                                   net::Transport::Handlers handlers, const std::atomic<bool>& silent) {
-    handlers.message = [&silent, message = handlers.message](net::NodeId from, std::span<const std::byte> bytes) {
+    handlers.message = [&silent, message = handlers.message](net::PeerId from, std::span<const std::byte> bytes) {
       if (!silent) message(from, bytes);
     };
-    handlers.serve = [&silent, serve = handlers.serve](net::NodeId to, const net::PieceName& piece) {
+    handlers.serve = [&silent, serve = handlers.serve](net::PeerId to, const net::PieceName& piece) {
       return silent ? std::nullopt : serve(to, piece);
     };
     return std::make_unique<SilentTransport>(net::Transport::create(options, std::move(handlers)), silent);

@@ -32,10 +32,10 @@ class FetchSinkTest : public ::testing::Test {
   void land(FetchSink& sink, const Piece& piece, std::size_t offset, std::size_t size) {
     std::copy_n(piece.data.begin() + static_cast<std::ptrdiff_t>(offset), size,
                 into_.begin() + static_cast<std::ptrdiff_t>(offset));
-    sink.landed(offset, size);
+    sink.received(offset, size);
   }
   FetchResult result() { return results_.take().first; }
-  bool slot_is_empty(std::uint32_t slot = 0) const { return !segment_->slot(slot).version(); }
+  bool slot_is_empty(std::uint32_t slot = 0) const { return !segment_->slot(slot).checkpoint(); }
 
   testing::ArenaDirectory directory_;
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
@@ -77,7 +77,7 @@ TEST_F(FetchSinkTest, ChunksMayLandInAnyOrderAndCutLeavesAnywhere) {
     for (const auto& [offset, size] : chunks) land(*sink, piece, offset, size);
     sink->ended(FetchEnd::complete);
     EXPECT_EQ(result(), FetchResult::complete);
-    EXPECT_EQ(segment_->slot(0).version(), Version(1, round + 1));
+    EXPECT_EQ(segment_->slot(0).checkpoint(), CheckpointId(1, round + 1));
   }
 }
 
@@ -114,7 +114,7 @@ TEST_F(FetchSinkTest, AManifestOtherThanAnnouncedIsCorruptAndTouchesNothing) {
     sink->ended(FetchEnd::refused);
     EXPECT_EQ(result(), FetchResult::corrupt);
   }
-  EXPECT_EQ(segment_->slot(0).version(), Version(1, 1));
+  EXPECT_EQ(segment_->slot(0).checkpoint(), CheckpointId(1, 1));
 }
 
 TEST_F(FetchSinkTest, ATransferThatBreaksOffLeavesTheSlotEmpty) {
@@ -136,7 +136,7 @@ TEST_F(FetchSinkTest, AnEndWithoutABeginIsAFailureThatTouchesNothing) {
   const auto sink = sink_for(make_piece("s", {1, 2}, 1000));
   sink->ended(FetchEnd::not_there);
   EXPECT_EQ(result(), FetchResult::failed);
-  EXPECT_EQ(segment_->slot(0).version(), Version(1, 1));
+  EXPECT_EQ(segment_->slot(0).checkpoint(), CheckpointId(1, 1));
 }
 
 TEST_F(FetchSinkTest, ACancelledFetchIsNeverSealed) {
@@ -153,17 +153,17 @@ TEST_F(FetchSinkTest, ACancelledFetchIsNeverSealed) {
   EXPECT_FALSE(begin(*early, piece));
 }
 
-TEST_F(FetchSinkTest, AVersionThatWasDroppedCanComeBackIntoItsSlot) {
+TEST_F(FetchSinkTest, ACheckpointThatWasDroppedCanComeBackIntoItsSlot) {
   const Piece piece = make_piece("s", {1, 2}, 1000);
   write_piece(segment_->writable_slot(0), piece);
-  segment_->writable_slot(0).drop(piece.manifest.version);
+  segment_->writable_slot(0).drop(piece.manifest.checkpoint);
   ASSERT_TRUE(slot_is_empty());
   const auto sink = sink_for(piece);
   ASSERT_TRUE(begin(*sink, piece));
   land(*sink, piece, 0, 1000);
   sink->ended(FetchEnd::complete);
   EXPECT_EQ(result(), FetchResult::complete);
-  EXPECT_EQ(segment_->slot(0).version(), piece.manifest.version);
+  EXPECT_EQ(segment_->slot(0).checkpoint(), piece.manifest.checkpoint);
 }
 
 TEST_F(FetchSinkTest, APieceLargerThanItsSlotIsRefused) {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "agent/chronicle.hpp"
+#include "agent/event_log.hpp"
 #include "agent/flood_gate.hpp"
 #include "agent/oom.hpp"
 #include "base/error.hpp"
@@ -68,14 +68,14 @@ TEST(FloodGate, LetsEveryCausePass) {
     EXPECT_THAT(gate.pass(line, 5), ElementsAre(line));
 }
 
-TEST(Chronicle, CountsNoticesThatAreAlikeOnceThereAreTooManyAndKeepsTheOthers) {
-  Chronicle chronicle(silent_log());
-  chronicle.note("the disk is full and nothing is stored on it");
-  for (int i = 0; i < 1000; ++i) chronicle.note(damaged(i));
-  EXPECT_THAT(chronicle.notices(), SizeIs(1 + FloodGate::alike_max));
-  EXPECT_EQ(chronicle.notices().front().text, "the disk is full and nothing is stored on it");
-  EXPECT_EQ(chronicle.notices().back().text, damaged(999));
-  EXPECT_EQ(chronicle.notices().back().times, 1000 - FloodGate::alike_max + 1);
+TEST(EventLog, CountsNoticesThatAreAlikeOnceThereAreTooManyAndKeepsTheOthers) {
+  EventLog event_log(silent_log());
+  event_log.note("the disk is full and nothing is stored on it");
+  for (int i = 0; i < 1000; ++i) event_log.note(damaged(i));
+  EXPECT_THAT(event_log.notices(), SizeIs(1 + FloodGate::alike_max));
+  EXPECT_EQ(event_log.notices().front().text, "the disk is full and nothing is stored on it");
+  EXPECT_EQ(event_log.notices().back().text, damaged(999));
+  EXPECT_EQ(event_log.notices().back().times, 1000 - FloodGate::alike_max + 1);
 }
 
 TEST(Log, IsMadeAnewWhereSomebodyRemovesIt) {

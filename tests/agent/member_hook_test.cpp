@@ -29,7 +29,8 @@ class MemberHooks : public ::testing::Test {
 
 TEST_F(MemberHooks, TellACommandByItsEnvironment) {
   call_member_hook(
-      "echo $CKPTENGINE_MEMBER_JOB $CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_STAND_IN > " +
+      "echo $CKPTENGINE_MEMBER_JOB $CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REPLACEMENT "
+      "> " +
           directory + "/said",
       replaced, 10'000, {});
   EXPECT_EQ(said(), "job7 replaced node2 spare1\n");
@@ -82,14 +83,14 @@ TEST_F(MemberHooks, EndAllThatALateCommandStarted) {
 
 TEST_F(MemberHooks, NeverMakeWhoTellsThemWait) {
   MemberHook hook("sleep 1000", silent_log());
-  for (int i = 0; i < 1000; ++i) hook.tell(replaced);
+  for (int i = 0; i < 1000; ++i) hook.notify(replaced);
 }  // nor who ends them
 
 TEST_F(MemberHooks, AreToldInOrder) {
   const std::string command = "echo $CKPTENGINE_MEMBER_NODE >> " + directory + "/said";
   {
     MemberHook hook(command, silent_log());
-    for (const char* node : {"a", "b", "c"}) hook.tell({"job", "lost", node, "", "ended"});
+    for (const char* node : {"a", "b", "c"}) hook.notify({"job", "lost", node, "", "ended"});
     const Deadline deadline = Deadline::in_ms(20'000);
     while (said() != "a\nb\nc\n" && !deadline.passed()) ::usleep(1000);
   }
@@ -104,7 +105,7 @@ TEST_F(MemberHooks, RefuseAnAddressThatNobodyServes) {
 
 TEST_F(MemberHooks, AreNeverCalledWhereThereIsNone) {
   MemberHook hook("", silent_log());
-  hook.tell(replaced);
+  hook.notify(replaced);
 }
 
 }  // namespace

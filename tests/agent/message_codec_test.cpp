@@ -7,17 +7,17 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::Dealt;
 using protocol::Directive;
-using protocol::Gathered;
+using protocol::DirectiveBatch;
 using protocol::PieceInfo;
 using protocol::Report;
+using protocol::ReportBatch;
 
 PieceInfo some_piece(std::uint64_t n) { return {"shard" + std::to_string(n), {n + 1, 7}, n << 33, 200 + n, ~n, 16}; }
 
 protocol::PieceInfo some_parity() {
   protocol::PieceInfo piece = some_piece(3);
-  piece.recipe = {2, 1, {{"rank0", 100, 7, 8}, {}, {"rank2", UINT32_MAX, 0, UINT64_MAX}}};
+  piece.parity_manifest = {2, 1, {{"rank0", 100, 7, 8}, {}, {"rank2", UINT32_MAX, 0, UINT64_MAX}}};
   return piece;
 }
 
@@ -29,7 +29,7 @@ Report some_report() {
   report.sequence = 42;
   report.epoch = 5;
   report.highest_commit = {2, 100};
-  report.newest_seen = {2, Version::iteration_max};
+  report.newest_seen = {2, CheckpointId::iteration_max};
   report.ranks = {{0, 99, 2, 16, "rank0", "rank0.private", true, 101, -1, 7},
                   {protocol::held_rank - 1, 1, 0, 16, "dp.shard-1", "x.private", false, -1, 102, 0}};
   report.pieces = {some_piece(0), some_piece(1), some_parity()};
@@ -42,28 +42,29 @@ Report some_report() {
   report.protection = {2, 8, 2};
   report.fetch_trouble = protocol::FetchTrouble::corrupt;
   report.fetch_source = 6;
-  report.told_life = 17;
+  report.newest_known_incarnation = 17;
   report.coordination_fails = true;
   return report;
 }
 
 Directive some_directive() {
   Directive directive;
-  directive.root = 1;
+  directive.leader = 1;
   directive.epoch = 9;
   directive.sequence = 8;
   directive.relay = 5;
   directive.incarnation = 3;
   directive.decision.verdict = protocol::Verdict::restore;
-  directive.decision.version = {2, 100};
+  directive.decision.checkpoint = {2, 100};
   directive.decision.behind = true;
   directive.decision.text = "iteration 101 is lost:\nnodes \"a\" and b are missing";
   directive.committed = {3, 101};
   directive.abandoned = {{3, 102}, {3, 104}};
   directive.resume_at = 105;
   directive.decision.cuts = {{"model", 8}};
-  directive.admitted = {{0, 99, {}, protocol::PathGroup{{}, 0, "ranks share it"}},
-                        {1, 98, protocol::Share{7, 8, 2}, protocol::PathGroup{{{3, 1, "a"}, {4, 9, "b"}}, 1, ""}}};
+  directive.admitted = {
+      {0, 99, {}, protocol::ReplicationGroup{{}, 0, "ranks share it"}},
+      {1, 98, protocol::Share{7, 8, 2}, protocol::ReplicationGroup{{{3, 1, "a"}, {4, 9, "b"}}, 1, ""}}};
   directive.health = {protocol::Standing::degraded,
                       protocol::Cause::rank_fails,
                       3,
@@ -86,7 +87,8 @@ Directive some_directive() {
   directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
   directive.fetches = {{some_piece(4), {0, 2, 5}, {}}, {some_piece(5), {}, {}}};
   const protocol::PieceInfo parity = some_parity();
-  directive.fetches.push_back({parity, {protocol::parity_node}, protocol::Making{parity.recipe, {{"dp.0of2", 7}}}});
+  directive.fetches.push_back(
+      {parity, {protocol::parity_node}, protocol::CodingInputs{parity.parity_manifest, {{"dp.0of2", 7}}}});
   directive.parity_now = 2;
   directive.wanted = {"shard1", "shard2"};
   directive.missing_ranks = {4, 5};
@@ -96,17 +98,18 @@ Directive some_directive() {
   return directive;
 }
 
-const std::vector<WireMessage> all_kinds = {some_report(),
-                                            Report{},
-                                            some_directive(),
-                                            Directive{},
-                                            VerifyRequest{"shard", {1, 2}},
-                                            PathTold{3, 1, 2, std::vector<std::uint8_t>(128, 7), 4, 5, 6, 7, 8, true},
-                                            PathTold{},
-                                            Gathered{{some_report(), {}}},
-                                            Gathered{},
-                                            Dealt{{{4, some_directive()}, {5, {}}}},
-                                            Dealt{}};
+const std::vector<WireMessage> all_kinds = {
+    some_report(),
+    Report{},
+    some_directive(),
+    Directive{},
+    VerifyRequest{"shard", {1, 2}},
+    ReplicationUpdate{3, 1, 2, std::vector<std::uint8_t>(128, 7), 4, 5, 6, 7, 8, true},
+    ReplicationUpdate{},
+    ReportBatch{{some_report(), {}}},
+    ReportBatch{},
+    DirectiveBatch{{{4, some_directive()}, {5, {}}}},
+    DirectiveBatch{}};
 
 TEST(MessageCodec, EveryMessageComesBackAsItWas) {
   for (const WireMessage& message : all_kinds) EXPECT_EQ(decode(encode(message)), message) << message.index();
@@ -155,26 +158,26 @@ TEST(MessageCodec, ACountBeyondTheMessageCostsNothing) {
 }
 
 TEST(MessageCodec, ACountOfReportsOrDirectivesBeyondTheMessageCostsNothing) {
-  for (const WireMessage& bag : {WireMessage(Gathered{}), WireMessage(Dealt{})}) {
-    auto bytes = encode(bag);
+  for (const WireMessage& batch : {WireMessage(ReportBatch{}), WireMessage(DirectiveBatch{})}) {
+    auto bytes = encode(batch);
     for (std::size_t i = bytes.size() - 4; i < bytes.size(); ++i) bytes[i] = std::byte{0xff};
     EXPECT_EQ(decode(bytes), std::nullopt);
   }
 }
 
-TEST(MessageCodec, ABagWithSomethingThatIsNoReportIsNone) {
+TEST(MessageCodec, ABatchWithSomethingThatIsNoReportIsNone) {
   Report report = some_report();
   report.pieces[0].shard = "a/b";
-  EXPECT_EQ(decode(encode(Gathered{{some_report(), report}})), std::nullopt);
+  EXPECT_EQ(decode(encode(ReportBatch{{some_report(), report}})), std::nullopt);
   Directive directive;
   directive.wanted = {".."};
-  EXPECT_EQ(decode(encode(Dealt{{{1, some_directive()}, {2, directive}}})), std::nullopt);
+  EXPECT_EQ(decode(encode(DirectiveBatch{{{1, some_directive()}, {2, directive}}})), std::nullopt);
 }
 
-TEST(MessageCodec, PathGroupsThatCannotBeAreNoMessage) {
+TEST(MessageCodec, ReplicationGroupsThatCannotBeAreNoMessage) {
   const auto is_message = [](std::size_t members, std::uint32_t member, const std::string& shard) {
     Directive directive;
-    directive.admitted = {{0, 1, {}, protocol::PathGroup{{members, {1, 2, shard}}, member, ""}}};
+    directive.admitted = {{0, 1, {}, protocol::ReplicationGroup{{members, {1, 2, shard}}, member, ""}}};
     return decode(encode(directive)).has_value();
   };
   EXPECT_TRUE(is_message(0, 0, "a") && is_message(2, 1, "a") && is_message(32, 31, "a"));

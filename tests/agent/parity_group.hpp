@@ -6,7 +6,7 @@
 #include <future>
 #include <set>
 
-#include "agent/combining.hpp"
+#include "agent/coding_job.hpp"
 #include "kernels/gf256.hpp"
 #include "support.hpp"
 
@@ -26,7 +26,7 @@ class FakeNetwork {
  public:
   using Rule = std::function<Fate(protocol::NodeId from, const net::PieceName& piece, const net::FetchPart& part)>;
 
-  FakeNetwork(std::size_t chunk_bytes, bool at_once) : chunk_bytes_(chunk_bytes), at_once_(at_once) {}
+  FakeNetwork(std::size_t chunk_bytes, bool immediate) : chunk_bytes_(chunk_bytes), synchronous_(immediate) {}
 
   PieceIndex& index(protocol::NodeId node) {
     const std::lock_guard lock(mutex_);
@@ -70,7 +70,7 @@ class FakeNetwork {
 
  private:
   void perform(std::function<void()> fetch) {
-    if (at_once_)
+    if (synchronous_)
       fetch();
     else
       thread_.submit(std::move(fetch));
@@ -78,7 +78,7 @@ class FakeNetwork {
 
   void serve(protocol::NodeId from, const net::PieceName& name, const net::FetchPart& part, net::Sink& sink,
              const Fate& fate) {
-    const Pin pin = index(from).find(name.shard, Version::from_word(name.version));
+    const Pin pin = index(from).find(name.shard, CheckpointId::from_word(name.checkpoint));
     if (pin == nullptr) return sink.ended(net::FetchEnd::not_there);
     const std::uint64_t length_bytes = pin->manifest().length_bytes;
     const std::uint64_t first = std::min(part.first_byte, length_bytes);
@@ -95,14 +95,14 @@ class FakeNetwork {
     for (std::size_t at = 0; at < arriving; at += chunk_bytes_) {
       const std::size_t chunk = std::min(chunk_bytes_, arriving - at);
       std::copy_n(data.data() + at, chunk, into->data() + at);
-      sink.landed(at, chunk);
+      sink.received(at, chunk);
       bytes_sent_ += chunk;
     }
     sink.ended(fate.end.value_or(net::FetchEnd::complete));
   }
 
   const std::size_t chunk_bytes_;
-  const bool at_once_;
+  const bool synchronous_;
   std::atomic<std::uint64_t> bytes_sent_{0};
   std::atomic<std::size_t> fetches_{0};
   std::mutex mutex_;
@@ -116,9 +116,9 @@ class FakeTransport : public net::Transport {
  public:
   explicit FakeTransport(FakeNetwork& network) : network_(network) {}
   std::string address() const override { return {}; }
-  void set_peer(net::NodeId, std::uint64_t, const std::string&) override {}
-  bool send(net::NodeId, std::vector<std::byte>) override { return false; }
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  void set_peer(net::PeerId, std::uint64_t, const std::string&) override {}
+  bool send(net::PeerId, std::vector<std::byte>) override { return false; }
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t) override {
     network_.fetch(from, std::move(piece), part, std::move(sink));
   }
@@ -134,20 +134,21 @@ class ParityGroup {
   using Name = protocol::GroupPiece;  // of a piece
 
   ParityGroup(std::vector<std::size_t> lengths_bytes, std::uint32_t rows, std::size_t chunk_bytes = 100'000,
-              bool at_once = true)
-      : network(chunk_bytes, at_once) {
-    recipe.rows = rows;
+              bool immediate = true)
+      : network(chunk_bytes, immediate) {
+    parity_manifest.rows = rows;
     for (std::size_t m = 0; m < lengths_bytes.size(); ++m) {
-      shards.push_back(make_piece("shard" + std::string(m + 1, 'x'), version, lengths_bytes[m]));
+      shards.push_back(make_piece("shard" + std::string(m + 1, 'x'), checkpoint, lengths_bytes[m]));
       const auto info = piece_info(shards.back().manifest);
-      recipe.ingredients.push_back({info.shard, info.length_bytes, info.layout_bytes, info.root_digest});
+      parity_manifest.sources.push_back({info.shard, info.length_bytes, info.layout_bytes, info.root_digest});
     }
     for (std::uint32_t m = 0; m < members(); ++m) {
       for (const bool is_parity : {false, true}) {
         const auto piece = info({m, is_parity});
         auto spec = segment_spec(protocol::held_rank, piece.shard, piece.length_bytes, 2);
-        spec.manifest_capacity_bytes = arena::manifest_bytes(
-            piece.length_bytes, is_parity ? encoded_bytes(piece.recipe) : static_cast<std::size_t>(piece.layout_bytes));
+        spec.manifest_capacity_bytes =
+            arena::manifest_bytes(piece.length_bytes, is_parity ? encoded_bytes(piece.parity_manifest)
+                                                                : static_cast<std::size_t>(piece.layout_bytes));
         segments_[piece.shard] = std::make_shared<arena::Segment>(arena_.create_segment(spec, 1));
       }
       write_piece(segment({m, false})->writable_slot(0), shards[m]);
@@ -155,19 +156,19 @@ class ParityGroup {
     }
   }
 
-  std::uint32_t members() const { return static_cast<std::uint32_t>(recipe.ingredients.size()); }
+  std::uint32_t members() const { return static_cast<std::uint32_t>(parity_manifest.sources.size()); }
   std::vector<std::string> shard_names() const {
     std::vector<std::string> names;
-    for (const auto& each : recipe.ingredients) names.push_back(each.shard);
+    for (const auto& each : parity_manifest.sources) names.push_back(each.shard);
     return names;
   }
   protocol::PieceInfo info(Name name) const {
     if (!name.is_parity) return piece_info(shards[name.member].manifest);
-    auto own = recipe;
+    auto own = parity_manifest;
     own.member = name.member;
-    return {protocol::parity_name(recipe.rows, shard_names(), name.member),
-            version,
-            protocol::layout_of(recipe).parity_bytes_of(name.member),
+    return {protocol::parity_name(parity_manifest.rows, shard_names(), name.member),
+            checkpoint,
+            protocol::layout_of(parity_manifest).parity_bytes_of(name.member),
             0,
             0,
             shards.front().manifest.world_size,
@@ -195,8 +196,8 @@ class ParityGroup {
   // In memory, as a broken chip does it.
   void spoil(Name name, std::size_t byte) { segment(name)->writable_slot(0).data()[byte] ^= std::byte{8}; }
 
-  std::vector<protocol::Making::Source> sources() const {
-    std::vector<protocol::Making::Source> found;
+  std::vector<protocol::CodingInputs::Source> sources() const {
+    std::vector<protocol::CodingInputs::Source> found;
     for (const auto& [shard, nodes] : nodes_) {
       const auto manifest = segments_.at(shard)->slot(0).read();
       for (const auto node : nodes) found.push_back({shard, node, manifest ? manifest->root_digest : 0});
@@ -205,7 +206,7 @@ class ParityGroup {
   }
 
   // Makes the piece at its member's node, in slot 1: of its segment, emptied, or of this one.
-  std::shared_ptr<Combining> begin(Name name, std::shared_ptr<arena::Segment> into = nullptr) {
+  std::shared_ptr<CodingJob> begin(Name name, std::shared_ptr<arena::Segment> into = nullptr) {
     if (into == nullptr) {
       into = segment(name);
       into->writable_slot(1).begin();
@@ -213,16 +214,16 @@ class ParityGroup {
     return begin(name, into, info(name));
   }
   // As if that were the piece.
-  std::shared_ptr<Combining> begin(Name name, const std::shared_ptr<arena::Segment>& into,
+  std::shared_ptr<CodingJob> begin(Name name, const std::shared_ptr<arena::Segment>& into,
                                    const protocol::PieceInfo& piece) {
-    auto made =
-        std::make_shared<Combining>(Combining::Colleagues{name.member, network.index(name.member), pool, buffers, port},
-                                    into, 1, piece, protocol::Making{info({name.member, true}).recipe, sources()},
-                                    [this](Combining::Outcome outcome) { outcomes.put(std::move(outcome)); });
+    auto made = std::make_shared<CodingJob>(
+        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port}, into, 1, piece,
+        protocol::CodingInputs{info({name.member, true}).parity_manifest, sources()},
+        [this](CodingJob::Outcome outcome) { outcomes.put(std::move(outcome)); });
     made->start();
     return made;
   }
-  Combining::Outcome make(Name name) {
+  CodingJob::Outcome make(Name name) {
     begin(name);
     return outcomes.take();
   }
@@ -234,7 +235,7 @@ class ParityGroup {
       put({m, true});
     }
   }
-  bool is_sealed(Name name) const { return bool(segment(name)->slot(1).version()); }
+  bool is_sealed(Name name) const { return bool(segment(name)->slot(1).checkpoint()); }
   Piece made(Name name) const {
     const auto slot = segment(name)->slot(1);
     Piece piece;
@@ -261,11 +262,11 @@ class ParityGroup {
     return all_back && outcomes.empty();
   }
 
-  static inline const Version version{2, 7};
+  static inline const CheckpointId checkpoint{2, 7};
   std::vector<Piece> shards;
-  protocol::Recipe recipe;
+  protocol::ParityManifest parity_manifest;
   ChunkBuffers buffers;
-  Mailbox<Combining::Outcome> outcomes;
+  Mailbox<CodingJob::Outcome> outcomes;
   WorkerPool pool{2};
   FakeNetwork network;
 

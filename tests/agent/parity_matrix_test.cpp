@@ -10,7 +10,7 @@
 
 #include "cluster.hpp"
 #include "kernels/digest.hpp"
-#include "protocol/parity.hpp"
+#include "protocol/parity_pieces.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -84,11 +84,11 @@ class GatedTransport : public net::Transport {
   GatedTransport(std::unique_ptr<net::Transport> inner, Gate& gate) : inner_(std::move(inner)), gate_(gate) {}
   ~GatedTransport() override { gate_.give_up(this); }
   std::string address() const override { return inner_->address(); }
-  void set_peer(net::NodeId peer, std::uint64_t instance, const std::string& address) override {
+  void set_peer(net::PeerId peer, std::uint64_t instance, const std::string& address) override {
     inner_->set_peer(peer, instance, address);
   }
-  bool send(net::NodeId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  bool send(net::PeerId to, std::vector<std::byte> message) override { return inner_->send(to, std::move(message)); }
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
     gate_.pass(
         this, [=, this] { inner_->fetch(from, piece, part, sink, timeout_ms); },
@@ -166,7 +166,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   }
   // The next iteration that all ranks take.
   std::int64_t capture() {
-    const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(testing::patience).count());
+    const Deadline deadline = Deadline::in_ms(std::chrono::milliseconds(testing::wait_limit).count());
     while (!deadline.passed()) {
       ++iteration_;
       const auto taken = on_all(trainers_, [&](Trainer& trainer) { return trainer.snapshot(iteration_); });
@@ -199,8 +199,8 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
       if (!is_chosen(segment.at("shard"))) continue;
       auto mapped = arena::Segment::attach(segment.at("file").get<std::string>(), arena::Segment::Access::write);
       for (std::uint32_t slot = 0; slot < mapped.spec().slots; ++slot) {
-        const auto& version = segment.at("slots")[slot].at("version");
-        if (version.is_null() || version.at("iteration") != iteration) continue;
+        const auto& checkpoint = segment.at("slots")[slot].at("checkpoint");
+        if (checkpoint.is_null() || checkpoint.at("iteration") != iteration) continue;
         visit(mapped, slot);
         ++count;
       }
@@ -221,7 +221,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
       cluster_.destroy(node(rank));
     } else {
       each_chosen(rank, iteration, [](arena::Segment& segment, std::uint32_t slot) {
-        segment.writable_slot(slot).drop(segment.slot(slot).version());
+        segment.writable_slot(slot).drop(segment.slot(slot).checkpoint());
       });
       cluster_.stop(node(rank));
     }
@@ -253,7 +253,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
     for (const auto& segment : status.at("segments")) {
       if (segment.at("shard") != "rank" + std::to_string(rank)) continue;
       for (const auto& slot : segment.at("slots")) {
-        if (!slot.at("version").is_null() && slot.at("version").at("iteration") == iteration) return true;
+        if (!slot.at("checkpoint").is_null() && slot.at("checkpoint").at("iteration") == iteration) return true;
       }
     }
     return false;
@@ -349,7 +349,7 @@ class DeafTransport : public GatedTransport {
  public:
   DeafTransport(std::unique_ptr<net::Transport> inner, Gate& gate, const std::atomic<int>& silent)
       : GatedTransport(std::move(inner), gate), silent_(silent) {}
-  void fetch(net::NodeId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) override {
     if (static_cast<int>(from) == silent_) return sink->ended(net::FetchEnd::peer_failed);
     GatedTransport::fetch(from, std::move(piece), part, std::move(sink), timeout_ms);

@@ -13,8 +13,8 @@ using testing::make_piece;
 
 class PieceIndexTest : public ::testing::Test {
  protected:
-  void add(const SlotRef& slot, Version version) {
-    const auto piece = make_piece(slot.shard, version, 1000);
+  void add(const SlotRef& slot, CheckpointId checkpoint) {
+    const auto piece = make_piece(slot.shard, checkpoint, 1000);
     write_piece(segment_->writable_slot(slot.slot), piece);
     index_.add(slot, segment_, piece.manifest);
   }

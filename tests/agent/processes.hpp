@@ -119,7 +119,7 @@ class TrainerProcess {
     order_close
   };
   // Tells, and waits for the answer.
-  std::int64_t tell(Order order, std::int64_t iteration = 0) {
+  std::int64_t notify(Order order, std::int64_t iteration = 0) {
     begin(order, iteration);
     return answer();
   }
@@ -130,14 +130,14 @@ class TrainerProcess {
   std::int64_t answer() {
     pollfd entry{from_.get(), POLLIN, 0};
     std::int64_t answer = -1;
-    if (::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(patience).count())) <= 0 ||
+    if (::poll(&entry, 1, static_cast<int>(std::chrono::milliseconds(wait_limit).count())) <= 0 ||
         ::read(from_.get(), &answer, sizeof(answer)) != sizeof(answer))
       throw std::runtime_error("the trainer does not answer");
     return answer;
   }
   // The sentence to the last failure.
   std::string error() {
-    std::string text(static_cast<std::size_t>(tell(static_cast<Order>(-1))), '\0');
+    std::string text(static_cast<std::size_t>(notify(static_cast<Order>(-1))), '\0');
     if (::read(from_.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       throw std::runtime_error("the trainer does not answer");
     return text;

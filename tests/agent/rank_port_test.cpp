@@ -35,10 +35,10 @@ class RankPortTest : public ::testing::Test {
   void grant(std::uint8_t main_slot, std::uint8_t private_slot) {
     port_->grant({}, {{0, "rank0", main_slot}, {0, "rank0.private", private_slot}});
   }
-  void fill(std::uint8_t main_slot, std::uint8_t private_slot, Version version) {
-    write_piece(segments_.find({0, "rank0"})->writable_slot(main_slot), make_piece("rank0", version, 10'000));
+  void fill(std::uint8_t main_slot, std::uint8_t private_slot, CheckpointId checkpoint) {
+    write_piece(segments_.find({0, "rank0"})->writable_slot(main_slot), make_piece("rank0", checkpoint, 10'000));
     write_piece(segments_.find({0, "rank0.private"})->writable_slot(private_slot),
-                make_piece("rank0.private", version, 100));
+                make_piece("rank0.private", checkpoint, 100));
   }
   void capture(std::int64_t iteration) {
     const auto grant = control_->grant();
@@ -65,19 +65,19 @@ TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
   grant(2, 1);
   EXPECT_EQ(control_->grant().slots[0], 2);
   capture(5);
-  auto seen = port_->look(segments_);
-  ASSERT_TRUE(seen.captured);
-  ASSERT_EQ(seen.captured->pieces.size(), 2u);
-  EXPECT_EQ(seen.captured->pieces[0], piece_info(make_piece("rank0", {1, 5}, 10'000).manifest));
-  EXPECT_EQ(seen.captured->pieces[1], piece_info(make_piece("rank0.private", {1, 5}, 100).manifest));
-  EXPECT_EQ(seen.pieces[0].first, (protocol::SlotRef{0, "rank0", 2}));
-  EXPECT_EQ(seen.progress->attempted, 5);
-  EXPECT_EQ(seen.progress->capturing, -1);
-  EXPECT_FALSE(seen.skipped);
+  auto changes = port_->look(segments_);
+  ASSERT_TRUE(changes.captured);
+  ASSERT_EQ(changes.captured->pieces.size(), 2u);
+  EXPECT_EQ(changes.captured->pieces[0], piece_info(make_piece("rank0", {1, 5}, 10'000).manifest));
+  EXPECT_EQ(changes.captured->pieces[1], piece_info(make_piece("rank0.private", {1, 5}, 100).manifest));
+  EXPECT_EQ(changes.pieces[0].first, (protocol::SlotRef{0, "rank0", 2}));
+  EXPECT_EQ(changes.progress->attempted, 5);
+  EXPECT_EQ(changes.progress->capturing, -1);
+  EXPECT_FALSE(changes.skipped);
   EXPECT_FALSE(port_->outstanding());
-  seen = port_->look(segments_);
-  EXPECT_FALSE(seen.captured);
-  EXPECT_FALSE(seen.progress);
+  changes = port_->look(segments_);
+  EXPECT_FALSE(changes.captured);
+  EXPECT_FALSE(changes.progress);
 }
 
 // A skip costs the whole job an iteration: one must never be seen where a capture has begun or ended.
@@ -91,53 +91,53 @@ TEST_F(RankPortTest, AfterNoneOfTheTrainersStoresIsACaptureTakenForASkip) {
   bool captured = false;
   for (const auto& store : stores) {
     store();
-    const auto seen = port_->look(segments_);
-    EXPECT_FALSE(seen.skipped);
-    EXPECT_TRUE(seen.complaint.empty());
-    captured = captured || seen.captured;
-    if (seen.progress && seen.progress->attempted == 5) {
-      EXPECT_TRUE(captured || seen.progress->capturing == 5);
+    const auto changes = port_->look(segments_);
+    EXPECT_FALSE(changes.skipped);
+    EXPECT_TRUE(changes.complaint.empty());
+    captured = captured || changes.captured;
+    if (changes.progress && changes.progress->attempted == 5) {
+      EXPECT_TRUE(captured || changes.progress->capturing == 5);
     }
   }
   EXPECT_TRUE(captured);
 }
 
-TEST_F(RankPortTest, ACaptureOfAnotherLifeThanTheTrainersIsNoneAndItsSlotsAreGrantedAnew) {
+TEST_F(RankPortTest, ACaptureOfAnotherIncarnationThanTheTrainersIsNoneAndItsSlotsAreGrantedAnew) {
   grant(0, 0);
   port_->joined(2);
   capture(5);
-  const auto seen = port_->look(segments_);
-  EXPECT_FALSE(seen.captured);
-  EXPECT_FALSE(seen.complaint.empty());
+  const auto changes = port_->look(segments_);
+  EXPECT_FALSE(changes.captured);
+  EXPECT_FALSE(changes.complaint.empty());
   EXPECT_EQ(control_->grant().sequence, 2u);
 }
 
 TEST_F(RankPortTest, ASkippedIterationIsProgressWithoutCapture) {
   control_->attempted(3);
-  const auto seen = port_->look(segments_);
-  EXPECT_FALSE(seen.captured);
-  EXPECT_EQ(seen.progress->attempted, 3);
-  EXPECT_TRUE(seen.skipped);
+  const auto changes = port_->look(segments_);
+  EXPECT_FALSE(changes.captured);
+  EXPECT_EQ(changes.progress->attempted, 3);
+  EXPECT_TRUE(changes.skipped);
 }
 
 TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
-  const Version version{1, 5};
+  const CheckpointId checkpoint{1, 5};
   const std::vector<std::function<void()>> lies = {
       [] {},  // nothing was written
       [&] {
-        write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", version, 100));
+        write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", checkpoint, 100));
       },
-      [&] {  // two versions
-        fill(1, 1, version);
+      [&] {  // two checkpoints
+        fill(1, 1, checkpoint);
         write_piece(segments_.find({0, "rank0.private"})->writable_slot(1), make_piece("rank0.private", {1, 6}, 100));
       },
       [&] {  // of another world size
-        fill(1, 1, version);
-        write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", version, 100, 9));
+        fill(1, 1, checkpoint);
+        write_piece(segments_.find({0, "rank0"})->writable_slot(1), make_piece("rank0", checkpoint, 100, 9));
       },
       [&] {
         fill(1, 1, {2, 5});
-      },  // of another life
+      },  // of another incarnation
   };
   port_->joined(1);
   grant(1, 1);
@@ -145,9 +145,9 @@ TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
     const auto grant = control_->grant();
     lie();
     control_->used_grant(grant.sequence);
-    const auto seen = port_->look(segments_);
-    EXPECT_FALSE(seen.captured);
-    EXPECT_FALSE(seen.complaint.empty());
+    const auto changes = port_->look(segments_);
+    EXPECT_FALSE(changes.captured);
+    EXPECT_FALSE(changes.complaint.empty());
     EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
     EXPECT_EQ(control_->grant().slots[0], 1);
   }
@@ -158,15 +158,15 @@ TEST_F(RankPortTest, SlotsThatAreNotWholeAreGrantedAnew) {
 TEST_F(RankPortTest, AGrantThatWasNeverGivenIsNotUsed) {
   fill(0, 0, {1, 5});
   control_->used_grant(99);
-  auto seen = port_->look(segments_);
-  EXPECT_FALSE(seen.captured);
-  EXPECT_FALSE(seen.complaint.empty());
+  auto changes = port_->look(segments_);
+  EXPECT_FALSE(changes.captured);
+  EXPECT_FALSE(changes.complaint.empty());
   grant(0, 0);
-  seen = port_->look(segments_);
-  EXPECT_FALSE(seen.captured);
+  changes = port_->look(segments_);
+  EXPECT_FALSE(changes.captured);
 }
 
-TEST_F(RankPortTest, AnOlderVersionThanTheLastIsNoCapture) {
+TEST_F(RankPortTest, AnOlderCheckpointThanTheLastIsNoCapture) {
   grant(0, 0);
   capture(5);
   ASSERT_TRUE(port_->look(segments_).captured);
@@ -185,14 +185,14 @@ TEST_F(RankPortTest, ARestartedAgentTakesTheGrantUpWhereItWas) {
   fill(2, 1, {1, 5});
   control_->used_grant(grant.sequence);
   control_->capturing({});
-  const auto seen = port_->look(segments_);
-  ASSERT_TRUE(seen.captured);
-  EXPECT_EQ(seen.pieces[0].first.slot, 2);
+  const auto changes = port_->look(segments_);
+  ASSERT_TRUE(changes.captured);
+  EXPECT_EQ(changes.pieces[0].first.slot, 2);
   this->grant(0, 0);
   EXPECT_EQ(control_->grant().sequence, grant.sequence + 1);
 }
 
-TEST_F(RankPortTest, TheBellWakesTheAgentAndLooksDoNotPileUp) {
+TEST_F(RankPortTest, TheDoorbellWakesTheAgentAndLooksDoNotPileUp) {
   control_->attempted(1);
   control_->ring_agent();
   looks_.take();
@@ -206,11 +206,11 @@ TEST_F(RankPortTest, TheBellWakesTheAgentAndLooksDoNotPileUp) {
 TEST_F(RankPortTest, WordsReachTheTrainer) {
   port_->commit({1, 4});
   port_->resume_at(9);
-  EXPECT_EQ(control_->committed(), Version(1, 4));
+  EXPECT_EQ(control_->committed(), CheckpointId(1, 4));
   EXPECT_EQ(control_->resume_at(), 9);
   EXPECT_EQ(control_->fenced(), 0u);
   port_->fence(0);
-  EXPECT_NE(control_->fenced(), 0u) << "a refusal without a newer life stops the trainer, too";
+  EXPECT_NE(control_->fenced(), 0u) << "a refusal without a newer incarnation stops the trainer, too";
 }
 
 }  // namespace

@@ -9,131 +9,135 @@
 namespace ckpt::agent {
 namespace {
 
-protocol::LifeRecord some_life() {
-  protocol::LifeRecord life;
-  life.epoch = UINT64_MAX;
-  life.incarnation = 3;
-  life.world_size = 8;
-  life.decision.verdict = protocol::Verdict::lost;
-  life.decision.version = {2, Version::iteration_max};
-  life.decision.status_unknown = true;
-  life.decision.text = "nodes \"a\" and b\n are gone";
-  life.restored = {2, 5};
-  life.base = {2, 4};
-  life.first_commit = {1, 0};
-  life.seats = {3, 8, UINT64_MAX};
-  life.strategy = placement::Strategy::sharded_copy;
-  life.protection = {2, 8, 2};
-  return life;
+protocol::IncarnationRecord some_record() {
+  protocol::IncarnationRecord original;
+  original.epoch = UINT64_MAX;
+  original.incarnation = 3;
+  original.world_size = 8;
+  original.decision.verdict = protocol::Verdict::lost;
+  original.decision.checkpoint = {2, CheckpointId::iteration_max};
+  original.decision.status_unknown = true;
+  original.decision.text = "nodes \"a\" and b\n are gone";
+  original.restored = {2, 5};
+  original.base = {2, 4};
+  original.first_commit = {1, 0};
+  original.assignments = {3, 8, UINT64_MAX};
+  original.strategy = placement::Strategy::sharded_copy;
+  original.protection = {2, 8, 2};
+  return original;
 }
 
-protocol::SeatsRecord some_seats() {
-  protocol::SeatsRecord record;
+protocol::AssignmentsRecord some_assignments() {
+  protocol::AssignmentsRecord record;
   for (protocol::Rank rank = 0; rank < 8; ++rank)
-    record.seats.push_back({rank, rank / 4, UINT64_MAX - rank, "rack 1/\"b\"", "model",
-                            "rank" + std::to_string(rank) + ".private", rank + 1, rank % 2 == 1});
+    record.assignments.push_back({rank, rank / 4, UINT64_MAX - rank, "rack 1/\"b\"", "model",
+                                  "rank" + std::to_string(rank) + ".private", rank + 1, rank % 2 == 1});
   return record;
 }
 
 TEST(RecordCodec, RecordsComeBackAsTheyWere) {
-  EXPECT_EQ(life_record(to_text(some_life())), some_life());
-  EXPECT_EQ(life_record(to_text(protocol::LifeRecord{})), protocol::LifeRecord{});
-  const protocol::RootRecord root{7, 3, 1234};
-  EXPECT_EQ(root_record(to_text(root)), root);
-  EXPECT_EQ(root_record(to_text(protocol::RootRecord{})), protocol::RootRecord{});
-  EXPECT_EQ(seats_record(to_text(some_seats())), some_seats());
-  EXPECT_EQ(seats_record(to_text(protocol::SeatsRecord{})), protocol::SeatsRecord{});
+  EXPECT_EQ(incarnation_record(to_text(some_record())), some_record());
+  EXPECT_EQ(incarnation_record(to_text(protocol::IncarnationRecord{})), protocol::IncarnationRecord{});
+  const protocol::LeaderRecord leader{7, 3, 1234};
+  EXPECT_EQ(leader_record(to_text(leader)), leader);
+  EXPECT_EQ(leader_record(to_text(protocol::LeaderRecord{})), protocol::LeaderRecord{});
+  EXPECT_EQ(assignments_record(to_text(some_assignments())), some_assignments());
+  EXPECT_EQ(assignments_record(to_text(protocol::AssignmentsRecord{})), protocol::AssignmentsRecord{});
 }
 
 TEST(RecordCodec, TextsThatAreNotUtf8CanBeWritten) {
-  auto life = some_life();
-  life.decision.text = "\xff\xfe broken";
-  EXPECT_TRUE(life_record(to_text(life)));
+  auto original = some_record();
+  original.decision.text = "\xff\xfe broken";
+  EXPECT_TRUE(incarnation_record(to_text(original)));
 }
 
 TEST(RecordCodec, WhatIsNoRecordIsRefused) {
   for (const char* text :
-       {"", "null", "[]", "{}", "12", "{\"epoch\": 1, \"node\": 2}", "{\"epoch\": -1, \"node\": 2, \"beat\": 3}",
-        "{\"epoch\": 1, \"node\": 4294967296, \"beat\": 3}", "{\"epoch\": 1.5, \"node\": 2, \"beat\": 3}",
-        "{\"epoch\": \"1\", \"node\": 2, \"beat\": 3}", "[[[[[[[["})
-    EXPECT_EQ(root_record(text), std::nullopt) << text;
-  EXPECT_EQ(life_record("{}"), std::nullopt);
-  for (const char* text : {"", "{}", "[]", "{\"seats\": {}}", "{\"seats\": [{}]}", "{\"seats\": [1]}"})
-    EXPECT_EQ(seats_record(text), std::nullopt) << text;
+       {"", "null", "[]", "{}", "12", "{\"epoch\": 1, \"node\": 2}", "{\"epoch\": -1, \"node\": 2, \"heartbeat\": 3}",
+        "{\"epoch\": 1, \"node\": 4294967296, \"heartbeat\": 3}", "{\"epoch\": 1.5, \"node\": 2, \"heartbeat\": 3}",
+        "{\"epoch\": \"1\", \"node\": 2, \"heartbeat\": 3}", "[[[[[[[["})
+    EXPECT_EQ(leader_record(text), std::nullopt) << text;
+  EXPECT_EQ(incarnation_record("{}"), std::nullopt);
+  for (const char* text :
+       {"", "{}", "[]", "{\"assignments\": {}}", "{\"assignments\": [{}]}", "{\"assignments\": [1]}"})
+    EXPECT_EQ(assignments_record(text), std::nullopt) << text;
 }
 
 TEST(RecordCodec, EveryPrefixOfARecordIsRefused) {
-  const std::string text = to_text(some_life());
+  const std::string text = to_text(some_record());
   for (std::size_t length = 0; length < text.size(); ++length)
-    EXPECT_EQ(life_record(text.substr(0, length)), std::nullopt) << length;
-  const std::string seats = to_text(some_seats());
-  for (std::size_t length = 0; length < seats.size(); ++length)
-    EXPECT_EQ(seats_record(seats.substr(0, length)), std::nullopt) << length;
+    EXPECT_EQ(incarnation_record(text.substr(0, length)), std::nullopt) << length;
+  const std::string assignments = to_text(some_assignments());
+  for (std::size_t length = 0; length < assignments.size(); ++length)
+    EXPECT_EQ(assignments_record(assignments.substr(0, length)), std::nullopt) << length;
 }
 
-TEST(RecordCodec, SeatsNamePlainShardsAndPartsThatThereMayBe) {
-  const auto with = [](const std::function<void(protocol::Seat&)>& change) {
-    auto record = some_seats();
-    change(record.seats[3]);
-    return seats_record(to_text(record)).has_value();
+TEST(RecordCodec, AssignmentsNamePlainShardsAndPartsThatThereMayBe) {
+  const auto with = [](const std::function<void(protocol::RankAssignment&)>& change) {
+    auto record = some_assignments();
+    change(record.assignments[3]);
+    return assignments_record(to_text(record)).has_value();
   };
   EXPECT_TRUE(with([](auto&) {}));
-  EXPECT_FALSE(with([](auto& seat) { seat.main_shard = "../model"; }));
-  EXPECT_FALSE(with([](auto& seat) { seat.private_shard = ""; }));
-  EXPECT_FALSE(with([](auto& seat) { seat.restored_parts = 0; }));
-  EXPECT_FALSE(with([](auto& seat) { seat.restored_parts = protocol::parts_max + 1; }));
+  EXPECT_FALSE(with([](auto& assignment) { assignment.main_shard = "../model"; }));
+  EXPECT_FALSE(with([](auto& assignment) { assignment.private_shard = ""; }));
+  EXPECT_FALSE(with([](auto& assignment) { assignment.restored_parts = 0; }));
+  EXPECT_FALSE(with([](auto& assignment) { assignment.restored_parts = protocol::parts_max + 1; }));
 }
 
-TEST(RecordCodec, AsManySeatsAsARecordHasFitIntoItWithTheLongestNames) {
-  const protocol::Seat longest{UINT32_MAX,           UINT32_MAX - 1,       UINT64_MAX,         std::string(256, 'd'),
-                               std::string(64, 'm'), std::string(64, 'p'), protocol::parts_max};
-  const protocol::SeatsRecord record{std::vector(protocol::seats_per_record, longest)};
+TEST(RecordCodec, AsManyAssignmentsAsARecordHasFitIntoItWithTheLongestNames) {
+  const protocol::RankAssignment longest{
+      UINT32_MAX,           UINT32_MAX - 1,       UINT64_MAX,         std::string(256, 'd'),
+      std::string(64, 'm'), std::string(64, 'p'), protocol::parts_max};
+  const protocol::AssignmentsRecord record{std::vector(protocol::assignments_per_record, longest)};
   EXPECT_LE(to_text(record).size(), coord::value_bytes_max);
 }
 
-TEST(RecordCodec, KeysOfSeatsTellTheirLifeAndNoOtherKeysDo) {
-  const std::string key = seats_key({7, 100'000, UINT64_MAX}, 97);
+TEST(RecordCodec, KeysOfAssignmentsTellTheirIncarnationAndNoOtherKeysDo) {
+  const std::string key = assignments_key({7, 100'000, UINT64_MAX}, 97);
   EXPECT_TRUE(coord::is_key(key)) << key;
-  EXPECT_GE(key, coord::untold_from);
-  EXPECT_EQ(life_of_seats(key), 7u);
-  EXPECT_NE(key, seats_key({7, 100'000, UINT64_MAX}, 98));
-  EXPECT_NE(key, seats_key({7, 100'000, UINT64_MAX - 1}, 97));
-  for (const char* other : {"life", "seats/", "seats/7", "seats/a.b.c", "seats/.1.2", "nodes/7.1.2"})
-    EXPECT_EQ(life_of_seats(other), std::nullopt) << other;
+  EXPECT_GE(key, coord::unwatched_from);
+  EXPECT_EQ(incarnation_of_assignments(key), 7u);
+  EXPECT_NE(key, assignments_key({7, 100'000, UINT64_MAX}, 98));
+  EXPECT_NE(key, assignments_key({7, 100'000, UINT64_MAX - 1}, 97));
+  for (const char* other : {"incarnation", "rank_assignments/", "rank_assignments/7", "rank_assignments/a.b.c",
+                            "rank_assignments/.1.2", "nodes/7.1.2"})
+    EXPECT_EQ(incarnation_of_assignments(other), std::nullopt) << other;
 }
 
-TEST(RecordCodec, UnknownVerdictsAndImpossibleVersionsAreRefused) {
-  const std::string text = to_text(some_life());
+TEST(RecordCodec, UnknownVerdictsAndImpossibleCheckpointsAreRefused) {
+  const std::string text = to_text(some_record());
   auto replaced = [&](const std::string& from, const std::string& to) {
     std::string other = text;
     other.replace(other.find(from), from.size(), to);
     return other;
   };
-  EXPECT_TRUE(life_record(replaced("lost", "restore")));
-  EXPECT_EQ(life_record(replaced("lost", "found")), std::nullopt);
-  EXPECT_EQ(life_record(replaced(std::to_string(Version::iteration_max), std::to_string(Version::iteration_max + 1))),
+  EXPECT_TRUE(incarnation_record(replaced("lost", "restore")));
+  EXPECT_EQ(incarnation_record(replaced("lost", "found")), std::nullopt);
+  EXPECT_EQ(incarnation_record(
+                replaced(std::to_string(CheckpointId::iteration_max), std::to_string(CheckpointId::iteration_max + 1))),
             std::nullopt);
 }
 
-TEST(RecordCodec, ALifeThatBeganHasASeatForEveryRankAndAPlacementThatThereIs) {
-  const auto with = [](const std::function<void(protocol::LifeRecord&)>& change) {
-    auto life = some_life();
-    life.decision.verdict = protocol::Verdict::fresh;
-    change(life);
-    return life_record(to_text(life)).has_value();
+TEST(RecordCodec, AnIncarnationThatBeganHasAnAssignmentForEveryRankAndAPlacementThatThereIs) {
+  const auto with = [](const std::function<void(protocol::IncarnationRecord&)>& change) {
+    auto original = some_record();
+    original.decision.verdict = protocol::Verdict::fresh;
+    change(original);
+    return incarnation_record(to_text(original)).has_value();
   };
   EXPECT_TRUE(with([](auto&) {}));
-  EXPECT_TRUE(with([](auto& life) { life.strategy.reset(); }));
-  EXPECT_FALSE(with([](auto& life) { life.seats.count = 7; }));
-  EXPECT_FALSE(with([](auto& life) { life.seats.life = 2; }));
-  EXPECT_TRUE(with([](auto& life) { life.protection = placement::Protection::of_parity(4, 1); }));
-  EXPECT_FALSE(with([](auto& life) { life.protection.copies = 0; }));
-  EXPECT_FALSE(with([](auto& life) { life.protection.rows = 9; }));
-  EXPECT_FALSE(with([](auto& life) { life.protection.members = 2; }));
-  auto text = to_text(some_life());
+  EXPECT_TRUE(with([](auto& original) { original.strategy.reset(); }));
+  EXPECT_FALSE(with([](auto& original) { original.assignments.count = 7; }));
+  EXPECT_FALSE(with([](auto& original) { original.assignments.incarnation = 2; }));
+  EXPECT_TRUE(with([](auto& original) { original.protection = placement::Protection::of_parity(4, 1); }));
+  EXPECT_FALSE(with([](auto& original) { original.protection.copies = 0; }));
+  EXPECT_FALSE(with([](auto& original) { original.protection.rows = 9; }));
+  EXPECT_FALSE(with([](auto& original) { original.protection.members = 2; }));
+  auto text = to_text(some_record());
   const std::string strategy(placement::name(placement::Strategy::sharded_copy));
   text.replace(text.find(strategy), strategy.size(), "everywhere");
-  EXPECT_EQ(life_record(text), std::nullopt);
+  EXPECT_EQ(incarnation_record(text), std::nullopt);
 }
 
 }  // namespace

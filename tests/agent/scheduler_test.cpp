@@ -11,7 +11,7 @@ namespace ckpt::agent {
 namespace {
 
 constexpr std::size_t much = 1u << 30;
-const net::PieceName piece{"rank0", Version(1, 5).word()};
+const net::PieceName piece{"rank0", CheckpointId(1, 5).word()};
 
 class SchedulerTest : public ::testing::Test {
  protected:
@@ -41,7 +41,7 @@ class SchedulerTest : public ::testing::Test {
   }
 
   testing::ArenaDirectory directory;
-  Trace trace;
+  TraceBuffer trace;
 };
 
 TEST_F(SchedulerTest, HoldsNothingBackWithoutHooks) {
@@ -56,7 +56,7 @@ TEST_F(SchedulerTest, HoldsNothingBackWithoutHooks) {
 
 TEST_F(SchedulerTest, LetsNothingGoWhileAnyRankCommunicates) {
   Scheduler scheduler(options(), directory.path(), trace);
-  scheduler.heard_of_commit();
+  scheduler.received_commit();
   const auto one = page(0), two = page(1);
   scheduler.add(0, one);
   scheduler.add(1, two);
@@ -86,13 +86,13 @@ TEST_F(SchedulerTest, LearnsInQuietOnlyWhileNothingWasEverCommitted) {
   EXPECT_EQ(scheduler.allow(much, 0), 0u);
   EXPECT_EQ(scheduler.status().at("state"), "learning");
   EXPECT_EQ(scheduler.status().at("quiet"), true);
-  scheduler.heard_of_commit();
+  scheduler.received_commit();
   EXPECT_GT(scheduler.allow(much, 0), 0u);
   EXPECT_EQ(scheduler.status().at("state"), "learning");
   EXPECT_EQ(scheduler.status().at("quiet"), false);
 }
 
-TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextLife) {
+TEST_F(SchedulerTest, AProfileIsKeptForTheRanksNextIncarnation) {
   {
     Scheduler scheduler(options(), directory.path(), trace);
     const auto control = page(4);
@@ -120,7 +120,7 @@ TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
 
 TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
   Scheduler scheduler(options(), directory.path(), trace);
-  scheduler.heard_of_commit();
+  scheduler.received_commit();
   const auto control = page(0);
   scheduler.add(0, control);
   iterate(*control, 1);
@@ -129,7 +129,7 @@ TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
     ASSERT_GT(scheduler.allow(much, 0), 0u);
     if (meets) writer.begin(0, Clock::now());
     const auto now = Clock::now();
-    scheduler.landed({1, piece, 100'000, now, now + std::chrono::milliseconds(1), true});
+    scheduler.received({1, piece, 100'000, now, now + std::chrono::milliseconds(1), true});
     if (meets) writer.end(0, Clock::now());
   };
   for (int i = 0; i < 8; ++i) send(true);
@@ -146,7 +146,7 @@ TEST_F(SchedulerTest, TracesWhatItHears) {
   iterate(*control, 3);
   scheduler.listen();
   const auto now = Clock::now();
-  scheduler.landed({1, piece, 100'000, now, now, true});
+  scheduler.received({1, piece, 100'000, now, now, true});
   EXPECT_EQ(traced(TraceEvent::Kind::communication), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::iteration), 3);
   EXPECT_EQ(traced(TraceEvent::Kind::chunk), 1);

@@ -19,9 +19,9 @@ constexpr std::uint64_t mebi = 1u << 20;
 
 class SegmentsTest : public ::testing::Test {
  protected:
-  // What an agent's life has; the next one begins with restart().
-  struct Life {
-    Life(const std::string& directory, Segments::Limits limits, std::set<SegmentKey>& busy)
+  // What an agent's incarnation has; the next one begins with restart().
+  struct AgentRun {
+    AgentRun(const std::string& directory, Segments::Limits limits, std::set<SegmentKey>& busy)
         : arena(directory, "job", "node"),
           segments(arena, limits, index, queue, [&busy](const SegmentKey& key) { return busy.contains(key); }) {}
     arena::NodeArena arena;
@@ -31,10 +31,10 @@ class SegmentsTest : public ::testing::Test {
   };
 
   void restart(std::uint64_t budget_bytes = 0) {
-    life_.reset();
-    life_ = std::make_unique<Life>(directory_.path() + "/node", Segments::Limits{budget_bytes, 3, 2}, busy_);
+    agent_run_.reset();
+    agent_run_ = std::make_unique<AgentRun>(directory_.path() + "/node", Segments::Limits{budget_bytes, 3, 2}, busy_);
     notices_.clear();
-    recovered_ = life_->segments.recover(granted_, notices_);
+    recovered_ = agent_run_->segments.recover(granted_, notices_);
   }
 
   // Runs the core thread's tasks until the request is answered.
@@ -42,21 +42,21 @@ class SegmentsTest : public ::testing::Test {
     std::optional<std::optional<Failure>> answer;
     segments().ensure({{key, need}}, extra_bytes, [&](const std::optional<Failure>& failure) { answer = failure; });
     while (!answer) {
-      const auto task = life_->queue.take(Deadline::in_ms(30'000));
+      const auto task = agent_run_->queue.take(Deadline::in_ms(30'000));
       if (!task) throw std::runtime_error("no answer");
       (*task)();
     }
     return *answer;
   }
 
-  void put(const SlotRef& slot, Version version, std::size_t length_bytes) {
+  void put(const SlotRef& slot, CheckpointId checkpoint, std::size_t length_bytes) {
     const auto segment = segments().find({slot.rank, slot.shard});
-    const auto piece = make_piece(slot.shard, version, length_bytes);
+    const auto piece = make_piece(slot.shard, checkpoint, length_bytes);
     write_piece(segment->writable_slot(slot.slot), piece);
-    life_->index.add(slot, segment, piece.manifest);
+    agent_run_->index.add(slot, segment, piece.manifest);
   }
-  bool has(const SlotRef& slot, Version version, std::size_t length_bytes) {
-    const auto expected = make_piece(slot.shard, version, length_bytes);
+  bool has(const SlotRef& slot, CheckpointId checkpoint, std::size_t length_bytes) {
+    const auto expected = make_piece(slot.shard, checkpoint, length_bytes);
     const auto found = segments().find({slot.rank, slot.shard})->slot(slot.slot);
     return found.read() == expected.manifest && std::equal(expected.data.begin(), expected.data.end(), found.data());
   }
@@ -66,14 +66,14 @@ class SegmentsTest : public ::testing::Test {
       files += entry.path().extension() == ".segment";
     return files;
   }
-  Segments& segments() { return life_->segments; }
+  Segments& segments() { return agent_run_->segments; }
 
   testing::ArenaDirectory directory_;
   std::set<SegmentKey> busy_;
   std::vector<protocol::Recovered::Granted> granted_;
   std::vector<std::string> notices_;
   protocol::Recovered recovered_;
-  std::unique_ptr<Life> life_;
+  std::unique_ptr<AgentRun> agent_run_;
 };
 
 TEST_F(SegmentsTest, ASegmentIsMadeWhenItIsNeededAndFoundAgain) {
@@ -94,7 +94,7 @@ TEST_F(SegmentsTest, ASegmentIsMadeWhenItIsNeededAndFoundAgain) {
   for (const auto& slot : recovered_.slots)
     if (slot.whole) whole.push_back(slot.slot);
   EXPECT_THAT(whole, ::testing::UnorderedElementsAre(SlotRef{0, "rank0", 1}, SlotRef{held_rank, "rank1", 0}));
-  ASSERT_NE(life_->index.find("rank1", {1, 4}), nullptr);
+  ASSERT_NE(agent_run_->index.find("rank1", {1, 4}), nullptr);
   EXPECT_TRUE(has({0, "rank0", 1}, {1, 4}, mebi));
 }
 
@@ -113,12 +113,12 @@ TEST_F(SegmentsTest, AnOutgrownOneKeepsItsPieces) {
   ensure(key, {mebi, 500});
   put({0, "rank0", 0}, {1, 4}, mebi);
   put({0, "rank0", 2}, {1, 5}, mebi - 3);
-  const Pin reader = life_->index.find("rank0", {1, 4});
+  const Pin reader = agent_run_->index.find("rank0", {1, 4});
   EXPECT_EQ(ensure(key, {3 * mebi, 5000}), std::nullopt);
   EXPECT_TRUE(segments().find(key)->slot(0).fits(3 * mebi, 5000));
   EXPECT_TRUE(has({0, "rank0", 0}, {1, 4}, mebi));
   EXPECT_TRUE(has({0, "rank0", 2}, {1, 5}, mebi - 3));
-  EXPECT_EQ(life_->index.find("rank0", {1, 5})->segment().path(), segments().find(key)->path());
+  EXPECT_EQ(agent_run_->index.find("rank0", {1, 5})->segment().path(), segments().find(key)->path());
   EXPECT_EQ(reader->data()[100], make_piece("rank0", {1, 4}, mebi).data[100]) << "who reads the old one still can";
   EXPECT_EQ(segment_files(), 1u);
   restart();
@@ -134,12 +134,12 @@ TEST_F(SegmentsTest, APieceDroppedWhileItsSegmentIsEnlargedStaysDropped) {
   bool done = false;
   segments().ensure({{key, {2 * mebi, 500}}}, 0, [&](const std::optional<Failure>&) { done = true; });
   segments().find(key)->writable_slot(1).drop({1, 4});
-  life_->index.drop(slot, [] {});
-  while (!done) (*life_->queue.take(Deadline::in_ms(30'000)))();
-  EXPECT_FALSE(segments().find(key)->slot(1).version());
-  EXPECT_EQ(life_->index.find(slot), nullptr);
+  agent_run_->index.drop(slot, [] {});
+  while (!done) (*agent_run_->queue.take(Deadline::in_ms(30'000)))();
+  EXPECT_FALSE(segments().find(key)->slot(1).checkpoint());
+  EXPECT_EQ(agent_run_->index.find(slot), nullptr);
   restart();
-  EXPECT_EQ(life_->index.find(slot), nullptr);
+  EXPECT_EQ(agent_run_->index.find(slot), nullptr);
 }
 
 TEST_F(SegmentsTest, ABusyOneIsEnlargedOnceItsTransferHasEnded) {
@@ -153,7 +153,7 @@ TEST_F(SegmentsTest, ABusyOneIsEnlargedOnceItsTransferHasEnded) {
   EXPECT_FALSE(done);
   busy_.clear();
   segments().unblock();
-  while (!done) (*life_->queue.take(Deadline::in_ms(30'000)))();
+  while (!done) (*agent_run_->queue.take(Deadline::in_ms(30'000)))();
   EXPECT_TRUE(segments().find(key)->slot(0).fits(2 * mebi, 500));
 }
 
@@ -161,7 +161,7 @@ TEST_F(SegmentsTest, TwoOfOneKindLeftByACrashBecomeTheOlderOne) {
   restart();
   ensure({0, "rank0"}, {mebi, 500});
   put({0, "rank0", 0}, {1, 4}, mebi);
-  life_->arena.create_segment(testing::segment_spec(0, "rank0", 2 * mebi), 1);  // its pieces were not copied yet
+  agent_run_->arena.create_segment(testing::segment_spec(0, "rank0", 2 * mebi), 1);  // its pieces were not copied yet
   ASSERT_EQ(segment_files(), 2u);
   restart();
   EXPECT_EQ(segment_files(), 1u);
@@ -201,9 +201,9 @@ TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgot
   granted_ = {{0, {{0, "rank0", 2}, {0, "rank0.private", 0}}}};
   restart();
   EXPECT_EQ(recovered_.granted.size(), 1u);
-  EXPECT_NE(life_->index.find("rank0", {1, 4}), nullptr);
-  EXPECT_EQ(life_->index.find("rank0", {1, 5}), nullptr);
-  EXPECT_EQ(life_->index.find("rank0.private", {1, 5}), nullptr);
+  EXPECT_NE(agent_run_->index.find("rank0", {1, 4}), nullptr);
+  EXPECT_EQ(agent_run_->index.find("rank0", {1, 5}), nullptr);
+  EXPECT_EQ(agent_run_->index.find("rank0.private", {1, 5}), nullptr);
   EXPECT_EQ(recovered_.slots.size(), 6u);
 }
 

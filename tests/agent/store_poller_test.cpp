@@ -5,7 +5,7 @@
 
 #include "../coord/memory_store.hpp"
 #include "agent/record_codec.hpp"
-#include "protocol/seating.hpp"
+#include "protocol/rank_assignments.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -29,7 +29,7 @@ class FlakyStore : public test::MemoryStore {
   }
   std::unique_ptr<coord::Watch> watch(std::function<void(const coord::Entry&)> on_change) override {
     if (!tells) return nullptr;
-    tell = on_change;
+    notify = on_change;
     return MemoryStore::watch([this, on_change](const coord::Entry& entry) {
       if (!silent) on_change(entry);
     });
@@ -49,7 +49,7 @@ class FlakyStore : public test::MemoryStore {
     if (one_is_damaged && key == "nodes/damaged") throw Failure(CKPT_ERR_CORRUPT, "the record " + key + " is damaged");
   }
   std::function<void(const std::string& key)> before_put;  // set before anything is put
-  std::function<void(const coord::Entry&)> tell;           // what a watch would
+  std::function<void(const coord::Entry&)> notify;         // what a watch would
   std::atomic<int> lists{0};
   std::atomic<bool> broken{false}, vanished{false}, read_only{false}, tells{false}, silent{false}, cannot_list{false},
       one_is_damaged{false};
@@ -58,181 +58,184 @@ class FlakyStore : public test::MemoryStore {
 class StorePollerTest : public ::testing::Test {
  protected:
   void start(std::int64_t lease_ms = 2000) {
-    poller_.emplace(store_, lease_ms,
-                    StorePoller::Handlers{[this](const protocol::RootRead& read) { roots_.put(read); },
-                                          [this](const protocol::LifeRead& read) { lives_.put(read); },
-                                          [this](const protocol::SeatsRead& read) { seats_.put(read); },
-                                          [this](const auto& nodes) { nodes_.put(nodes); }},
-                    silent_log());
+    poller_.emplace(
+        store_, lease_ms,
+        StorePoller::Handlers{[this](const protocol::LeaderRecordRead& read) { leaders_.put(read); },
+                              [this](const protocol::IncarnationRecordRead& read) { incarnation_records_.put(read); },
+                              [this](const protocol::AssignmentsRead& read) { assignments_.put(read); },
+                              [this](const auto& nodes) { nodes_.put(nodes); }},
+        silent_log());
   }
   // What is read from now on.
-  protocol::RootRead next_root_that(const std::function<bool(const protocol::RootRead&)>& fits) {
+  protocol::LeaderRecordRead next_leader_that(const std::function<bool(const protocol::LeaderRecordRead&)>& fits) {
     for (;;)
-      if (const auto read = roots_.take(); fits(read)) return read;
+      if (const auto read = leaders_.take(); fits(read)) return read;
   }
 
   FlakyStore store_;
   std::atomic<bool> flag_{false};
-  testing::Mailbox<protocol::RootRead> roots_;
-  testing::Mailbox<protocol::LifeRead> lives_;
-  // The life's record, with seats that take three records.
-  static protocol::SwapLife life_with_seats(std::uint64_t incarnation, std::uint64_t expected_revision) {
-    std::vector<protocol::Seat> seats(2 * protocol::seats_per_record + 1);
-    for (std::size_t i = 0; i < seats.size(); ++i) {
+  testing::Mailbox<protocol::LeaderRecordRead> leaders_;
+  testing::Mailbox<protocol::IncarnationRecordRead> incarnation_records_;
+  // The incarnation's record, with rank assignments that take three records.
+  static protocol::SwapIncarnationRecord incarnation_with_assignments(std::uint64_t incarnation,
+                                                                      std::uint64_t expected_revision) {
+    std::vector<protocol::RankAssignment> assignments(2 * protocol::assignments_per_record + 1);
+    for (std::size_t i = 0; i < assignments.size(); ++i) {
       const auto rank = static_cast<protocol::Rank>(i);
-      seats[i] = {rank, rank, 1, "", "model", "rank" + std::to_string(rank) + ".private"};
+      assignments[i] = {rank, rank, 1, "", "model", "rank" + std::to_string(rank) + ".private"};
     }
-    protocol::LifeRecord life;
-    life.incarnation = incarnation;
-    life.seats = protocol::name_of(incarnation, seats);
-    return {expected_revision, life, seats};
+    protocol::IncarnationRecord incarnation_record;
+    incarnation_record.incarnation = incarnation;
+    incarnation_record.assignments = protocol::name_of(incarnation, assignments);
+    return {expected_revision, incarnation_record, assignments};
   }
-  void wait_for_life(const protocol::LifeRecord& life) {
-    for (protocol::LifeRead read; read.record != life;) read = lives_.take();
+  void wait_for_incarnation_record(const protocol::IncarnationRecord& incarnation_record) {
+    for (protocol::IncarnationRecordRead read; read.record != incarnation_record;) read = incarnation_records_.take();
   }
 
-  testing::Mailbox<protocol::SeatsRead> seats_;
+  testing::Mailbox<protocol::AssignmentsRead> assignments_;
   testing::Mailbox<std::vector<coord::NodeEntry>> nodes_;
   std::optional<StorePoller> poller_;
 };
 
 TEST_F(StorePollerTest, WhatIsNotThereIsTold) {
   start();
-  EXPECT_EQ(roots_.take().revision, 0u);
-  EXPECT_EQ(lives_.take().revision, 0u);
+  EXPECT_EQ(leaders_.take().revision, 0u);
+  EXPECT_EQ(incarnation_records_.take().revision, 0u);
   EXPECT_TRUE(nodes_.take().empty());
 }
 
 TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
   start();
-  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
-  const auto won = next_root_that([](const auto& read) { return read.revision == 1; });
-  EXPECT_EQ(won.record, (protocol::RootRecord{1, 5, 0}));
-  poller_->swap(protocol::SwapRoot{0, {2, 6, 0}});
-  const auto lost = roots_.take();
-  EXPECT_EQ(lost.record, (protocol::RootRecord{1, 5, 0}));
-  protocol::LifeRecord life;
-  life.incarnation = 3;
-  poller_->swap(protocol::SwapLife{0, life});
-  for (protocol::LifeRead read; read.revision == 0;) {
-    read = lives_.take();
-    EXPECT_TRUE(read.revision == 0 || read.record == life);
+  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  const auto won = next_leader_that([](const auto& read) { return read.revision == 1; });
+  EXPECT_EQ(won.record, (protocol::LeaderRecord{1, 5, 0}));
+  poller_->swap(protocol::SwapLeaderRecord{0, {2, 6, 0}});
+  const auto lost = leaders_.take();
+  EXPECT_EQ(lost.record, (protocol::LeaderRecord{1, 5, 0}));
+  protocol::IncarnationRecord incarnation_record;
+  incarnation_record.incarnation = 3;
+  poller_->swap(protocol::SwapIncarnationRecord{0, incarnation_record});
+  for (protocol::IncarnationRecordRead read; read.revision == 0;) {
+    read = incarnation_records_.take();
+    EXPECT_TRUE(read.revision == 0 || read.record == incarnation_record);
   }
 }
 
-TEST_F(StorePollerTest, SeatsAreWrittenBeforeTheRecordThatNamesThemAndComeBack) {
+TEST_F(StorePollerTest, AssignmentsAreWrittenBeforeTheRecordThatNamesThemAndComeBack) {
   store_.before_put = [this](const std::string& key) {
-    if (key == "life" && store_.keys("seats/").size() != 3) flag_ = true;
+    if (key == "incarnation" && store_.keys("rank_assignments/").size() != 3) flag_ = true;
   };
   start();
-  const auto swap = life_with_seats(1, 0);
+  const auto swap = incarnation_with_assignments(1, 0);
   poller_->swap(swap);
-  wait_for_life(swap.record);
-  EXPECT_FALSE(flag_) << "the life came first";
-  poller_->read(protocol::ReadSeats{swap.record.seats});
-  const auto read = seats_.take();
-  EXPECT_EQ(read.name, swap.record.seats);
-  EXPECT_EQ(read.seats, swap.seats);
+  wait_for_incarnation_record(swap.record);
+  EXPECT_FALSE(flag_) << "the incarnation came first";
+  poller_->read(protocol::ReadAssignments{swap.record.assignments});
+  const auto read = assignments_.take();
+  EXPECT_EQ(read.name, swap.record.assignments);
+  EXPECT_EQ(read.assignments, swap.assignments);
 }
 
-TEST_F(StorePollerTest, ARecordWhoseSeatsCannotAllBeWrittenIsNotWritten) {
+TEST_F(StorePollerTest, ARecordWhoseAssignmentsCannotAllBeWrittenIsNotWritten) {
   flag_ = true;
   store_.before_put = [this](const std::string& key) {
     if (flag_ && key.ends_with(".1")) throw Failure(CKPT_ERR_SYSTEM, "the store is full");
   };
   start();
-  const auto swap = life_with_seats(1, 0);
+  const auto swap = incarnation_with_assignments(1, 0);
   poller_->swap(swap);
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   flag_ = false;
-  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
-  next_root_that([](const auto& read) { return read.revision == 1; });
-  EXPECT_EQ(store_.get("life"), std::nullopt);
+  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  next_leader_that([](const auto& read) { return read.revision == 1; });
+  EXPECT_EQ(store_.get("incarnation"), std::nullopt);
   poller_->swap(swap);  // with those that are there already
-  wait_for_life(swap.record);
-  EXPECT_EQ(store_.keys("seats/").size(), 3u);
+  wait_for_incarnation_record(swap.record);
+  EXPECT_EQ(store_.keys("rank_assignments/").size(), 3u);
 }
 
-TEST_F(StorePollerTest, TheRootRenewsItsRecordWhileSeatsAreWritten) {
+TEST_F(StorePollerTest, TheLeaderRenewsItsRecordWhileAssignmentsAreWritten) {
   store_.before_put = [this](const std::string& key) {
-    if (key.ends_with(".0")) poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
-    if (key.ends_with(".1")) flag_ = store_.get("root").has_value();
+    if (key.ends_with(".0")) poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+    if (key.ends_with(".1")) flag_ = store_.get("leader").has_value();
   };
   start();
-  const auto swap = life_with_seats(1, 0);
+  const auto swap = incarnation_with_assignments(1, 0);
   poller_->swap(swap);
-  wait_for_life(swap.record);
+  wait_for_incarnation_record(swap.record);
   EXPECT_TRUE(flag_);
 }
 
-TEST_F(StorePollerTest, SeatsOfEarlierLivesAreRemovedAndNoOthers) {
+TEST_F(StorePollerTest, AssignmentsOfEarlierIncarnationsAreRemovedAndNoOthers) {
   start();
-  const auto first = life_with_seats(1, 0), second = life_with_seats(2, 1);
+  const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
   poller_->swap(first);
-  wait_for_life(first.record);
+  wait_for_incarnation_record(first.record);
   poller_->swap(second);
-  wait_for_life(second.record);
-  ASSERT_EQ(store_.keys("seats/").size(), 6u);
-  poller_->remove(protocol::RemoveSeats{2});
-  ASSERT_TRUE(testing::eventually([&] { return store_.keys("seats/").size() == 3; }));
-  poller_->read(protocol::ReadSeats{second.record.seats});
-  EXPECT_EQ(seats_.take().seats, second.seats);
+  wait_for_incarnation_record(second.record);
+  ASSERT_EQ(store_.keys("rank_assignments/").size(), 6u);
+  poller_->remove(protocol::RemoveAssignments{2});
+  ASSERT_TRUE(testing::eventually([&] { return store_.keys("rank_assignments/").size() == 3; }));
+  poller_->read(protocol::ReadAssignments{second.record.assignments});
+  EXPECT_EQ(assignments_.take().assignments, second.assignments);
 }
 
-TEST_F(StorePollerTest, SeatsThatVanishedAreTroubleUnlessALaterLifeHasBegun) {
+TEST_F(StorePollerTest, AssignmentsThatVanishedAreTroubleUnlessALaterIncarnationHasBegun) {
   start();
-  const auto first = life_with_seats(1, 0), second = life_with_seats(2, 1);
+  const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
   poller_->swap(first);
-  wait_for_life(first.record);
-  poller_->read(protocol::ReadSeats{second.record.seats});  // as somebody may who knows an older record
-  poller_->read(protocol::ReadSeats{first.record.seats});
-  EXPECT_EQ(seats_.take().name, first.record.seats);
+  wait_for_incarnation_record(first.record);
+  poller_->read(protocol::ReadAssignments{second.record.assignments});  // as somebody may who knows an older record
+  poller_->read(protocol::ReadAssignments{first.record.assignments});
+  EXPECT_EQ(assignments_.take().name, first.record.assignments);
   EXPECT_EQ(poller_->trouble(), "");
   poller_.reset();
   start();  // of another agent, which never knew them
-  store_.remove(seats_key(first.record.seats, 1));
-  poller_->read(protocol::ReadSeats{first.record.seats});
+  store_.remove(assignments_key(first.record.assignments, 1));
+  poller_->read(protocol::ReadAssignments{first.record.assignments});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
 }
 
-TEST_F(StorePollerTest, SeatsThatVanishedAreWrittenAgainByWhoKnowsThem) {
+TEST_F(StorePollerTest, AssignmentsThatVanishedAreWrittenAgainByWhoKnowsThem) {
   start();
-  const auto life = life_with_seats(1, 0);
-  poller_->swap(life);
-  wait_for_life(life.record);
-  for (std::size_t number = 0; number < 3; ++number) store_.remove(seats_key(life.record.seats, number));
-  poller_->read(protocol::ReadSeats{life.record.seats});
-  EXPECT_EQ(seats_.take().seats, life.seats);
-  EXPECT_EQ(store_.keys("seats/").size(), 3u);
+  const auto incarnation_record = incarnation_with_assignments(1, 0);
+  poller_->swap(incarnation_record);
+  wait_for_incarnation_record(incarnation_record.record);
+  for (std::size_t number = 0; number < 3; ++number)
+    store_.remove(assignments_key(incarnation_record.record.assignments, number));
+  poller_->read(protocol::ReadAssignments{incarnation_record.record.assignments});
+  EXPECT_EQ(assignments_.take().assignments, incarnation_record.assignments);
+  EXPECT_EQ(store_.keys("rank_assignments/").size(), 3u);
 }
 
-TEST_F(StorePollerTest, TroubleWithSeatsIsToldUntilThereAreOthers) {
+TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
   start();
-  auto first = life_with_seats(1, 0);
-  first.seats[7].arena_id ^= 1;  // not those that the name is of
+  auto first = incarnation_with_assignments(1, 0);
+  first.assignments[7].arena_id ^= 1;  // not those that the name is of
   poller_->swap(first);
-  wait_for_life(first.record);
-  poller_->read(protocol::ReadSeats{first.record.seats});
+  wait_for_incarnation_record(first.record);
+  poller_->read(protocol::ReadAssignments{first.record.assignments});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
-  while (!roots_.empty()) roots_.take();
+  while (!leaders_.empty()) leaders_.take();
   for (int poll = 0; poll < 3; ++poll) {
-    roots_.take();
+    leaders_.take();
     EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("ckptctl gc --records"));
   }
-  EXPECT_TRUE(seats_.empty());
-  const auto second = life_with_seats(2, 1);
+  EXPECT_TRUE(assignments_.empty());
+  const auto second = incarnation_with_assignments(2, 1);
   poller_->swap(second);
-  wait_for_life(second.record);
-  poller_->read(protocol::ReadSeats{second.record.seats});
-  EXPECT_EQ(seats_.take().seats, second.seats);
+  wait_for_incarnation_record(second.record);
+  poller_->read(protocol::ReadAssignments{second.record.assignments});
+  EXPECT_EQ(assignments_.take().assignments, second.assignments);
   EXPECT_EQ(poller_->trouble(), "");
 }
 
 TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {
   start();
-  roots_.take();
-  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 9}), 0));
-  EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 1; }).record.beat, 9u);
+  leaders_.take();
+  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 9}), 0));
+  EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 1; }).record.heartbeat, 9u);
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
   for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
@@ -240,27 +243,27 @@ TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {
 
 TEST_F(StorePollerTest, AnOutageEndsByItself) {
   start();
-  roots_.take();
+  leaders_.take();
   store_.broken = true;
-  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
-  ASSERT_TRUE(testing::eventually([&] { return !roots_.empty() || store_.MemoryStore::get("root").has_value(); }));
+  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  ASSERT_TRUE(testing::eventually([&] { return !leaders_.empty() || store_.MemoryStore::get("leader").has_value(); }));
   store_.broken = false;
-  EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
+  EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
 }
 
 TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds) {
   store_.read_only = true;
   start();
-  roots_.take();
+  leaders_.take();
   EXPECT_EQ(poller_->trouble(), "");
-  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
-  while (!roots_.empty()) roots_.take();
-  roots_.take();  // two polls that succeed
-  roots_.take();
+  while (!leaders_.empty()) leaders_.take();
+  leaders_.take();  // two polls that succeed
+  leaders_.take();
   EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("read-only"));
   store_.read_only = false;
-  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
@@ -268,19 +271,19 @@ TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds
 TEST_F(StorePollerTest, TroubleWithWritingEndsWhenSomebodyElseWrites) {
   store_.read_only = true;
   start();
-  poller_->swap(protocol::SwapRoot{0, {1, 5, 0}});
+  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   store_.read_only = false;
-  store_.put_if("root", to_text(protocol::RootRecord{2, 6, 0}), 0);
+  store_.put_if("leader", to_text(protocol::LeaderRecord{2, 6, 0}), 0);
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
 TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
-  protocol::LifeRecord life;
-  life.incarnation = 3;
-  ASSERT_TRUE(store_.put_if("life", to_text(life), 0));
+  protocol::IncarnationRecord incarnation_record;
+  incarnation_record.incarnation = 3;
+  ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
   start();
-  lives_.take();
+  incarnation_records_.take();
   EXPECT_EQ(poller_->trouble(), "");
   store_.vanished = true;
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
@@ -290,10 +293,10 @@ TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
 }
 
 TEST_F(StorePollerTest, ARecordThatMakesNoSenseIsAnOutage) {
-  ASSERT_TRUE(store_.put_if("root", "{\"epoch\": 1}", 0));
+  ASSERT_TRUE(store_.put_if("leader", "{\"epoch\": 1}", 0));
   start();
-  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 9}), 1));
-  EXPECT_EQ(next_root_that([](const auto&) { return true; }).record.beat, 9u) << "the broken one is never told";
+  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 9}), 1));
+  EXPECT_EQ(next_leader_that([](const auto&) { return true; }).record.heartbeat, 9u) << "the broken one is never told";
 }
 
 TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
@@ -301,25 +304,26 @@ TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
   start(3'600'000);
   nodes_.take();
   store_.broken = true;
-  for (std::uint64_t beat = 1; beat <= 20; ++beat) {
-    ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, beat}), beat - 1));
-    EXPECT_EQ(next_root_that([&](const auto& read) { return read.revision == beat; }).record.beat, beat);
+  for (std::uint64_t heartbeat = 1; heartbeat <= 20; ++heartbeat) {
+    ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, heartbeat}), heartbeat - 1));
+    EXPECT_EQ(next_leader_that([&](const auto& read) { return read.revision == heartbeat; }).record.heartbeat,
+              heartbeat);
   }
-  protocol::LifeRecord life;
-  life.incarnation = 3;
-  ASSERT_TRUE(store_.put_if("life", to_text(life), 0));
-  for (protocol::LifeRead read; read.revision == 0;) read = lives_.take();
+  protocol::IncarnationRecord incarnation_record;
+  incarnation_record.incarnation = 3;
+  ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
+  for (protocol::IncarnationRecordRead read; read.revision == 0;) read = incarnation_records_.take();
   store_.broken = false;
   const coord::NodeEntry first{"a", 1, 2, 3, 4, "address"}, second{"b", 5, 6, 7, 8, "address"};
   coord::register_node(store_, first);
-  std::vector<coord::NodeEntry> told;
-  while (told.empty()) told = nodes_.take();  // polls from before had found none
-  EXPECT_EQ(told, std::vector{first});
+  std::vector<coord::NodeEntry> notified;
+  while (notified.empty()) notified = nodes_.take();  // polls from before had found none
+  EXPECT_EQ(notified, std::vector{first});
   coord::register_node(store_, second);
   EXPECT_EQ(nodes_.take(), std::vector{second}) << "and those that did not change are not told again";
 }
 
-// All agents would list all nodes at once, when a root dies.
+// All agents would list all nodes at once, when a leader dies.
 TEST_F(StorePollerTest, WhenTheStoreFallsSilentTheNodesAreNotListedAtOnce) {
   using std::chrono::milliseconds;
   store_.tells = true;
@@ -327,12 +331,12 @@ TEST_F(StorePollerTest, WhenTheStoreFallsSilentTheNodesAreNotListedAtOnce) {
   nodes_.take();
   int lists = 0;
   auto last = Clock::now();
-  std::uint64_t beat = 0;
-  for (auto since = last, begin = last; Clock::now() - since < milliseconds(1200); ++beat) {
-    ASSERT_LT(Clock::now() - begin, testing::patience);
+  std::uint64_t heartbeat = 0;
+  for (auto since = last, begin = last; Clock::now() - since < milliseconds(1200); ++heartbeat) {
+    ASSERT_LT(Clock::now() - begin, testing::wait_limit);
     const auto before = std::exchange(last, Clock::now());
     lists = store_.lists;
-    ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, beat}), beat));
+    ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, heartbeat}), heartbeat));
     if (Clock::now() - before > milliseconds(150)) since = Clock::now();  // it may have been taken for silent
     std::this_thread::sleep_for(milliseconds(5));
   }
@@ -345,18 +349,18 @@ TEST_F(StorePollerTest, WhereTheNodesCannotBeListedThatIsNotTriedAgainAtOnce) {
   store_.tells = store_.cannot_list = true;
   const auto begin = Clock::now();
   start(400);
-  for (int poll = 0; poll < 8; ++poll) roots_.take();
+  for (int poll = 0; poll < 8; ++poll) leaders_.take();
   EXPECT_LE(store_.lists, 1 + (Clock::now() - begin) / milliseconds(600));
 }
 
 TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
   store_.tells = true;
   start(200);
-  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 1}), 0));
-  next_root_that([](const auto& read) { return read.revision == 1; });
+  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 1}), 0));
+  next_leader_that([](const auto& read) { return read.revision == 1; });
   store_.silent = true;
-  ASSERT_TRUE(store_.put_if("root", to_text(protocol::RootRecord{4, 2, 2}), 1));
-  EXPECT_EQ(next_root_that([](const auto& read) { return read.revision == 2; }).record.beat, 2u);
+  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 2}), 1));
+  EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 2; }).record.heartbeat, 2u);
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
   for (std::vector<coord::NodeEntry> nodes; nodes.empty();) nodes = nodes_.take();
@@ -370,8 +374,8 @@ TEST_F(StorePollerTest, ADamagedRecordIsTroubleUntilItIsMendedAndHidesNoOther) {
   start();
   for (int poll = 0; poll < 3; ++poll) {
     EXPECT_EQ(nodes_.take(), std::vector{node});
-    while (!roots_.empty()) roots_.take();
-    roots_.take();  // a poll that succeeds in all else
+    while (!leaders_.empty()) leaders_.take();
+    leaders_.take();  // a poll that succeeds in all else
     EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("nodes/damaged is damaged"));
   }
   store_.one_is_damaged = false;
@@ -385,9 +389,9 @@ class OwnRecords : public StorePollerTest {
   void start_own() {
     poller_.emplace(
         store_, 3'600'000,
-        StorePoller::Handlers{[this](const protocol::RootRead& read) { roots_.put(read); },
-                              [this](const protocol::LifeRead& read) { lives_.put(read); },
-                              [](const protocol::SeatsRead&) {}, [this](const auto& nodes) { nodes_.put(nodes); },
+        StorePoller::Handlers{[this](const protocol::LeaderRecordRead& read) { leaders_.put(read); },
+                              [this](const protocol::IncarnationRecordRead& read) { incarnation_records_.put(read); },
+                              [](const protocol::AssignmentsRead&) {}, [this](const auto& nodes) { nodes_.put(nodes); },
                               [this](const std::string& sentence) { notices_.put(sentence); }},
         silent_log(), StorePoller::Own{own_, "secret"});
   }
@@ -435,19 +439,19 @@ TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheStoreTellsThatTheyVanished) {
   start_own();
   store_.remove("nodes/a");
   store_.remove("taken/3");
-  store_.tell({"nodes/a", "", 0});
+  store_.notify({"nodes/a", "", 0});
   expect_again();
 }
 
-TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheLifeIsFoundToHaveVanished) {
+TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheIncarnationIsFoundToHaveVanished) {
   write_own();
-  protocol::LifeRecord life;
-  life.incarnation = 3;
-  ASSERT_TRUE(store_.put_if("life", to_text(life), 0));
+  protocol::IncarnationRecord incarnation_record;
+  incarnation_record.incarnation = 3;
+  ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
   store_.cannot_list = true;
   start_own();
-  wait_for_life(life);
-  for (const char* key : {"life", "nodes/a", "taken/3", "token"}) store_.remove(key);
+  wait_for_incarnation_record(incarnation_record);
+  for (const char* key : {"incarnation", "nodes/a", "taken/3", "token"}) store_.remove(key);
   expect_again();
 }
 

@@ -17,7 +17,7 @@
 
 namespace ckpt::agent::testing {
 
-constexpr auto patience = std::chrono::seconds(30);  // how long a test waits for what must happen
+constexpr auto wait_limit = std::chrono::seconds(30);  // how long a test waits for what must happen
 
 // In /dev/shm, where arenas belong; gone with its owner.
 class ArenaDirectory {
@@ -37,10 +37,10 @@ class ArenaDirectory {
   std::string path_;
 };
 
-// Looks again and again; false when patience ran out.
+// Looks again and again; false when wait limit ran out.
 template <class Condition>
 bool eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + wait_limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -57,10 +57,11 @@ class Mailbox {
     values_.push_back(std::move(value));
     changed_.notify_all();
   }
-  // The next value; throws when patience ran out.
+  // The next value; throws when wait limit ran out.
   T take() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, patience, [&] { return !values_.empty(); })) throw std::runtime_error("nothing came");
+    if (!changed_.wait_for(lock, wait_limit, [&] { return !values_.empty(); }))
+      throw std::runtime_error("nothing came");
     T value = std::move(values_.front());
     values_.erase(values_.begin());
     return value;
@@ -81,18 +82,18 @@ struct Piece {
   arena::Manifest manifest;
 };
 
-inline Piece make_piece(const std::string& shard, Version version, std::size_t length_bytes,
+inline Piece make_piece(const std::string& shard, CheckpointId checkpoint, std::size_t length_bytes,
                         std::uint32_t world_size = 2) {
   Piece piece;
   piece.data.resize(length_bytes);
-  std::uint64_t state = version.word() + shard.size();
+  std::uint64_t state = checkpoint.word() + shard.size();
   for (std::byte& byte : piece.data) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     byte = static_cast<std::byte>(state >> 56);
   }
   arena::Manifest& manifest = piece.manifest;
   manifest.shard = shard;
-  manifest.version = version;
+  manifest.checkpoint = checkpoint;
   manifest.length_bytes = length_bytes;
   manifest.world_size = world_size;
   manifest.leaves.resize(kernels::leaf_count(length_bytes));

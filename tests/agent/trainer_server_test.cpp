@@ -225,10 +225,10 @@ TEST_F(TrainerServerTest, ASocketThatSomebodyRemovedIsMadeAnewAndWhoIsConnectedS
 }
 
 TEST_F(TrainerServerTest, WhoGoesOnMustBeWhoItWas) {
-  auto stranger = connect();
+  auto unauthenticated_peer = connect();
   json again = hello(9);
   again["incarnation"] = 2;
-  EXPECT_EQ(ask(stranger, again).at("status"), CKPT_ERR_SUPERSEDED);
+  EXPECT_EQ(ask(unauthenticated_peer, again).at("status"), CKPT_ERR_SUPERSEDED);
   auto socket = connect();
   ask(socket, hello(7));
   auto back = connect();
@@ -273,7 +273,7 @@ TEST_F(TrainerServerTest, MutatedRequestsNeverEndIt) {
   const std::vector<json> requests = {
       hello(),
       {{"type", "reserve"}, {"slots", {{{"shard", "rank3"}, {"bytes", 1}, {"layout_bytes", 1}}}}, {"shortage", "x"}},
-      {{"type", "corrupt"}, {"shard", "rank3"}, {"version", 1}, {"leaf", 0}},
+      {{"type", "corrupt"}, {"shard", "rank3"}, {"checkpoint", 1}, {"leaf", 0}},
       {{"type", "restored"}}};
   const std::vector<json> values = {nullptr,        -1,  UINT64_MAX, 1.5, "", std::string(1000, 'x'), json::array(),
                                     json::object(), true};

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 class Sink : public net::Sink {
  public:
   std::optional<std::span<std::byte>> begin(std::span<const std::byte>, std::size_t) override { return std::nullopt; }
-  void landed(std::size_t, std::size_t) override {}
+  void received(std::size_t, std::size_t) override {}
   void ended(net::FetchEnd end) override { ends.push_back(end); }
   std::vector<net::FetchEnd> ends;
 };
@@ -23,19 +23,19 @@ class Sink : public net::Sink {
 class Transport : public net::Transport {
  public:
   std::string address() const override { return ""; }
-  void set_peer(net::NodeId, std::uint64_t, const std::string&) override {}
-  bool send(net::NodeId, std::vector<std::byte>) override { return true; }
-  void fetch(net::NodeId from, net::PieceName, net::FetchPart, std::shared_ptr<net::Sink>, std::int64_t) override {
+  void set_peer(net::PeerId, std::uint64_t, const std::string&) override {}
+  bool send(net::PeerId, std::vector<std::byte>) override { return true; }
+  void fetch(net::PeerId from, net::PieceName, net::FetchPart, std::shared_ptr<net::Sink>, std::int64_t) override {
     on_fetch(from);
   }
   std::string description() const override { return ""; }
-  std::function<void(net::NodeId)> on_fetch = [](net::NodeId) {};
+  std::function<void(net::PeerId)> on_fetch = [](net::PeerId) {};
 };
 
 TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
   Transport transport;
-  std::vector<net::NodeId> asked;
-  transport.on_fetch = [&](net::NodeId from) { asked.push_back(from); };
+  std::vector<net::PeerId> asked;
+  transport.on_fetch = [&](net::PeerId from) { asked.push_back(from); };
   TransportPort port(transport);
   const auto sink = std::make_shared<Sink>();
   port.fetch(3, {"a", 1}, {}, sink, 100);
@@ -54,7 +54,7 @@ TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
     const std::lock_guard lock(mutex);
     seen.push_back(what);
   };
-  transport.on_fetch = [&](net::NodeId) {
+  transport.on_fetch = [&](net::PeerId) {
     inside.set_value();
     go_on.get_future().wait();
     see("left");
@@ -76,7 +76,7 @@ TEST(TransportPort, MayBePassedAgainFromInside) {
   Transport transport;
   int depth = 0;
   TransportPort port(transport);
-  transport.on_fetch = [&](net::NodeId) {
+  transport.on_fetch = [&](net::PeerId) {
     if (++depth < 3) port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100);
   };
   port.fetch(1, {"a", 1}, {}, std::make_shared<Sink>(), 100);

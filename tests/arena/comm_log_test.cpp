@@ -61,8 +61,8 @@ TEST_F(CommLogTest, TheWordsAreThoseOfTheDocumentation) {
   writer_.end(5, at_us(0x123456789abd));
   writer_.iteration(at_us(0x123456789abe));
   EXPECT_EQ(words_->written, 3u);
-  EXPECT_EQ(words_->streams[5].begun, 1u);
-  EXPECT_EQ(words_->streams[5].ended, 1u);
+  EXPECT_EQ(words_->channels[5].begun, 1u);
+  EXPECT_EQ(words_->channels[5].ended, 1u);
   EXPECT_EQ(words_->events[0], 0x0154'1234'5678'9abcu);
   EXPECT_EQ(words_->events[1], 0x0158'1234'5678'9abdu);
   EXPECT_EQ(words_->events[2], 0x010c'1234'5678'9abeu);
@@ -93,13 +93,13 @@ TEST_F(CommLogTest, AStreamIsBusyFromItsFirstBeginToItsLastEnd) {
 }
 
 TEST_F(CommLogTest, OneBusyStreamIsEnough) {
-  for (std::uint32_t stream = 0; stream < comm_streams_max; ++stream) {
-    writer_.begin(stream, at_us(1));
-    EXPECT_TRUE(reader_.is_busy()) << stream;
-    writer_.end((stream + 1) % comm_streams_max, at_us(2));
-    EXPECT_TRUE(reader_.is_busy()) << stream;
-    writer_.end(stream, at_us(3));
-    EXPECT_FALSE(reader_.is_busy()) << stream;
+  for (std::uint32_t channel = 0; channel < comm_channels_max; ++channel) {
+    writer_.begin(channel, at_us(1));
+    EXPECT_TRUE(reader_.is_busy()) << channel;
+    writer_.end((channel + 1) % comm_channels_max, at_us(2));
+    EXPECT_TRUE(reader_.is_busy()) << channel;
+    writer_.end(channel, at_us(3));
+    EXPECT_FALSE(reader_.is_busy()) << channel;
   }
 }
 
@@ -110,14 +110,14 @@ TEST_F(CommLogTest, AnEndWithoutABeginWritesNothing) {
   EXPECT_TRUE(writer_.end(2, at_us(4)));
   EXPECT_FALSE(writer_.end(2, at_us(5)));
   EXPECT_EQ(words_->written, 2u);
-  EXPECT_EQ(words_->streams[1].ended, 0u);
-  EXPECT_EQ(words_->streams[2].ended, 1u);
+  EXPECT_EQ(words_->channels[1].ended, 0u);
+  EXPECT_EQ(words_->channels[2].ended, 1u);
   EXPECT_EQ(read(), (Read{true, {{2, CommKind::begin, 2}, {4, CommKind::end, 2}}}));
 }
 
 TEST_F(CommLogTest, CountersMayWrapAround) {
-  words_->streams[4].begun = 0xffff'ffff;
-  words_->streams[4].ended = 0xffff'ffff;
+  words_->channels[4].begun = 0xffff'ffff;
+  words_->channels[4].ended = 0xffff'ffff;
   EXPECT_FALSE(reader_.is_busy());
   EXPECT_FALSE(writer_.end(4, at_us(0)));
   const std::uint64_t before = reader_.begun_total();
@@ -130,11 +130,11 @@ TEST_F(CommLogTest, CountersMayWrapAround) {
 
 TEST_F(CommLogTest, EveryBeginChangesTheTotalAndNothingElseDoes) {
   std::uint64_t total = reader_.begun_total();
-  for (std::uint32_t stream = 0; stream < comm_streams_max; ++stream) {
-    writer_.begin(stream, at_us(1));
+  for (std::uint32_t channel = 0; channel < comm_channels_max; ++channel) {
+    writer_.begin(channel, at_us(1));
     EXPECT_NE(reader_.begun_total(), total);
     total = reader_.begun_total();
-    writer_.end(stream, at_us(2));
+    writer_.end(channel, at_us(2));
     writer_.iteration(at_us(3));
     EXPECT_EQ(reader_.begun_total(), total);
   }
@@ -227,28 +227,28 @@ TEST_F(CommLogTest, NonsenseIsALossAndReadingGoesOn) {
   iterations(0, 1);
   words_->written -= 3;  // backwards
   EXPECT_EQ(read(), (Read{false, {}}));
-  const auto put = [&](std::uint64_t kind, std::uint64_t stream) {
+  const auto put = [&](std::uint64_t kind, std::uint64_t channel) {
     const std::uint64_t index = words_->written++;
-    words_->events[index % comm_events_max] = (index / comm_events_max + 1) << 56 | stream << 52 | kind << 50;
+    words_->events[index % comm_events_max] = (index / comm_events_max + 1) << 56 | channel << 52 | kind << 50;
   };
   put(0, 0);
   EXPECT_EQ(read(), (Read{false, {}}));
-  put(1, comm_streams_max);
+  put(1, comm_channels_max);
   EXPECT_EQ(read(), (Read{false, {}}));
-  put(1, comm_streams_max - 1);
-  EXPECT_EQ(read(), (Read{true, {{0, CommKind::begin, comm_streams_max - 1}}}));
+  put(1, comm_channels_max - 1);
+  EXPECT_EQ(read(), (Read{true, {{0, CommKind::begin, comm_channels_max - 1}}}));
 }
 
 TEST_F(CommLogTest, NoContentsLeadAReaderAstray) {
   std::mt19937_64 random(7);  // NOLINT: the same every time
   for (int round = 0; round < 300; ++round) {
     for (Word64& event : words_->events) event = random();
-    for (auto& stream : words_->streams) stream.begun = static_cast<std::uint32_t>(random());
+    for (auto& channel : words_->channels) channel.begun = static_cast<std::uint32_t>(random());
     words_->written = round % 3 == 0 ? random() : words_->written + random() % (comm_events_max + 2);
     const Events events = read().events;
     EXPECT_LE(events.size(), comm_events_max);
     for (const CommEvent& event : events) {
-      EXPECT_LT(event.stream, comm_streams_max);
+      EXPECT_LT(event.channel, comm_channels_max);
       EXPECT_GE(event.kind, CommKind::begin);
       EXPECT_LE(event.kind, CommKind::iteration);
     }
@@ -266,10 +266,10 @@ TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
     writers.emplace_back([&, own] {
       together.arrive_and_wait();
       for (int i = 0; i < rounds; ++i) {
-        for (const std::uint32_t stream : {own, 0u}) {
-          writer_.begin(stream, at_us(i));
+        for (const std::uint32_t channel : {own, 0u}) {
+          writer_.begin(channel, at_us(i));
           EXPECT_TRUE(reader_.is_busy());
-          EXPECT_TRUE(writer_.end(stream, at_us(i)));
+          EXPECT_TRUE(writer_.end(channel, at_us(i)));
         }
       }
       --running;
@@ -283,16 +283,16 @@ TEST_F(CommLogTest, ThreadsLoseNothingToEachOther) {
     events.clear();
     static_cast<void>(reader_.read(events));
     for (const CommEvent& event : events) {
-      ASSERT_LE(event.stream, threads);
-      if (event.stream == 0) continue;
-      EXPECT_GE(event.at_us, newest[event.stream]);
-      newest[event.stream] = event.at_us;
+      ASSERT_LE(event.channel, threads);
+      if (event.channel == 0) continue;
+      EXPECT_GE(event.at_us, newest[event.channel]);
+      newest[event.channel] = event.at_us;
     }
   }
   EXPECT_EQ(words_->written, std::uint64_t{threads} * rounds * 4);
-  for (std::uint32_t stream = 0; stream <= threads; ++stream) {
-    EXPECT_EQ(words_->streams[stream].begun, words_->streams[stream].ended);
-    EXPECT_EQ(words_->streams[stream].begun, (stream == 0 ? threads : 1) * rounds);
+  for (std::uint32_t channel = 0; channel <= threads; ++channel) {
+    EXPECT_EQ(words_->channels[channel].begun, words_->channels[channel].ended);
+    EXPECT_EQ(words_->channels[channel].begun, (channel == 0 ? threads : 1) * rounds);
   }
   EXPECT_FALSE(reader_.is_busy());
 }
@@ -309,11 +309,11 @@ TEST_F(CommLogTest, ThreadsOnOneStreamCountEachBeginAndEachEnd) {
       });
   };
   on_all_threads([&] { writer_.begin(6, at_us(0)); });
-  EXPECT_EQ(words_->streams[6].begun, threads * calls);
+  EXPECT_EQ(words_->channels[6].begun, threads * calls);
   std::atomic<int> refused = 0;
   on_all_threads([&] { refused += writer_.end(6, at_us(0)) ? 0 : 1; });
   EXPECT_EQ(refused, 0);
-  EXPECT_EQ(words_->streams[6].ended, threads * calls);
+  EXPECT_EQ(words_->channels[6].ended, threads * calls);
   EXPECT_EQ(words_->written, std::uint64_t{2} * threads * calls);
 }
 
@@ -334,7 +334,7 @@ TEST_F(CommLogTest, ThreadsThatFitTheRingAreReadToTheLastEvent) {
   for (int thread = 0; thread < threads; ++thread) {
     Events own, expected;
     std::copy_if(result.events.begin(), result.events.end(), std::back_inserter(own),
-                 [&](const CommEvent& event) { return event.stream == thread; });
+                 [&](const CommEvent& event) { return event.channel == thread; });
     for (int i = 0; i < rounds; ++i)
       for (const CommKind kind : {CommKind::begin, CommKind::end})
         expected.push_back({i, kind, static_cast<std::uint8_t>(thread)});

@@ -56,13 +56,13 @@ TEST(NodeArena, RemembersAcrossAgentsAndNeverBackwards) {
   {
     NodeArena arena(temp.path(), "job", "node");
     id = arena.arena_id();
-    arena.remember({Version(2, 7), Version(2, 9), 5, {}});
-    arena.remember({Version(2, 3), Version(3, 1), 4, {}});
+    arena.remember({CheckpointId(2, 7), CheckpointId(2, 9), 5, {}});
+    arena.remember({CheckpointId(2, 3), CheckpointId(3, 1), 4, {}});
   }
   const NodeArena again(temp.path(), "job", "node");
   EXPECT_EQ(again.arena_id(), id);
-  EXPECT_EQ(again.memory().highest_commit, Version(2, 7));
-  EXPECT_EQ(again.memory().newest_seen, Version(3, 1));
+  EXPECT_EQ(again.memory().highest_commit, CheckpointId(2, 7));
+  EXPECT_EQ(again.memory().newest_seen, CheckpointId(3, 1));
   EXPECT_EQ(again.memory().highest_epoch, 5u);
   EXPECT_EQ(inspect_arena(temp.path())->job, "job");
 }
@@ -79,12 +79,12 @@ TEST(NodeArena, OneThatSomebodyRemovedIsMadeAgainWithAllItRemembers) {
   arena.make_again();
   EXPECT_FALSE(arena.is_removed());
   EXPECT_EQ(arena.arena_id(), id);
-  EXPECT_EQ(arena.memory().highest_commit, Version(2, 7));
+  EXPECT_EQ(arena.memory().highest_commit, CheckpointId(2, 7));
   const auto seen = inspect_arena(path);
   ASSERT_TRUE(seen);
   EXPECT_TRUE(seen->in_use);
   EXPECT_EQ(seen->node, "a");
-  EXPECT_EQ(seen->memory.newest_seen, Version(2, 8));
+  EXPECT_EQ(seen->memory.newest_seen, CheckpointId(2, 8));
   EXPECT_EQ(seen->memory.highest_epoch, 5u);
 }
 
@@ -142,7 +142,7 @@ TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
   {
     NodeArena arena(temp.path(), "job", "node");
     arena.remember_place(3, "");
-    arena.remember({Version(2, 7), Version(2, 9), 5, Version(2, 8)});
+    arena.remember({CheckpointId(2, 7), CheckpointId(2, 9), 5, CheckpointId(2, 8)});
   }
   const std::string whole = bytes_of(temp / "node");
   constexpr std::size_t begin = offsetof(NodeHeader, copies), end = begin + sizeof(NodeHeader::copies);
@@ -152,9 +152,9 @@ TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
     byte = static_cast<char>(byte ^ 1 << bit % 8);
     put_bytes(temp / "node", damaged);
     const NodeArena arena(temp.path(), "job", "node");
-    ASSERT_EQ(arena.memory().highest_commit, Version(2, 7)) << bit;
-    ASSERT_EQ(arena.memory().newest_seen, Version(2, 9)) << bit;
-    ASSERT_EQ(arena.memory().newest_damaged, Version(2, 8)) << bit;
+    ASSERT_EQ(arena.memory().highest_commit, CheckpointId(2, 7)) << bit;
+    ASSERT_EQ(arena.memory().newest_seen, CheckpointId(2, 9)) << bit;
+    ASSERT_EQ(arena.memory().newest_damaged, CheckpointId(2, 8)) << bit;
     ASSERT_EQ(arena.memory().highest_epoch, 5u) << bit;
     ASSERT_EQ(arena.number(), 3u) << bit;
     const bool is_checked = bit / 8 % sizeof(NodeWords) < offsetof(NodeWords, check) + sizeof(Word64);
@@ -165,15 +165,15 @@ TEST(NodeArena, NoFlippedBitChangesWhatANodeRemembers) {
 // An agent that dies between the two copies leaves both whole, and one of them older.
 TEST(NodeArena, OfTwoWholeCopiesTheNewerOneCounts) {
   const TempDirectory temp;
-  { NodeArena(temp.path(), "job", "node").remember({Version(2, 7), Version(2, 9), 5, {}}); }
+  { NodeArena(temp.path(), "job", "node").remember({CheckpointId(2, 7), CheckpointId(2, 9), 5, {}}); }
   const std::string older = bytes_of(temp / "node");
-  { NodeArena(temp.path(), "job", "node").remember({Version(2, 8), Version(2, 9), 5, {}}); }
+  { NodeArena(temp.path(), "job", "node").remember({CheckpointId(2, 8), CheckpointId(2, 9), 5, {}}); }
   std::string bytes = bytes_of(temp / "node");
   constexpr std::size_t first = offsetof(NodeHeader, copies);  // it is written after the second one
   std::copy_n(older.begin() + first, sizeof(NodeWords), bytes.begin() + first);
   put_bytes(temp / "node", bytes);
   const NodeArena arena(temp.path(), "job", "node");
-  EXPECT_EQ(arena.memory().highest_commit, Version(2, 8));
+  EXPECT_EQ(arena.memory().highest_commit, CheckpointId(2, 8));
   EXPECT_EQ(arena.damage(), "");
 }
 
@@ -183,7 +183,7 @@ TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
   {
     NodeArena arena(temp.path(), "job", "node");
     id = arena.arena_id();
-    arena.remember({Version(2, 7), Version(2, 9), 5, {}});
+    arena.remember({CheckpointId(2, 7), CheckpointId(2, 9), 5, {}});
   }
   std::string bytes = bytes_of(temp / "node");
   for (std::size_t copy = 0; copy < 2; ++copy)
@@ -191,7 +191,7 @@ TEST(NodeArena, WhatIsDamagedTwiceIsUnknownAndSaidSoOnce) {
   put_bytes(temp / "node", bytes);
   {
     const NodeArena arena(temp.path(), "job", "node");
-    EXPECT_EQ(arena.memory().highest_commit, Version());
+    EXPECT_EQ(arena.memory().highest_commit, CheckpointId());
     EXPECT_EQ(arena.memory().highest_epoch, 0u);
     EXPECT_EQ(arena.arena_id(), id);
     EXPECT_THAT(arena.damage(), HasSubstr("is not known any more"));
@@ -209,17 +209,17 @@ TEST(NodeArena, KeepsWhatTheFormatBeforeRemembered) {
   std::string bytes = bytes_of(temp / "node");
   auto& header = *reinterpret_cast<NodeHeader*>(bytes.data());
   header.format = 3;
-  header.format_3[0] = Version(2, 7).word();
-  header.format_3[1] = Version(2, 9).word();
+  header.format_3[0] = CheckpointId(2, 7).word();
+  header.format_3[1] = CheckpointId(2, 9).word();
   header.format_3[2] = 5;
   std::fill_n(bytes.data() + offsetof(NodeHeader, copies), sizeof(header.copies), '\0');
   put_bytes(temp / "node", bytes);
-  EXPECT_EQ(inspect_arena(temp.path())->memory.highest_commit, Version(2, 7));
+  EXPECT_EQ(inspect_arena(temp.path())->memory.highest_commit, CheckpointId(2, 7));
   for (int i = 0; i < 2; ++i) {
     const NodeArena arena(temp.path(), "job", "node");
     EXPECT_EQ(arena.arena_id(), id);
-    EXPECT_EQ(arena.memory().highest_commit, Version(2, 7));
-    EXPECT_EQ(arena.memory().newest_seen, Version(2, 9));
+    EXPECT_EQ(arena.memory().highest_commit, CheckpointId(2, 7));
+    EXPECT_EQ(arena.memory().newest_seen, CheckpointId(2, 9));
     EXPECT_EQ(arena.memory().highest_epoch, 5u);
     EXPECT_EQ(arena.damage(), "");
   }
@@ -235,7 +235,7 @@ TEST(NodeArena, AttachesWholeSegmentsAndRemovesTheRest) {
   {
     NodeArena arena(temp.path(), "job", "node");
     auto kept = arena.create_segment({SegmentKind::local, 0, 3, "rank0", 5000, 4096}, 1);
-    store_piece(kept.writable_slot(2), "rank0", Version(1, 4), 5000);
+    store_piece(kept.writable_slot(2), "rank0", CheckpointId(1, 4), 5000);
     auto cut_off = arena.create_segment({SegmentKind::held, 0, 2, "rank1", 5000, 4096}, 1);
     reinterpret_cast<SegmentHeader*>(cut_off.mapping().data())->ready = 0;
     std::ofstream(temp / "7.segment") << "nonsense";
@@ -247,7 +247,7 @@ TEST(NodeArena, AttachesWholeSegmentsAndRemovesTheRest) {
   const auto segments = arena.attach_segments(removed);
   ASSERT_EQ(segments.size(), 1u);
   EXPECT_EQ(segments[0].spec().shard, "rank0");
-  EXPECT_EQ(segments[0].slot(2).version(), Version(1, 4));
+  EXPECT_EQ(segments[0].slot(2).checkpoint(), CheckpointId(1, 4));
   EXPECT_EQ(removed.size(), 2u);
   EXPECT_FALSE(std::filesystem::exists(temp / "1.segment"));
   // New names do not collide with old ones.
@@ -277,31 +277,31 @@ TEST(Control, WordsOfEachSideReachTheOther) {
   EXPECT_EQ(trainer.grant().sequence, 0u);
   EXPECT_EQ(agent.attempted(), -1);
 
-  const std::uint32_t seen = trainer.agent_bell();
+  const std::uint32_t seen = trainer.agent_doorbell();
   agent.share({5, 7, 3});
   agent.grant({9, {2, 1, 0, 15}});
   agent.resume_at(17);
-  agent.committed(Version(3, 16));
+  agent.committed(CheckpointId(3, 16));
   agent.fence(4);
-  EXPECT_EQ(trainer.agent_bell(), seen + 4);
+  EXPECT_EQ(trainer.agent_doorbell(), seen + 4);
   EXPECT_EQ(trainer.grant().sequence, 9u);
   EXPECT_EQ(trainer.grant().slots, (std::array<std::uint8_t, 4>{2, 1, 0, 15}));
   EXPECT_EQ(trainer.share(), (protocol::Share{5, 7, 3}));
   EXPECT_EQ(trainer.resume_at(), 17);
-  EXPECT_EQ(trainer.committed(), Version(3, 16));
+  EXPECT_EQ(trainer.committed(), CheckpointId(3, 16));
   EXPECT_EQ(trainer.fenced(), 4u);
 
   trainer.attempted(20);
-  trainer.capturing(Version(3, 20));
+  trainer.capturing(CheckpointId(3, 20));
   trainer.used_grant(9);
   trainer.ring_agent();
-  EXPECT_EQ(agent.trainer_bell(), 1u);
+  EXPECT_EQ(agent.trainer_doorbell(), 1u);
   EXPECT_EQ(agent.attempted(), 20);
-  EXPECT_EQ(agent.capturing(), Version(3, 20));
+  EXPECT_EQ(agent.capturing(), CheckpointId(3, 20));
   EXPECT_EQ(agent.used_grant(), 9u);
 }
 
-TEST(Control, ANewLifeCutsTheOldTrainerOff) {
+TEST(Control, ANewIncarnationCutsTheOldTrainerOff) {
   const TempDirectory temp;
   Control first = Control::create(temp.path(), 5);
   first.grant({9, 2, 1});
@@ -378,10 +378,10 @@ TEST(Control, CommunicationIsSeenThroughTheFileAndOutlivesBothSides) {
   EXPECT_TRUE(reader.is_busy());
   EXPECT_TRUE(CommWriter(again.comm()).end(3, Clock::now()));
   EXPECT_FALSE(reader.is_busy());
-  // A new life starts with a fresh file.
+  // A new incarnation starts with a fresh file.
   const Control fresh = Control::create(temp.path(), 5);
   EXPECT_EQ(fresh.comm().written, 0u);
-  EXPECT_EQ(fresh.comm().streams[3].begun, 0u);
+  EXPECT_EQ(fresh.comm().channels[3].begun, 0u);
 }
 
 }  // namespace

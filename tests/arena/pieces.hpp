@@ -1,4 +1,4 @@
-// Pieces with contents that follow from their version, for tests of the arena.
+// Pieces with contents that follow from their checkpoint, for tests of the arena.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ inline Layout piece_layout(std::uint64_t bytes) {
   return pack({{"bytes", CKPT_U8, {static_cast<std::int64_t>(bytes)}, 0, 0}});
 }
 
-inline std::vector<std::byte> piece_bytes(Version version, std::uint64_t bytes) {
+inline std::vector<std::byte> piece_bytes(CheckpointId checkpoint, std::uint64_t bytes) {
   std::vector<std::byte> data(bytes);
-  std::uint64_t state = version.word() * 0x9e3779b97f4a7c15ull + 1;
+  std::uint64_t state = checkpoint.word() * 0x9e3779b97f4a7c15ull + 1;
   for (std::byte& byte : data) {
     state = state * 6364136223846793005ull + 1442695040888963407ull;
     byte = static_cast<std::byte>(state >> 56);
@@ -26,11 +26,11 @@ inline std::vector<std::byte> piece_bytes(Version version, std::uint64_t bytes) 
   return data;
 }
 
-inline Manifest piece_manifest(const std::string& shard, Version version, std::uint64_t bytes) {
-  const auto data = piece_bytes(version, bytes);
+inline Manifest piece_manifest(const std::string& shard, CheckpointId checkpoint, std::uint64_t bytes) {
+  const auto data = piece_bytes(checkpoint, bytes);
   Manifest manifest;
   manifest.shard = shard;
-  manifest.version = version;
+  manifest.checkpoint = checkpoint;
   manifest.length_bytes = bytes;
   manifest.world_size = 4;
   manifest.layout = layout_text(piece_layout(bytes));
@@ -42,18 +42,18 @@ inline Manifest piece_manifest(const std::string& shard, Version version, std::u
 }
 
 // As an agent stores what arrived over the network.
-inline void store_piece(WritableSlot slot, const std::string& shard, Version version, std::uint64_t bytes) {
-  const auto data = piece_bytes(version, bytes);
+inline void store_piece(WritableSlot slot, const std::string& shard, CheckpointId checkpoint, std::uint64_t bytes) {
+  const auto data = piece_bytes(checkpoint, bytes);
   slot.begin();
   std::copy(data.begin(), data.end(), slot.data());
-  slot.seal(piece_manifest(shard, version, bytes));
+  slot.seal(piece_manifest(shard, checkpoint, bytes));
 }
 
-// Whether the slot's bytes are what the manifest says, and what its version says.
+// Whether the slot's bytes are what the manifest says, and what its checkpoint says.
 inline bool piece_is_whole(const Slot& slot, const Manifest& manifest) {
   if (kernels::verify_leaves(slot.data(), manifest.length_bytes, 0, manifest.leaves.size(), manifest.leaves.data()))
     return false;
-  const auto expected = piece_bytes(manifest.version, manifest.length_bytes);
+  const auto expected = piece_bytes(manifest.checkpoint, manifest.length_bytes);
   return std::equal(expected.begin(), expected.end(), slot.data());
 }
 

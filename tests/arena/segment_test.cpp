@@ -50,49 +50,49 @@ TEST_F(SegmentTest, AttachingSeesWhatWasMade) {
 }
 
 TEST_F(SegmentTest, ASealedPieceIsFoundWithItsManifest) {
-  const Version version(2, 17);
-  store_piece(segment_.writable_slot(1), "rank3", version, 150'001);
+  const CheckpointId checkpoint(2, 17);
+  store_piece(segment_.writable_slot(1), "rank3", checkpoint, 150'001);
   const Segment attached = Segment::attach(path_, Access::read);
   const auto manifest = attached.slot(1).read();
   ASSERT_TRUE(manifest);
-  EXPECT_EQ(*manifest, piece_manifest("rank3", version, 150'001));
+  EXPECT_EQ(*manifest, piece_manifest("rank3", checkpoint, 150'001));
   EXPECT_TRUE(piece_is_whole(attached.slot(1), *manifest));
   EXPECT_FALSE(attached.slot(0).read());
   EXPECT_FALSE(attached.slot(2).read());
 }
 
 TEST_F(SegmentTest, EmptyPiecesAndPiecesOfWholeCapacityFit) {
-  store_piece(segment_.writable_slot(0), "rank3", Version(1, 0), 0);
+  store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 0), 0);
   EXPECT_EQ(segment_.slot(0).read()->length_bytes, 0u);
   const std::uint64_t most = segment_.spec().data_capacity_bytes;
-  store_piece(segment_.writable_slot(1), "rank3", Version(1, 1), most);
+  store_piece(segment_.writable_slot(1), "rank3", CheckpointId(1, 1), most);
   EXPECT_TRUE(piece_is_whole(segment_.slot(1), *segment_.slot(1).read()));
 }
 
 TEST_F(SegmentTest, ASlotBeingWrittenIsEmpty) {
-  store_piece(segment_.writable_slot(0), "rank3", Version(1, 5), 1000);
+  store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 1000);
   segment_.writable_slot(0).begin();
   EXPECT_FALSE(segment_.slot(0).read());
-  EXPECT_FALSE(segment_.slot(0).version());
+  EXPECT_FALSE(segment_.slot(0).checkpoint());
 }
 
 TEST_F(SegmentTest, ADroppedPieceIsNotFoundAgainButTheNextOneIs) {
-  store_piece(segment_.writable_slot(0), "rank3", Version(1, 5), 1000);
-  segment_.writable_slot(0).drop(Version(1, 5));
+  store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 1000);
+  segment_.writable_slot(0).drop(CheckpointId(1, 5));
   EXPECT_FALSE(Segment::attach(path_, Access::read).slot(0).read());
-  store_piece(segment_.writable_slot(0), "rank3", Version(1, 8), 1000);
-  EXPECT_EQ(Segment::attach(path_, Access::read).slot(0).version(), Version(1, 8));
+  store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 8), 1000);
+  EXPECT_EQ(Segment::attach(path_, Access::read).slot(0).checkpoint(), CheckpointId(1, 8));
 }
 
 TEST_F(SegmentTest, FieldsThatDoNotFitTheSlotAreNotBelieved) {
   const std::uint64_t too_long = segment_.spec().data_capacity_bytes + 1;
-  for (const SealedFields& fields :
-       {SealedFields{Version(1, 1).word(), too_long, 0, 2, layout_hash("{}"), 1},
-        SealedFields{Version(1, 1).word(), UINT64_MAX, 0, 2, layout_hash("{}"), 1},
-        SealedFields{Version(1, 1).word(), 0, 0, segment_.spec().manifest_capacity_bytes + 1, layout_hash("{}"), 1},
-        SealedFields{Version(1, 1).word(), 0, 0, UINT64_MAX, layout_hash("{}"), 1}}) {
+  for (const SealedFields& fields : {SealedFields{CheckpointId(1, 1).word(), too_long, 0, 2, layout_hash("{}"), 1},
+                                     SealedFields{CheckpointId(1, 1).word(), UINT64_MAX, 0, 2, layout_hash("{}"), 1},
+                                     SealedFields{CheckpointId(1, 1).word(), 0, 0,
+                                                  segment_.spec().manifest_capacity_bytes + 1, layout_hash("{}"), 1},
+                                     SealedFields{CheckpointId(1, 1).word(), 0, 0, UINT64_MAX, layout_hash("{}"), 1}}) {
     auto* header = reinterpret_cast<SlotHeader*>(segment_.mapping().data() + page_bytes);
-    header->version = fields.version;
+    header->checkpoint = fields.checkpoint;
     header->length_bytes = fields.length_bytes;
     header->root_digest = fields.root_digest;
     header->layout_bytes = fields.layout_bytes;
@@ -104,7 +104,7 @@ TEST_F(SegmentTest, FieldsThatDoNotFitTheSlotAreNotBelieved) {
 }
 
 TEST_F(SegmentTest, AnyFlippedByteOfHeaderOrManifestIsNoticed) {
-  store_piece(segment_.writable_slot(0), "rank3", Version(1, 5), 130'000);
+  store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 130'000);
   std::byte* slot = segment_.mapping().data() + page_bytes;
   const std::size_t manifest_size = 2 * 8 + layout_text(piece_layout(130'000)).size();
   std::vector<std::size_t> places;
@@ -158,7 +158,7 @@ TEST_F(SegmentTest, MemoryThatIsNotReservedIsRefused) {
 TEST_F(SegmentTest, RandomFilesNeverCrashTheReader) {
   std::mt19937_64 random(7);
   for (int round = 0; round < 2000; ++round) {
-    store_piece(segment_.writable_slot(0), "rank3", Version(1, round + 1), 5000);
+    store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, round + 1), 5000);
     const std::size_t where = random() % 3 == 0 ? random() % 512 : page_bytes + random() % (2 * page_bytes);
     const std::byte before = segment_.mapping().data()[where];
     segment_.mapping().data()[where] = static_cast<std::byte>(random());
@@ -187,13 +187,13 @@ TEST(SegmentCreate, MoreThanTheFileSystemHasFailsAtOnceAndLeavesNothing) {
 
 TEST(ManifestBytes, TravelUnchanged) {
   for (const std::uint64_t bytes : {0ull, 1ull, 65536ull, 65537ull, 1'000'000ull}) {
-    const Manifest manifest = piece_manifest("rank0.private", Version(7, 1), bytes);
+    const Manifest manifest = piece_manifest("rank0.private", CheckpointId(7, 1), bytes);
     EXPECT_EQ(decode_manifest(encode(manifest)), manifest);
   }
 }
 
 TEST(ManifestBytes, EveryPrefixAndEveryFlippedByteIsRefused) {
-  const auto bytes = encode(piece_manifest("rank0", Version(7, 1), 70'000));
+  const auto bytes = encode(piece_manifest("rank0", CheckpointId(7, 1), 70'000));
   for (std::size_t size = 0; size < bytes.size(); ++size)
     EXPECT_THROW(decode_manifest(std::span(bytes).first(size)), Failure) << size;
   for (std::size_t i = 0; i < bytes.size(); ++i) {

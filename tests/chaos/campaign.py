@@ -50,7 +50,7 @@ class Campaign:
 
     def begin(self):
         """A fresh start: nothing is stored."""
-        self.job.start_life()
+        self.job.start_incarnation()
         self.job.await_restored()
         for trainer in self.job.trainers:
             if trainer.restored["found"]:
@@ -72,9 +72,9 @@ class Campaign:
         rng = random.Random(f"run {self.seed} {number}")
         begin = time.monotonic()
         # One lost node may follow a restore at once: what was restored is perhaps not protected yet, but the commit
-        # before it is. More of them may not: which nodes may go together is only known of a commit of this life.
-        at_once = not fault.needs_commit and (fault.loses_nodes == 0 or rng.random() < 0.5)
-        if not self.is_protected or not at_once:
+        # before it is. More of them may not: which nodes may go together is only known of a commit of this incarnation.
+        simultaneous = not fault.needs_commit and (fault.loses_nodes == 0 or rng.random() < 0.5)
+        if not self.is_protected or not simultaneous:
             job.train_until_commit()
         job.train(rng.randrange(0, 10))
         aftermath = fault(job, rng)
@@ -82,8 +82,8 @@ class Campaign:
         self.is_protected = fault.loses_nodes == 0
         if fault.loses_nodes == 0:
             job.floor = max(job.floor, job.restored)
-        job.end_life(rng)
-        job.start_life()
+        job.end_incarnation(rng)
+        job.start_incarnation()
         if aftermath.after_start:
             aftermath.after_start()
         outcome = self._await_lost() if aftermath.lost else self._judge(aftermath)
@@ -111,16 +111,16 @@ class Campaign:
                 raise WrongBytes(str(violation)) from None
             raise
         results = [trainer.restored for trainer in job.trainers]
-        versions = {(r["found"], r["iteration"], r["incarnation"]) for r in results}
-        if len(versions) != 1 or any(r["wrong"] for r in results):
+        checkpoints = {(r["found"], r["iteration"], r["incarnation"]) for r in results}
+        if len(checkpoints) != 1 or any(r["wrong"] for r in results):
             self.tally.wrong += 1
             raise WrongBytes(f"the ranks restored different or wrong states: {results}")
-        found, iteration, incarnation = versions.pop()
+        found, iteration, incarnation = checkpoints.pop()
         if not found or iteration < floor:
             self.tally.lost += 1
             raise LostWithinTolerance(f"iteration {floor} was committed, but {iteration} was restored: {results}")
         if incarnation <= self.incarnation:
-            raise Violation(f"life {incarnation} follows life {self.incarnation}")
+            raise Violation(f"incarnation {incarnation} follows incarnation {self.incarnation}")
         from_local = aftermath.from_local if iteration <= aftermath.local_until else set()
         for ranks, tier in ((aftermath.from_peer, TIER_PEER), (from_local, TIER_LOCAL)):
             for trainer in job.trainers:

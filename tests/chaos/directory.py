@@ -45,8 +45,8 @@ class Directory:
             os.close(self._mounts.pop())
 
     def put_pipe(self):
-        """In the place of the record `life`, which all agents read over and over. It has no writer."""
-        self._record = max(Path(self.location).glob("*/life*"), key=revision)
+        """In the place of the record `incarnation`, which all agents read over and over. It has no writer."""
+        self._record = max(Path(self.location).glob("*/incarnation*"), key=revision)
         os.mkfifo(self._kept, 0o600)
         hung_mount.exchange(self._record, self._kept)
 

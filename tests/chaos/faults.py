@@ -22,12 +22,13 @@ class Aftermath:
     from_peer: set = field(default_factory=set)  # ranks whose state must come from another node's memory
     from_local: set = field(default_factory=set)  # ranks that must find it in their own node's
     local_until: float = math.inf  # where a later iteration is restored, they may get it from another's
-    after_start: object = None  # called once the next life's trainers run
+    after_start: object = None  # called once the next incarnation's trainers run
     after_restore: object = None  # called once they have restored
 
 
 def kind(loses_nodes=0, needs_commit=False, fits=lambda settings: True):
-    """loses_nodes: how many nodes' memory goes. needs_commit: it may only strike after a commit of the present life."""
+    """loses_nodes: how many nodes' memory goes. needs_commit: it may only strike after a commit of the present
+    incarnation."""
 
     def add(function):
         function.loses_nodes = loses_nodes
@@ -46,7 +47,7 @@ def random_moment(job, rng):
 
 
 def longer_than_lease_s(rng):
-    """Others take the node for dead, and the root's place is taken."""
+    """Others take the node for dead, and the leader's place is taken."""
     longest_ms = max(OPTIONS["lease_ms"], OPTIONS["node_timeout_ms"])
     return rng.uniform(1.2, 2.5) * longest_ms / 1000
 
@@ -126,7 +127,7 @@ def trainer_frozen_and_moved(job, rng):
         job.wait_until(lambda: victim.woke is not None and victim.ended, f"the end of woken rank {victim.rank}")
         job.frozen.remove(victim)
         if victim.woke["status"] != SUPERSEDED:
-            raise Violation(f"rank {victim.rank} woke in a later life and was not told: {victim.woke}")
+            raise Violation(f"rank {victim.rank} woke in a later incarnation and was not told: {victim.woke}")
 
     early = rng.random() < 0.5
 
@@ -186,9 +187,9 @@ def all_agents_killed(job, rng):
 
 
 @kind()
-def root_killed(job, rng):
-    """The agent that leads the job dies; another one leads it on."""
-    node = job.root()
+def leader_killed(job, rng):
+    """The leader dies; another one leads it on."""
+    node = job.current_leader()
     random_moment(job, rng)
     kills = job.kill_agent(node)
     job.train_until_commit()
@@ -201,8 +202,8 @@ def agent_frozen(job, rng):
 
 
 @kind()
-def root_frozen(job, rng):
-    return freeze_agent(job, rng, job.root())
+def leader_frozen(job, rng):
+    return freeze_agent(job, rng, job.current_leader())
 
 
 def freeze_agent(job, rng, node):
@@ -303,9 +304,9 @@ def agent_killed_in_restore(job, rng):
 
 
 @kind()
-def root_killed_in_restore(job, rng):
+def leader_killed_in_restore(job, rng):
     def strike(_):
-        node = job.root()
+        node = job.current_leader()
         job.kill_agent(node)
         return node
 
@@ -323,8 +324,8 @@ def node_lost_in_restore(job, rng):
 
 
 def strike_in_restore(job, rng, strike):
-    job.end_life(rng)
-    job.start_life()
+    job.end_incarnation(rng)
+    job.start_incarnation()
     for trainer in job.trainers:
         trainer.doomed = True
     victim = rng.choice(job.trainers)

@@ -79,11 +79,11 @@ class Job:
         self.standbys = []
         self.names_used = 0
         self.trainers = []
-        self.frozen = []  # stopped trainers of earlier lives
+        self.frozen = []  # stopped trainers of earlier incarnations
         self.events = queue.Queue()
-        self.life = 0
+        self.incarnation = 0
         self.floor = -1  # newest iteration that anybody was told is committed
-        self.restored = -1  # the iteration that this life began from
+        self.restored = -1  # the iteration that this incarnation began from
         self.commits = Commits()
         self.watch = Watch(self.health, lambda: [*self.nodes, *self.standbys], self.commits)
         for folder in (self.logs, self.arena):
@@ -119,9 +119,9 @@ class Job:
             "log_file": self.logs / f"ckptd-{node}.log",
         }
 
-    def start_life(self):
+    def start_incarnation(self):
         """Starts a trainer per rank: rank r on node r / ranks_per_node of `nodes`."""
-        self.life += 1
+        self.incarnation += 1
         self.commits.begin()
         clean = {key: value for key, value in os.environ.items() if not key.startswith("CKPTENGINE_")}
         program = [self._program("chaos_trainer"), "lockstep=1"]
@@ -137,7 +137,7 @@ class Job:
                                            stderr=log, start_new_session=True)
             trainer = Trainer(rank, node, process)
             self.trainers.append(trainer)
-            threading.Thread(target=self._read, args=(trainer, self.life), daemon=True).start()
+            threading.Thread(target=self._read, args=(trainer, self.incarnation), daemon=True).start()
 
     def start_standbys(self):
         """As many as there shall be."""
@@ -158,14 +158,14 @@ class Job:
     def _program(self, name):
         return build_file(self.settings.build, name)
 
-    def _read(self, trainer, life):
+    def _read(self, trainer, incarnation):
         with open(self.logs / f"rank{trainer.rank}.log", "a") as log:
             for line in trainer.process.stdout:
-                log.write(f"{time.monotonic():.3f} start {life}: {line.decode()}")
+                log.write(f"{time.monotonic():.3f} start {incarnation}: {line.decode()}")
                 log.flush()
                 if line.endswith(b"\n"):  # else it was cut off by a kill
                     event = json.loads(line)
-                    if life == self.life:
+                    if incarnation == self.incarnation:
                         self.commits.take(event["event"], event)
                     self.events.put((trainer, event))
         trainer.process.wait()
@@ -226,7 +226,8 @@ class Job:
             self.release()
 
     def train_until_commit_or_superseded(self):
-        """Trains until every rank was told of such a commit, or that its life has ended, which ends it. Whether it was
+        """Trains until every rank was told of such a commit, or that its incarnation has ended, which ends it.
+        Whether it was
         the commit."""
         before = max(trainer.attempted for trainer in self.trainers)
         for trainer in self.trainers:
@@ -242,7 +243,7 @@ class Job:
                     trainer.tell("go")
             return all(trainer.ended for trainer in self.trainers)
 
-        self.wait_until(is_settled, "a commit, or the end of a life that cannot be led on")
+        self.wait_until(is_settled, "a commit, or the end of an incarnation that cannot be led on")
         ended = [trainer for trainer in self.trainers if trainer.ended]
         for trainer in ended:
             if not trainer.failed or trainer.failed["status"] != SUPERSEDED:
@@ -265,16 +266,16 @@ class Job:
 
         def is_protected():
             agents = [agent for agent in map(self.status, self.nodes) if agent is not None]
-            version = agents[0]["decision"]["version"] if agents else None
+            checkpoint = agents[0]["decision"]["checkpoint"] if agents else None
             held = Counter(segment["shard"] for agent in agents for segment in agent["segments"]
-                           if any(slot["version"] == version for slot in segment["slots"]))
+                           if any(slot["checkpoint"] == checkpoint for slot in segment["slots"]))
             return all(held[shard] >= self.settings.copies for shard in shards)
 
         self.wait_until(is_protected, "copies of what was restored")
 
     # ---- Ends ----
 
-    def end_life(self, rng):
+    def end_incarnation(self, rng):
         """Ends the trainers that are left: the launcher kills them, or they notice and close their engine."""
         self.commits.end()
         for trainer in self.trainers:
@@ -354,10 +355,10 @@ class Job:
         self.wait_until(is_told, what)
         return seen[0]
 
-    def root(self):
+    def current_leader(self):
         """The node whose agent leads the job; it may be one that stands by."""
         node = self.nodes[0]
-        return self.await_status(node, lambda agent: agent["root"] is not None, "an agent that leads the job")["root"]
+        return self.await_status(node, lambda agent: agent["leader"] is not None, "a leader")["leader"]
 
     # ---- Placement ----
 

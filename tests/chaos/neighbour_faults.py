@@ -11,7 +11,7 @@ from processes import agent_pids, cpu_seconds, has_ended, listening_ports
 
 IDLE_S = 2.0
 BUSY_SHARE = 0.2
-STRANGER = Path(__file__).with_name("stranger.py")
+UNAUTHENTICATED_PEER = Path(__file__).with_name("unauthenticated_peer.py")
 
 
 @kind(loses_nodes=1, fits=has_spare_copies)
@@ -28,25 +28,25 @@ def arena_removed(job, rng):
 
 
 @kind()
-def strangers_at_every_port(job, rng):
+def unauthenticated_peers_at_every_port(job, rng):
     """Of every agent. Each comes from another node, or from the same where nodes share an interface."""
     random_moment(job, rng)
     nodes = [*job.nodes, *job.standbys]
     pids = agent_pids(job.name)
     ports = {node: [port for pid in agent_pids(job.name, node) for port in listening_ports(pid)] for node in nodes}
-    strangers = [visit(job, node, rng.choice(nodes), ports[node], rng) for node in nodes]
+    unauthenticated_peers = [visit(job, node, rng.choice(nodes), ports[node], rng) for node in nodes]
     try:
-        while any(stranger.poll() is None for stranger in strangers):
+        while any(unauthenticated_peer.poll() is None for unauthenticated_peer in unauthenticated_peers):
             job.release()
     finally:
-        for stranger in strangers:
-            stranger.kill()
-            stranger.wait(DEADLINE_S)
-    if any(stranger.returncode != 0 for stranger in strangers):
-        raise Violation("a stranger was not done; the log is stranger.log")
+        for unauthenticated_peer in unauthenticated_peers:
+            unauthenticated_peer.kill()
+            unauthenticated_peer.wait(DEADLINE_S)
+    if any(unauthenticated_peer.returncode != 0 for unauthenticated_peer in unauthenticated_peers):
+        raise Violation("an unauthenticated peer was not done; the log is unauthenticated_peer.log")
     job.train_until_commit()
     if ended := sum(has_ended(pid) for pid in pids):
-        raise Violation(f"strangers have ended {ended} of {len(pids)} agents")
+        raise Violation(f"unauthenticated peers have ended {ended} of {len(pids)} agents")
     check_that_nobody_burns(job)
     return Aftermath(0, f"{sum(map(len, ports.values()))} ports of {len(nodes)} agents")
 
@@ -64,5 +64,5 @@ def check_that_nobody_burns(job):
 
 def visit(job, node, origin, ports, rng):
     words = [job.network.address(node), str(rng.randrange(1 << 32)), *map(str, ports)]
-    with open(job.logs / "stranger.log", "ab") as log:
-        return subprocess.Popen([*job.network.enter(origin), sys.executable, STRANGER, *words], stdout=log, stderr=log)
+    with open(job.logs / "unauthenticated_peer.log", "ab") as log:
+        return subprocess.Popen([*job.network.enter(origin), sys.executable, UNAUTHENTICATED_PEER, *words], stdout=log, stderr=log)

@@ -24,9 +24,9 @@ def link_down(job, rng):
 
 
 @kind(fits=has_links)
-def root_cut_off(job, rng):
+def leader_cut_off(job, rng):
     """Others take its lead; back on the network, it must not lead any more."""
-    return cut_off(job, rng, job.root(), longer_than_lease_s(rng))
+    return cut_off(job, rng, job.current_leader(), longer_than_lease_s(rng))
 
 
 def cut_off(job, rng, node, seconds):

@@ -68,7 +68,7 @@ def everybody(job):
 
 
 def leader(job):
-    return lambda: [job.root()]
+    return lambda: [job.current_leader()]
 
 
 def stopped_after_loss(job, rng, whom):

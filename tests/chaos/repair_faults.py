@@ -11,8 +11,8 @@ def two_failures_in_a_row(job, rng):
     first, second = job.holders(rng.randrange(len(job.nodes)))[:2]
     random_moment(job, rng)
     job.lose_node(first)
-    job.end_life(rng)
-    job.start_life()
+    job.end_incarnation(rng)
+    job.start_incarnation()
     job.await_restored()
     check_what_is_restored(job)
     job.await_protected()
@@ -50,11 +50,11 @@ def replace_by_standby(job, victim):
     witness = next(node for node in job.nodes if node != victim)
 
     def is_whole_again(agent):
-        replaced = [stand_in["instead_of"] for stand_in in agent["stand_ins"]]
+        replaced = [replacement["instead_of"] for replacement in agent["replacements"]]
         return replaced == [victim] and agent["copies_now"] == agent["copies"]
 
     agent = job.await_status(witness, is_whole_again, f"a standby node in the place of {victim}")
-    spare = agent["stand_ins"][0]["node"]
+    spare = agent["replacements"][0]["node"]
     job.standbys.remove(spare)
     job.replace_node(victim, spare)
     return spare, agent["highest_commit"]["iteration"]

@@ -101,11 +101,12 @@ def store_wiped_and_agent_killed(job, rng):
 @kind(needs_commit=True)
 def store_wiped_and_leader_killed(job, rng):
     """It has perhaps not written again what it alone knows: who sat where."""
-    return wiped_and_killed(job, rng, job.root(), stops=rng.random() < 0.5)
+    return wiped_and_killed(job, rng, job.current_leader(), stops=rng.random() < 0.5)
 
 
 def wiped_and_killed(job, rng, node, stops):
-    """Commits go on, or a leader that does not know the seats ends the life, which the ranks are told."""
+    """Commits go on, or a leader that does not know the rank assignments ends the incarnation, which the ranks are
+    told."""
     random_moment(job, rng)
     if stops:  # whoever runs has written what it knows within a moment
         stop(job, [node])

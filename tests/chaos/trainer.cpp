@@ -201,7 +201,7 @@ class Trainer {
   void fill(Tensor& tensor, std::int64_t iteration);
   ckpt_status snapshot(std::int64_t iteration);
   void before_update();
-  void tell_commits();
+  void notify_commits();
   Order next_order(std::int64_t iteration);
   void strike(const Order& order, std::int64_t iteration);
   void train_until_superseded(std::int64_t iteration);
@@ -212,7 +212,7 @@ class Trainer {
   ckpt_engine* engine_ = nullptr;
   std::int64_t next_ = 0;
   std::int64_t captured_ = -1;  // taken and not yet told captured
-  std::int64_t told_commit_ = -1;
+  std::int64_t notified_commit_ = -1;
   std::string input_;
 };
 
@@ -294,7 +294,7 @@ ckpt_status Trainer::snapshot(std::int64_t iteration) {
   say("snapshot", ", \"iteration\": %lld, \"status\": %d, \"message\": %s", static_cast<long long>(iteration),
       static_cast<int>(status), status == CKPT_OK ? "\"\"" : quoted(ckpt_last_error()).c_str());
   if (status == CKPT_OK) captured_ = iteration;
-  // The next forward pass changes what is captured at once, while the rest is still being copied.
+  // The next forward pass changes what is captured synchronously, while the rest is still being copied.
   for (Tensor& tensor : model_) {
     if (tensor.capture == CKPT_SYNCHRONOUS) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::byte{0xee});
   }
@@ -310,12 +310,12 @@ void Trainer::before_update() {
   captured_ = -1;
 }
 
-void Trainer::tell_commits() {
+void Trainer::notify_commits() {
   ckpt_stats_t stats = CKPT_STATS_INIT;
   check("stats", ckpt_stats(engine_, &stats));
-  if (stats.committed_iteration <= told_commit_) return;
-  told_commit_ = stats.committed_iteration;
-  say("committed", ", \"iteration\": %lld", static_cast<long long>(told_commit_));
+  if (stats.committed_iteration <= notified_commit_) return;
+  notified_commit_ = stats.committed_iteration;
+  say("committed", ", \"iteration\": %lld", static_cast<long long>(notified_commit_));
 }
 
 // Waits for a line on stdin, and tells of commits meanwhile.
@@ -323,7 +323,7 @@ Order Trainer::next_order(std::int64_t iteration) {
   if (settings_["lockstep"] == 0) return {};
   say("ready", ", \"iteration\": %lld", static_cast<long long>(iteration));
   while (input_.find('\n') == std::string::npos) {
-    tell_commits();
+    notify_commits();
     pollfd ready = {STDIN_FILENO, POLLIN, 0};
     if (poll(&ready, 1, 2) <= 0) continue;
     char buffer[256];
@@ -346,7 +346,7 @@ void Trainer::strike(const Order& order, std::int64_t iteration) {
   train_until_superseded(iteration);
 }
 
-// A process that slept through the restart of its job: it must learn that it is not of this life any more.
+// A process that slept through the restart of its job: it must learn that it is not of this incarnation any more.
 void Trainer::train_until_superseded(std::int64_t iteration) {
   const auto deadline = Clock::now() + std::chrono::seconds(10);
   ckpt_status status = CKPT_OK;
@@ -369,7 +369,7 @@ void Trainer::train() {
     if (order.strikes()) pending = order;
     std::this_thread::sleep_for(std::chrono::milliseconds(settings_["iteration_ms"]));  // forward and backward pass
     before_update();
-    tell_commits();
+    notify_commits();
     update(iteration);
     const ckpt_status status = snapshot(iteration);
     if (status == CKPT_ERR_SUPERSEDED) fail("snapshot", status);

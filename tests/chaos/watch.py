@@ -40,7 +40,7 @@ class Answer:
 
 
 class Commits:
-    """When the newest commit was, by what the trainers of the present life tell. Any thread may call this."""
+    """When the newest commit was, by what the trainers of the present incarnation tell. Any thread may call this."""
 
     def __init__(self, clock=time.monotonic):
         self.clock = clock
@@ -50,7 +50,7 @@ class Commits:
         self._since = None
 
     def begin(self):
-        """A life starts. Nothing is at risk before its first snapshot."""
+        """An incarnation starts. Nothing is at risk before its first snapshot."""
         with self._lock:
             self._newest, self._since = -1, None
 
@@ -61,7 +61,7 @@ class Commits:
             self._newest = float("inf")
 
     def take(self, kind, event):
-        """What a trainer of this life has said."""
+        """What a trainer of this incarnation has said."""
         now = self.clock()
         with self._lock:
             if self._newest == float("inf"):

@@ -97,16 +97,16 @@ TEST_F(CommandsTest, StatusShowsEveryAgentAndWhatItHolds) {
   start("a");
   start("b");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_restore), CKPT_OK);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_snapshot, 0), CKPT_OK);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_wait_commit, 0), CKPT_OK);
   const Result result = status(scope("test"));
   EXPECT_TRUE(result.good);
   ASSERT_EQ(result.json.at("agents").size(), 2u);
   EXPECT_EQ(result.json.at("agents")[0].at("committed").at("iteration"), 0);
   EXPECT_THAT(result.text, AllOf(HasSubstr("node a of job test"), HasSubstr("node b of job test"),
-                                 HasSubstr("committed: iteration 0 of life 1"), HasSubstr("rank0.private"),
+                                 HasSubstr("committed: iteration 0 of incarnation 1"), HasSubstr("rank0.private"),
                                  HasSubstr(std::to_string(trainer.process().pid()))));
   EXPECT_EQ(status(scope("test", "b")).json.at("agents").size(), 1u);
 }
@@ -195,7 +195,7 @@ TEST_F(CommandsTest, GcTakesWhoLooksAtAnArenaForNoAgent) {
 TEST_F(CommandsTest, GcKeepsAJobWhoseTrainerLives) {
   start("a");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
   agents_.clear();
   const Result result = gc(scope("test"), {});
   EXPECT_FALSE(result.good);
@@ -208,7 +208,7 @@ TEST_F(CommandsTest, GcKeepsAJobThatLivesOnOtherNodes) {
   elsewhere.arena_dir += "-of-another-machine";
   std::filesystem::create_directories(elsewhere.arena_dir);
   // The only agent becomes root in a moment, and renews its record from then on.
-  ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_root") == true; }));
+  ASSERT_TRUE(agent::testing::eventually([&] { return cluster_.status("a").at("is_leader") == true; }));
   const Result result = gc(elsewhere, {});
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("its agent on node a"));
@@ -281,11 +281,11 @@ TEST_F(CommandsTest, DoctorSeesStaleArenasAndMemoryThatIsNone) {
 TEST_F(CommandsTest, StatusAndDoctorTellCopiesThatAreMissing) {
   start("a");
   TrainerProcess trainer(cluster_, "a", 0);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_create), CKPT_OK);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_restore), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_create), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_restore), CKPT_OK);
   EXPECT_THAT(doctor(scope()).text, Not(HasSubstr("copies")));
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_snapshot, 0), CKPT_OK);
-  ASSERT_EQ(trainer.tell(TrainerProcess::order_wait_commit, 0), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_snapshot, 0), CKPT_OK);
+  ASSERT_EQ(trainer.notify(TrainerProcess::order_wait_commit, 0), CKPT_OK);
   EXPECT_THAT(status(scope()).text, HasSubstr("1 of 2 copies"));
   EXPECT_THAT(doctor(scope()).text, HasSubstr("1 of 2 copies"));
 }

@@ -16,36 +16,37 @@ json verdict_of(const std::string& job, const std::string& state, const std::str
                 const std::string& leader = "n0") {
   return {{"job", job},
           {"state", state},
-          {"told_by", node},
+          {"reported_by", node},
           {"leader", leader},
           {"text", state == "protected" ? "" : "node n7 does not answer"},
           {"at_risk_ms", 1200},
           {"committed", {{"incarnation", 2}, {"iteration", 40}}}};
 }
 
-std::vector<std::string> told_by(const std::vector<json>& verdicts) {
+std::vector<std::string> reported_by(const std::vector<json>& verdicts) {
   std::vector<std::string> nodes;
-  for (const json& verdict : verdicts) nodes.push_back(verdict.at("told_by"));
+  for (const json& verdict : verdicts) nodes.push_back(verdict.at("reported_by"));
   return nodes;
 }
 
 TEST(Verdicts, TheWorstOfAJobsAgentsCountsWhoeverCameFirst) {
   const json good = verdict_of("j", "protected", "n1"), bad = verdict_of("j", "not protected", "n2"),
              fair = verdict_of("j", "degraded", "n3");
-  for (const auto& told : {std::vector{good, bad, fair}, std::vector{bad, fair, good}, std::vector{fair, good, bad}})
-    EXPECT_THAT(told_by(worst_of_each_job(told)), ElementsAre("n2"));
+  for (const auto& notified :
+       {std::vector{good, bad, fair}, std::vector{bad, fair, good}, std::vector{fair, good, bad}})
+    EXPECT_THAT(reported_by(worst_of_each_job(notified)), ElementsAre("n2"));
 }
 
 TEST(Verdicts, OfEquallyBadOnesTheLeadersCounts) {
   const json other = verdict_of("j", "degraded", "n1"), leaders = verdict_of("j", "degraded", "n0");
-  EXPECT_THAT(told_by(worst_of_each_job({other, leaders})), ElementsAre("n0"));
-  EXPECT_THAT(told_by(worst_of_each_job({leaders, other})), ElementsAre("n0"));
+  EXPECT_THAT(reported_by(worst_of_each_job({other, leaders})), ElementsAre("n0"));
+  EXPECT_THAT(reported_by(worst_of_each_job({leaders, other})), ElementsAre("n0"));
 }
 
 TEST(Verdicts, EachJobHasItsOwnAndTheWorstJobComesFirst) {
-  const auto told = worst_of_each_job(
+  const auto notified = worst_of_each_job(
       {verdict_of("a", "protected", "n1"), verdict_of("b", "not protected", "n2"), verdict_of("c", "degraded", "n3")});
-  EXPECT_THAT(told_by(told), ElementsAre("n2", "n3", "n1"));
+  EXPECT_THAT(reported_by(notified), ElementsAre("n2", "n3", "n1"));
 }
 
 TEST(Verdicts, TheExitStatusIsThatOfTheWorstJob) {
@@ -67,7 +68,7 @@ TEST(Verdicts, WhatNobodySaysOrUnderstandsIsNotProtected) {
 
 TEST(Verdicts, LinesBeginWithTheState) {
   EXPECT_EQ(headline(verdict_of("j", "protected", "n1")),
-            "protected: job j committed iteration 40 of life 2 1.2 s ago");
+            "protected: job j committed iteration 40 of incarnation 2 1.2 s ago");
   EXPECT_EQ(headline(verdict_of("j", "degraded", "n1")), "degraded: job j: node n7 does not answer");
   EXPECT_THAT(headline(no_agent("j")), StartsWith("not protected: job j: no agent of job j answers"));
   EXPECT_THAT(headline(silent_agent({"j", "n1", "/arena", {}}, "it is stopped")), HasSubstr("it is stopped"));

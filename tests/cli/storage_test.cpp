@@ -27,25 +27,25 @@ TEST(Progress, WithoutATerminalItIsALineForEachItem) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
   {
     Progress progress(Progress::Form::lines, file.get());
-    progress.begin("reading step 1", 2048);
+    progress.begin("reading checkpoint 1", 2048);
     progress.advance(2048);
-    progress.begin("reading step 2", 1024);
+    progress.begin("reading checkpoint 2", 1024);
   }
   std::rewind(file.get());
   std::array<char, 256> text{};
   std::fread(text.data(), 1, text.size() - 1, file.get());
-  EXPECT_STREQ(text.data(), "reading step 1, 2.0 KiB\nreading step 2, 1.0 KiB\n");
+  EXPECT_STREQ(text.data(), "reading checkpoint 1, 2.0 KiB\nreading checkpoint 2, 1.0 KiB\n");
 }
 
 class StorageCommandsTest : public ::testing::Test {
  protected:
   StorageCommandsTest() {
     const auto files = persist::open_file_system(scope_.location, {});
-    for (const std::int64_t iteration : {1, 2, 3}) persist::test::write_step(*files, Version(1, iteration));
+    for (const std::int64_t iteration : {1, 2, 3}) persist::test::write_checkpoint(*files, CheckpointId(1, iteration));
   }
 
-  std::string step(std::int64_t iteration) const {
-    return scope_.location + "/job/" + persist::step_name(iteration) + "/";
+  std::string stored(std::int64_t iteration) const {
+    return scope_.location + "/job/" + persist::folder_name(iteration) + "/";
   }
   static void damage(const std::string& path) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -54,10 +54,10 @@ class StorageCommandsTest : public ::testing::Test {
     file.seekp(5000);
     file.put(static_cast<char>(byte ^ 1));
   }
-  std::vector<std::int64_t> steps_left() const {
+  std::vector<std::int64_t> checkpoints_left() const {
     std::vector<std::int64_t> found;
     const Result result = ls(scope_);
-    for (const auto& shown : result.json.at("steps")) found.push_back(shown.at("iteration"));
+    for (const auto& shown : result.json.at("checkpoints")) found.push_back(shown.at("iteration"));
     return found;
   }
   RemoveOptions answer(bool yes) {
@@ -81,11 +81,11 @@ class StorageCommandsTest : public ::testing::Test {
   std::string question_;
 };
 
-TEST_F(StorageCommandsTest, LsShowsJobsThenSteps) {
+TEST_F(StorageCommandsTest, LsShowsJobsThenCheckpoints) {
   StorageScope all = scope_;
   all.job.clear();
   EXPECT_EQ(ls(all).json.at("jobs")[0].at("newest_usable"), 3);
-  EXPECT_THAT(steps_left(), ElementsAre(3, 2, 1));
+  EXPECT_THAT(checkpoints_left(), ElementsAre(3, 2, 1));
 }
 
 TEST_F(StorageCommandsTest, InspectShowsTheTensorsInTheirPlaces) {
@@ -99,41 +99,42 @@ TEST_F(StorageCommandsTest, InspectShowsTheTensorsInTheirPlaces) {
   EXPECT_THAT(failure_of([&] { return inspect(scope_, "2", "rank2"); }), HasSubstr("its shards are: rank0, rank1"));
 }
 
-TEST_F(StorageCommandsTest, VerifyTellsWholeStepsFromDamagedOnes) {
+TEST_F(StorageCommandsTest, VerifyTellsWholeCheckpointsFromDamagedOnes) {
   EXPECT_TRUE(verify(scope_, {}, quiet_).good);
-  damage(step(2) + "rank0.1.safetensors");
-  std::filesystem::remove(step(3) + "rank1.1.leaves");
+  damage(stored(2) + "rank0.1.safetensors");
+  std::filesystem::remove(stored(3) + "rank1.1.leaves");
   const Result result = verify(scope_, {}, quiet_);
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("rank1.1.leaves is missing"));
   EXPECT_THAT(result.text, HasSubstr("rank0.1.safetensors is damaged"));
-  EXPECT_THAT(result.text, HasSubstr("step 1: whole"));
+  EXPECT_THAT(result.text, HasSubstr("checkpoint 1: whole"));
   EXPECT_TRUE(verify(scope_, {"1"}, quiet_).good);
 }
 
 TEST_F(StorageCommandsTest, RmAsksAndKeepsWhatARestoreTakes) {
   EXPECT_FALSE(rm(scope_, {"1", "2"}, answer(false)).good);
-  EXPECT_THAT(question_, HasSubstr("step 1, step 2 of job job"));
+  EXPECT_THAT(question_, HasSubstr("checkpoint 1, checkpoint 2 of job job"));
   EXPECT_THAT(failure_of([&] { return rm(scope_, {"1"}, {}); }), HasSubstr("--yes"));
   EXPECT_THAT(failure_of([&] { return rm(scope_, {"3"}, answer(true)); }), HasSubstr("--force"));
-  EXPECT_THAT(steps_left(), ElementsAre(3, 2, 1));
+  EXPECT_THAT(checkpoints_left(), ElementsAre(3, 2, 1));
   EXPECT_TRUE(rm(scope_, {"1", "1"}, answer(true)).good);
-  EXPECT_THAT(steps_left(), ElementsAre(3, 2));
+  EXPECT_THAT(checkpoints_left(), ElementsAre(3, 2));
 }
 
-TEST_F(StorageCommandsTest, ARawExportIsAStorageWithThatStep) {
+TEST_F(StorageCommandsTest, ARawExportIsAStorageWithThatCheckpoint) {
   ckpt::test::TemporaryDirectory target;
   ExportOptions options;
-  options.step = "2";
+  options.checkpoint = "2";
   options.raw = target.path();
-  EXPECT_TRUE(export_step(scope_, options, quiet_).good);
+  EXPECT_TRUE(export_checkpoint(scope_, options, quiet_).good);
   const StorageScope copy{target.path(), "job", {}};
   EXPECT_TRUE(verify(copy, {"2"}, quiet_).good);
-  EXPECT_THAT(failure_of([&] { return export_step(scope_, options, quiet_); }), HasSubstr("already"));
-  damage(step(3) + "rank0.1.safetensors");
-  options.step = "3";
-  EXPECT_THAT(failure_of([&] { return export_step(scope_, options, quiet_); }), HasSubstr("nothing was exported"));
-  EXPECT_FALSE(std::filesystem::exists(target.path() + "/job/" + persist::step_name(3)));
+  EXPECT_THAT(failure_of([&] { return export_checkpoint(scope_, options, quiet_); }), HasSubstr("already"));
+  damage(stored(3) + "rank0.1.safetensors");
+  options.checkpoint = "3";
+  EXPECT_THAT(failure_of([&] { return export_checkpoint(scope_, options, quiet_); }),
+              HasSubstr("nothing was exported"));
+  EXPECT_FALSE(std::filesystem::exists(target.path() + "/job/" + persist::folder_name(3)));
 }
 
 }  // namespace

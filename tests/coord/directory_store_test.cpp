@@ -103,36 +103,36 @@ TEST_F(DirectoryStoreTest, WhatAWriterLeftUnfinishedIsNeitherReadNorInTheWay) {
 }
 
 TEST_F(DirectoryStoreTest, ADamagedRecordIsNamedAndNeverReadWrong) {
-  ASSERT_TRUE(store_.put_if("life", "some value", 0));
-  const std::string whole = bytes_of("life@1");
+  ASSERT_TRUE(store_.put_if("incarnation", "some value", 0));
+  const std::string whole = bytes_of("incarnation@1");
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    put_bytes("life@1", whole.substr(0, length));
-    EXPECT_THAT(failure_of("life"), HasSubstr(file("life"))) << length;
+    put_bytes("incarnation@1", whole.substr(0, length));
+    EXPECT_THAT(failure_of("incarnation"), HasSubstr(file("incarnation"))) << length;
   }
   for (std::size_t i = 0; i < whole.size(); ++i) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 4);
-    put_bytes("life@1", damaged);
-    EXPECT_THAT(failure_of("life"), HasSubstr("damaged")) << i;
+    put_bytes("incarnation@1", damaged);
+    EXPECT_THAT(failure_of("incarnation"), HasSubstr("damaged")) << i;
   }
-  EXPECT_THROW(store_.put_if("life", "other", 1), Failure);
+  EXPECT_THROW(store_.put_if("incarnation", "other", 1), Failure);
 }
 
-// A file of any name that a stranger or a mishap left must not hold up who reads the records.
+// A file of any name that an unauthenticated peer or a mishap left must not hold up who reads the records.
 TEST_F(DirectoryStoreTest, DoesNotWaitForAPipeInThePlaceOfARecord) {
-  ASSERT_EQ(::mkfifo(file("life").c_str(), 0600), 0);
-  EXPECT_THAT(failure_of("life"), HasSubstr("is not a regular file"));
-  ASSERT_TRUE(store_.put_if("root", "value", 0));
-  ::unlink(file("root@1").c_str());
-  ASSERT_EQ(::mkfifo(file("root@1").c_str(), 0600), 0);
-  EXPECT_THAT(failure_of("root"), HasSubstr("is not a regular file"));
+  ASSERT_EQ(::mkfifo(file("incarnation").c_str(), 0600), 0);
+  EXPECT_THAT(failure_of("incarnation"), HasSubstr("is not a regular file"));
+  ASSERT_TRUE(store_.put_if("leader", "value", 0));
+  ::unlink(file("leader@1").c_str());
+  ASSERT_EQ(::mkfifo(file("leader@1").c_str(), 0600), 0);
+  EXPECT_THAT(failure_of("leader"), HasSubstr("is not a regular file"));
 }
 
 TEST_F(DirectoryStoreTest, DoesNotFollowALinkInThePlaceOfARecord) {
-  ASSERT_TRUE(store_.put_if("root", "value", 0));
-  ASSERT_EQ(::rename(file("root@1").c_str(), file("elsewhere").c_str()), 0);
-  ASSERT_EQ(::symlink(file("elsewhere").c_str(), file("root@1").c_str()), 0);
-  EXPECT_THAT(failure_of("root"), HasSubstr("is not a regular file"));
+  ASSERT_TRUE(store_.put_if("leader", "value", 0));
+  ASSERT_EQ(::rename(file("leader@1").c_str(), file("elsewhere").c_str()), 0);
+  ASSERT_EQ(::symlink(file("elsewhere").c_str(), file("leader@1").c_str()), 0);
+  EXPECT_THAT(failure_of("leader"), HasSubstr("is not a regular file"));
 }
 
 // As the store wrote them before revisions were files of their own.
@@ -178,9 +178,9 @@ TEST_F(DirectoryStoreTest, ADirectoryThatCannotBeMadeIsNamed) {
 TEST_F(DirectoryStoreTest, AStoreThatVanishedFailsAndComesBack) {
   DirectoryStore store(directory_.path() + "/gone");
   fs::remove_all(directory_.path() + "/gone");
-  EXPECT_EQ(store.get("root"), std::nullopt);
+  EXPECT_EQ(store.get("leader"), std::nullopt);
   EXPECT_TRUE(store.list("").empty());
-  EXPECT_TRUE(store.put_if("root", "value", 0));
+  EXPECT_TRUE(store.put_if("leader", "value", 0));
 }
 
 }  // namespace

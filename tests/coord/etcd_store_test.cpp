@@ -86,17 +86,17 @@ TEST(EtcdStore, WithoutAMajorityItSaysSoAndGoesOnOnceThereIsOne) {
 TEST(EtcdStore, AWatchOutlivesServersAndWhatTheyForget) {
   EtcdServer server;
   const auto store = open_store(server.location(), "job");
-  test::Told told;
-  const auto watch = store->watch(told.listener());
+  test::Notified notified;
+  const auto watch = store->watch(notified.listener());
   for (int i = 0; i < 3; ++i) {
     const std::string round = std::to_string(i);
     put(*store, "key", "before " + round);
-    ASSERT_TRUE(told.becomes("key", "before " + round));
+    ASSERT_TRUE(notified.becomes("key", "before " + round));
     server.kill();
     server.start();
     for (int j = 0; j < 5; ++j) put(*store, "key", round + "." + std::to_string(j));
     server.compact();
-    EXPECT_TRUE(told.becomes("key", round + ".4"));
+    EXPECT_TRUE(notified.becomes("key", round + ".4"));
   }
 }
 
@@ -108,19 +108,19 @@ TEST(EtcdStore, AWatchTellsWhatAServerHasAfterItWasRestoredFromAnOlderState) {
   const auto copy = std::filesystem::copy_options::recursive;
   std::filesystem::copy(server.file("0/data"), server.file("backup"), copy);
   server.start();
-  test::Told told;
-  const auto watch = store->watch(told.listener());
+  test::Notified notified;
+  const auto watch = store->watch(notified.listener());
   for (int i = 0; i < 10; ++i) put(*store, "key", "new " + std::to_string(i));
   put(*store, "other", "new");
-  ASSERT_TRUE(told.becomes("key", "new 9") && told.becomes("other", "new"));
+  ASSERT_TRUE(notified.becomes("key", "new 9") && notified.becomes("other", "new"));
   server.stop();
   std::filesystem::remove_all(server.file("0/data"));
   std::filesystem::rename(server.file("backup"), server.file("0/data"));
   server.start();
-  EXPECT_TRUE(told.becomes("key", "old"));
-  EXPECT_TRUE(told.is_removed("other"));
+  EXPECT_TRUE(notified.becomes("key", "old"));
+  EXPECT_TRUE(notified.is_removed("other"));
   put(*store, "key", "newer");
-  EXPECT_TRUE(told.becomes("key", "newer"));
+  EXPECT_TRUE(notified.becomes("key", "newer"));
 }
 
 TEST(EtcdStore, AWatchThatNobodyAnswersTriesLessAndLessOften) {
@@ -147,13 +147,13 @@ TEST(EtcdStore, AWatchThatNobodyAnswersTriesLessAndLessOften) {
 TEST(EtcdStore, AWatchMovesOnWithTheCalls) {
   EtcdServer servers("--members 3");
   const auto store = open_store(servers.location(), "job");
-  test::Told told;
-  const auto watch = store->watch(told.listener());
+  test::Notified notified;
+  const auto watch = store->watch(notified.listener());
   put(*store, "key", "first");
-  ASSERT_TRUE(told.becomes("key", "first"));
+  ASSERT_TRUE(notified.becomes("key", "first"));
   servers.freeze(0);  // where both are; nothing comes from there any more, and nothing says why
   put(*store, "key", "second");
-  EXPECT_TRUE(told.becomes("key", "second"));
+  EXPECT_TRUE(notified.becomes("key", "second"));
   servers.thaw(0);
 }
 
@@ -162,18 +162,18 @@ TEST(EtcdStore, AJobsRecordsAreRemovedAtOnceAndNoOthers) {
   const StoreLocation place = server.location();
   const auto store = open_store(place, "job"), other = open_store(place, "job2");
   const auto elsewhere = open_store(server.location() + "/else/where", "job");
-  test::Told told;
-  const auto watch = store->watch(told.listener());
+  test::Notified notified;
+  const auto watch = store->watch(notified.listener());
   for (Store* const each : {store.get(), other.get(), elsewhere.get()}) put(*each, "taken/0", "a");
   const auto revision = put(*store, "nodes/a", "x");
-  ASSERT_TRUE(told.becomes("nodes/a", "x"));
+  ASSERT_TRUE(notified.becomes("nodes/a", "x"));
   EXPECT_EQ(jobs_with_records(place), (std::vector<std::string>{"job", "job2"}));
   EXPECT_EQ(jobs_with_records(server.location() + "/else/where"), (std::vector<std::string>{"job"}));
   const JobRecords seen = look_at_records(place, "job");
-  put(*store, "root", "x");
+  put(*store, "leader", "x");
   EXPECT_FALSE(remove_records(place, "job", seen)) << "somebody lives there";
   EXPECT_TRUE(remove_records(place, "job", look_at_records(place, "job")));
-  EXPECT_TRUE(told.is_removed("nodes/a"));
+  EXPECT_TRUE(notified.is_removed("nodes/a"));
   EXPECT_TRUE(store->list("").empty());
   EXPECT_EQ(jobs_with_records(place), (std::vector<std::string>{"job2"}));
   EXPECT_TRUE(elsewhere->get("taken/0"));
@@ -219,15 +219,15 @@ class SecureEtcd : public testing::Test {
 
 TEST_F(SecureEtcd, ServesWhoHasCertificateUserAndPassword) {
   const auto store = open_store(location(), "job");
-  test::Told told;
-  const auto watch = store->watch(told.listener());
+  test::Notified notified;
+  const auto watch = store->watch(notified.listener());
   ASSERT_GT(put(*store, "key", "value"), 0u);
-  EXPECT_TRUE(told.becomes("key", "value"));
+  EXPECT_TRUE(notified.becomes("key", "value"));
   server_.kill();
   server_.start();  // and has forgotten who is logged in
   EXPECT_EQ(sooner_or_later([&] { return store->get("key"); })->value, "value");
   put(*store, "key", "other");
-  EXPECT_TRUE(told.becomes("key", "other"));
+  EXPECT_TRUE(notified.becomes("key", "other"));
 }
 
 TEST_F(SecureEtcd, ATokenThatIsOverIsReplaced) {

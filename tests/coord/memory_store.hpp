@@ -29,7 +29,7 @@ class MemoryStore : public coord::Store {
     if ((found == entries_.end() ? 0 : found->second.revision) != expected) return std::nullopt;
     const coord::Entry entry{key, value, expected + 1};
     entries_.insert_or_assign(key, entry);
-    if (key < coord::untold_from) {
+    if (key < coord::unwatched_from) {
       for (const Watching* watch : watches_) watch->on_change(entry);
     }
     return expected + 1;
@@ -58,7 +58,8 @@ class MemoryStore : public coord::Store {
 
  private:
   struct Watching : coord::Watch {
-    Watching(MemoryStore& of, std::function<void(const coord::Entry&)> told) : store(of), on_change(std::move(told)) {
+    Watching(MemoryStore& of, std::function<void(const coord::Entry&)> notified)
+        : store(of), on_change(std::move(notified)) {
       const std::lock_guard lock(store.mutex_);
       store.watches_.insert(this);
     }

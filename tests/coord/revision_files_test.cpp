@@ -45,8 +45,8 @@ class RevisionFilesTest : public testing::Test {
   std::string directory() const { return directory_.path() + "/job"; }
   void write(int times) {
     for (int i = 0; i < times; ++i) {
-      const auto current = store_.get("life");
-      ASSERT_TRUE(store_.put_if("life", "other " + std::to_string(++others_), current ? current->revision : 0));
+      const auto current = store_.get("incarnation");
+      ASSERT_TRUE(store_.put_if("incarnation", "other " + std::to_string(++others_), current ? current->revision : 0));
     }
   }
   test::TemporaryDirectory directory_{"/dev/shm"};
@@ -62,22 +62,22 @@ TEST_F(RevisionFilesTest, AWriterThatStopsAtAnyStepWinsOnlyTheRevisionThatItMade
         SCOPED_TRACE(std::to_string(exists) + " " + std::to_string(step) + " " + std::to_string(others));
         fs::remove_all(directory());
         if (exists) write(3);
-        const auto before = store_.get("life");
+        const auto before = store_.get("incarnation");
         const std::uint64_t expected = before ? before->revision : 0;
         std::optional<Entry> newest;
         int came = 0;  // meanwhile; the first revision has none below it to sweep
         DirectoryStore slow = stopping_at(directory(), static_cast<Step>(step), [&] {
           write(came = others);
-          newest = store_.get("life");
+          newest = store_.get("incarnation");
         });
-        const auto won = slow.put_if("life", "slow", expected);
+        const auto won = slow.put_if("incarnation", "slow", expected);
         const bool was_first = came == 0 || step >= static_cast<int>(Step::placed);
         EXPECT_EQ(won, was_first ? std::optional(expected + 1) : std::nullopt);
-        const auto now = store_.get("life");
+        const auto now = store_.get("incarnation");
         EXPECT_EQ(now->value, came == 0 ? "slow" : newest->value);
         EXPECT_EQ(now->revision, expected + static_cast<std::uint64_t>(came) + (was_first ? 1 : 0));
         write(1);
-        EXPECT_EQ(store_.get("life")->revision, now->revision + 1);
+        EXPECT_EQ(store_.get("incarnation")->revision, now->revision + 1);
         EXPECT_EQ(files_in(directory()), 2u) << "the newest revision and the mark";
       }
 }
@@ -88,17 +88,17 @@ TEST_F(RevisionFilesTest, AWriterThatDiesAtAnyStepIsInNobodysWay) {
       SCOPED_TRACE(std::to_string(exists) + " " + std::to_string(step));
       fs::remove_all(directory());
       if (exists) write(2);
-      const auto before = store_.get("life");
+      const auto before = store_.get("incarnation");
       const pid_t child = test::fork_child([&] {
         DirectoryStore dying = stopping_at(directory(), static_cast<Step>(step), [] { ::_exit(0); });
-        dying.put_if("life", "dying", before ? before->revision : 0);
+        dying.put_if("incarnation", "dying", before ? before->revision : 0);
       });
       EXPECT_EQ(test::exit_status(child), 0);
-      const auto left = store_.get("life");
+      const auto left = store_.get("incarnation");
       EXPECT_TRUE(left == before || left->value == "dying");
       EXPECT_EQ(left != before, step >= static_cast<int>(Step::placed));
       write(2);
-      EXPECT_EQ(store_.get("life")->revision, (left ? left->revision : 0) + 2);
+      EXPECT_EQ(store_.get("incarnation")->revision, (left ? left->revision : 0) + 2);
       EXPECT_EQ(files_in(directory()), 2u);
     }
 }
@@ -140,9 +140,10 @@ class Writer {
           hooks.reached = [&](Step) { turns.wait(number, false); };
           DirectoryStore store(directory, std::move(hooks));
           for (int i = 0; i < puts; ++i) {
-            const auto current = store.get("life");
+            const auto current = store.get("incarnation");
             const std::string value = std::to_string(number) + "." + std::to_string(i);
-            if (auto won = store.put_if("life", value, current ? current->revision : 0)) wins.emplace_back(*won, value);
+            if (auto won = store.put_if("incarnation", value, current ? current->revision : 0))
+              wins.emplace_back(*won, value);
           }
           turns.wait(number, true);
         }) {}
@@ -181,7 +182,7 @@ TEST_F(RevisionFilesTest, InEveryOrderOfTwoWritersStepsEachRevisionHasOneWinner)
       std::uint64_t seen = 0;
       for (const int length : lengths) {
         for (int i = 0; i < length && turns.take(writer); ++i) {
-          const auto now = store_.get("life");
+          const auto now = store_.get("incarnation");
           ASSERT_TRUE(now) << "a record never vanishes";
           ASSERT_GE(now->revision, seen) << "nor does it go back";
           seen = now->revision;
@@ -197,7 +198,7 @@ TEST_F(RevisionFilesTest, InEveryOrderOfTwoWritersStepsEachRevisionHasOneWinner)
     std::sort(wins.begin(), wins.end());
     for (std::size_t i = 0; i < wins.size(); ++i) ASSERT_EQ(wins[i].first, i + 2) << "revisions are won one by one";
     ASSERT_FALSE(wins.empty());
-    ASSERT_EQ(store_.get("life"), (Entry{"life", wins.back().second, wins.back().first}));
+    ASSERT_EQ(store_.get("incarnation"), (Entry{"incarnation", wins.back().second, wins.back().first}));
     ++orders;
   });
   EXPECT_EQ(orders, 1 + 10 + 100 + 1000);
@@ -211,8 +212,8 @@ TEST_F(RevisionFilesTest, OfProcessesThatContendEachRevisionHasExactlyOneWinner)
     children.push_back(test::fork_child([&] {
       DirectoryStore store(directory());
       for (int won = 0; won < rounds;) {
-        const auto current = store.get("life");
-        const auto revision = store.put_if("life", std::to_string(p), current ? current->revision : 0);
+        const auto current = store.get("incarnation");
+        const auto revision = store.put_if("incarnation", std::to_string(p), current ? current->revision : 0);
         if (!revision) continue;
         ++won;
         const std::string note = directory_.path() + "/won." + std::to_string(*revision);
@@ -222,7 +223,7 @@ TEST_F(RevisionFilesTest, OfProcessesThatContendEachRevisionHasExactlyOneWinner)
       }
     }));
   for (const pid_t child : children) EXPECT_EQ(test::exit_status(child), 0);
-  EXPECT_EQ(store_.get("life")->revision, static_cast<std::uint64_t>(processes * rounds));
+  EXPECT_EQ(store_.get("incarnation")->revision, static_cast<std::uint64_t>(processes * rounds));
   EXPECT_EQ(files_in(directory_.path()), static_cast<std::size_t>(processes * rounds) + 1);
 }
 
@@ -246,7 +247,7 @@ TEST_F(RevisionFilesTest, ReadersSeeRevisionsInOrderWhileWritersReplaceThem) {
 // The answer to a call that NFS sent again is about its repetition.
 TEST_F(RevisionFilesTest, ALinkThatWasMadeAndReportedAsFailedHasWon) {
   for (const int error : {EEXIST, EIO, ETIMEDOUT}) {
-    const auto before = store_.get("life");
+    const auto before = store_.get("incarnation");
     RevisionHooks hooks;
     hooks.link = [error](int at, const char* from, const char* to) {
       ::linkat(at, from, at, to, 0);
@@ -254,8 +255,8 @@ TEST_F(RevisionFilesTest, ALinkThatWasMadeAndReportedAsFailedHasWon) {
       return -1;
     };
     DirectoryStore store(directory(), std::move(hooks));
-    EXPECT_TRUE(store.put_if("life", std::to_string(error), before ? before->revision : 0));
-    EXPECT_EQ(store_.get("life")->value, std::to_string(error));
+    EXPECT_TRUE(store.put_if("incarnation", std::to_string(error), before ? before->revision : 0));
+    EXPECT_EQ(store_.get("incarnation")->value, std::to_string(error));
   }
 }
 
@@ -266,7 +267,7 @@ TEST_F(RevisionFilesTest, AFileSystemWithoutLinksIsNamed) {
     return -1;
   };
   DirectoryStore store(directory(), std::move(hooks));
-  const std::string sentence = test::failure_of([&] { store.put_if("life", "value", 0); });
+  const std::string sentence = test::failure_of([&] { store.put_if("incarnation", "value", 0); });
   EXPECT_THAT(sentence, HasSubstr("makes no hard links"));
   EXPECT_THAT(sentence, HasSubstr("option coordination"));
 }
@@ -277,22 +278,22 @@ class StaleReader : public RevisionFilesTest {
  protected:
   // The next revision, by a writer that dies before it sweeps.
   void write_unswept() {
-    const auto current = store_.get("life");
+    const auto current = store_.get("incarnation");
     const pid_t child = test::fork_child([&] {
       DirectoryStore dying = stopping_at(directory(), Step::synced, [] { ::_exit(0); });
-      dying.put_if("life", "unswept", current ? current->revision : 0);
+      dying.put_if("incarnation", "unswept", current ? current->revision : 0);
     });
     EXPECT_EQ(test::exit_status(child), 0);
   }
   std::uint64_t revision_read(RevisionFiles::Files listed) const {
-    const auto entry = RevisionFiles::open(directory(), nullptr)->read("life", "life", listed);
+    const auto entry = RevisionFiles::open(directory(), nullptr)->read("incarnation", "incarnation", listed);
     return entry ? entry->revision : 0;
   }
 };
 
 TEST_F(StaleReader, GetsTheNewestRevisionThoughTheOneThatItListedIsStillThere) {
   write(1);
-  const auto listed = RevisionFiles::open(directory(), nullptr)->look("life");
+  const auto listed = RevisionFiles::open(directory(), nullptr)->look("incarnation");
   ASSERT_EQ(listed.newest(), 1u);
   write_unswept();
   EXPECT_EQ(revision_read(listed), 2u);
@@ -300,7 +301,7 @@ TEST_F(StaleReader, GetsTheNewestRevisionThoughTheOneThatItListedIsStillThere) {
 
 TEST_F(StaleReader, GetsTheNewestRevisionHoweverFarTheOthersAreRemoved) {
   write(1);
-  const auto listed = RevisionFiles::open(directory(), nullptr)->look("life");
+  const auto listed = RevisionFiles::open(directory(), nullptr)->look("incarnation");
   write_unswept();
   write_unswept();
   int removed = 0;
@@ -311,7 +312,7 @@ TEST_F(StaleReader, GetsTheNewestRevisionHoweverFarTheOthersAreRemoved) {
     EXPECT_EQ(revision_read(listed), 4u) << "after " << removed;
   };
   DirectoryStore sweeping(directory(), std::move(hooks));
-  EXPECT_EQ(sweeping.put_if("life", "newest", 3), 4u);
+  EXPECT_EQ(sweeping.put_if("incarnation", "newest", 3), 4u);
   EXPECT_EQ(removed, 3);
 }
 
@@ -326,7 +327,7 @@ TEST_F(RevisionFilesTest, AWriterWhoseDirectoryWasReplacedWinsNothing) {
       fs::create_directory(directory());
       write(3);
     });
-    EXPECT_EQ(slow.put_if("life", "slow", 3), std::nullopt);
+    EXPECT_EQ(slow.put_if("incarnation", "slow", 3), std::nullopt);
   }
 }
 
@@ -341,13 +342,13 @@ TEST_F(RevisionFilesTest, AWriterThatWakesUpInANewStoreChangesNothingThere) {
       fs::remove_all(directory());
       fs::create_directory(directory());
       write(3);
-      renewed = store_.get("life");
+      renewed = store_.get("incarnation");
     });
     try {
-      slow.put_if("life", "slow", 3);
+      slow.put_if("incarnation", "slow", 3);
     } catch (const Failure&) {  // its directory is gone
     }
-    EXPECT_EQ(store_.get("life"), renewed);
+    EXPECT_EQ(store_.get("incarnation"), renewed);
   }
 }
 

@@ -77,7 +77,7 @@ class StoreConformance : public testing::TestWithParam<Implementation> {
 };
 
 TEST_P(StoreConformance, WhatWasNeverPutIsNotThere) {
-  EXPECT_EQ(store_->get("root"), std::nullopt);
+  EXPECT_EQ(store_->get("leader"), std::nullopt);
   EXPECT_TRUE(store_->list("").empty());
 }
 
@@ -123,7 +123,7 @@ TEST_P(StoreConformance, CreationExpectsRevisionZero) {
 }
 
 TEST_P(StoreConformance, ListIsByPrefixAndInOrder) {
-  for (const char* key : {"nodes/b", "nodes/a", "nodesX", "root"}) ASSERT_TRUE(store_->put_if(key, key, 0));
+  for (const char* key : {"nodes/b", "nodes/a", "nodesX", "leader"}) ASSERT_TRUE(store_->put_if(key, key, 0));
   const auto nodes = store_->list("nodes/");
   ASSERT_EQ(nodes.size(), 2u);
   EXPECT_EQ(nodes[0].key, "nodes/a");
@@ -134,21 +134,22 @@ TEST_P(StoreConformance, ListIsByPrefixAndInOrder) {
 }
 
 TEST_P(StoreConformance, KeysAreThoseOfTheListWithoutTheirValues) {
-  for (const char* key : {"seats/2", "seats/1", "seatsX", "root"}) ASSERT_TRUE(store_->put_if(key, key, 0));
-  EXPECT_EQ(store_->keys("seats/"), (std::vector<std::string>{"seats/1", "seats/2"}));
+  for (const char* key : {"rank_assignments/2", "rank_assignments/1", "rank_assignmentsX", "leader"})
+    ASSERT_TRUE(store_->put_if(key, key, 0));
+  EXPECT_EQ(store_->keys("rank_assignments/"), (std::vector<std::string>{"rank_assignments/1", "rank_assignments/2"}));
   EXPECT_EQ(store_->keys("").size(), 4u);
   EXPECT_TRUE(store_->keys("nodes/").empty());
 }
 
 TEST_P(StoreConformance, WhatWasRemovedIsNotThereAndCanBeMadeAgain) {
-  for (const char* key : {"seats/1", "seats/2"}) ASSERT_TRUE(store_->put_if(key, key, 0));
-  store_->remove("seats/1");
-  store_->remove("seats/1");
-  store_->remove("seats/3");
-  EXPECT_EQ(store_->get("seats/1"), std::nullopt);
-  EXPECT_EQ(store_->keys(""), std::vector<std::string>{"seats/2"});
-  EXPECT_TRUE(store_->put_if("seats/1", "again", 0));
-  EXPECT_EQ(backend_->open()->get("seats/1")->value, "again");
+  for (const char* key : {"rank_assignments/1", "rank_assignments/2"}) ASSERT_TRUE(store_->put_if(key, key, 0));
+  store_->remove("rank_assignments/1");
+  store_->remove("rank_assignments/1");
+  store_->remove("rank_assignments/3");
+  EXPECT_EQ(store_->get("rank_assignments/1"), std::nullopt);
+  EXPECT_EQ(store_->keys(""), std::vector<std::string>{"rank_assignments/2"});
+  EXPECT_TRUE(store_->put_if("rank_assignments/1", "again", 0));
+  EXPECT_EQ(backend_->open()->get("rank_assignments/1")->value, "again");
 }
 
 TEST_P(StoreConformance, ValuesAreBytes) {
@@ -199,42 +200,42 @@ TEST_P(StoreConformance, OfProcessesThatSwapAtOnceExactlyOneWinsEachRevision) {
 }
 
 TEST_P(StoreConformance, WhoeverCanWatchIsToldTheLastOfEveryonesChanges) {
-  test::Told told;
+  test::Notified notified;
   ASSERT_TRUE(store_->put_if("before", "old", 0));
-  const auto watch = store_->watch(told.listener());
+  const auto watch = store_->watch(notified.listener());
   if (watch == nullptr) return;
   ASSERT_TRUE(store_->put_if("nodes/a", "0", 0));
   for (int i = 1; i <= 50; ++i)
     ASSERT_TRUE(backend_->open()->put_if("nodes/a", std::to_string(i), store_->get("nodes/a")->revision));
-  EXPECT_TRUE(told.becomes("nodes/a", "50"));
+  EXPECT_TRUE(notified.becomes("nodes/a", "50"));
   ASSERT_TRUE(store_->put_if("before", "new", store_->get("before")->revision));
-  EXPECT_TRUE(told.becomes("before", "new"));
+  EXPECT_TRUE(notified.becomes("before", "new"));
 }
 
 TEST_P(StoreConformance, AWatchTellsNothingOfWhatIsLong) {
-  test::Told told;
-  ASSERT_TRUE(store_->put_if("seats/1", "long", 0));
-  const auto watch = store_->watch(told.listener());
+  test::Notified notified;
+  ASSERT_TRUE(store_->put_if("rank_assignments/1", "long", 0));
+  const auto watch = store_->watch(notified.listener());
   if (watch == nullptr) return;
-  ASSERT_TRUE(store_->put_if("seats/2", "long", 0));
-  store_->remove("seats/1");
-  ASSERT_TRUE(store_->put_if("root", "last", 0));
-  ASSERT_TRUE(told.becomes("root", "last"));
-  EXPECT_EQ(told.count(), 1u);
+  ASSERT_TRUE(store_->put_if("rank_assignments/2", "long", 0));
+  store_->remove("rank_assignments/1");
+  ASSERT_TRUE(store_->put_if("leader", "last", 0));
+  ASSERT_TRUE(notified.becomes("leader", "last"));
+  EXPECT_EQ(notified.count(), 1u);
 }
 
 TEST_P(StoreConformance, AWatchThatIsGoneTellsNothing) {
-  test::Told told, others;
-  auto watch = store_->watch(told.listener());
+  test::Notified notified, others;
+  auto watch = store_->watch(notified.listener());
   if (watch == nullptr) return;
   ASSERT_TRUE(store_->put_if("key", "first", 0));
-  ASSERT_TRUE(told.becomes("key", "first"));
+  ASSERT_TRUE(notified.becomes("key", "first"));
   watch.reset();
-  const auto count = told.count();
+  const auto count = notified.count();
   const auto another = store_->watch(others.listener());
   ASSERT_TRUE(store_->put_if("key", "second", store_->get("key")->revision));
   ASSERT_TRUE(others.becomes("key", "second"));
-  EXPECT_EQ(told.count(), count);
+  EXPECT_EQ(notified.count(), count);
 }
 
 template <class Kind>

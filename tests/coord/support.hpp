@@ -55,7 +55,7 @@ inline void count_up(coord::Store& store, int rounds) {
 }
 
 // What a watch has told: the newest of each key.
-class Told {
+class Notified {
  public:
   auto listener() {
     return [this](const coord::Entry& entry) {

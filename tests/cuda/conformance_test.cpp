@@ -1,5 +1,5 @@
-// What ckptengine takes for granted about the CUDA driver. Against the stand-in these tests show that it is a driver in
-// all that matters; against a real one, that what is taken for granted is so:
+// What ckptengine takes for granted about the CUDA driver. Against the test double these tests show that it is a driver
+// in all that matters; against a real one, that what is taken for granted is so:
 //   LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu build/release/tests/cuda_conformance_test
 #include <sys/mman.h>
 

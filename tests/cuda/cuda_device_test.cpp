@@ -99,16 +99,16 @@ class CudaDeviceTest : public GpuTest {
     GpuTest::SetUp();
     if (IsSkipped() || context_ == nullptr) return;
     overlapped_ = std::make_unique<GpuTensors>(odd_sizes());
-    at_once_ = std::make_unique<GpuTensors>(std::vector<std::size_t>{1000, 70'000, 1});
+    synchronous_ = std::make_unique<GpuTensors>(std::vector<std::size_t>{1000, 70'000, 1});
     overlapped_plan_ = overlapped_->plan();
-    at_once_plan_ = at_once_->plan();
+    synchronous_plan_ = synchronous_->plan();
     slot_ = std::make_unique<Slot>(overlapped_plan_);
-    private_slot_ = std::make_unique<Slot>(at_once_plan_);
+    private_slot_ = std::make_unique<Slot>(synchronous_plan_);
   }
   void TearDown() override {
     if (buttons().reset != nullptr) buttons().reset();
     overlapped_.reset();
-    at_once_.reset();
+    synchronous_.reset();
     GpuTest::TearDown();
   }
 
@@ -120,7 +120,7 @@ class CudaDeviceTest : public GpuTest {
   }
   void start(Device& device, CUstream stream) const {
     const Device::Copy copy{&overlapped_plan_, slot_->packed()};
-    device.start({&copy, 1}, {&at_once_plan_, private_slot_->packed()}, stream);
+    device.start({&copy, 1}, {&synchronous_plan_, private_slot_->packed()}, stream);
   }
   bool release(Device& device, std::vector<Stream> streams) {
     outcome_ = 0;
@@ -132,8 +132,8 @@ class CudaDeviceTest : public GpuTest {
     return outcome_;
   }
 
-  Plan overlapped_plan_{{}}, at_once_plan_{{}};
-  std::unique_ptr<GpuTensors> overlapped_, at_once_;
+  Plan overlapped_plan_{{}}, synchronous_plan_{{}};
+  std::unique_ptr<GpuTensors> overlapped_, synchronous_;
   std::unique_ptr<Slot> slot_, private_slot_;
   std::atomic<int> outcome_{0};
 };
@@ -142,12 +142,12 @@ TEST_F(CudaDeviceTest, CapturesByteForByteWithTheDigestsOfTheCpu) {
   const auto device = this->device();
   const GpuStream stream;
   for (std::uint64_t round = 0; round < 3; ++round) {
-    const auto bytes = overlapped_->fill(round), at_once = at_once_->fill(round + 50);
+    const auto bytes = overlapped_->fill(round), synchronous = synchronous_->fill(round + 50);
     start(*device, stream);
     ASSERT_TRUE(release(*device, {stream}));
     ASSERT_EQ(outcome(), 1);
     slot_->expect_holds(bytes);
-    private_slot_->expect_holds(at_once);
+    private_slot_->expect_holds(synchronous);
   }
 }
 
@@ -159,7 +159,7 @@ TEST_F(CudaDeviceTest, SlicesHoldTheBytesOfTheWhole) {
                          overlapped_plan_.slice(cut, overlapped_plan_.length_bytes() - cut)};
   const Device::Copy copies[] = {{&slices[0], slot_->packed()},
                                  {&slices[1], {slot_->data() + cut, slot_->digests() + 5}}};
-  device->start(copies, {&at_once_plan_, private_slot_->packed()}, nullptr);
+  device->start(copies, {&synchronous_plan_, private_slot_->packed()}, nullptr);
   ASSERT_TRUE(release(*device, {}));
   ASSERT_EQ(outcome(), 1);
   slot_->expect_holds(bytes);
@@ -188,10 +188,10 @@ TEST_F(CudaDeviceTest, AnUpdateEnqueuedRightAfterReleaseTearsNothing) {
   const auto device = this->device();
   const GpuStream one, two;
   for (unsigned char round = 0; round < 10; ++round) {
-    const auto bytes = overlapped_->fill(round), at_once = at_once_->fill(round + 50u);
+    const auto bytes = overlapped_->fill(round), synchronous = synchronous_->fill(round + 50u);
     if (has_buttons()) buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
     start(*device, one);
-    at_once_->update(one, round);
+    synchronous_->update(one, round);
     ASSERT_TRUE(release(*device, {one, two}));  // the host comes by although nothing was copied yet
     if (has_buttons()) {
       EXPECT_EQ(outcome_, 0);
@@ -200,7 +200,7 @@ TEST_F(CudaDeviceTest, AnUpdateEnqueuedRightAfterReleaseTearsNothing) {
     if (has_buttons()) buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
     ASSERT_EQ(outcome(), 1);
     slot_->expect_holds(bytes);
-    private_slot_->expect_holds(at_once);
+    private_slot_->expect_holds(synchronous);
     ASSERT_CUDA(cuCtxSynchronize());
     EXPECT_EQ(overlapped_->read(), std::vector(bytes.size(), static_cast<std::byte>(round)));
   }
@@ -254,7 +254,7 @@ TEST_F(CudaDeviceTest, ItsThreadKeepsNoMoreEnqueuedThanThereAreSubBuffers) {
   buttons().hold(CKPT_DOUBLE_TO_HOST, 1);
   const auto before = buttons().done(CKPT_DOUBLE_KERNEL);
   start(*device, nullptr);
-  // Pack and digest of what is captured at once, and of four sub-buffers.
+  // Pack and digest of what is captured synchronously, and of four sub-buffers.
   EXPECT_TRUE(eventually([&] { return buttons().done(CKPT_DOUBLE_KERNEL) == before + 10; }));
   buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
   ASSERT_TRUE(release(*device, {}));

@@ -60,7 +60,7 @@ class CudaEngineTest : public EngineTest {
   static bool captured(const Engine& engine, std::int64_t iteration) {
     return engine.wait(iteration, CKPT_STAGE_CAPTURED, 50'000).status == CKPT_OK;
   }
-  bool is_stored(std::int64_t iteration) { return agent_->piece("rank0", Version(1, iteration)).has_value(); }
+  bool is_stored(std::int64_t iteration) { return agent_->piece("rank0", CheckpointId(1, iteration)).has_value(); }
 
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
@@ -88,8 +88,8 @@ TEST_F(CudaEngineTest, WhatTheAgentGetsIsWhatWasOnTheGpu) {
   ASSERT_EQ(snapshot(*engine, 0).status, CKPT_OK);
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
   ASSERT_TRUE(captured(*engine, 0));
-  EXPECT_EQ(stored("weights", Version(1, 0)), bytes);
-  EXPECT_EQ(stored("statistics", Version(1, 0)), statistics);
+  EXPECT_EQ(stored("weights", CheckpointId(1, 0)), bytes);
+  EXPECT_EQ(stored("statistics", CheckpointId(1, 0)), statistics);
 }
 
 TEST_F(CudaEngineTest, NoVersionIsTornByUpdatesEnqueuedRightAfterBeforeUpdate) {
@@ -102,7 +102,7 @@ TEST_F(CudaEngineTest, NoVersionIsTornByUpdatesEnqueuedRightAfterBeforeUpdate) {
     ASSERT_EQ(before_update(*engine).status, CKPT_OK);
     update(0xFF);
     ASSERT_TRUE(captured(*engine, k));
-    EXPECT_EQ(stored("weights", Version(1, k)), std::vector(main_bytes, static_cast<std::byte>(value)));
+    EXPECT_EQ(stored("weights", CheckpointId(1, k)), std::vector(main_bytes, static_cast<std::byte>(value)));
     agent_->grant();
   }
 }
@@ -144,7 +144,7 @@ TEST_F(HeldCudaEngineTest, AForgottenBeforeUpdateIsNoticed) {
   ASSERT_EQ(before_update(*engine).status, CKPT_OK);
   ASSERT_TRUE(captured(*engine, 1));
   EXPECT_FALSE(is_stored(0));
-  EXPECT_EQ(stored("weights", Version(1, 1)), std::vector(main_bytes, std::byte{1}));
+  EXPECT_EQ(stored("weights", CheckpointId(1, 1)), std::vector(main_bytes, std::byte{1}));
 }
 
 TEST_F(CudaEngineTest, RestoresIntoTensorsOnTheGpu) {
@@ -186,7 +186,7 @@ TEST_F(HeldCudaEngineTest, ADeadContextStopsSnapshotsAndLeavesWhatWasStored) {
   EXPECT_EQ(next.status, CKPT_ERR_SYSTEM);
   EXPECT_THAT(next.sentence, HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   EXPECT_FALSE(is_stored(1));
-  EXPECT_EQ(stored("weights", Version(1, 0)), std::vector(main_bytes, std::byte{5}));
+  EXPECT_EQ(stored("weights", CheckpointId(1, 0)), std::vector(main_bytes, std::byte{5}));
 }
 
 TEST_F(CudaEngineTest, ATensorThatIsNotOnTheGpuIsRefusedByName) {
@@ -215,7 +215,7 @@ TEST_F(HeldCudaEngineTest, LessStagingThanWasAskedForIsToldOnceAndWorks) {
   ASSERT_EQ(snapshot(*made, 0).status, CKPT_OK);
   ASSERT_EQ(before_update(*made).status, CKPT_OK);
   ASSERT_TRUE(captured(*made, 0));
-  EXPECT_EQ(stored("weights", Version(1, 0)), std::vector(main_bytes, std::byte{3}));
+  EXPECT_EQ(stored("weights", CheckpointId(1, 0)), std::vector(main_bytes, std::byte{3}));
   EXPECT_THAT(agent_->last_reserve().at("shortage"), HasSubstr("had too little memory free for"));
 }
 
@@ -281,7 +281,7 @@ class GpuCommTest : public CudaEngineTest {
     return eventually([this] { return !reader_->is_busy(); });
   }
   // The events' kinds, once there are as many.
-  std::vector<CommKind> told(std::size_t count) {
+  std::vector<CommKind> notified(std::size_t count) {
     eventually([&] { return reader_->read(events_) && events_.size() >= count; });
     std::vector<CommKind> kinds;
     for (const arena::CommEvent& event : events_) kinds.push_back(event.kind);
@@ -304,12 +304,12 @@ TEST_F(HeldGpuCommTest, TheGateTurnsWhenTheGpuGetsThereAndNotWhenTheHostDoes) {
   EXPECT_FALSE(reader_->is_busy());
   buttons().let(CKPT_DOUBLE_TO_DEVICE, 1);
   EXPECT_TRUE(becomes_busy());
-  EXPECT_EQ(told(1), std::vector{CommKind::begin});
+  EXPECT_EQ(notified(1), std::vector{CommKind::begin});
   hold(false);
   EXPECT_TRUE(becomes_idle());
-  EXPECT_EQ(told(2), (std::vector{CommKind::begin, CommKind::end}));
-  EXPECT_EQ(events_[0].stream, 2);
-  EXPECT_EQ(events_[1].stream, 2);
+  EXPECT_EQ(notified(2), (std::vector{CommKind::begin, CommKind::end}));
+  EXPECT_EQ(events_[0].channel, 2);
+  EXPECT_EQ(events_[1].channel, 2);
   EXPECT_GT(events_[1].at_us, events_[0].at_us);
 }
 
@@ -319,9 +319,9 @@ TEST_F(HeldGpuCommTest, AnIterationEndsWhenTheGpuHasEndedIt) {
   communicate(stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
   ASSERT_EQ(snapshot(*engine_, 0).status, CKPT_OK);
-  EXPECT_EQ(told(1), std::vector{CommKind::begin});
+  EXPECT_EQ(notified(1), std::vector{CommKind::begin});
   hold(false);
-  EXPECT_EQ(told(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
+  EXPECT_EQ(notified(3), (std::vector{CommKind::begin, CommKind::end, CommKind::iteration}));
 }
 
 TEST_F(HeldGpuCommTest, StreamsMayOvertakeEachOther) {
@@ -364,7 +364,7 @@ TEST_F(HeldGpuCommTest, MoreThanThereArePlacesForAreNotSeenAndEndAllTheSame) {
   hold(false);
   ASSERT_CUDA(cuStreamSynchronize(stream()));
   EXPECT_FALSE(reader_->is_busy());
-  EXPECT_EQ(told(2 * arena::comm_gpu_max).size(), 2 * arena::comm_gpu_max);
+  EXPECT_EQ(notified(2 * arena::comm_gpu_max).size(), 2 * arena::comm_gpu_max);
   EXPECT_EQ(engine_->comm_end(1, stream()).status, CKPT_ERR_INVALID);
 }
 
@@ -376,7 +376,7 @@ TEST_F(GpuCommTest, WhatAGraphCapturesIsNotSeen) {
   ASSERT_CUDA(cuStreamEndCapture(stream(), &graph));
   engine_->comm_begin(0, stream());
   EXPECT_EQ(engine_->comm_end(0, stream()).status, CKPT_OK);
-  EXPECT_EQ(told(2), (std::vector{CommKind::begin, CommKind::end}));
+  EXPECT_EQ(notified(2), (std::vector{CommKind::begin, CommKind::end}));
   EXPECT_EQ(reader_->begun_total(), 1u);
 }
 

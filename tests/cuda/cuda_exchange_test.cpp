@@ -227,10 +227,10 @@ TEST_F(CudaExchangeOfSeveralTest, AStepIsIssuedOnlyWhenItIsAllowed) {
   advance_for_a_while();
   EXPECT_EQ(nccl_buttons().sent_bytes(), sent_before);
   allow(2);
-  ASSERT_TRUE(advance_until([&] { return exchange(0).landed() == 2 && exchange(1).landed() == 2; }));
+  ASSERT_TRUE(advance_until([&] { return exchange(0).received() == 2 && exchange(1).received() == 2; }));
   advance_for_a_while();
   EXPECT_EQ(nccl_buttons().sent_bytes(), sent_before + 4 * leaf_bytes);
-  EXPECT_EQ(exchange(0).landed(), 2u);
+  EXPECT_EQ(exchange(0).received(), 2u);
   allow(1);  // what was allowed stays so
   allow(UINT64_MAX);
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
@@ -258,7 +258,7 @@ TEST_F(CudaExchangeOfSeveralTest, StepsCrossWhileOthersAreCopiedOutAsLongAsThere
   ASSERT_TRUE(advance_until([&] { return crossed_steps() == buffers; }));
   advance_for_a_while();
   EXPECT_EQ(crossed_steps(), buffers);
-  EXPECT_EQ(exchange(0).landed(), 0u);
+  EXPECT_EQ(exchange(0).received(), 0u);
   buttons().hold(CKPT_DOUBLE_TO_HOST, 0);
   ASSERT_TRUE(advance_until([&] { return all_over(); }));
   EXPECT_TRUE(all_have_all());

@@ -1,4 +1,4 @@
-// What tests with a GPU share: the driver that they are linked with is the stand-in (double/), or, where
+// What tests with a GPU share: the driver that they are linked with is the test double (double/), or, where
 // LD_LIBRARY_PATH names its folder, a real one.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace ckpt::testing_support {
 
-// The stand-in's buttons; those of a real driver are null.
+// The test double's buttons; those of a real driver are null.
 struct Buttons {
   template <class Function>
   static Function* find(const char* name) {

@@ -1,4 +1,4 @@
-// What tests with NCCL share: the library that they are linked with is the stand-in (nccl_double/), or, where
+// What tests with NCCL share: the library that they are linked with is the test double (nccl_double/), or, where
 // LD_LIBRARY_PATH names its folder, NCCL itself.
 #pragma once
 
@@ -25,7 +25,7 @@ nccl::Recv ncclRecv;
 }
 // NOLINTEND(readability-identifier-naming)
 
-// The stand-in's buttons; those of NCCL itself are null.
+// The test double's buttons; those of NCCL itself are null.
 struct NcclButtons {
 #define CKPT_BUTTON(name)                                                                     \
   decltype(&ckpt_nccl_double_##name) name = Buttons::find<decltype(ckpt_nccl_double_##name)>( \

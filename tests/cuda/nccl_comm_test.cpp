@@ -1,4 +1,4 @@
-// The communicator of the device path: nothing of it waits for another rank, and whatever hangs, it can be ended.
+// The communicator of the GPU replication: nothing of it waits for another rank, and whatever hangs, it can be ended.
 #include "device/nccl_comm.hpp"
 
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
-// What ckptengine takes for granted about NCCL. Against the stand-in these tests show that it is an NCCL in all that
+// What ckptengine takes for granted about NCCL. Against the test double these tests show that it is an NCCL in all that
 // matters; against NCCL itself, that what is taken for granted is so:
 //   LD_LIBRARY_PATH=FOLDER_OF_THE_DRIVER:FOLDER_OF_NCCL build/release/tests/nccl_conformance_test
-// With one GPU a communicator has one rank, which sends to itself; what needs two is for the stand-in alone.
+// With one GPU a communicator has one rank, which sends to itself; what needs two is for the test double alone.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -75,7 +75,7 @@ bool becomes_idle(CUstream stream) {
 
 class NcclConformance : public NcclTest {};
 
-// Ranks 0 and 1 of a communicator, each with a stream; both are this process's, and so the stand-in's alone.
+// Ranks 0 and 1 of a communicator, each with a stream; both are this process's, and so the test double's alone.
 class NcclPair : public NcclTest {
  protected:
   void SetUp() override {

@@ -65,7 +65,7 @@ TEST_F(CApiEngineTest, AForkedChildCanNeitherUseNorHarmTheEngine) {
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(ckpt_before_update(engine_, nullptr, 0), CKPT_OK);
-  EXPECT_EQ(stored("weight", Version(1, 0)), weight_.bytes);
+  EXPECT_EQ(stored("weight", CheckpointId(1, 0)), weight_.bytes);
 }
 
 TEST_F(CApiEngineTest, TheVerdictOnTheJobIsReadableByCallersOfAnyAge) {
@@ -229,12 +229,12 @@ TEST_F(CApiEngineTest, AStreamMeansNothingToTensorsInHostMemory) {
 }
 
 TEST_F(CApiEngineTest, CommunicationIsToldThroughTheAbi) {
-  static_assert(CKPT_COMM_CHANNELS == arena::comm_streams_max);
+  static_assert(CKPT_COMM_CHANNELS == arena::comm_channels_max);
   const arena::CommWords& words = agent_->control().comm();
   arena::CommReader reader(words);
   EXPECT_EQ(ckpt_comm_begin(engine_, 7, CKPT_NO_STREAM), CKPT_OK);
   EXPECT_TRUE(reader.is_busy());
-  EXPECT_EQ(words.streams[7].begun, 1u);
+  EXPECT_EQ(words.channels[7].begun, 1u);
   EXPECT_EQ(ckpt_comm_end(engine_, 7, CKPT_NO_STREAM), CKPT_OK);
   EXPECT_FALSE(reader.is_busy());
 

@@ -10,13 +10,13 @@ using arena::CommKind;
 using testing::HasSubstr;
 
 // Kinds and streams; times are asked to be those of the calls.
-struct Told {
+struct Notified {
   CommKind kind;
-  int stream;
-  bool operator==(const Told&) const = default;
+  int channel;
+  bool operator==(const Notified&) const = default;
 };
-std::ostream& operator<<(std::ostream& out, const Told& told) {
-  return out << "kind " << int(told.kind) << " of stream " << told.stream;
+std::ostream& operator<<(std::ostream& out, const Notified& notified) {
+  return out << "kind " << int(notified.kind) << " of stream " << notified.channel;
 }
 
 std::int64_t now_us() {
@@ -34,7 +34,7 @@ class CommHooksTest : public EngineTest {
   }
   arena::CommReader reader() { return arena::CommReader(agent_->control().comm()); }
   // What `call` makes the reader see.
-  std::vector<Told> told(arena::CommReader& reader, const std::function<void()>& call) {
+  std::vector<Notified> notified(arena::CommReader& reader, const std::function<void()>& call) {
     std::vector<arena::CommEvent> events;
     EXPECT_TRUE(reader.read(events));
     events.clear();
@@ -42,11 +42,11 @@ class CommHooksTest : public EngineTest {
     call();
     const std::int64_t after_us = now_us();
     EXPECT_TRUE(reader.read(events));
-    std::vector<Told> result;
+    std::vector<Notified> result;
     for (const arena::CommEvent& event : events) {
       EXPECT_GE(event.at_us, before_us);
       EXPECT_LE(event.at_us, after_us);
-      result.push_back({event.kind, event.stream});
+      result.push_back({event.kind, event.channel});
     }
     return result;
   }
@@ -57,27 +57,29 @@ class CommHooksTest : public EngineTest {
 TEST_F(CommHooksTest, BeginAndEndAreGateAndEvent) {
   auto engine = ready_engine();
   auto reader = this->reader();
-  EXPECT_EQ(told(reader, [&] { engine->comm_begin(3); }), (std::vector<Told>{{CommKind::begin, 3}}));
+  EXPECT_EQ(notified(reader, [&] { engine->comm_begin(3); }), (std::vector<Notified>{{CommKind::begin, 3}}));
   EXPECT_TRUE(reader.is_busy());
-  EXPECT_EQ(told(reader, [&] { EXPECT_EQ(engine->comm_end(3).status, CKPT_OK); }),
-            (std::vector<Told>{{CommKind::end, 3}}));
+  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(engine->comm_end(3).status, CKPT_OK); }),
+            (std::vector<Notified>{{CommKind::end, 3}}));
   EXPECT_FALSE(reader.is_busy());
 }
 
 TEST_F(CommHooksTest, EverySnapshotThatIsInOrderEndsAnIteration) {
   auto engine = ready_engine();
   auto reader = this->reader();
-  const std::vector<Told> once = {{CommKind::iteration, 0}};
-  const std::vector<Told> nothing;
-  EXPECT_EQ(told(reader, [&] { ASSERT_EQ(engine->snapshot(0).status, CKPT_OK); }), once);
-  EXPECT_EQ(told(reader, [&] { ASSERT_EQ(engine->before_update().status, CKPT_OK); }), nothing);
-  EXPECT_EQ(told(reader, [&] { ASSERT_EQ(engine->snapshot(1).status, CKPT_SKIPPED); }), once);
+  const std::vector<Notified> once = {{CommKind::iteration, 0}};
+  const std::vector<Notified> nothing;
+  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->snapshot(0).status, CKPT_OK); }), once);
+  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->before_update().status, CKPT_OK); }), nothing);
+  EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->snapshot(1).status, CKPT_SKIPPED); }), once);
   auto large = test_tensor("large", CKPT_F32, {1000, 1000});
   engine->register_tensor(large.abi());
   agent_->grant();
-  EXPECT_EQ(told(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_NO_SPACE); }), once);
-  EXPECT_EQ(told(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_INVALID); }), nothing);
-  EXPECT_EQ(told(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(-1); }).status, CKPT_ERR_INVALID); }), nothing);
+  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_NO_SPACE); }), once);
+  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_INVALID); }),
+            nothing);
+  EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(-1); }).status, CKPT_ERR_INVALID); }),
+            nothing);
 }
 
 TEST_F(CommHooksTest, BeforeRestoreNothingIsWrittenAndNothingIsWrong) {
@@ -98,19 +100,19 @@ TEST_F(CommHooksTest, BeforeRestoreNothingIsWrittenAndNothingIsWrong) {
 TEST_F(CommHooksTest, WrongUseIsToldAndWritesNothing) {
   auto engine = ready_engine();
   auto reader = this->reader();
-  EXPECT_EQ(told(reader,
-                 [&] {
-                   const Outcome early = engine->comm_end(0);
-                   EXPECT_EQ(early.status, CKPT_ERR_INVALID);
-                   EXPECT_THAT(early.text, HasSubstr("without a comm_begin()"));
-                   for (const std::uint32_t stream : {8u, 9u, 1u << 31}) {
-                     const Caught begin = caught([&] { engine->comm_begin(stream); });
-                     EXPECT_EQ(begin.status, CKPT_ERR_INVALID);
-                     EXPECT_THAT(begin.sentence, HasSubstr("use 0 to 7"));
-                     EXPECT_EQ(caught([&] { engine->comm_end(stream); }).status, CKPT_ERR_INVALID);
-                   }
-                 }),
-            (std::vector<Told>{}));
+  EXPECT_EQ(notified(reader,
+                     [&] {
+                       const Outcome early = engine->comm_end(0);
+                       EXPECT_EQ(early.status, CKPT_ERR_INVALID);
+                       EXPECT_THAT(early.text, HasSubstr("without a comm_begin()"));
+                       for (const std::uint32_t channel : {8u, 9u, 1u << 31}) {
+                         const Caught begin = caught([&] { engine->comm_begin(channel); });
+                         EXPECT_EQ(begin.status, CKPT_ERR_INVALID);
+                         EXPECT_THAT(begin.sentence, HasSubstr("use 0 to 7"));
+                         EXPECT_EQ(caught([&] { engine->comm_end(channel); }).status, CKPT_ERR_INVALID);
+                       }
+                     }),
+            (std::vector<Notified>{}));
   EXPECT_FALSE(reader.is_busy());
 }
 
@@ -133,12 +135,12 @@ TEST_F(CommHooksTest, ANewAgentFindsWhatIsUnderWayAndSeesItEnd) {
   EXPECT_EQ(agent_->last_hello().at("incarnation"), 1);
   auto reader = this->reader();
   EXPECT_TRUE(reader.is_busy());
-  const std::vector<Told> again = told(reader, [&] {
+  const std::vector<Notified> again = notified(reader, [&] {
     EXPECT_EQ(engine->comm_end(2).status, CKPT_OK);
     engine->comm_begin(5);
     EXPECT_EQ(engine->comm_end(5).status, CKPT_OK);
   });
-  EXPECT_EQ(again, (std::vector<Told>{{CommKind::end, 2}, {CommKind::begin, 5}, {CommKind::end, 5}}));
+  EXPECT_EQ(again, (std::vector<Notified>{{CommKind::end, 2}, {CommKind::begin, 5}, {CommKind::end, 5}}));
   EXPECT_FALSE(reader.is_busy());
 }
 
@@ -147,11 +149,11 @@ TEST_F(CommHooksTest, ThreadsWriteWhileTheAgentIsReplaced) {
   auto engine = ready_engine();
   std::atomic<bool> stop{false};
   std::vector<std::jthread> threads;
-  for (std::uint32_t stream = 0; stream < 3; ++stream)
-    threads.emplace_back([&, stream] {
+  for (std::uint32_t channel = 0; channel < 3; ++channel)
+    threads.emplace_back([&, channel] {
       while (!stop) {
-        engine->comm_begin(stream);
-        EXPECT_EQ(engine->comm_end(stream).status, CKPT_OK);
+        engine->comm_begin(channel);
+        EXPECT_EQ(engine->comm_end(channel).status, CKPT_OK);
       }
     });
   for (int i = 0; i < 3; ++i) {
@@ -179,7 +181,7 @@ TEST(CommHooks, AnotherFileIsFollowedAndTheOneBeforeStaysMapped) {
     hooks.follow(std::make_shared<arena::Control>(arena::Control::attach(directory.path(), 0)));
   }
   hooks.begin(4);
-  EXPECT_EQ(first->streams[4].begun, 1u);
+  EXPECT_EQ(first->channels[4].begun, 1u);
   auto second = std::make_shared<arena::Control>(arena::Control::create(directory.path(), 0));
   hooks.follow(second);
   EXPECT_FALSE(hooks.end(4));

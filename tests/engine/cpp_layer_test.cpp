@@ -29,8 +29,8 @@ TEST(CppLayer, ACommunicationLastsForItsScope) {
   {
     const ckpt::Communication first(engine);
     const ckpt::Communication second(engine, 4);
-    EXPECT_EQ(words.streams[0].begun - words.streams[0].ended, 1u);
-    EXPECT_EQ(words.streams[4].begun - words.streams[4].ended, 1u);
+    EXPECT_EQ(words.channels[0].begun - words.channels[0].ended, 1u);
+    EXPECT_EQ(words.channels[4].begun - words.channels[4].ended, 1u);
   }
   EXPECT_FALSE(ckpt::arena::CommReader(words).is_busy());
   engine.comm_begin(4);

@@ -20,8 +20,8 @@ class LateDevice : public device::Device {
   void attach(std::vector<device::Range>) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
-  void start(std::span<const Copy> overlapped, const Copy& at_once, device::Stream stream) override {
-    host_.start({}, at_once, stream);
+  void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream stream) override {
+    host_.start({}, synchronous, stream);
     std::copy(overlapped.begin(), overlapped.end(), waiting_.begin());
     count_ = overlapped.size();
   }
@@ -123,9 +123,9 @@ class EngineTest : public testing::Test {
   }
   static ckpt_restored restore(Engine& engine) { return engine.restore(); }
   // The bytes that the agent has of one tensor, by the stored layout.
-  std::vector<std::byte> stored(const std::string& name, Version version) {
+  std::vector<std::byte> stored(const std::string& name, CheckpointId checkpoint) {
     for (const char* shard : {"rank0", "rank0.private"}) {
-      const auto piece = agent_->piece(shard, version);
+      const auto piece = agent_->piece(shard, checkpoint);
       if (!piece) continue;
       for (const auto& entry : arena::parse_layout(piece->manifest.layout).entries) {
         const auto begin = piece->bytes.begin() + static_cast<std::ptrdiff_t>(entry.offset_bytes);

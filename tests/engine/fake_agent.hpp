@@ -61,28 +61,28 @@ class FakeAgent {
     const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
     control_->grant({before.sequence + 1, {slot, slot, slot, slot}});
   }
-  // What a shard's segment holds at a version.
+  // What a shard's segment holds of a checkpoint.
   struct Piece {
     arena::Manifest manifest;
     std::vector<std::byte> bytes;
   };
-  std::optional<Piece> piece(const std::string& shard, Version version) {
+  std::optional<Piece> piece(const std::string& shard, CheckpointId checkpoint) {
     const std::lock_guard lock(mutex_);
     for (auto& segment : segments_)
       for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
         if (auto manifest = segment.slot(i).read();
-            manifest && segment.spec().shard == shard && manifest->version == version) {
+            manifest && segment.spec().shard == shard && manifest->checkpoint == checkpoint) {
           const std::byte* data = segment.slot(i).data();
           return Piece{*manifest, {data, data + manifest->length_bytes}};
         }
     return std::nullopt;
   }
   // Flips one byte of a stored piece.
-  void damage(const std::string& shard, Version version, std::size_t offset_bytes) {
+  void damage(const std::string& shard, CheckpointId checkpoint, std::size_t offset_bytes) {
     const std::lock_guard lock(mutex_);
     for (auto& segment : segments_)
       for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
-        if (segment.spec().shard == shard && segment.slot(i).version() == version)
+        if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint)
           segment.writable_slot(i).data()[offset_bytes] ^= std::byte{1};
   }
   // Closes all connections; new ones are accepted.
@@ -100,7 +100,7 @@ class FakeAgent {
     return corrupt_reports_;
   }
 
-  // For the lives that begin from now on.
+  // For the incarnations that begin from now on.
   void share(const protocol::Share& share) {
     const std::lock_guard lock(mutex_);
     share_ = share;
@@ -156,7 +156,7 @@ class FakeAgent {
       last_bye_ = request;
     } else if (type == "corrupt") {
       corrupt_reports_.push_back(request);
-      quarantine(request.at("shard"), Version::from_word(request.at("version")));
+      quarantine(request.at("shard"), CheckpointId::from_word(request.at("checkpoint")));
       answer = stored(fds);
     }
     if (const auto given = answers_.find(type); given != answers_.end()) answer.update(given->second);
@@ -178,15 +178,15 @@ class FakeAgent {
     arena::Segment* segment = nullptr;
     std::uint32_t slot = 0;
   };
-  Place find(const std::string& shard, Version version) {
+  Place find(const std::string& shard, CheckpointId checkpoint) {
     for (auto& segment : segments_)
       for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
-        if (segment.spec().shard == shard && segment.slot(i).version() == version) return {&segment, i};
+        if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint) return {&segment, i};
     return {};
   }
-  void quarantine(const std::string& shard, Version version) {
-    if (const Place place = find(shard, version); place.segment != nullptr)
-      place.segment->writable_slot(place.slot).drop(version);
+  void quarantine(const std::string& shard, CheckpointId checkpoint) {
+    if (const Place place = find(shard, checkpoint); place.segment != nullptr)
+      place.segment->writable_slot(place.slot).drop(checkpoint);
   }
 
   std::vector<std::string> shards() const {
@@ -195,17 +195,17 @@ class FakeAgent {
     return all;
   }
 
-  // The newest version that all parts have.
+  // The newest checkpoint that all parts have.
   Json stored(std::vector<int>& fds) {
-    Version newest;
+    CheckpointId newest;
     const auto names = shards();
     for (auto& segment : segments_)
       for (std::uint32_t i = 0; i < segment.spec().slots; ++i) {
-        const Version version = segment.slot(i).version();
-        if (version > newest && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-              return find(name, version).segment != nullptr;
+        const CheckpointId checkpoint = segment.slot(i).checkpoint();
+        if (checkpoint > newest && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+              return find(name, checkpoint).segment != nullptr;
             }))
-          newest = version;
+          newest = checkpoint;
       }
     Json answer = {{"status", 0},
                    {"found", bool(newest)},

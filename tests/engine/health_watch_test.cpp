@@ -15,7 +15,7 @@ arena::HealthNews news_of(std::uint8_t state) {
   arena::HealthNews news;
   news.state = state;
   news.allowed_ms = 5000;
-  news.committed = Version(1, 7);
+  news.committed = CheckpointId(1, 7);
   news.reason = state == 0 ? "none" : "rank_stopped";
   news.text = state == 0 ? "" : "the trainer of rank 1 is stopped";
   return news;
@@ -38,7 +38,7 @@ TEST(HealthJudge, PassesOnWhatTheAgentSays) {
   }
 }
 
-TEST(HealthJudge, AnAgentThatDoesNotBeatIsNotBelieved) {
+TEST(HealthJudge, AnAgentThatDoesNotHeartbeatIsNotBelieved) {
   HealthFacts facts = facts_of(0);
   facts.silent_ms = 3000;
   EXPECT_EQ(judge(facts).state, CKPT_DEGRADED);
@@ -47,7 +47,7 @@ TEST(HealthJudge, AnAgentThatDoesNotBeatIsNotBelieved) {
   EXPECT_EQ(health.state, CKPT_NOT_PROTECTED);
   EXPECT_STREQ(health.reason, "agent_silent");
   EXPECT_STREQ(health.node, "n3");
-  facts.beat_ms = 10'000;
+  facts.heartbeat_ms = 10'000;
   EXPECT_EQ(judge(facts).state, CKPT_PROTECTED) << "that agent beats seldom";
 }
 
@@ -69,7 +69,7 @@ TEST(HealthJudge, AnAgentThatSaysProtectedWhileNoCommitIsHeardIsNotBelieved) {
   EXPECT_STREQ(judge(facts).reason, "stalled");
 }
 
-TEST(HealthJudge, ATrainerOfAnEarlierLifeIsNotProtected) {
+TEST(HealthJudge, ATrainerOfAnEarlierIncarnationIsNotProtected) {
   HealthFacts facts = facts_of(0);
   facts.is_superseded = true;
   EXPECT_EQ(judge(facts).state, CKPT_NOT_PROTECTED);
@@ -95,13 +95,13 @@ TEST(HealthJudge, TextsThatAreTooLongAreCutOff) {
 
 // A watch over a control page, in place of an agent.
 struct WatchTest : ::testing::Test {
-  WatchTest() { beat(0); }
+  WatchTest() { heartbeat(0); }
 
-  void beat(std::uint8_t state) {
+  void heartbeat(std::uint8_t state) {
     arena::HealthNews news = news_of(state);
     news.allowed_ms = 10'000'000;
-    control->health().tell(news);
-    control->health().beat();
+    control->health().publish(news);
+    control->health().heartbeat();
   }
   void await(const std::function<bool()>& what) {
     for (const Deadline deadline = Deadline::in_ms(30'000); !what();) {
@@ -109,48 +109,48 @@ struct WatchTest : ::testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
   }
-  static void hear(const ckpt_health_t* health, void* user) {
+  static void receive(const ckpt_health_t* health, void* user) {
     auto* self = static_cast<WatchTest*>(user);
     const std::lock_guard lock(self->mutex);
-    self->heard.push_back(*health);
+    self->read.push_back(*health);
   }
-  std::size_t heard_count() {
+  std::size_t received_count() {
     const std::lock_guard lock(mutex);
-    return heard.size();
+    return read.size();
   }
 
   std::mutex mutex;
-  std::vector<ckpt_health_t> heard;
+  std::vector<ckpt_health_t> read;
   testing_support::TempDirectory arena;
   std::shared_ptr<arena::Control> control = std::make_shared<arena::Control>(arena::Control::create(arena.path(), 0));
   HealthWatch watch{{5000, 60'000, "n3"}, {[this] { return control; }, [] { return true; }, [] { return ""; }}};
 };
 
 TEST_F(WatchTest, CallsBackWhenTheVerdictChanges) {
-  watch.on_change(&hear, this);
-  beat(2);
-  await([&] { return heard_count() == 1; });
-  EXPECT_EQ(heard[0].state, CKPT_NOT_PROTECTED);
-  EXPECT_STREQ(heard[0].text, "the trainer of rank 1 is stopped");
+  watch.on_change(&receive, this);
+  heartbeat(2);
+  await([&] { return received_count() == 1; });
+  EXPECT_EQ(read[0].state, CKPT_NOT_PROTECTED);
+  EXPECT_STREQ(read[0].text, "the trainer of rank 1 is stopped");
   EXPECT_EQ(watch.now().state, CKPT_NOT_PROTECTED);
-  beat(0);
-  await([&] { return heard_count() == 2; });
-  EXPECT_EQ(heard[1].state, CKPT_PROTECTED);
+  heartbeat(0);
+  await([&] { return received_count() == 2; });
+  EXPECT_EQ(read[1].state, CKPT_PROTECTED);
 }
 
 TEST_F(WatchTest, TellsWhatIsTheCaseToWhoeverComesLater) {
-  beat(2);
+  heartbeat(2);
   await([&] { return watch.now().state == CKPT_NOT_PROTECTED; });
-  watch.on_change(&hear, this);
-  await([&] { return heard_count() == 1; });
+  watch.on_change(&receive, this);
+  await([&] { return received_count() == 1; });
 }
 
 TEST_F(WatchTest, NobodyIsCalledAfterwards) {
-  watch.on_change(&hear, this);
+  watch.on_change(&receive, this);
   watch.on_change(nullptr, nullptr);
-  beat(2);
+  heartbeat(2);
   await([&] { return watch.now().state == CKPT_NOT_PROTECTED; });
-  EXPECT_EQ(heard_count(), 0u);
+  EXPECT_EQ(received_count(), 0u);
 }
 
 }  // namespace

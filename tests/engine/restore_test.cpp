@@ -24,7 +24,7 @@ std::vector<TestTensor> every_dtype() {
 
 class RestoreTest : public EngineTest {
  protected:
-  // An earlier life that leaves iterations 0 to 2.
+  // An earlier incarnation that leaves iterations 0 to 2.
   void leave_something() {
     auto engine = host_engine();
     auto tensors = every_dtype();
@@ -52,12 +52,12 @@ TEST_F(RestoreTest, AShardThatIsCutComesBackBitForBit) {
   leave_something();
   std::uint64_t bytes = 0;
   for (const char* part : {"rank0.0of2", "rank0.1of2"}) {
-    const auto piece = agent_->piece(part, Version(1, 2));
+    const auto piece = agent_->piece(part, CheckpointId(1, 2));
     ASSERT_TRUE(piece) << part;
     EXPECT_EQ(piece->manifest.layout.find("layer") != std::string::npos, true) << "each knows the whole layout";
     bytes += piece->manifest.length_bytes;
   }
-  EXPECT_FALSE(agent_->piece("rank0", Version(1, 2)));
+  EXPECT_FALSE(agent_->piece("rank0", CheckpointId(1, 2)));
   auto engine = host_engine();
   auto tensors = every_dtype();
   register_all(*engine, tensors);
@@ -67,10 +67,10 @@ TEST_F(RestoreTest, AShardThatIsCutComesBackBitForBit) {
   EXPECT_GT(bytes, result.bytes / 2);
 }
 
-TEST_F(RestoreTest, ADamagedPartIsNamedAndAnotherVersionTaken) {
+TEST_F(RestoreTest, ADamagedPartIsNamedAndAnotherCheckpointTaken) {
   agent_->share({0, 2, 2});
   leave_something();
-  agent_->damage("rank0.1of2", Version(1, 2), 3);
+  agent_->damage("rank0.1of2", CheckpointId(1, 2), 3);
   auto engine = host_engine();
   auto tensors = every_dtype();
   register_all(*engine, tensors);
@@ -165,7 +165,7 @@ TEST_F(RestoreTest, AnotherWorldSizeIsRefused) {
 
 TEST_F(RestoreTest, ADamagedPieceIsReportedAndTheNextSourceTaken) {
   leave_something();
-  agent_->damage("rank0", Version(1, 2), 70'000);
+  agent_->damage("rank0", CheckpointId(1, 2), 70'000);
   auto engine = host_engine();
   auto tensors = every_dtype();
   register_all(*engine, tensors);
@@ -173,13 +173,13 @@ TEST_F(RestoreTest, ADamagedPieceIsReportedAndTheNextSourceTaken) {
   expect_filled(tensors, 1);
   ASSERT_EQ(agent_->corrupt_reports().size(), 1u);
   EXPECT_EQ(agent_->corrupt_reports()[0].at("shard"), "rank0");
-  EXPECT_EQ(agent_->corrupt_reports()[0].at("version"), Version(1, 2).word());
+  EXPECT_EQ(agent_->corrupt_reports()[0].at("checkpoint"), CheckpointId(1, 2).word());
   EXPECT_EQ(agent_->corrupt_reports()[0].at("leaf"), 1);
 }
 
-TEST_F(RestoreTest, NoVersionsAreMixedWhenThePrivatePieceIsTheDamagedOne) {
+TEST_F(RestoreTest, NoCheckpointsAreMixedWhenThePrivatePieceIsTheDamagedOne) {
   leave_something();
-  agent_->damage("rank0.private", Version(1, 2), 0);
+  agent_->damage("rank0.private", CheckpointId(1, 2), 0);
   auto engine = host_engine();
   auto tensors = every_dtype();
   register_all(*engine, tensors);

@@ -18,7 +18,7 @@ std::vector<TestTensor> mixed_tensors() {
           test_tensor("rng", CKPT_U8, {2501}, CKPT_SYNCHRONOUS)};
 }
 
-TEST_F(SnapshotTest, VersionKHoldsTheBytesOfK) {
+TEST_F(SnapshotTest, CheckpointKHoldsTheBytesOfK) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -39,7 +39,8 @@ TEST_F(SnapshotTest, VersionKHoldsTheBytesOfK) {
     ASSERT_EQ(engine->stage(k), CKPT_STAGE_CAPTURING);
     ASSERT_EQ(engine->before_update().status, CKPT_OK);
     ASSERT_EQ(engine->stage(k), CKPT_STAGE_CAPTURED);
-    for (const auto& tensor : tensors) ASSERT_EQ(stored(tensor.name, Version(1, k)), tensor.bytes) << tensor.name << k;
+    for (const auto& tensor : tensors)
+      ASSERT_EQ(stored(tensor.name, CheckpointId(1, k)), tensor.bytes) << tensor.name << k;
     agent_->grant();
   }
   EXPECT_EQ(engine->stats().snapshots, 40u);
@@ -59,12 +60,12 @@ TEST_F(SnapshotTest, WhatTheForwardPassChangesIsCapturedAtOnce) {
       if (tensor.capture == CKPT_SYNCHRONOUS) tensor.fill(1000 + k);
     ASSERT_EQ(engine->before_update().status, CKPT_OK);
     for (auto& tensor : tensors) tensor.fill(2000 + k);
-    for (const auto& tensor : before) EXPECT_EQ(stored(tensor.name, Version(1, k)), tensor.bytes) << tensor.name;
+    for (const auto& tensor : before) EXPECT_EQ(stored(tensor.name, CheckpointId(1, k)), tensor.bytes) << tensor.name;
     agent_->grant();
   }
 }
 
-TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatVersionAlone) {
+TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatCheckpointAlone) {
   auto engine = this->engine<LateDevice>();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
@@ -80,9 +81,9 @@ TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatVersionAlone) {
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_NONE);
   EXPECT_EQ(engine->stats().discarded, 1u);
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_FALSE(agent_->piece("rank0", Version(1, 0)));
-  EXPECT_FALSE(agent_->piece("rank0.private", Version(1, 0)));
-  EXPECT_EQ(stored("weight", Version(1, 1)), tensors[0].bytes);
+  EXPECT_FALSE(agent_->piece("rank0", CheckpointId(1, 0)));
+  EXPECT_FALSE(agent_->piece("rank0.private", CheckpointId(1, 0)));
+  EXPECT_EQ(stored("weight", CheckpointId(1, 1)), tensors[0].bytes);
   EXPECT_EQ(engine->before_update().status, CKPT_OK);  // nothing pending: nothing to do
 }
 
@@ -93,9 +94,9 @@ TEST_F(SnapshotTest, WithoutAGrantTheIterationIsSkippedAndTheAgentToldSo) {
   restore(*engine);
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
-  const auto bell = agent_->control().trainer_bell();
+  const auto doorbell = agent_->control().trainer_doorbell();
   EXPECT_EQ(engine->snapshot(1).status, CKPT_SKIPPED);
-  EXPECT_EQ(agent_->control().trainer_bell(), bell + 1);
+  EXPECT_EQ(agent_->control().trainer_doorbell(), doorbell + 1);
   EXPECT_EQ(agent_->control().attempted(), 1);
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
   EXPECT_EQ(engine->wait(1, CKPT_STAGE_COMMITTED, 0).status, CKPT_SKIPPED);
@@ -119,7 +120,7 @@ TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
   EXPECT_EQ(engine->wait(0, CKPT_STAGE_CAPTURED, 0).status, CKPT_OK);
   EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 1).status, CKPT_ERR_TIMEOUT);
   std::thread waiter([&] { EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_OK); });
-  agent_->control().committed(Version(1, 0));
+  agent_->control().committed(CheckpointId(1, 0));
   waiter.join();
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_COMMITTED);
   EXPECT_EQ(engine->stats().committed, 1u);
@@ -128,20 +129,20 @@ TEST_F(SnapshotTest, CommitsReachWhoeverWaits) {
   EXPECT_EQ(engine->wait(-1, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_INVALID);
 }
 
-TEST_F(SnapshotTest, ASnapshotIsDurableOnceACheckpointOfThisLifeIsOnStorage) {
+TEST_F(SnapshotTest, ASnapshotIsDurableOnceACheckpointOfThisIncarnationIsOnStorage) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
   restore(*engine);
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
-  agent_->control().stored(Version(7, 3));  // of another life
-  agent_->control().committed(Version(1, 0));
+  agent_->control().stored(CheckpointId(7, 3));  // of another incarnation
+  agent_->control().committed(CheckpointId(1, 0));
   ASSERT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 10'000).status, CKPT_OK);
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_COMMITTED);
   EXPECT_THAT(engine->wait(0, CKPT_STAGE_DURABLE, 1).text, HasSubstr("not on storage yet"));
   std::thread waiter([&] { EXPECT_EQ(engine->wait(0, CKPT_STAGE_DURABLE, 10'000).status, CKPT_OK); });
-  agent_->control().stored(Version(1, 0));
+  agent_->control().stored(CheckpointId(1, 0));
   waiter.join();
   EXPECT_EQ(engine->stage(0), CKPT_STAGE_DURABLE);
   EXPECT_EQ(engine->stats().durable_iteration, 0);
@@ -158,17 +159,17 @@ TEST_F(SnapshotTest, AFencedTrainerTakesNoFurtherPart) {
   agent_->control().fence(9);
   const Caught fenced = caught([&] { engine->snapshot(1); });
   EXPECT_EQ(fenced.status, CKPT_ERR_SUPERSEDED);
-  EXPECT_THAT(fenced.sentence, HasSubstr("life 9"));
-  EXPECT_FALSE(agent_->piece("rank0", Version(1, 1)));
+  EXPECT_THAT(fenced.sentence, HasSubstr("incarnation 9"));
+  EXPECT_FALSE(agent_->piece("rank0", CheckpointId(1, 1)));
   EXPECT_EQ(engine->wait(0, CKPT_STAGE_COMMITTED, 0).status, CKPT_ERR_SUPERSEDED) << "said already";
 }
 
-TEST_F(SnapshotTest, ATrainerThatIsRefusedWithoutANewerLifeIsToldToStartAgain) {
+TEST_F(SnapshotTest, ATrainerThatIsRefusedWithoutANewerIncarnationIsToldToStartAgain) {
   auto engine = host_engine();
   auto tensors = mixed_tensors();
   register_all(*engine, tensors);
   restore(*engine);
-  agent_->control().fence(arena::fenced_without_life);
+  agent_->control().fence(arena::fenced_without_incarnation);
   const auto refused = caught([&] { engine->snapshot(0); });
   EXPECT_EQ(refused.status, CKPT_ERR_SUPERSEDED);
   EXPECT_THAT(refused.sentence, HasSubstr("start the rank again"));
@@ -231,7 +232,7 @@ TEST_F(SnapshotTest, AnAgentIsToldWhichEnginesOfTheProcessAreOpen) {
 TEST_F(SnapshotTest, SlotsThatSomebodyCutsOffAreGivenUp) {
   AgentLink link(options(), [](const arena::Control&) { return AgentLink::Look::later; });
   link.reserve({{{"rank0", 100'000, 500}, {"rank0.private", 1000, 500}}, ""});
-  const Session session = link.session();
+  const AgentSession session = link.session();
   ASSERT_NE(session.slots, nullptr);
   ASSERT_EQ(::ftruncate(session.slots->front().fd(), 4096), 0);
   for (const Deadline deadline = Deadline::in_ms(60'000); link.session().slots != nullptr && !deadline.passed();)
@@ -254,8 +255,8 @@ TEST_F(SnapshotTest, WhatIsDiscardedIsNeverMadeKnown) {
   ASSERT_EQ(engine->snapshot(1).status, CKPT_OK) << "the grant was not used";
   engine->discard();
   engine.reset();
-  EXPECT_FALSE(agent_->piece("rank0", Version(1, 0)));
-  EXPECT_FALSE(agent_->piece("rank0", Version(1, 1)));
+  EXPECT_FALSE(agent_->piece("rank0", CheckpointId(1, 0)));
+  EXPECT_FALSE(agent_->piece("rank0", CheckpointId(1, 1)));
 }
 
 TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
@@ -278,7 +279,7 @@ TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
   EXPECT_THAT(failed.sentence, HasSubstr("agent"));
 
   agent_.emplace(directory_.path());
-  EXPECT_TRUE(agent_->piece("rank0", Version(1, 0)));  // what was captured is still there
+  EXPECT_TRUE(agent_->piece("rank0", CheckpointId(1, 0)));  // what was captured is still there
   Outcome taken{CKPT_ERR_NO_AGENT, ""};
   while (taken.status != CKPT_OK) {
     for (auto& tensor : tensors) tensor.fill(static_cast<std::uint64_t>(k));
@@ -287,7 +288,7 @@ TEST_F(SnapshotTest, ADeadAgentNeverHarmsTrainingAndTheNextOneGoesOn) {
     std::this_thread::yield();
   }
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_EQ(stored("weight", Version(1, k)), tensors[0].bytes);
+  EXPECT_EQ(stored("weight", CheckpointId(1, k)), tensors[0].bytes);
   EXPECT_EQ(agent_->last_hello().at("incarnation"), 1);
 }
 
@@ -334,7 +335,7 @@ TEST_F(SlotsOfTheNextAgent, StayMappedWhereItTakesThemOver) {
   ASSERT_EQ(snapshot_once(1), CKPT_OK);
   EXPECT_EQ(agent_->hellos(), 1);
   EXPECT_EQ(attached_, 1);
-  EXPECT_EQ(stored("weight", Version(1, last_)), tensors_[0].bytes);
+  EXPECT_EQ(stored("weight", CheckpointId(1, last_)), tensors_[0].bytes);
 }
 
 TEST_F(SlotsOfTheNextAgent, AreMappedAnewWhereOneOfThemIsAnother) {
@@ -347,7 +348,7 @@ TEST_F(SlotsOfTheNextAgent, AreMappedAnewWhereOneOfThemIsAnother) {
   agent_.emplace(directory_.path());
   ASSERT_EQ(snapshot_once(1), CKPT_OK);
   EXPECT_EQ(attached_, 2);
-  EXPECT_EQ(stored("weight", Version(1, last_)), tensors_[0].bytes);
+  EXPECT_EQ(stored("weight", CheckpointId(1, last_)), tensors_[0].bytes);
 }
 
 TEST_F(SnapshotTest, StateThatOutgrowsItsSlotIsRefusedAndTrainingGoesOn) {
@@ -382,7 +383,7 @@ TEST_F(SnapshotTest, SlotBytesLeavesRoomToGrow) {
   engine->register_tensor(large.abi());
   ASSERT_EQ(engine->snapshot(1).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_EQ(stored("large", Version(1, 1)), large.bytes);
+  EXPECT_EQ(stored("large", CheckpointId(1, 1)), large.bytes);
 }
 
 TEST_F(SnapshotTest, ARefusedReservationIsReportedAndNotAskedForEveryIteration) {
@@ -421,7 +422,7 @@ TEST_F(SnapshotTest, WrongOrderOfCallsIsRefused) {
               HasSubstr("before_update() first"));
   EXPECT_THAT(caught([&] { engine->unregister_tensor("weight"); }).sentence, HasSubstr("before_update() first"));
   EXPECT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_TRUE(agent_->piece("rank0", Version(1, 5)));
+  EXPECT_TRUE(agent_->piece("rank0", CheckpointId(1, 5)));
   EXPECT_THAT(caught([&] { restore(*engine); }).sentence, HasSubstr("in this incarnation before"));
 }
 
@@ -432,7 +433,7 @@ TEST_F(SnapshotTest, ClosingFinishesThePendingCapture) {
   restore(*engine);
   ASSERT_EQ(engine->snapshot(3).status, CKPT_OK);
   engine.reset();
-  EXPECT_EQ(stored("weight", Version(1, 3)), tensors[0].bytes);
+  EXPECT_EQ(stored("weight", CheckpointId(1, 3)), tensors[0].bytes);
 }
 
 TEST_F(SnapshotTest, OnlyAtOnceOrOnlyEmptyTensorsAreFine) {
@@ -447,8 +448,8 @@ TEST_F(SnapshotTest, OnlyAtOnceOrOnlyEmptyTensorsAreFine) {
   rng.fill(1);
   ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
   ASSERT_EQ(engine->before_update().status, CKPT_OK);
-  EXPECT_EQ(stored("rng", Version(1, 0)), rng.bytes);
-  EXPECT_EQ(stored("empty", Version(1, 0)).size(), 0u);
+  EXPECT_EQ(stored("rng", CheckpointId(1, 0)), rng.bytes);
+  EXPECT_EQ(stored("empty", CheckpointId(1, 0)).size(), 0u);
 }
 
 TEST_F(SnapshotTest, AGrantForASlotThatDoesNotExistIsNotUsed) {

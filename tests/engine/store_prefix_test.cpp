@@ -33,7 +33,7 @@ constexpr std::uint64_t main_bytes = 3'000;
 constexpr std::uint64_t private_bytes = 200;
 constexpr int rounds = 5;
 
-Version version_of(int round) { return {1, round}; }
+CheckpointId checkpoint_of(int round) { return {1, round}; }
 
 // Sets of rounds, shared with the child: it widens `may` before it begins something and `must` once it is done.
 struct Expectation {
@@ -65,9 +65,9 @@ class InlineDevice : public device::Device {
   void attach(std::vector<device::Range>) override {}
   bool broken() const override { return false; }
   std::string failure() const override { return {}; }
-  void start(std::span<const Copy> overlapped, const Copy& at_once, device::Stream) override {
+  void start(std::span<const Copy> overlapped, const Copy& synchronous, device::Stream) override {
     for (const Copy& piece : overlapped) copy(*piece.plan, piece.to);
-    copy(*at_once.plan, at_once.to);
+    copy(*synchronous.plan, synchronous.to);
   }
   bool release(std::span<const device::Stream>, Deadline, Done done) override {
     done(true);
@@ -79,7 +79,7 @@ class InlineDevice : public device::Device {
   }
 };
 
-// State whose bytes are those of piece_bytes() for a version.
+// State whose bytes are those of piece_bytes() for a checkpoint.
 struct Shard {
   std::vector<std::byte> bytes;
   ShardState state;
@@ -92,25 +92,26 @@ struct Shard {
 };
 
 // How the trainer of a test captures; the shipped order, or one that is broken on purpose.
-using CaptureRound = void (*)(Capture&, Session&, const Grant&, Version, const RankState&);
+using CaptureRound = void (*)(Capture&, AgentSession&, const Grant&, CheckpointId, const RankState&);
 
-void shipped(Capture& capture, Session&, const Grant& grant, Version version, const RankState& state) {
-  capture.begin(grant, version, state, nullptr);
+void shipped(Capture& capture, AgentSession&, const Grant& grant, CheckpointId checkpoint, const RankState& state) {
+  capture.begin(grant, checkpoint, state, nullptr);
   capture.release({}, Deadline::in_ms(1000), [](bool) {});
 }
 
-void without_unsealing(Capture& capture, Session& session, const Grant& grant, Version version,
+void without_unsealing(Capture& capture, AgentSession& session, const Grant& grant, CheckpointId checkpoint,
                        const RankState& state) {
   auto slot = session.slots->front().writable_slot(grant.slots[0]);
   InlineDevice::copy(state.main.plan, {slot.data(), slot.digests()});
-  shipped(capture, session, grant, version, state);
+  shipped(capture, session, grant, checkpoint, state);
 }
 
-void sealed_too_early(Capture& capture, Session& session, const Grant& grant, Version version, const RankState& state) {
+void sealed_too_early(Capture& capture, AgentSession& session, const Grant& grant, CheckpointId checkpoint,
+                      const RankState& state) {
   auto slot = session.slots->front().writable_slot(grant.slots[0]);
   slot.begin();
-  slot.seal(arena::piece_manifest("rank0", version, main_bytes));
-  shipped(capture, session, grant, version, state);
+  slot.seal(arena::piece_manifest("rank0", checkpoint, main_bytes));
+  shipped(capture, session, grant, checkpoint, state);
 }
 
 // One agent and one trainer, turn by turn. Slots: three of the rank's shards, two of a held one.
@@ -123,9 +124,9 @@ class Cycle {
         main_state_(main_bytes),
         private_state_(private_bytes) {
     for (int round = 0; round < rounds; ++round) {
-      main_bytes_.push_back(arena::piece_bytes(version_of(round), main_bytes));
-      private_bytes_.push_back(arena::piece_bytes(version_of(round), private_bytes));
-      manifests_.push_back(arena::piece_manifest("rank1", version_of(round), main_bytes));
+      main_bytes_.push_back(arena::piece_bytes(checkpoint_of(round), main_bytes));
+      private_bytes_.push_back(arena::piece_bytes(checkpoint_of(round), private_bytes));
+      manifests_.push_back(arena::piece_manifest("rank1", checkpoint_of(round), main_bytes));
     }
   }
 
@@ -140,7 +141,7 @@ class Cycle {
     auto private_ = node.create_segment(spec(arena::SegmentKind::local, 3, "rank0.private", private_bytes), 1);
     auto held = node.create_segment(spec(arena::SegmentKind::held, 2, "rank1", main_bytes), 1);
 
-    Session session{std::make_shared<Control>(Control::attach(directory_, 0)), nullptr};
+    AgentSession session{std::make_shared<Control>(Control::attach(directory_, 0)), nullptr};
     session.slots = std::make_shared<Slots>();
     session.slots->push_back(Segment::attach(main.path(), Segment::Access::write));
     session.slots->push_back(Segment::attach(private_.path(), Segment::Access::write));
@@ -153,7 +154,7 @@ class Cycle {
 
     for (int round = 0; round < rounds; ++round) {
       const auto slot = static_cast<std::uint8_t>(round % 3);
-      // What a slot held before is dropped first, or just overwritten (as what an earlier life left may be).
+      // What a slot held before is dropped first, or just overwritten (as what an earlier incarnation left may be).
       const bool drop_first = round % 2 == 0;
       if (round >= 3 && drop_first) {
         drop(round - 3, expected_.main, main.writable_slot(slot));
@@ -166,13 +167,13 @@ class Cycle {
       private_state_.bytes.assign(private_bytes_[round].begin(), private_bytes_[round].end());
       expected_.main.begin(round, round - 3);
       expected_.private_.begin(round, round - 3);
-      capture_round_(capture, session, *capture.unused_grant(), version_of(round), state);
+      capture_round_(capture, session, *capture.unused_grant(), checkpoint_of(round), state);
       expected_.main.done(round, round - 3);
       expected_.private_.done(round, round - 3);
       communicate(session.control->comm());
 
       expected_.memory.begin(round);
-      node.remember({version_of(round), version_of(round), 1, {}});
+      node.remember({checkpoint_of(round), checkpoint_of(round), 1, {}});
       expected_.memory.done(round);
       if (round >= 2) drop(round - 2, expected_.held, held.writable_slot(round % 2));
       fetch(round, held.writable_slot(round % 2));
@@ -189,7 +190,7 @@ class Cycle {
 
   static void drop(int round, Expectation& expectation, arena::WritableSlot slot) {
     expectation.begin_drop(round);
-    slot.drop(version_of(round));
+    slot.drop(checkpoint_of(round));
     expectation.dropped(round);
   }
 
@@ -283,7 +284,9 @@ class Checker {
     if (from.filename() == "node" || std::filesystem::file_size(from) != 0)
       std::filesystem::copy_file(from, to + "/" + from.filename().string());
   }
-  static std::uint32_t round_set(Version version) { return version ? (2u << version.iteration()) - 1 : 0; }
+  static std::uint32_t round_set(CheckpointId checkpoint) {
+    return checkpoint ? (2u << checkpoint.iteration()) - 1 : 0;
+  }
 
   void violation(const std::string& sentence) {
     if (violations_++ == 0) first_violation_ = sentence;
@@ -299,8 +302,8 @@ class Checker {
     try {
       const Control control = Control::attach(directory, 0);
       if (control.used_grant() > control.grant().sequence) violation("a grant was used before it was given");
-      for (const auto& stream : control.comm().streams)
-        if (stream.begun - stream.ended > 1) violation("a communication ended before it began, or never did");
+      for (const auto& channel : control.comm().channels)
+        if (channel.begun - channel.ended > 1) violation("a communication ended before it began, or never did");
     } catch (const Failure& failure) {
       if (expected_.control_made) violation(failure.what());
     }
@@ -311,7 +314,7 @@ class Checker {
     const auto manifest = slot.read();
     if (!manifest) return;
     if (!arena::piece_is_whole(slot, *manifest)) return violation("a torn piece of " + segment.spec().shard);
-    found |= 1u << manifest->version.iteration();
+    found |= 1u << manifest->checkpoint.iteration();
   }
 
   std::string live_;

@@ -36,27 +36,27 @@ class TrainingWatchTest : public testing::Test {
 
 TEST_F(TrainingWatchTest, WhereNoMarkWasHeardTheNetworkIsFree) {
   const schedule::Training seen = watch_.look(at(0));
-  EXPECT_EQ(seen.outlook.state, NetworkState::free);
+  EXPECT_EQ(seen.idle_forecast.state, NetworkState::free);
   EXPECT_TRUE(std::isinf(seen.longest_idle_s));
 }
 
 TEST_F(TrainingWatchTest, ACommunicationIsSeenAtOnceAndItsEndToo) {
   writer_.begin(0, at(0));
-  EXPECT_EQ(watch_.look(at(1)).outlook.state, NetworkState::busy);
+  EXPECT_EQ(watch_.look(at(1)).idle_forecast.state, NetworkState::busy);
   writer_.end(0, at(2));
-  EXPECT_EQ(watch_.look(at(3)).outlook.state, NetworkState::idle);
+  EXPECT_EQ(watch_.look(at(3)).idle_forecast.state, NetworkState::idle);
 }
 
 TEST_F(TrainingWatchTest, HowLongTheNetworkStaysIdleIsLearnedFromIterations) {
   writer_.iteration(began_);
   iterate(1);
-  EXPECT_TRUE(std::isinf(watch_.look(at(1)).outlook.idle_s)) << "nothing is known yet";
+  EXPECT_TRUE(std::isinf(watch_.look(at(1)).idle_forecast.idle_s)) << "nothing is known yet";
   iterate(profile_iterations + 2);
   writer_.begin(0, at(20));
   writer_.end(0, at(60));
   const schedule::Training seen = watch_.look(at(70));
-  EXPECT_EQ(seen.outlook.state, NetworkState::idle);
-  EXPECT_NEAR(seen.outlook.idle_s, 0.9 * 0.060 - 0.010, 1e-3) << "until the next iteration communicates";
+  EXPECT_EQ(seen.idle_forecast.state, NetworkState::idle);
+  EXPECT_NEAR(seen.idle_forecast.idle_s, 0.9 * 0.060 - 0.010, 1e-3) << "until the next iteration communicates";
   EXPECT_NEAR(seen.longest_idle_s, 0.9 * 0.060, 1e-3);
 }
 

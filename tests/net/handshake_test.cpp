@@ -5,8 +5,8 @@
 
 #include <functional>
 
-#include "door_support.hpp"
-#include "net/guests.hpp"
+#include "listener_support.hpp"
+#include "net/pending_connections.hpp"
 
 namespace ckpt::net::testing {
 namespace {
@@ -40,7 +40,7 @@ void hold(Meeting& meeting, const Way& way = nullptr) {
   }
 }
 
-Meeting meeting(const Member& asker = member(9, 900), const Member& answerer = member(1, 100), NodeId peer = 1,
+Meeting meeting(const Identity& asker = member(9, 900), const Identity& answerer = member(1, 100), PeerId peer = 1,
                 std::uint64_t peer_instance = 100) {
   return {Asking(asker, peer, peer_instance, nonce_of(1)), Answering(answerer, place, nonce_of(2))};
 }
@@ -73,16 +73,16 @@ TEST(Handshake, EachWhoDoesNotFitIsToldWhy) {
     EXPECT_EQ(both.asking.refusal(), both.answering.refusal());
     return both.answering.refusal();
   };
-  Member stranger = member(9, 900);
-  stranger.token = "another token";
-  EXPECT_EQ(refusals(meeting(stranger)), Refusal::token);
-  stranger.token = "";
-  EXPECT_EQ(refusals(meeting(stranger)), Refusal::token);
-  Member of_another_job = member(9, 900);
+  Identity unauthenticated_peer = member(9, 900);
+  unauthenticated_peer.token = "another token";
+  EXPECT_EQ(refusals(meeting(unauthenticated_peer)), Refusal::token);
+  unauthenticated_peer.token = "";
+  EXPECT_EQ(refusals(meeting(unauthenticated_peer)), Refusal::token);
+  Identity of_another_job = member(9, 900);
   of_another_job.job = "another job";
   EXPECT_EQ(refusals(meeting(of_another_job)), Refusal::job);
   EXPECT_EQ(refusals(meeting(member(9, 900), member(1, 100), 2, 100)), Refusal::node);
-  EXPECT_EQ(refusals(meeting(member(9, 900), member(1, 100), 1, 99)), Refusal::life);
+  EXPECT_EQ(refusals(meeting(member(9, 900), member(1, 100), 1, 99)), Refusal::other_instance);
 }
 
 TEST(Handshake, AnotherVersionIsToldSo) {
@@ -141,7 +141,7 @@ TEST(Handshake, WhatIsSentBackToItsSenderIsRefused) {
     said.insert(said.end(), more.begin(), more.end());
   }
   EXPECT_FALSE(asking.session());
-  // A node is led to its own door by who poses as node 2.
+  // A node is led to its own listener by who poses as node 2.
   Meeting both = meeting(member(1, 100), member(1, 100), 2, 100);
   hold(both);
   EXPECT_EQ(both.answering.refusal(), Refusal::node);
@@ -155,30 +155,30 @@ TEST(Handshake, AFrameOfAnotherSizeEndsIt) {
   EXPECT_EQ(answering.due_bytes(), 0u);
 }
 
-TEST(Guests, AHelloOpensTheDoorOnce) {
+TEST(PendingConnections, AHelloOpensTheListenerOnce) {
   Meeting both = meeting();
   hold(both);
-  Guests guests;
+  PendingConnections pending_connections;
   const wire::Hello hello = hello_of(*both.asking.session(), Side::asker);
-  EXPECT_FALSE(guests.arrived(hello));
-  guests.expect(*both.answering.session());
+  EXPECT_FALSE(pending_connections.arrived(hello));
+  pending_connections.expect(*both.answering.session());
   wire::Hello changed = hello;
   changed.from_node = 8;
-  EXPECT_FALSE(guests.arrived(changed));
-  EXPECT_FALSE(guests.arrived(hello_of(*both.asking.session(), Side::answerer)));
-  EXPECT_TRUE(guests.arrived(hello));
-  EXPECT_FALSE(guests.arrived(hello));
+  EXPECT_FALSE(pending_connections.arrived(changed));
+  EXPECT_FALSE(pending_connections.arrived(hello_of(*both.asking.session(), Side::answerer)));
+  EXPECT_TRUE(pending_connections.arrived(hello));
+  EXPECT_FALSE(pending_connections.arrived(hello));
 }
 
-TEST(Guests, TheOldestMakeRoom) {
-  Guests guests;
+TEST(PendingConnections, TheOldestMakeRoom) {
+  PendingConnections pending_connections;
   std::vector<Session> sessions(5000);
   for (std::size_t i = 0; i < sessions.size(); ++i) {
     sessions[i].id = i;
-    guests.expect(sessions[i]);
+    pending_connections.expect(sessions[i]);
   }
-  EXPECT_FALSE(guests.arrived(hello_of(sessions.front(), Side::asker)));
-  EXPECT_TRUE(guests.arrived(hello_of(sessions.back(), Side::asker)));
+  EXPECT_FALSE(pending_connections.arrived(hello_of(sessions.front(), Side::asker)));
+  EXPECT_TRUE(pending_connections.arrived(hello_of(sessions.back(), Side::asker)));
 }
 
 }  // namespace

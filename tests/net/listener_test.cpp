@@ -8,7 +8,7 @@
 
 #include <thread>
 
-#include "door_support.hpp"
+#include "listener_support.hpp"
 #include "net/port_guard.hpp"
 #include "net/ucx_link.hpp"
 
@@ -43,7 +43,7 @@ Bytes greeting() {
     if (!link->open(to_text(address), UniqueFd())) throw std::runtime_error("cannot connect");
     accepted.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     pollfd readable{accepted.get(), POLLIN, 0};
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto deadline = std::chrono::steady_clock::now() + wait_limit;
     while (::poll(&readable, 1, 0) == 0 && std::chrono::steady_clock::now() < deadline) ucx.progress();
     link->close();
   }
@@ -135,37 +135,37 @@ TEST(PortGuard, KeepsASocketToHostsThatWereAdmitted) {
     for (const std::string other : {"192.0.2.1:1", "[fd00::1]:1", "[::2]:1"}) guard.admit(*parse_socket_address(other));
     EXPECT_FALSE(reaches(host + ":0", target, std::chrono::milliseconds(300))) << host;
     guard.admit(*parse_socket_address(host + ":4242"));
-    EXPECT_TRUE(reaches(host + ":0", target, patience)) << host;
+    EXPECT_TRUE(reaches(host + ":0", target, wait_limit)) << host;
   }
 }
 
 TEST_F(Listener, IsReachedOnlyFromAddressesThatHaveProvenThemselves) {
   Node node(loopback_options(1, 100, by_ucx));
-  if (node.transport->description().find("open to strangers") != std::string::npos)
+  if (node.transport->description().find("open to unauthenticated peers") != std::string::npos)
     GTEST_SKIP() << "this kernel refuses filters to users other than root";
-  const auto door = node.transport->address();
-  const auto address = ucx_address_behind(door);
-  EXPECT_TRUE(reaches("127.0.0.1:0", address, patience));
+  const auto handshake_listener = node.transport->address();
+  const auto address = ucx_address_behind(handshake_listener);
+  EXPECT_TRUE(reaches("127.0.0.1:0", address, wait_limit));
   EXPECT_FALSE(reaches("127.9.0.1:0", address, std::chrono::milliseconds(300)));
-  ASSERT_TRUE(visit(Connection(door, "127.9.0.1:0"), member(9, 900), 1, 100).session());
-  EXPECT_TRUE(reaches("127.9.0.1:0", address, patience));
+  ASSERT_TRUE(dial(Connection(handshake_listener, "127.9.0.1:0"), member(9, 900), 1, 100).session());
+  EXPECT_TRUE(reaches("127.9.0.1:0", address, wait_limit));
   EXPECT_FALSE(reaches("127.9.0.2:0", address, std::chrono::milliseconds(300)));
 }
 
 // More than are kept at a time.
 TEST_F(Listener, IsReachedByWhoHasProvenItselfLastOfMany) {
   Node node(loopback_options(1, 100, by_ucx));
-  if (node.transport->description().find("open to strangers") != std::string::npos)
+  if (node.transport->description().find("open to unauthenticated peers") != std::string::npos)
     GTEST_SKIP() << "this kernel refuses filters to users other than root";
-  const auto door = node.transport->address();
+  const auto handshake_listener = node.transport->address();
   std::string address;
   for (int host = 1; host <= 300; ++host) {
     const auto from = "127.9." + std::to_string(host / 250) + "." + std::to_string(host % 250 + 1) + ":0";
-    const auto visited = visit(Connection(door, from), member(9, 900), 1, 100);
-    ASSERT_TRUE(visited.session()) << host;
-    address = visited.place();
+    const auto on_dialed = dial(Connection(handshake_listener, from), member(9, 900), 1, 100);
+    ASSERT_TRUE(on_dialed.session()) << host;
+    address = on_dialed.place();
     if (host % 50 != 0) continue;
-    EXPECT_TRUE(reaches(from, address, patience)) << host;
+    EXPECT_TRUE(reaches(from, address, wait_limit)) << host;
   }
   EXPECT_FALSE(reaches("127.9.0.2:0", address, std::chrono::milliseconds(300))) << "the first has made room";
 }

@@ -1,5 +1,5 @@
 // What the tests of src/net share: nodes on loopback, sinks that can be waited for, pieces with a known pattern.
-// door_support.hpp has what they need of the door.
+// listener_support.hpp has what they need of the listener.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace ckpt::net::testing {
 
-constexpr auto patience = std::chrono::seconds(30);  // how long a test waits for what must happen
+constexpr auto wait_limit = std::chrono::seconds(30);  // how long a test waits for what must happen
 
 inline std::byte pattern_at(std::size_t offset, std::uint64_t seed) {
   return static_cast<std::byte>((offset * 2654435761u + (offset >> 16) + seed * 97) >> 5);
@@ -46,10 +46,10 @@ class Mailbox {
     values_.push_back(std::move(value));
     changed_.notify_all();
   }
-  // The first `count` values; fewer when patience ran out.
+  // The first `count` values; fewer when wait limit ran out.
   std::vector<T> wait_for(std::size_t count) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return values_.size() >= count; });
+    changed_.wait_for(lock, wait_limit, [&] { return values_.size() >= count; });
     return values_;
   }
   std::size_t count() {
@@ -75,14 +75,14 @@ class MemorySink : public Sink {
     manifest.assign(manifest_bytes.begin(), manifest_bytes.end());
     if (data_bytes > capacity_bytes_) return std::nullopt;
     data.assign(data_bytes, std::byte{0});
-    landings_per_byte_of_chunk_.clear();
+    receive_buffers_per_byte_of_chunk_.clear();
     return data;
   }
-  void landed(std::size_t offset_bytes, std::size_t size_bytes) override {
+  void received(std::size_t offset_bytes, std::size_t size_bytes) override {
     in_order &= begun && ends.count() == 0 && offset_bytes + size_bytes <= data.size();
-    in_order &= landings_per_byte_of_chunk_.emplace(offset_bytes, size_bytes).second;
-    landed_bytes += size_bytes;
-    landings.put(offset_bytes);
+    in_order &= receive_buffers_per_byte_of_chunk_.emplace(offset_bytes, size_bytes).second;
+    gpu_received_bytes += size_bytes;
+    receive_buffers.put(offset_bytes);
   }
   void ended(FetchEnd end) override { ends.put(end); }
 
@@ -94,22 +94,22 @@ class MemorySink : public Sink {
 
   bool begun = false;
   bool in_order = true;
-  std::size_t landed_bytes = 0;
+  std::size_t gpu_received_bytes = 0;
   std::vector<std::byte> manifest;
   std::vector<std::byte> data;
-  Mailbox<std::size_t> landings;
+  Mailbox<std::size_t> receive_buffers;
   Mailbox<FetchEnd> ends;
 
  private:
   const std::size_t capacity_bytes_;
-  std::map<std::size_t, std::size_t> landings_per_byte_of_chunk_;
+  std::map<std::size_t, std::size_t> receive_buffers_per_byte_of_chunk_;
 };
 
 // Streams of our own, with and without reading a local peer's memory, and UCX.
 constexpr const char* each_transport[] = {"tcp", "shm", "tcp,cma"};
 inline std::string name_of(const std::string& transports) { return transports == "tcp,cma" ? "ucx" : transports; }
 
-inline TransportOptions loopback_options(NodeId node, std::uint64_t instance, const std::string& transports = "tcp") {
+inline TransportOptions loopback_options(PeerId node, std::uint64_t instance, const std::string& transports = "tcp") {
   TransportOptions options;
   options.job = "test job";
   options.token = "test token";
@@ -124,42 +124,42 @@ inline TransportOptions loopback_options(NodeId node, std::uint64_t instance, co
 // A transport with pieces to serve and a mailbox of messages.
 class Node {
  public:
-  explicit Node(const TransportOptions& options, Pace* pace = nullptr) : options_(options) {
+  explicit Node(const TransportOptions& options, ChunkPacer* pacer = nullptr) : options_(options) {
     Transport::Handlers handlers;
-    handlers.pace = pace;
-    handlers.message = [this](NodeId from, std::span<const std::byte> message) {
+    handlers.pacer = pacer;
+    handlers.message = [this](PeerId from, std::span<const std::byte> message) {
       messages.put({from, {message.begin(), message.end()}});
     };
-    handlers.serve = [this](NodeId, const PieceName& name) { return find(name); };
-    handlers.peer_failed = [this](NodeId peer) { failures.put(peer); };
+    handlers.serve = [this](PeerId, const PieceName& name) { return find(name); };
+    handlers.peer_failed = [this](PeerId peer) { failures.put(peer); };
     handlers.remark = [this](const std::string& remark) { remarks.put(remark); };
     transport = Transport::create(options_, std::move(handlers));
   }
   ~Node() { transport.reset(); }
 
-  NodeId id() const { return options_.node; }
+  PeerId id() const { return options_.node; }
   void knows(const Node& other) {
     transport->set_peer(other.options_.node, other.options_.node_instance, other.transport->address());
   }
   void serves(const PieceName& name, std::vector<std::byte> data, const std::string& manifest) {
     auto piece = std::make_shared<Piece>(Piece{bytes_of(manifest), std::move(data)});
     const std::lock_guard lock(mutex_);
-    pieces_[name.shard + "@" + std::to_string(name.version)] = std::move(piece);
+    pieces_[name.shard + "@" + std::to_string(name.checkpoint)] = std::move(piece);
   }
-  std::shared_ptr<MemorySink> fetch(NodeId from, const PieceName& name, std::int64_t timeout_ms = 25000) {
+  std::shared_ptr<MemorySink> fetch(PeerId from, const PieceName& name, std::int64_t timeout_ms = 25000) {
     auto sink = std::make_shared<MemorySink>();
     transport->fetch(from, name, sink, timeout_ms);
     return sink;
   }
-  std::shared_ptr<MemorySink> fetch(NodeId from, const PieceName& name, const FetchPart& part) {
+  std::shared_ptr<MemorySink> fetch(PeerId from, const PieceName& name, const FetchPart& part) {
     auto sink = std::make_shared<MemorySink>();
     transport->fetch(from, name, part, sink, 25000);
     return sink;
   }
 
   std::unique_ptr<Transport> transport;
-  Mailbox<std::pair<NodeId, std::vector<std::byte>>> messages;
-  Mailbox<NodeId> failures;
+  Mailbox<std::pair<PeerId, std::vector<std::byte>>> messages;
+  Mailbox<PeerId> failures;
   Mailbox<std::string> remarks;
 
  private:
@@ -167,11 +167,11 @@ class Node {
     std::vector<std::byte> manifest;
     std::vector<std::byte> data;
   };
-  std::optional<Source> find(const PieceName& name) {
+  std::optional<ServedPiece> find(const PieceName& name) {
     const std::lock_guard lock(mutex_);
-    const auto found = pieces_.find(name.shard + "@" + std::to_string(name.version));
+    const auto found = pieces_.find(name.shard + "@" + std::to_string(name.checkpoint));
     if (found == pieces_.end()) return std::nullopt;
-    return Source{found->second->manifest, found->second->data, found->second};
+    return ServedPiece{found->second->manifest, found->second->data, found->second};
   }
 
   const TransportOptions options_;

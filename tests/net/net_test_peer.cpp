@@ -12,12 +12,12 @@ int main(int argc, char** argv) {
     std::cerr << "usage: net_test_peer NODE INSTANCE TRANSPORTS PIECE_BYTES\n";
     return 2;
   }
-  const auto node = static_cast<NodeId>(std::stoul(argv[1]));
+  const auto node = static_cast<PeerId>(std::stoul(argv[1]));
   Node self(loopback_options(node, std::stoull(argv[2]), argv[3]));
   self.serves({"big", 1}, pattern(std::stoull(argv[4]), 1), "manifest");
   self.serves({"small", 1}, pattern(1000, 2), "manifest");
   std::cout << self.transport->address() << std::endl;
-  NodeId peer = 0;
+  PeerId peer = 0;
   std::uint64_t instance = 0;
   std::string address;
   while (std::cin >> peer >> instance >> address) {

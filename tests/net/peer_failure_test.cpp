@@ -19,7 +19,7 @@ constexpr std::int64_t impatient_ms = 1000;
 // A node in another process.
 class RemoteNode : public ChildProcess {
  public:
-  RemoteNode(NodeId node, std::uint64_t instance, const std::string& transports)
+  RemoteNode(PeerId node, std::uint64_t instance, const std::string& transports)
       : ChildProcess(
             {NET_TEST_PEER, std::to_string(node), std::to_string(instance), transports, std::to_string(big_bytes)}),
         node_(node),
@@ -28,18 +28,18 @@ class RemoteNode : public ChildProcess {
   void known_to(Node& node) const { node.transport->set_peer(node_, instance_, address_); }
 
  private:
-  const NodeId node_;
+  const PeerId node_;
   const std::uint64_t instance_;
   const std::string address_;
 };
 
-// Acts on the transport's thread when the first chunk has landed. Until it returns nothing more is received, and the
+// Acts on the transport's thread when the first chunk has arrived. Until it returns nothing more is received, and the
 // source cannot be further ahead than its chunks in flight: the fetch is in its middle.
 class ActingSink : public MemorySink {
  public:
   explicit ActingSink(std::function<void()> act) : act_(std::move(act)) {}
-  void landed(std::size_t offset_bytes, std::size_t size_bytes) override {
-    MemorySink::landed(offset_bytes, size_bytes);
+  void received(std::size_t offset_bytes, std::size_t size_bytes) override {
+    MemorySink::received(offset_bytes, size_bytes);
     if (act_) std::exchange(act_, nullptr)();
   }
 
@@ -72,8 +72,8 @@ TEST_P(OverEachTransport, AKilledSourceEndsItsFetchAndSparesAStablePair) {
 
   const auto end = doomed->end();
   EXPECT_TRUE(end == FetchEnd::peer_failed || end == FetchEnd::timed_out) << static_cast<int>(end.value());
-  EXPECT_LT(doomed->landed_bytes, big_bytes);
-  EXPECT_EQ(node.failures.wait_for(1), std::vector<NodeId>{2});
+  EXPECT_LT(doomed->gpu_received_bytes, big_bytes);
+  EXPECT_EQ(node.failures.wait_for(1), std::vector<PeerId>{2});
   ASSERT_EQ(safe->end(), FetchEnd::complete);
   EXPECT_TRUE(safe->data == piece);
   EXPECT_EQ(node.fetch(3, {"stable", 1})->end(), FetchEnd::complete);
@@ -84,17 +84,17 @@ TEST_P(OverEachTransport, AKilledAskerFreesThePieceItAskedFor) {
   RemoteNode asker(2, 200, GetParam());
   const auto data = pattern(big_bytes, 1);
   Mailbox<int> freed;
-  Mailbox<NodeId> failures;
+  Mailbox<PeerId> failures;
   Transport::Handlers handlers;
-  handlers.serve = [&](NodeId, const PieceName&) {
+  handlers.serve = [&](PeerId, const PieceName&) {
     asker.kill_now();
-    return Source{{}, data, std::shared_ptr<void>(nullptr, [&freed](void*) { freed.put(1); })};
+    return ServedPiece{{}, data, std::shared_ptr<void>(nullptr, [&freed](void*) { freed.put(1); })};
   };
-  handlers.peer_failed = [&failures](NodeId peer) { failures.put(peer); };
+  handlers.peer_failed = [&failures](PeerId peer) { failures.put(peer); };
   const auto transport = Transport::create(loopback_options(1, 100, GetParam()), std::move(handlers));
   asker.write_line("1 100 " + transport->address());
   EXPECT_EQ(freed.wait_for(1).size(), 1u);
-  EXPECT_EQ(failures.wait_for(1), std::vector<NodeId>{2});
+  EXPECT_EQ(failures.wait_for(1), std::vector<PeerId>{2});
 }
 
 TEST_P(OverEachTransport, AFrozenSourceTimesOutAndWritesNothingWhenItWakes) {
@@ -105,7 +105,7 @@ TEST_P(OverEachTransport, AFrozenSourceTimesOutAndWritesNothingWhenItWakes) {
   auto sink = std::make_shared<ActingSink>([&frozen] { frozen.stop_now(); });
   node.transport->fetch(2, {"big", 1}, sink, 25000);
   ASSERT_EQ(sink->end(), FetchEnd::timed_out);
-  EXPECT_LT(sink->landed_bytes, big_bytes);
+  EXPECT_LT(sink->gpu_received_bytes, big_bytes);
 
   // The memory belongs to somebody else now.
   const auto other = pattern(big_bytes, 99);
@@ -128,7 +128,7 @@ TEST_P(OverEachTransport, AFrozenPeerDoesNotHoldUpAFetchBeyondItsTimeout) {
   const auto started = std::chrono::steady_clock::now();
   node.transport->fetch(2, {"big", 1}, sink, 500);
   EXPECT_EQ(sink->end(), FetchEnd::timed_out);
-  EXPECT_LT(std::chrono::steady_clock::now() - started, patience);
+  EXPECT_LT(std::chrono::steady_clock::now() - started, wait_limit);
 }
 
 // Listens, and never says a word.
@@ -149,7 +149,7 @@ TEST(PeerFailure, APeerThatNeverAnswersIsGivenUp) {
   const auto sink = node.fetch(2, {"big", 1});
   EXPECT_EQ(sink->end(), FetchEnd::timed_out);
   EXPECT_FALSE(sink->begun);
-  EXPECT_EQ(node.failures.wait_for(1), std::vector<NodeId>{2});
+  EXPECT_EQ(node.failures.wait_for(1), std::vector<PeerId>{2});
   ::close(mute);
 }
 
@@ -165,15 +165,15 @@ TEST(PeerFailure, APeerThatIsNotThereFailsAtOnce) {
 
 // What node 1 sees when it turns to node 2 at an address where `options` runs.
 void expect_refused(const TransportOptions& options) {
-  Node stranger(options);
-  stranger.serves({"big", 1}, pattern(1000, 1), "");
+  Node unauthenticated_peer(options);
+  unauthenticated_peer.serves({"big", 1}, pattern(1000, 1), "");
   Node node(loopback_options(1, 100));
-  node.transport->set_peer(2, 200, stranger.transport->address());
+  node.transport->set_peer(2, 200, unauthenticated_peer.transport->address());
   node.transport->send(2, bytes_of("secret"));
   const auto sink = node.fetch(2, {"big", 1});
   EXPECT_EQ(sink->end(), FetchEnd::peer_failed);
   EXPECT_FALSE(sink->begun);
-  EXPECT_EQ(stranger.messages.count(), 0u);
+  EXPECT_EQ(unauthenticated_peer.messages.count(), 0u);
 }
 
 TEST(Identity, AnotherJobIsRefused) {
@@ -184,7 +184,7 @@ TEST(Identity, AnotherJobIsRefused) {
 
 TEST(Identity, AnotherNodeAtTheSameAddressIsRefused) { expect_refused(loopback_options(3, 200)); }
 
-TEST(Identity, AnotherLifeOfTheNodeIsRefused) { expect_refused(loopback_options(2, 201)); }
+TEST(Identity, AnotherRunOfTheNodeIsRefused) { expect_refused(loopback_options(2, 201)); }
 
 TEST(Identity, TheRightPeerIsNotRefused) {
   Pair pair;
@@ -192,31 +192,31 @@ TEST(Identity, TheRightPeerIsNotRefused) {
   EXPECT_EQ(pair.one.fetch(2, {"big", 1})->end(), FetchEnd::complete);
 }
 
-TEST(Identity, TheOldLifeOfAReplacedNodeIsNotHeard) {
+TEST(Identity, TheOldRunOfAReplacedNodeIsNotHeard) {
   Node node(loopback_options(1, 100));
-  Node old_life(loopback_options(2, 200));
-  Node new_life(loopback_options(2, 201));
+  Node old_run(loopback_options(2, 200));
+  Node new_run(loopback_options(2, 201));
   node.serves({"piece", 1}, pattern(1000, 1), "");
-  old_life.knows(node);
-  new_life.knows(node);
-  EXPECT_EQ(old_life.fetch(1, {"piece", 1})->end(), FetchEnd::complete);
-  node.knows(new_life);
-  EXPECT_EQ(new_life.fetch(1, {"piece", 1})->end(), FetchEnd::complete);
-  EXPECT_EQ(old_life.fetch(1, {"piece", 1})->end(), FetchEnd::peer_failed);
+  old_run.knows(node);
+  new_run.knows(node);
+  EXPECT_EQ(old_run.fetch(1, {"piece", 1})->end(), FetchEnd::complete);
+  node.knows(new_run);
+  EXPECT_EQ(new_run.fetch(1, {"piece", 1})->end(), FetchEnd::complete);
+  EXPECT_EQ(old_run.fetch(1, {"piece", 1})->end(), FetchEnd::peer_failed);
 }
 
 TEST(Identity, ARestartedPeerIsReachedAtItsNewAddress) {
   Node node(loopback_options(1, 100));
   {
-    Node old_life(loopback_options(2, 200));
-    old_life.serves({"piece", 1}, pattern(1000, 1), "");
-    node.knows(old_life);
+    Node old_run(loopback_options(2, 200));
+    old_run.serves({"piece", 1}, pattern(1000, 1), "");
+    node.knows(old_run);
     EXPECT_EQ(node.fetch(2, {"piece", 1})->end(), FetchEnd::complete);
   }
   EXPECT_NE(node.fetch(2, {"piece", 1})->end(), FetchEnd::complete);
-  Node new_life(loopback_options(2, 201));
-  new_life.serves({"piece", 1}, pattern(2000, 2), "");
-  node.knows(new_life);
+  Node new_run(loopback_options(2, 201));
+  new_run.serves({"piece", 1}, pattern(2000, 2), "");
+  node.knows(new_run);
   const auto sink = node.fetch(2, {"piece", 1});
   EXPECT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_TRUE(sink->data == pattern(2000, 2));

@@ -42,7 +42,7 @@ TEST_P(OverEachTransport, APieceArrivesBitForBit) {
   ASSERT_EQ(sink->end(), FetchEnd::complete);
   EXPECT_EQ(text_of(sink->manifest), "the manifest");
   EXPECT_TRUE(sink->data == piece);
-  EXPECT_EQ(sink->landed_bytes, piece.size());
+  EXPECT_EQ(sink->gpu_received_bytes, piece.size());
   EXPECT_TRUE(sink->in_order);
 }
 
@@ -57,7 +57,7 @@ TEST_P(OverEachTransport, EveryOddSizeArrives) {
     ASSERT_EQ(sink->end(), FetchEnd::complete) << size;
     EXPECT_TRUE(sink->data == piece) << size;
     EXPECT_EQ(sink->manifest.size(), size % 20000);
-    EXPECT_EQ(sink->landed_bytes, size);
+    EXPECT_EQ(sink->gpu_received_bytes, size);
     EXPECT_TRUE(sink->in_order);
   }
 }
@@ -106,7 +106,7 @@ TEST(Transport, ASinkThatRefusesReceivesNothing) {
   pair.one.transport->fetch(2, {"layers", 9}, sink, 25000);
   EXPECT_EQ(sink->end(), FetchEnd::refused);
   EXPECT_TRUE(sink->begun);
-  EXPECT_EQ(sink->landed_bytes, 0u);
+  EXPECT_EQ(sink->gpu_received_bytes, 0u);
 }
 
 TEST(Transport, AShardNameThatIsTooLongIsRefused) {
@@ -128,7 +128,7 @@ TEST(Transport, AnOversizedMessageIsRefusedOnBothSides) {
   EXPECT_EQ(wide.messages.wait_for(1).size(), 1u);
 
   EXPECT_TRUE(wide.transport->send(1, std::vector<std::byte>(100'001)));
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto deadline = std::chrono::steady_clock::now() + wait_limit;
   while (!wide.transport->send(1, bytes_of("fits")) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::yield();  // until the first one was taken, and dropped, at the other end
   }
@@ -152,7 +152,7 @@ TEST(Transport, ItsEndEndsEveryFetch) {
     Node one(loopback_options(1, 100));
     one.knows(two);
     for (int i = 0; i < 8; ++i) sinks.push_back(one.fetch(2, {"layers", 9}));
-    sinks[0]->landings.wait_for(1);
+    sinks[0]->receive_buffers.wait_for(1);
   }
   for (const auto& sink : sinks) {
     EXPECT_EQ(sink->ends.count(), 1u);

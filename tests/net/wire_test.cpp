@@ -31,7 +31,7 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   EXPECT_EQ(std::memcmp(bytes.data(), expected, sizeof expected), 0);
   FetchRequest request;
   request.request = 1;
-  request.version = 2;
+  request.checkpoint = 2;
   request.first_byte = 0x1112131415161718;
   request.size_bytes = 0x2122232425262728;
   request.shard_bytes = 5;

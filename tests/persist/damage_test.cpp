@@ -1,5 +1,5 @@
-// Whatever is wrong with a step on storage, it is skipped with a sentence that says what and where, and the step before
-// it is found.
+// Whatever is wrong with a checkpoint on storage, it is skipped with a sentence that says what and where, and the
+// checkpoint before it is found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,41 +21,41 @@ std::string text_of(int error) { return std::generic_category().message(error); 
 
 class Damage : public testing::Test {
  protected:
-  // A disk with two whole steps; cheap, so that each damage gets its own.
-  static std::shared_ptr<Disk> two_steps() {
+  // A disk with two whole checkpoints; cheap, so that each damage gets its own.
+  static std::shared_ptr<Disk> two_checkpoints() {
     static const std::shared_ptr<Disk> master = [] {
       auto disk = std::make_shared<Disk>();
       MemoryFileSystem files(disk, options());
-      write_step(files, {1, 1});
-      write_step(files, {1, 2});
+      write_checkpoint(files, {1, 1});
+      write_checkpoint(files, {1, 2});
       return disk;
     }();
     return master->after_power_cut(Disk::Survives::everything);
   }
   static FileSystemOptions options() { return {.queue_depth = 4, .block_bytes = 65536}; }
 
-  // The sentence about the newest step, after checking that the one before was found.
+  // The sentence about the newest checkpoint, after checking that the one before was found.
   static std::string sentence(const std::shared_ptr<Disk>& disk) {
     MemoryFileSystem files(disk, options());
-    const Found found = find_whole_step(files, "job");
-    EXPECT_TRUE(found.step && found.step->version == Version(1, 1));
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    EXPECT_TRUE(found.stored && found.stored->checkpoint == CheckpointId(1, 1));
     EXPECT_EQ(found.problems.size(), 1u);
     return found.problems.empty() ? "none" : found.problems.front();
   }
 
   template <class Change>
   static std::string after(Change change) {
-    const auto disk = two_steps();
+    const auto disk = two_checkpoints();
     change(*disk);
     return sentence(disk);
   }
 };
 
 TEST_F(Damage, AFlippedBitAnywhereIsFound) {
-  const auto files = two_steps()->files();
+  const auto files = two_checkpoints()->files();
   for (const std::string& path : files) {
     if (!path.starts_with(newest) || path.ends_with(".json")) continue;
-    const std::size_t size = two_steps()->bytes(path).size();
+    const std::size_t size = two_checkpoints()->bytes(path).size();
     const std::size_t stride = std::max<std::size_t>(1, size / 61);
     for (std::size_t at = 0; at < size; at += stride) {
       const std::string problem = after([&](Disk& disk) { disk.bytes(path)[at] ^= 4; });
@@ -67,14 +67,14 @@ TEST_F(Damage, AFlippedBitAnywhereIsFound) {
 }
 
 TEST_F(Damage, AFlippedBitAnywhereInAManifestIsFound) {
-  const std::size_t size = two_steps()->bytes(newest + "manifest.json").size();
+  const std::size_t size = two_checkpoints()->bytes(newest + "manifest.json").size();
   for (std::size_t at = 0; at < size; ++at)
     EXPECT_THAT(after([&](Disk& disk) { disk.bytes(newest + "manifest.json")[at] ^= static_cast<char>(1 << at % 8); }),
                 HasSubstr("step-00000002/manifest.json is damaged"));
 }
 
 TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
-  const auto disk = two_steps();
+  const auto disk = two_checkpoints();
   std::string& bytes = disk->bytes(newest + "rank1.1.safetensors");
   bytes[4096 + 65536 + 17] ^= 1;
   EXPECT_EQ(sentence(disk), "mem:" + newest + "rank1.1.safetensors is damaged between bytes 69632 and " +
@@ -83,9 +83,9 @@ TEST_F(Damage, ADamagedLeafIsNamedWithItsBytes) {
 }
 
 TEST_F(Damage, AFileCutShortOrGrownIsFound) {
-  for (const std::string& path : two_steps()->files()) {
+  for (const std::string& path : two_checkpoints()->files()) {
     if (!path.starts_with(newest) || path.ends_with("1.json")) continue;
-    const std::size_t size = two_steps()->bytes(path).size();
+    const std::size_t size = two_checkpoints()->bytes(path).size();
     for (const std::size_t length : {std::size_t{0}, std::size_t{1}, size / 2, size - 1, size + 1, size + 4096}) {
       const std::string problem = after([&](Disk& disk) { disk.bytes(path).resize(length, '\0'); });
       EXPECT_THAT(problem, HasSubstr(path));
@@ -120,7 +120,7 @@ TEST_F(Damage, FilesThatChangedPlacesAreFound) {
       HasSubstr("belongs to iteration 1 of job job"));
 }
 
-// A manifest with a field changed and a digest that fits: written by somebody else, or by a later version.
+// A manifest with a field changed and a digest that fits: written by somebody else, or by a later checkpoint.
 std::string resealed(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -171,7 +171,7 @@ TEST_F(Damage, AManifestThatSaysSomethingImpossibleIsRefusedWithTheReason) {
   }
 }
 
-// Failures of whatever is done to a file, or all files, of the newest step.
+// Failures of whatever is done to a file, or all files, of the newest checkpoint.
 std::shared_ptr<Disk> failing(std::shared_ptr<Disk> disk, const std::string& file, int error) {
   disk->fault = [=](std::size_t, const std::string& operation, const std::string& path) {
     return operation != "list" && path.starts_with(newest + file) ? error : 0;
@@ -180,15 +180,16 @@ std::shared_ptr<Disk> failing(std::shared_ptr<Disk> disk, const std::string& fil
 }
 
 // It may be whole, and is the newest: nobody may take it for one that is lost.
-TEST_F(Damage, AStepThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
+TEST_F(Damage, ACheckpointThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
   for (const int error : {EIO, EACCES, EPERM, ESTALE, ELOOP, EROFS}) {
     for (const std::string file : {"manifest.json", "rank1.1.safetensors", "rank0.1.leaves"}) {
-      const auto disk = failing(two_steps(), file, error);
+      const auto disk = failing(two_checkpoints(), file, error);
       EXPECT_THAT(sentence(disk), HasSubstr(newest + file));
       MemoryFileSystem files(disk, options());
-      const auto steps = list_steps(files, "job");
-      const auto found = std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.iteration == 2; });
-      ASSERT_NE(found, steps.end());
+      const auto stored_checkpoints = list_checkpoints(files, "job");
+      const auto found = std::find_if(stored_checkpoints.begin(), stored_checkpoints.end(),
+                                      [](const StoredCheckpoint& stored) { return stored.iteration == 2; });
+      ASSERT_NE(found, stored_checkpoints.end());
       EXPECT_TRUE(found->is_withheld);
       EXPECT_FALSE(found->usable());
       const Listing listing = StorageSource(std::make_unique<MemoryFileSystem>(disk, options()), "job").list();
@@ -200,30 +201,30 @@ TEST_F(Damage, AStepThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
   }
 }
 
-TEST_F(Damage, WhatIsMissingOrNotWhatItShouldBeIsTheStepsOwnFault) {
+TEST_F(Damage, WhatIsMissingOrNotWhatItShouldBeIsTheCheckpointsOwnFault) {
   for (const int error : {ENOENT, ENOTDIR, EISDIR}) {
-    const auto disk = failing(two_steps(), "manifest.json", error);
+    const auto disk = failing(two_checkpoints(), "manifest.json", error);
     EXPECT_THAT(sentence(disk), HasSubstr(text_of(error)));
     const Listing listing = StorageSource(std::make_unique<MemoryFileSystem>(disk, options()), "job").list();
     EXPECT_EQ(listing.problems.size(), 1u);
     EXPECT_THAT(listing.withheld, testing::IsEmpty());
   }
-  const auto disk = two_steps();
+  const auto disk = two_checkpoints();
   disk->bytes(newest + "manifest.json")[100] ^= 1;
   EXPECT_THAT(StorageSource(std::make_unique<MemoryFileSystem>(disk, options()), "job").list().withheld,
               testing::IsEmpty());
 }
 
-// Nothing is said about the steps of a storage that does not answer.
-TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedStep) {
+// Nothing is said about the checkpoints of a storage that does not answer.
+TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedCheckpoint) {
   for (const char* operation : {"list", "stat", "open", "read"}) {
-    const auto disk = two_steps();
+    const auto disk = two_checkpoints();
     disk->fault = [&](std::size_t, const std::string& at, const std::string&) {
       return at == operation ? ETIMEDOUT : 0;
     };
     MemoryFileSystem files(disk, options());
     try {
-      find_whole_step(files, "job");
+      find_complete_checkpoint(files, "job");
       ADD_FAILURE() << operation;
     } catch (const StorageError& error) {
       EXPECT_EQ(error.status(), CKPT_ERR_TIMEOUT);
@@ -231,119 +232,121 @@ TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedStep) {
   }
 }
 
-TEST_F(Damage, AJobThatWasNeverHereHasNoSteps) {
-  MemoryFileSystem files(two_steps(), options());
-  EXPECT_TRUE(list_steps(files, "other").empty());
-  EXPECT_FALSE(find_whole_step(files, "other").step);
+TEST_F(Damage, AJobThatWasNeverHereHasNoCheckpoints) {
+  MemoryFileSystem files(two_checkpoints(), options());
+  EXPECT_TRUE(list_checkpoints(files, "other").empty());
+  EXPECT_FALSE(find_complete_checkpoint(files, "other").stored);
 }
 
-TEST_F(Damage, ForeignThingsBesideTheStepsAreLeftAlone) {
-  const auto disk = two_steps();
+TEST_F(Damage, ForeignThingsBesideTheCheckpointsAreLeftAlone) {
+  const auto disk = two_checkpoints();
   disk->put("job/notes.txt", "x");
   disk->put("job/step-1", "x");
   disk->put("job/step-00000003x", "x");
   MemoryFileSystem files(disk, options());
-  EXPECT_EQ(list_steps(files, "job").size(), 2u);
-  prune_steps(files, "job", {.keep_last = 1});
+  EXPECT_EQ(list_checkpoints(files, "job").size(), 2u);
+  prune_checkpoints(files, "job", {.keep_last = 1});
   EXPECT_TRUE(disk->exists("job/notes.txt") && disk->exists("job/step-1"));
 }
 
 std::vector<std::int64_t> iterations(FileSystem& files) {
   std::vector<std::int64_t> list;
-  for (const Step& step : list_steps(files, "job")) list.push_back(step.iteration);
+  for (const StoredCheckpoint& stored : list_checkpoints(files, "job")) list.push_back(stored.iteration);
   return list;
 }
 
-TEST(StepCatalog, ListsNewestFirstByLifeThenIteration) {
+TEST(CheckpointCatalog, ListsNewestFirstByIncarnationThenIteration) {
   MemoryFileSystem files(std::make_shared<Disk>());
-  for (const Version version : {Version(1, 30), Version(2, 10), Version(1, 7), Version(2, 20)})
-    write_step(files, version, 3);
+  for (const CheckpointId checkpoint :
+       {CheckpointId(1, 30), CheckpointId(2, 10), CheckpointId(1, 7), CheckpointId(2, 20)})
+    write_checkpoint(files, checkpoint, 3);
   EXPECT_THAT(iterations(files), ElementsAre(20, 10, 30, 7));
 }
 
-TEST(StepCatalog, KeepsTheLastAndEveryKth) {
+TEST(CheckpointCatalog, KeepsTheLastAndEveryKth) {
   MemoryFileSystem files(std::make_shared<Disk>());
-  for (std::int64_t k = 1; k <= 12; ++k) write_step(files, {1, k}, 3);
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 2, .keep_every = 5}).removed,
+  for (std::int64_t k = 1; k <= 12; ++k) write_checkpoint(files, {1, k}, 3);
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 2, .keep_every = 5}).removed,
               ElementsAre(9, 8, 7, 6, 4, 3, 2, 1));
   EXPECT_THAT(iterations(files), ElementsAre(12, 11, 10, 5));
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 0}).removed, ElementsAre(11, 10, 5));
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 0}).removed, ElementsAre(11, 10, 5));
 }
 
-TEST(StepCatalog, NeitherDamagedNorUnfinishedStepsCountAmongThoseKept) {
+TEST(CheckpointCatalog, NeitherDamagedNorUnfinishedCheckpointsCountAmongThoseKept) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  for (std::int64_t k = 1; k <= 4; ++k) write_step(files, {1, k}, 3);
+  for (std::int64_t k = 1; k <= 4; ++k) write_checkpoint(files, {1, k}, 3);
   disk->bytes("job/step-00000004/rank0.1.safetensors") += "x";
   disk->bytes("job/step-00000002/rank0.1.leaves") += "x";
   writer_on(files).write(sample("rank0", {1, 5}).piece);  // under way
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, testing::UnorderedElementsAre(1, 2));
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 1}).removed, testing::UnorderedElementsAre(1, 2));
   EXPECT_THAT(iterations(files), testing::UnorderedElementsAre(3, 4, 5));
-  EXPECT_EQ(find_whole_step(files, "job").step->version, Version(1, 3));
+  EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, CheckpointId(1, 3));
 }
 
-TEST(StepCatalog, WhatStorageKeepsFromUsIsNeitherRemovedNorCounted) {
+TEST(CheckpointCatalog, WhatStorageKeepsFromUsIsNeitherRemovedNorCounted) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  for (std::int64_t k = 1; k <= 5; ++k) write_step(files, {1, k}, 3);
+  for (std::int64_t k = 1; k <= 5; ++k) write_checkpoint(files, {1, k}, 3);
   const auto before = disk->files();
   disk->fault = [](std::size_t, const std::string& operation, const std::string& path) {
     const bool is_withheld = path == "job/step-00000004/manifest.json" || path == "job/step-00000001/rank0.1.leaves";
     return operation == "stat" && is_withheld ? EIO : 0;
   };
-  EXPECT_TRUE(prune_steps(files, "job", {.keep_last = 3}).removed.empty());
+  EXPECT_TRUE(prune_checkpoints(files, "job", {.keep_last = 3}).removed.empty());
   EXPECT_EQ(disk->files(), before);
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, ElementsAre(3, 2));
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 1}).removed, ElementsAre(3, 2));
   disk->fault = nullptr;
   EXPECT_THAT(iterations(files), ElementsAre(5, 4, 1));
-  EXPECT_TRUE(find_whole_step(files, "job").problems.empty());
+  EXPECT_TRUE(find_complete_checkpoint(files, "job").problems.empty());
 }
 
-TEST(StepCatalog, StepsFoundDamagedWhereTheyWereReadDoNotTakeThePlaceOfGoodOnes) {
+TEST(CheckpointCatalog, CheckpointsFoundDamagedWhereTheyWereReadDoNotTakeThePlaceOfGoodOnes) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  for (std::int64_t k = 1; k <= 6; ++k) write_step(files, {1, k}, 3);
-  const std::set<Version> damaged = {{1, 2}, {1, 4}, {1, 6}, {3, 5}};
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 2, .keep_every = 2}, damaged).removed, ElementsAre(4, 2, 1));
+  for (std::int64_t k = 1; k <= 6; ++k) write_checkpoint(files, {1, k}, 3);
+  const std::set<CheckpointId> damaged = {{1, 2}, {1, 4}, {1, 6}, {3, 5}};
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 2, .keep_every = 2}, damaged).removed,
+              ElementsAre(4, 2, 1));
   EXPECT_THAT(iterations(files), ElementsAre(6, 5, 3));
-  EXPECT_TRUE(prune_steps(files, "job", {.keep_last = 2}, {{1, 3}, {1, 5}, {1, 6}}).removed.empty());
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 2}).removed, ElementsAre(3));
+  EXPECT_TRUE(prune_checkpoints(files, "job", {.keep_last = 2}, {{1, 3}, {1, 5}, {1, 6}}).removed.empty());
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 2}).removed, ElementsAre(3));
 }
 
-TEST(StepCatalog, WhatALifeLeftUnfinishedGoesWhenALaterOneHasAStep) {
+TEST(CheckpointCatalog, WhatAnIncarnationLeftUnfinishedGoesWhenALaterOneHasACheckpoint) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
   writer_on(files).write(sample("rank0", {1, 50}).piece);
-  EXPECT_TRUE(prune_steps(files, "job", {}).removed.empty());
-  write_step(files, {2, 10}, 3);
-  EXPECT_THAT(prune_steps(files, "job", {}).removed, ElementsAre(50));
+  EXPECT_TRUE(prune_checkpoints(files, "job", {}).removed.empty());
+  write_checkpoint(files, {2, 10}, 3);
+  EXPECT_THAT(prune_checkpoints(files, "job", {}).removed, ElementsAre(50));
   EXPECT_THAT(iterations(files), ElementsAre(10));
 }
 
-TEST(StepCatalog, AStepOfALaterFormatIsNeverRemoved) {
+TEST(CheckpointCatalog, ACheckpointOfALaterFormatIsNeverRemoved) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  for (std::int64_t k = 1; k <= 3; ++k) write_step(files, {1, k}, 3);
+  for (std::int64_t k = 1; k <= 3; ++k) write_checkpoint(files, {1, k}, 3);
   disk->put("job/step-00000001/rank0.1.zstd", "x");  // a kind of file that we do not know
   disk->erase("job/step-00000001/rank0.1.safetensors");
-  EXPECT_THAT(prune_steps(files, "job", {.keep_last = 1}).removed, ElementsAre(2));
+  EXPECT_THAT(prune_checkpoints(files, "job", {.keep_last = 1}).removed, ElementsAre(2));
 }
 
-TEST(StepCatalog, InAStepThatIsKeptOnlyWhatItNeedsStays) {
+TEST(CheckpointCatalog, InACheckpointThatIsKeptOnlyWhatItNeedsStays) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  write_step(files, {1, 5}, 3);
-  write_step(files, {2, 5}, 3);
-  const std::string step = "job/step-00000005/";
-  disk->put(step + "rank0.2.safetensors.0123456789abcdef.part", "left by a broken write");
-  disk->put(step + "rank0.3.safetensors.0123456789abcdef.part", "a later life is writing");
-  disk->put(step + "notes.txt", "somebody else's");
-  prune_steps(files, "job", {});
+  write_checkpoint(files, {1, 5}, 3);
+  write_checkpoint(files, {2, 5}, 3);
+  const std::string stored = "job/step-00000005/";
+  disk->put(stored + "rank0.2.safetensors.0123456789abcdef.part", "left by a broken write");
+  disk->put(stored + "rank0.3.safetensors.0123456789abcdef.part", "a later incarnation is writing");
+  disk->put(stored + "notes.txt", "somebody else's");
+  prune_checkpoints(files, "job", {});
   EXPECT_THAT(disk->files(),
-              testing::UnorderedElementsAre(step + "manifest.json", step + "notes.txt", step + "rank0.2.json",
-                                            step + "rank0.2.leaves", step + "rank0.2.safetensors",
-                                            step + "rank0.3.safetensors.0123456789abcdef.part", step + "rank1.2.json",
-                                            step + "rank1.2.leaves", step + "rank1.2.safetensors"));
+              testing::UnorderedElementsAre(
+                  stored + "manifest.json", stored + "notes.txt", stored + "rank0.2.json", stored + "rank0.2.leaves",
+                  stored + "rank0.2.safetensors", stored + "rank0.3.safetensors.0123456789abcdef.part",
+                  stored + "rank1.2.json", stored + "rank1.2.leaves", stored + "rank1.2.safetensors"));
 }
 
 std::vector<std::string> left_overs(const Disk& disk) {
@@ -353,14 +356,14 @@ std::vector<std::string> left_overs(const Disk& disk) {
   return paths;
 }
 
-// Whichever operation a write hangs in: the files on their way that it cannot clean up are gone once a newer step is
-// there, whether its own step came to be after all or not.
-TEST(StepCatalog, WhatAHungWriteLeavesIsGoneWithANewerStep) {
+// Whichever operation a write hangs in: the files on their way that it cannot clean up are gone once a newer checkpoint
+// is there, whether its own checkpoint came to be after all or not.
+TEST(CheckpointCatalog, WhatAHungWriteLeavesIsGoneWithANewerCheckpoint) {
   std::size_t left = 0;
   for (std::size_t failing = 0, struck = 1; struck != 0; ++failing) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, {.queue_depth = 4, .block_bytes = 65536});
-    const CutStep captured({1, 7}, 2);
+    const CutCheckpoint captured({1, 7}, 2);
     disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
       return number >= failing ? ETIMEDOUT : 0;
     };
@@ -372,20 +375,21 @@ TEST(StepCatalog, WhatAHungWriteLeavesIsGoneWithANewerStep) {
     disk->fault = nullptr;
     left += left_overs(*disk).size();
     if (failing % 2 == 0) captured.write_and_commit(files);
-    write_step(files, {1, 8}, 3);
-    prune_steps(files, "job", {.keep_last = 2});
+    write_checkpoint(files, {1, 8}, 3);
+    prune_checkpoints(files, "job", {.keep_last = 2});
     EXPECT_THAT(left_overs(*disk), testing::IsEmpty()) << "operation " << failing;
-    for (const Step& step : list_steps(files, "job")) EXPECT_TRUE(step.usable()) << step.problem;
+    for (const StoredCheckpoint& stored : list_checkpoints(files, "job"))
+      EXPECT_TRUE(stored.usable()) << stored.problem;
   }
   EXPECT_GT(left, 20u);
 }
 
-// The same where the storage comes back at once, and the step is given up: the next write discards it.
-TEST(StepCatalog, WhatAFailedWriteLeavesGoesWithItsDiscardOrANewerStep) {
+// The same where the storage comes back at once, and the checkpoint is given up: the next write discards it.
+TEST(CheckpointCatalog, WhatAFailedWriteLeavesGoesWithItsDiscardOrANewerCheckpoint) {
   for (std::size_t failing = 0, struck = 1; struck != 0; ++failing) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, {.queue_depth = 4, .block_bytes = 65536});
-    const CutStep captured({1, 7}, 2);
+    const CutCheckpoint captured({1, 7}, 2);
     disk->fault = [&](std::size_t number, const std::string&, const std::string&) {
       return number == failing ? EIO : 0;
     };
@@ -397,49 +401,49 @@ TEST(StepCatalog, WhatAFailedWriteLeavesGoesWithItsDiscardOrANewerStep) {
     disk->fault = nullptr;
     writer_on(files).discard({1, 7}, captured.names());
     EXPECT_THAT(disk->files(), testing::IsEmpty()) << "operation " << failing;
-    write_step(files, {1, 8}, 3);
-    prune_steps(files, "job", {});
+    write_checkpoint(files, {1, 8}, 3);
+    prune_checkpoints(files, "job", {});
     EXPECT_THAT(iterations(files), ElementsAre(8));
   }
 }
 
-TEST(StepCatalog, WhatALaterLifeLeftInAStepThatIsKeptGoesWithANewerStep) {
+TEST(CheckpointCatalog, WhatALaterIncarnationLeftInACheckpointThatIsKeptGoesWithANewerCheckpoint) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  write_step(files, {1, 5}, 3);
+  write_checkpoint(files, {1, 5}, 3);
   writer_on(files).write(sample("rank0", {2, 5}, 3).piece);
   const std::string manifest = "job/step-00000005/manifest.json.0123456789abcdef.part";
   disk->put(manifest, "x");
   const auto before = disk->files();
-  prune_steps(files, "job", {});
+  prune_checkpoints(files, "job", {});
   EXPECT_EQ(disk->files(), before);  // it may still be at it
-  write_step(files, {3, 6}, 3);
-  prune_steps(files, "job", {});
+  write_checkpoint(files, {3, 6}, 3);
+  prune_checkpoints(files, "job", {});
   for (const std::string& path : disk->files()) EXPECT_THAT(path, Not(HasSubstr("rank0.2.")));
   EXPECT_FALSE(disk->exists(manifest));
-  EXPECT_TRUE(find_whole_step(files, "job").problems.empty());
+  EXPECT_TRUE(find_complete_checkpoint(files, "job").problems.empty());
   EXPECT_THAT(iterations(files), ElementsAre(6, 5));
 }
 
 // Somebody has made the directory of the next step, and is about to write to it.
-TEST(StepCatalog, ADirectoryThatWasJustMadeStays) {
+TEST(CheckpointCatalog, ADirectoryThatWasJustMadeStays) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  write_step(files, {2, 6}, 3);
+  write_checkpoint(files, {2, 6}, 3);
   files.make_directory("job/step-00000007");
   files.make_directory("job/step-00000005");
-  EXPECT_THAT(prune_steps(files, "job", {}).removed, ElementsAre(5));
+  EXPECT_THAT(prune_checkpoints(files, "job", {}).removed, ElementsAre(5));
   EXPECT_TRUE(disk->exists("job/step-00000007"));
 }
 
-TEST(StepCatalog, WhatCannotBeRemovedIsTold) {
+TEST(CheckpointCatalog, WhatCannotBeRemovedIsTold) {
   const auto disk = std::make_shared<Disk>();
   MemoryFileSystem files(disk);
-  for (std::int64_t k = 1; k <= 3; ++k) write_step(files, {1, k}, 3);
+  for (std::int64_t k = 1; k <= 3; ++k) write_checkpoint(files, {1, k}, 3);
   disk->fault = [](std::size_t, const std::string& operation, const std::string& path) {
     return operation == "remove" && path.starts_with("job/step-00000002") ? EACCES : 0;
   };
-  const Pruned pruned = prune_steps(files, "job", {.keep_last = 1});
+  const Pruned pruned = prune_checkpoints(files, "job", {.keep_last = 1});
   EXPECT_THAT(pruned.removed, ElementsAre(1));
   EXPECT_THAT(pruned.problems, ElementsAre(HasSubstr("step-00000002/manifest.json: Permission denied")));
 }

@@ -43,14 +43,14 @@ class LocalFiles : public testing::TestWithParam<Way> {
   const std::string root_ = directory_.path();
 };
 
-TEST_P(LocalFiles, StepsOfAllSizesAreReadAsTheyWereWritten) {
+TEST_P(LocalFiles, CheckpointsOfAllSizesAreReadAsTheyWereWritten) {
   const auto files = open();
   for (const std::int64_t elements : {0, 1, 100, 4096, 60001, 300'000}) {
-    const StepRecord step = write_step(*files, {1, elements}, elements);
-    EXPECT_TRUE(holds_what_was_written(*files, step, elements)) << elements;
+    const CheckpointRecord stored = write_checkpoint(*files, {1, elements}, elements);
+    EXPECT_TRUE(holds_what_was_written(*files, stored, elements)) << elements;
   }
-  EXPECT_EQ(list_steps(*files, "job").size(), 6u);
-  EXPECT_TRUE(find_whole_step(*files, "job").problems.empty());
+  EXPECT_EQ(list_checkpoints(*files, "job").size(), 6u);
+  EXPECT_TRUE(find_complete_checkpoint(*files, "job").problems.empty());
   for (const auto& entry : fs::recursive_directory_iterator(root_)) EXPECT_NE(entry.path().extension(), ".part");
 }
 
@@ -59,16 +59,16 @@ TEST_P(LocalFiles, MemoryThatLiesAskewIsWrittenAllTheSame) {
   const auto data = kernels::random_bytes(5, 1'000'003);
   const auto askew = make_aligned_buffer(data.size() + 3);
   std::memcpy(askew.get() + 3, data.data(), data.size());
-  StepWriter writer = writer_on(*files);
+  CheckpointWriter writer = writer_on(*files);
   writer.write({manifest_for("blob", {1, 1}, "", data), askew.get() + 3, askew});
   EXPECT_EQ(read_all(*files, writer.commit({1, 1}, 2, {"blob"}), "blob"), data);
 }
 
 TEST_P(LocalFiles, AnyRangeOfAShardIsReadAlone) {
   const auto files = open();
-  const StepRecord step = write_step(*files, {1, 1}, 20'000);
+  const CheckpointRecord stored = write_checkpoint(*files, {1, 1}, 20'000);
   const auto whole = sample("rank0", {1, 1}, 20'000).bytes;
-  ShardReader reader(*files, step, "rank0");
+  ShardReader reader(*files, stored, "rank0");
   const std::uint64_t leaf = kernels::leaf_size_bytes, end = whole.size();
   for (const ByteRange range : {ByteRange{0, 0},
                                 {0, 1},
@@ -132,19 +132,19 @@ TEST_P(LocalFiles, SeveralFillOneFileAndANameThatIsTakenStaysWithIt) {
   EXPECT_FALSE(files->modified_s("job/y"));
 }
 
-// Nothing is written to the disk that a missing mount would hide, and nobody takes it for one without steps.
+// Nothing is written to the disk that a missing mount would hide, and nobody takes it for one without checkpoints.
 TEST_P(LocalFiles, ALocationThatIsNotThereIsNeitherMadeNorTakenForEmpty) {
   FileSystemOptions options{.queue_depth = 4, .block_bytes = 65536};
   options.direct = GetParam().direct;
   LocalFileSystem files(root_ + "/mount", options, GetParam().engine);
   const std::string sentence = "cannot use the storage " + root_ + "/mount: it does not exist; create it, or mount it";
-  EXPECT_EQ(refusal(CKPT_ERR_SYSTEM, [&] { list_steps(files, "job"); }), sentence);
-  EXPECT_EQ(refusal(CKPT_ERR_SYSTEM, [&] { write_step(files, {1, 1}, 3); }), sentence);
+  EXPECT_EQ(refusal(CKPT_ERR_SYSTEM, [&] { list_checkpoints(files, "job"); }), sentence);
+  EXPECT_EQ(refusal(CKPT_ERR_SYSTEM, [&] { write_checkpoint(files, {1, 1}, 3); }), sentence);
   EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { files.make_directory("job"); }), HasSubstr("No such file"));
   EXPECT_FALSE(fs::exists(root_ + "/mount"));
   fs::create_directory(root_ + "/mount");
-  EXPECT_TRUE(list_steps(files, "job").empty());
-  EXPECT_TRUE(holds_what_was_written(files, write_step(files, {1, 1}, 3), 3));
+  EXPECT_TRUE(list_checkpoints(files, "job").empty());
+  EXPECT_TRUE(holds_what_was_written(files, write_checkpoint(files, {1, 1}, 3), 3));
 }
 
 TEST_P(LocalFiles, ListingTellsFilesFromDirectories) {
@@ -245,13 +245,13 @@ TEST_P(LocalFiles, OtherProgramsSeeTheFileWhole) {
 }
 
 TEST_P(LocalFiles, ManyReadersReadAtOnce) {
-  const StepRecord step = write_step(*open(), {1, 1}, 50'000);
+  const CheckpointRecord stored = write_checkpoint(*open(), {1, 1}, 50'000);
   std::vector<std::thread> readers;
   std::atomic<int> right{0};
   for (int i = 0; i < 8; ++i)
     readers.emplace_back([&] {
       const auto files = open();
-      if (holds_what_was_written(*files, step, 50'000)) ++right;
+      if (holds_what_was_written(*files, stored, 50'000)) ++right;
     });
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(right, 8);

@@ -62,7 +62,7 @@ FileSystemOptions options(std::int64_t timeout_ms = 30'000) {
 }
 
 // Does something before the block of a number, counted over all shards.
-class Interruption : public PaceClock {
+class Interruption : public RateLimiterClock {
  public:
   Interruption(int block, std::function<void()> strike) : block_(block), strike_(std::move(strike)) {}
   Clock::time_point now() override {
@@ -80,37 +80,37 @@ class Interruption : public PaceClock {
 
 constexpr std::int64_t large = 50'000;  // elements: 1.1 MB and 17 blocks in each shard
 
-void write_interrupted(FileSystem& files, Version version, PaceClock& clock) {
-  Pace pace(UINT64_MAX, clock);
-  StepWriter writer(files, "job", "node", pace);
-  for (const std::string& shard : two_shards) writer.write(sample(shard, version, large).piece);
-  writer.commit(version, 2, two_shards);
+void write_interrupted(FileSystem& files, CheckpointId checkpoint, RateLimiterClock& clock) {
+  RateLimiter rate_limiter(UINT64_MAX, clock);
+  CheckpointWriter writer(files, "job", "node", rate_limiter);
+  for (const std::string& shard : two_shards) writer.write(sample(shard, checkpoint, large).piece);
+  writer.commit(checkpoint, 2, two_shards);
 }
 
-TEST(Nfs, StepsOfAllSizesAreReadAsTheyWereWritten) {
+TEST(Nfs, CheckpointsOfAllSizesAreReadAsTheyWereWritten) {
   const NfsServer server;
   for (const std::size_t block_bytes : {std::size_t{1} << 16, std::size_t{1} << 20, std::size_t{4} << 20}) {
     FileSystemOptions with = options();
     with.block_bytes = block_bytes;
     const auto files = open_file_system(server.location(), with);
     for (const std::int64_t elements : {0, 1, 4096, 300'000}) {
-      const StepRecord step = write_step(*files, {1, elements}, elements);
-      EXPECT_TRUE(holds_what_was_written(*files, step, elements)) << elements;
+      const CheckpointRecord stored = write_checkpoint(*files, {1, elements}, elements);
+      EXPECT_TRUE(holds_what_was_written(*files, stored, elements)) << elements;
     }
   }
   // And they are what a program finds that has the directory itself.
   const auto local = open_file_system(server.exported(), options());
-  EXPECT_EQ(find_whole_step(*local, "job").step->version, Version(1, 300'000));
-  EXPECT_TRUE(find_whole_step(*local, "job").problems.empty());
+  EXPECT_EQ(find_complete_checkpoint(*local, "job").stored->checkpoint, CheckpointId(1, 300'000));
+  EXPECT_TRUE(find_complete_checkpoint(*local, "job").problems.empty());
 }
 
-TEST(Nfs, RangesAreReadAloneAndStepsPruned) {
+TEST(Nfs, RangesAreReadAloneAndCheckpointsPruned) {
   const NfsServer server;
   const auto files = open_file_system(server.location(), options());
   const auto whole = sample("rank0", {1, 3}, large).bytes;
-  for (std::int64_t k = 1; k <= 3; ++k) write_step(*files, {1, k}, large);
-  EXPECT_EQ(prune_steps(*files, "job", {.keep_last = 1}).removed.size(), 2u);
-  const Step newest = list_steps(*files, "job").front();
+  for (std::int64_t k = 1; k <= 3; ++k) write_checkpoint(*files, {1, k}, large);
+  EXPECT_EQ(prune_checkpoints(*files, "job", {.keep_last = 1}).removed.size(), 2u);
+  const StoredCheckpoint newest = list_checkpoints(*files, "job").front();
   ShardReader reader(*files, *newest.record, "rank0");
   std::vector<std::byte> part(100'000);
   reader.read({77'777, part.size()}, part.data());
@@ -150,11 +150,11 @@ TEST(Nfs, FailuresNameTheOperationThePathAndTheReason) {
 }
 
 // Killed before each of several blocks of the write: it fails with a sentence, and once the server is back, the same
-// file system finds the old step and writes the new one.
-TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldStepAndTheNextWriteSucceeds) {
+// file system finds the old checkpoint and writes the new one.
+TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldCheckpointAndTheNextWriteSucceeds) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options());
-  write_step(*files, {1, 1}, large);
+  write_checkpoint(*files, {1, 1}, large);
   int cuts = 0;
   for (const int block : {0, 1, 9, 18, 30}) {
     Interruption killer(block, [&] { server.kill(); });
@@ -165,43 +165,44 @@ TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldStepAndTheNextWriteSucceed
                 HasSubstr("nfs://127.0.0.1/ckpt"))
         << block;
     EXPECT_TRUE(killer.struck());
-    EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { find_whole_step(*files, "job"); }),
+    EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, [&] { find_complete_checkpoint(*files, "job"); }),
                 HasSubstr("the server does not answer"));
     server.start();
-    const Found found = find_whole_step(*files, "job");
-    ASSERT_TRUE(found.step);
-    EXPECT_EQ(found.step->version, Version(1, 1));
-    EXPECT_TRUE(holds_what_was_written(*files, *found.step, large));
+    const NewestComplete found = find_complete_checkpoint(*files, "job");
+    ASSERT_TRUE(found.stored);
+    EXPECT_EQ(found.stored->checkpoint, CheckpointId(1, 1));
+    EXPECT_TRUE(holds_what_was_written(*files, *found.stored, large));
     ++cuts;
   }
   EXPECT_EQ(cuts, 5);
   for (int cut = 0; cut < cuts; ++cut)
-    EXPECT_TRUE(holds_what_was_written(*files, write_step(*files, {1, 2 + cut}, large), large));
+    EXPECT_TRUE(holds_what_was_written(*files, write_checkpoint(*files, {1, 2 + cut}, large), large));
 }
 
 TEST(Nfs, AServerThatHangsIsLeftAtTheDeadlineAndServesAgainWhenItWakes) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options(300));
-  write_step(*files, {1, 1}, 100);
+  write_checkpoint(*files, {1, 1}, 100);
   Interruption stopper(9, [&] { server.stop(); });
   EXPECT_THAT(refusal(CKPT_ERR_TIMEOUT,
                       [&] {
                         write_interrupted(*files, {1, 2}, stopper);
                       }),
               HasSubstr("did not answer in time"));
-  EXPECT_THAT(refusal(CKPT_ERR_TIMEOUT, [&] { find_whole_step(*files, "job"); }), HasSubstr("did not answer in time"));
+  EXPECT_THAT(refusal(CKPT_ERR_TIMEOUT, [&] { find_complete_checkpoint(*files, "job"); }),
+              HasSubstr("did not answer in time"));
   server.resume();
   const auto patient = open_file_system(server.location(), options());
-  EXPECT_EQ(find_whole_step(*patient, "job").step->version, Version(1, 1));
-  const StepRecord step = write_step(*patient, {1, 2}, large);
-  EXPECT_TRUE(holds_what_was_written(*patient, step, large));
+  EXPECT_EQ(find_complete_checkpoint(*patient, "job").stored->checkpoint, CheckpointId(1, 1));
+  const CheckpointRecord stored = write_checkpoint(*patient, {1, 2}, large);
+  EXPECT_TRUE(holds_what_was_written(*patient, stored, large));
 }
 
 TEST(Nfs, AServerThatHangsWhileItIsReadIsLeftAtTheDeadline) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options(300));
-  const StepRecord step = write_step(*files, {1, 1}, large);
-  ShardReader reader(*files, step, "rank0");
+  const CheckpointRecord stored = write_checkpoint(*files, {1, 1}, large);
+  ShardReader reader(*files, stored, "rank0");
   std::vector<std::byte> bytes(reader.manifest().length_bytes);
   server.stop();
   EXPECT_THAT(refusal(CKPT_ERR_TIMEOUT,
@@ -212,21 +213,21 @@ TEST(Nfs, AServerThatHangsWhileItIsReadIsLeftAtTheDeadline) {
   server.kill();
   server.start();
   const auto again = open_file_system(server.location(), options());
-  EXPECT_TRUE(holds_what_was_written(*again, step, large));
+  EXPECT_TRUE(holds_what_was_written(*again, stored, large));
 }
 
-TEST(Nfs, AFullServerIsToldAndTheOldStepStays) {
+TEST(Nfs, AFullServerIsToldAndTheOldCheckpointStays) {
   const NfsServer server("6m");
   const auto files = open_file_system(server.location(), options());
-  write_step(*files, {1, 1}, large);
+  write_checkpoint(*files, {1, 1}, large);
   const auto before = files->list("job/step-00000001").size();
-  EXPECT_THAT(refusal(CKPT_ERR_NO_SPACE, [&] { write_step(*files, {1, 2}, 300'000); }), HasSubstr("is full"));
-  const Found found = find_whole_step(*files, "job");
-  ASSERT_TRUE(found.step);
-  EXPECT_TRUE(holds_what_was_written(*files, *found.step, large));
+  EXPECT_THAT(refusal(CKPT_ERR_NO_SPACE, [&] { write_checkpoint(*files, {1, 2}, 300'000); }), HasSubstr("is full"));
+  const NewestComplete found = find_complete_checkpoint(*files, "job");
+  ASSERT_TRUE(found.stored);
+  EXPECT_TRUE(holds_what_was_written(*files, *found.stored, large));
   EXPECT_EQ(files->list("job/step-00000001").size(), before);
   for (const DirectoryEntry& entry : files->list("job/step-00000002")) EXPECT_FALSE(entry.name.ends_with(".part"));
-  EXPECT_EQ(write_step(*files, {1, 2}, 100).version, Version(1, 2));
+  EXPECT_EQ(write_checkpoint(*files, {1, 2}, 100).checkpoint, CheckpointId(1, 2));
 }
 
 TEST(Nfs, AStopEndsAWaitForAServerThatHangs) {
@@ -284,9 +285,9 @@ TEST(Nfs, WhereNoServerIsTheSentenceSaysSo) {
   wrong = server.location();
   wrong.replace(wrong.find("/ckpt"), 5, "/ckpt/mount");
   const auto missing = open_file_system(wrong, options());
-  for (const auto& call : std::vector<std::function<void()>>{[&] { list_steps(*missing, "job"); },
+  for (const auto& call : std::vector<std::function<void()>>{[&] { list_checkpoints(*missing, "job"); },
                                                              [&] {
-                                                               write_step(*missing, {1, 1}, 3);
+                                                               write_checkpoint(*missing, {1, 1}, 3);
                                                              }})
     EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, call),
                 testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("look whether it runs, and whether the directory")));

@@ -12,8 +12,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const std::string step_directory = "job/step-00000007/";
-const std::string model_file = step_directory + "model.1.safetensors";
+const std::string checkpoint_directory = "job/step-00000007/";
+const std::string model_file = checkpoint_directory + "model.1.safetensors";
 const FileSystemOptions small_blocks = {.queue_depth = 4, .block_bytes = 65536};
 
 std::string as_text(const std::vector<std::byte>& bytes) {
@@ -22,11 +22,11 @@ std::string as_text(const std::vector<std::byte>& bytes) {
 
 class Parts : public testing::Test {
  protected:
-  StepRecord found() {
-    const Found found = find_whole_step(files_, "job");
-    EXPECT_TRUE(found.step);
+  CheckpointRecord found() {
+    const NewestComplete found = find_complete_checkpoint(files_, "job");
+    EXPECT_TRUE(found.stored);
     EXPECT_THAT(found.problems, testing::IsEmpty());
-    return found.step.value_or(StepRecord{});
+    return found.stored.value_or(CheckpointRecord{});
   }
 
   std::shared_ptr<Disk> disk_ = std::make_shared<Disk>();
@@ -34,7 +34,7 @@ class Parts : public testing::Test {
 };
 
 TEST_F(Parts, MakeUpTheFileThatTheWholeShardWouldBe) {
-  const CutStep captured({1, 7}, 3);
+  const CutCheckpoint captured({1, 7}, 3);
   captured.write_and_commit(files_);
   const Header header = encode_header(*captured.model.piece.manifest, "job");
   EXPECT_EQ(disk_->bytes(model_file), header.bytes + as_text(captured.model.bytes));
@@ -44,15 +44,15 @@ TEST_F(Parts, ComeBackAsTheyWereCapturedHoweverTheShardWasCut) {
   std::int64_t iteration = 0;
   for (const std::uint32_t of : {1u, 2u, 3u, 4u, 7u, 12u})
     for (const std::int64_t elements : {0, 1, 2979, 9000, 40'000}) {  // fewer leaves than parts, too
-      const CutStep captured({1, ++iteration}, of, elements);
-      const StepRecord step = captured.write_and_commit(files_);
-      EXPECT_TRUE(holds(files_, step, captured)) << of << " parts of " << elements;
+      const CutCheckpoint captured({1, ++iteration}, of, elements);
+      const CheckpointRecord stored = captured.write_and_commit(files_);
+      EXPECT_TRUE(holds(files_, stored, captured)) << of << " parts of " << elements;
       EXPECT_TRUE(holds(files_, found(), captured));
     }
 }
 
 TEST_F(Parts, AreOfferedAsPiecesAndReadByRange) {
-  const CutStep captured({1, 7}, 3, 20'000);
+  const CutCheckpoint captured({1, 7}, 3, 20'000);
   captured.write_and_commit(files_);
   StorageSource source(std::make_unique<MemoryFileSystem>(disk_, small_blocks), "job");
   const Listing listing = source.list();
@@ -78,34 +78,34 @@ TEST_F(Parts, AreOfferedAsPiecesAndReadByRange) {
 }
 
 TEST_F(Parts, HaveNoFileOfTheShardsNameBeforeTheCommitAndNoOtherAfterIt) {
-  const CutStep captured({1, 7}, 2);
+  const CutCheckpoint captured({1, 7}, 2);
   captured.write(files_);
   EXPECT_FALSE(disk_->exists(model_file));
   captured.commit(files_);
   EXPECT_THAT(disk_->files(),
               testing::UnorderedElementsAre(
-                  model_file, step_directory + "model.0of2.1.leaves", step_directory + "model.0of2.1.json",
-                  step_directory + "model.1of2.1.leaves", step_directory + "model.1of2.1.json",
-                  step_directory + "rank0.1.safetensors", step_directory + "rank0.1.leaves",
-                  step_directory + "rank0.1.json", step_directory + "manifest.json"));
+                  model_file, checkpoint_directory + "model.0of2.1.leaves", checkpoint_directory + "model.0of2.1.json",
+                  checkpoint_directory + "model.1of2.1.leaves", checkpoint_directory + "model.1of2.1.json",
+                  checkpoint_directory + "rank0.1.safetensors", checkpoint_directory + "rank0.1.leaves",
+                  checkpoint_directory + "rank0.1.json", checkpoint_directory + "manifest.json"));
 }
 
 TEST_F(Parts, AreAllNeeded) {
-  const CutStep captured({1, 7}, 3);
+  const CutCheckpoint captured({1, 7}, 3);
   captured.write(files_, "model.0of3");
   captured.write(files_, "model.2of3");
   captured.write(files_, "rank0");
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }), HasSubstr("model.1of3.1.json is not there"));
   const auto commit_two = [&] { writer_on(files_).commit({1, 7}, 2, {"model.0of3", "model.2of3", "rank0"}); };
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, commit_two), HasSubstr("step-00000007 has 2 of the 3 parts"));
-  EXPECT_FALSE(disk_->exists(model_file) || disk_->exists(step_directory + "manifest.json"));
+  EXPECT_FALSE(disk_->exists(model_file) || disk_->exists(checkpoint_directory + "manifest.json"));
   captured.write(files_, "model.1of3");
   captured.commit(files_);
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 
 TEST_F(Parts, OfDifferentCutsOrShardsDoNotMakeUpAFile) {
-  const CutStep thirds({1, 7}, 3), halves({1, 7}, 2), others({1, 7}, 2, 9100);
+  const CutCheckpoint thirds({1, 7}, 3), halves({1, 7}, 2), others({1, 7}, 2, 9100);
   thirds.write(files_, "model.0of3");
   halves.write(files_, "model.0of2");
   others.write(files_, "model.1of2");
@@ -119,7 +119,7 @@ TEST_F(Parts, OfDifferentCutsOrShardsDoNotMakeUpAFile) {
 }
 
 TEST_F(Parts, ThatDoNotFillTheFileDoNotMakeItWhole) {
-  const CutStep captured({1, 7}, 2);
+  const CutCheckpoint captured({1, 7}, 2);
   captured.write(files_);
   disk_->bytes(model_file + ".parts").pop_back();
   EXPECT_THAT(refusal(CKPT_ERR_LOST, [&] { captured.commit(files_); }),
@@ -129,7 +129,7 @@ TEST_F(Parts, ThatDoNotFillTheFileDoNotMakeItWhole) {
 }
 
 TEST_F(Parts, OfOtherBytesOrAnotherLayoutThanTheirNameTellsAreNotWritten) {
-  const CutStep captured({1, 7}, 2);
+  const CutCheckpoint captured({1, 7}, 2);
   Piece wrong = captured.piece("model.1of2");
   auto manifest = std::make_shared<arena::Manifest>(*wrong.manifest);
   manifest->shard = "model.1of3";
@@ -142,25 +142,25 @@ TEST_F(Parts, OfOtherBytesOrAnotherLayoutThanTheirNameTellsAreNotWritten) {
 }
 
 TEST_F(Parts, WrittenAgainAndCommittedAgainStayAsTheyAre) {
-  const CutStep captured({1, 7}, 3);
+  const CutCheckpoint captured({1, 7}, 3);
   captured.write(files_);
   captured.write(files_);
-  const StepRecord step = captured.commit(files_);
+  const CheckpointRecord stored = captured.commit(files_);
   const auto before = disk_->files();
   captured.write(files_);
-  EXPECT_EQ(captured.commit(files_), step);
+  EXPECT_EQ(captured.commit(files_), stored);
   EXPECT_EQ(disk_->files(), before);
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 
-// Bytes of a version do not change once a record tells of them, whatever is captured under its name again.
-TEST_F(Parts, OfTheSameVersionWithOtherBytesAreRefused) {
-  const CutStep captured({1, 7}, 3);
+// Bytes of a checkpoint do not change once a record tells of them, whatever is captured under its name again.
+TEST_F(Parts, OfTheSameCheckpointWithOtherBytesAreRefused) {
+  const CutCheckpoint captured({1, 7}, 3);
   captured.write_and_commit(files_);
-  CutStep other({1, 7}, 3);
+  CutCheckpoint other({1, 7}, 3);
   other.model = sample("model", {9, 9}, 9000);
   auto manifest = std::make_shared<arena::Manifest>(*other.model.piece.manifest);
-  manifest->version = {1, 7};
+  manifest->checkpoint = {1, 7};
   other.model.piece.manifest = manifest;
   for (const std::string& name : protocol::parts_of("model", 3))
     EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.write(files_, name); }), HasSubstr("tells of other bytes"));
@@ -172,13 +172,13 @@ TEST_F(Parts, OfTheSameVersionWithOtherBytesAreRefused) {
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 
-TEST_F(Parts, OfAnEarlierLifeDoNotTakeThePlaceOfALaterOnes) {
-  const CutStep late({1, 7}, 2), captured({2, 7}, 3);
+TEST_F(Parts, OfAnEarlierIncarnationDoNotTakeThePlaceOfALaterOnes) {
+  const CutCheckpoint late({1, 7}, 2), captured({2, 7}, 3);
   late.write(files_);
   captured.write_and_commit(files_);
   EXPECT_THAT(refusal(CKPT_ERR_SUPERSEDED, [&] { late.commit(files_); }), HasSubstr("is of incarnation 2 already"));
   EXPECT_TRUE(holds(files_, found(), captured));
-  prune_steps(files_, "job", {});
+  prune_checkpoints(files_, "job", {});
   for (const std::string& path : disk_->files()) EXPECT_THAT(path, Not(HasSubstr(".1.")));
 }
 
@@ -230,10 +230,11 @@ class Meddled : public MemoryFileSystem {
   std::function<void()> meddle_;
 };
 
-// Two nodes commit the same step, and a third, which was slow, writes once more a part that another wrote in its place:
-// whatever comes before what, the step is whole. The late part goes to a file of its own that is never taken for whole.
-TEST(PartsAtOnce, CommittedByTwoAndWrittenByOneMoreMakeUpAWholeStep) {
-  const CutStep captured({1, 7}, 3);
+// Two nodes commit the same checkpoint, and a third, which was slow, writes once more a part that another wrote in its
+// place: whatever comes before what, the checkpoint is whole. The late part goes to a file of its own that is never
+// taken for whole.
+TEST(PartsAtOnce, CommittedByTwoAndWrittenByOneMoreMakeUpAWholeCheckpoint) {
+  const CutCheckpoint captured({1, 7}, 3);
   for (int before = 0, meddled = 1; meddled != 0; ++before) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, small_blocks);
@@ -243,24 +244,24 @@ TEST(PartsAtOnce, CommittedByTwoAndWrittenByOneMoreMakeUpAWholeStep) {
       // It had looked for its record before there was one.
       const auto late = files.open_shared(model_file + ".parts", disk->bytes(model_file).size());
       const Piece last = captured.piece("model.2of3");
-      const StepRecord step = *list_steps(files, "job").front().record;
-      late->start_write(0, step.find("model.2of3")->offset_bytes, last.data, last.manifest->length_bytes, last.owner);
+      const CheckpointRecord stored = *list_checkpoints(files, "job").front().record;
+      late->start_write(0, stored.find("model.2of3")->offset_bytes, last.data, last.manifest->length_bytes, last.owner);
       late->wait();
       late->sync();
     });
     captured.commit(slow);
     meddled = slow.meddled() ? 1 : 0;
-    const Found found = find_whole_step(files, "job");
-    ASSERT_TRUE(found.step) << before;
-    EXPECT_TRUE(holds(files, *found.step, captured)) << before;
-    prune_steps(files, "job", {});
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    ASSERT_TRUE(found.stored) << before;
+    EXPECT_TRUE(holds(files, *found.stored, captured)) << before;
+    prune_checkpoints(files, "job", {});
     EXPECT_FALSE(disk->exists(model_file + ".parts"));
   }
 }
 
 // One part is written by two nodes at once.
 TEST(PartsAtOnce, WrittenByTwoAreWrittenOnce) {
-  const CutStep captured({1, 7}, 2);
+  const CutCheckpoint captured({1, 7}, 2);
   for (int before = 0, meddled = 1; meddled != 0; ++before) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, small_blocks);
@@ -268,15 +269,15 @@ TEST(PartsAtOnce, WrittenByTwoAreWrittenOnce) {
     captured.write(slow);
     meddled = slow.meddled() ? 1 : 0;
     captured.commit(files);
-    const Found found = find_whole_step(files, "job");
-    ASSERT_TRUE(found.step) << before;
-    EXPECT_TRUE(holds(files, *found.step, captured)) << before;
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    ASSERT_TRUE(found.stored) << before;
+    EXPECT_TRUE(holds(files, *found.stored, captured)) << before;
   }
 }
 
 // As for whole shards: every operation fails once, in every way, and a repetition succeeds.
-TEST(PartsAtOnce, WhicheverOperationFailsTheStepBeforeStaysAndARepetitionSucceeds) {
-  const CutStep before({1, 6}, 3), captured({1, 7}, 3);
+TEST(PartsAtOnce, WhicheverOperationFailsTheCheckpointBeforeStaysAndARepetitionSucceeds) {
+  const CutCheckpoint before({1, 6}, 3), captured({1, 7}, 3);
   for (const int error : {EIO, ENOSPC, EACCES, ETIMEDOUT}) {
     bool struck = true;
     for (std::size_t failing = 0; struck; ++failing) {
@@ -295,13 +296,13 @@ TEST(PartsAtOnce, WhicheverOperationFailsTheStepBeforeStaysAndARepetitionSucceed
       }
       struck = disk->operations() > first + failing;
       disk->fault = nullptr;
-      const Found found = find_whole_step(files, "job");
-      ASSERT_TRUE(found.step);
-      const bool is_new = found.step->version == captured.version();
+      const NewestComplete found = find_complete_checkpoint(files, "job");
+      ASSERT_TRUE(found.stored);
+      const bool is_new = found.stored->checkpoint == captured.checkpoint();
       EXPECT_TRUE(is_new || refused);
-      EXPECT_TRUE(holds(files, *found.step, is_new ? captured : before)) << error << " at " << failing;
+      EXPECT_TRUE(holds(files, *found.stored, is_new ? captured : before)) << error << " at " << failing;
       EXPECT_TRUE(holds(files, captured.write_and_commit(files), captured)) << error << " at " << failing;
-      EXPECT_EQ(find_whole_step(files, "job").step->version, captured.version());
+      EXPECT_EQ(find_complete_checkpoint(files, "job").stored->checkpoint, captured.checkpoint());
       EXPECT_TRUE(struck || failing > 40);
     }
   }
@@ -309,52 +310,55 @@ TEST(PartsAtOnce, WhicheverOperationFailsTheStepBeforeStaysAndARepetitionSucceed
 
 // What a manifest may not say of parts; its digest fits.
 TEST_F(Parts, OfAManifestThatDoNotMakeUpAFileAreRefused) {
-  const CutStep captured({1, 7}, 3);
-  const StepRecord whole = captured.write_and_commit(files_);
-  const auto problem = [&](const std::function<void(StepRecord&)>& change) {
-    StepRecord changed = whole;
+  const CutCheckpoint captured({1, 7}, 3);
+  const CheckpointRecord whole = captured.write_and_commit(files_);
+  const auto problem = [&](const std::function<void(CheckpointRecord&)>& change) {
+    CheckpointRecord changed = whole;
     change(changed);
-    disk_->bytes(step_directory + "manifest.json") = encode(changed);
-    EXPECT_FALSE(find_whole_step(files_, "job").step);
-    return find_whole_step(files_, "job").problems.at(0);
+    disk_->bytes(checkpoint_directory + "manifest.json") = encode(changed);
+    EXPECT_FALSE(find_complete_checkpoint(files_, "job").stored);
+    return find_complete_checkpoint(files_, "job").problems.at(0);
   };
-  EXPECT_THAT(problem([](StepRecord& step) { step.shards.erase(step.shards.begin() + 1); }),
+  EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards.erase(stored.shards.begin() + 1); }),
               HasSubstr("manifest.json is malformed: step-00000007 has 2 of the 3 parts"));
-  EXPECT_THAT(problem([](StepRecord& step) { step.shards[1].offset_bytes -= 65536; }),
+  EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].offset_bytes -= 65536; }),
               HasSubstr("the range of shard model.1of3 in its file"));
-  EXPECT_THAT(problem([](StepRecord& step) { step.shards[1].data_bytes += 65536; }),
+  EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].data_bytes += 65536; }),
               HasSubstr("the range of shard model.1of3 in its file"));
-  EXPECT_THAT(problem([](StepRecord& step) { step.shards[1].whole_bytes += 1; }), HasSubstr("different files"));
-  EXPECT_THAT(problem([](StepRecord& step) { step.shards[2].header_digest ^= 1; }), HasSubstr("different files"));
-  EXPECT_THAT(problem([](StepRecord& step) { step.shards[2].layout_hash ^= 1; }), HasSubstr("different files"));
-  EXPECT_THAT(problem([&](StepRecord& step) {
-                step.shards[2] = describe(*captured.piece("rank0").manifest,
-                                          encode_header(*captured.piece("rank0").manifest, "job"), "node");
-                step.shards[2].shard = "model";
-                std::swap(step.shards[2], step.shards[1]);
-                std::swap(step.shards[1], step.shards[0]);
+  EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[1].whole_bytes += 1; }),
+              HasSubstr("different files"));
+  EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[2].header_digest ^= 1; }),
+              HasSubstr("different files"));
+  EXPECT_THAT(problem([](CheckpointRecord& stored) { stored.shards[2].layout_hash ^= 1; }),
+              HasSubstr("different files"));
+  EXPECT_THAT(problem([&](CheckpointRecord& stored) {
+                stored.shards[2] = describe(*captured.piece("rank0").manifest,
+                                            encode_header(*captured.piece("rank0").manifest, "job"), "node");
+                stored.shards[2].shard = "model";
+                std::swap(stored.shards[2], stored.shards[1]);
+                std::swap(stored.shards[1], stored.shards[0]);
               }),
               HasSubstr("different files"));
-  EXPECT_THAT(problem([](StepRecord& step) {
-                step.shards[0].shard = "model.0of4";  // the ranges of quarters are others
+  EXPECT_THAT(problem([](CheckpointRecord& stored) {
+                stored.shards[0].shard = "model.0of4";  // the ranges of quarters are others
               }),
               HasSubstr("in its file"));
 }
 
 TEST_F(Parts, ThatAreDamagedAreNamedWithTheirBytesInTheFile) {
-  const CutStep captured({1, 7}, 3);
-  const StepRecord step = captured.write_and_commit(files_);
-  const std::uint64_t begin = step.find("model.1of3")->offset_bytes;
+  const CutCheckpoint captured({1, 7}, 3);
+  const CheckpointRecord stored = captured.write_and_commit(files_);
+  const std::uint64_t begin = stored.find("model.1of3")->offset_bytes;
   disk_->bytes(model_file)[begin + 5] ^= 1;
-  EXPECT_EQ(find_whole_step(files_, "job").problems.at(0),
+  EXPECT_EQ(find_complete_checkpoint(files_, "job").problems.at(0),
             "mem:" + model_file + " is damaged between bytes " + std::to_string(begin) + " and " +
                 std::to_string(begin + 65536) + ": leaf 0 does not fit its digest");
-  EXPECT_NO_THROW(read_all(files_, step, "model.0of3"));
-  EXPECT_NO_THROW(read_all(files_, step, "model.2of3"));
+  EXPECT_NO_THROW(read_all(files_, stored, "model.0of3"));
+  EXPECT_NO_THROW(read_all(files_, stored, "model.2of3"));
   disk_->bytes(model_file)[begin + 5] ^= 1;
   EXPECT_TRUE(holds(files_, found(), captured));
-  disk_->erase(step_directory + "model.2of3.1.leaves");
-  EXPECT_THAT(find_whole_step(files_, "job").problems.at(0), HasSubstr("model.2of3.1.leaves is missing"));
+  disk_->erase(checkpoint_directory + "model.2of3.1.leaves");
+  EXPECT_THAT(find_complete_checkpoint(files_, "job").problems.at(0), HasSubstr("model.2of3.1.leaves is missing"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The power goes before every single operation of a step's writing, pruning included, and whatever was not synced is
-// lost, kept or torn: the machine that comes back finds the step before or the new one, whole.
+// The power goes before every single operation of a checkpoint's writing, pruning included, and whatever was not synced
+// is lost, kept or torn: the machine that comes back finds the checkpoint before or the new one, whole.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,14 +11,14 @@ namespace {
 
 constexpr int some_cuts = 12;  // seeds of what survives, for each place of the cut
 
-// Writes step 1, then does `work` with a cut before every operation, and checks what each machine finds that comes
-// back.
+// Writes checkpoint 1, then does `work` with a cut before every operation, and checks what each machine finds that
+// comes back.
 template <class Work, class Check>
 void cut_everywhere(Work work, Check check) {
   for (std::size_t at = 0;; ++at) {
     const auto disk = std::make_shared<Disk>();
     MemoryFileSystem files(disk, {.queue_depth = 2, .block_bytes = 65536});
-    write_step(files, {1, 1});
+    write_checkpoint(files, {1, 1});
     disk->power_cut_before = disk->operations() + at;
     bool cut = false;
     try {
@@ -42,50 +42,50 @@ void cut_everywhere(Work work, Check check) {
   }
 }
 
-TEST(PowerCut, LeavesTheOldStepOrTheNewOneWhole) {
+TEST(PowerCut, LeavesTheOldCheckpointOrTheNewOneWhole) {
   std::size_t old_found = 0, new_found = 0;
   cut_everywhere(
       [](FileSystem& files) {
-        write_step(files, {1, 2});
+        write_checkpoint(files, {1, 2});
       },
       [&](FileSystem& files, Disk&, bool cut) {
-        const Found found = find_whole_step(files, "job");
-        ASSERT_TRUE(found.step);
-        EXPECT_TRUE(holds_what_was_written(files, *found.step));
+        const NewestComplete found = find_complete_checkpoint(files, "job");
+        ASSERT_TRUE(found.stored);
+        EXPECT_TRUE(holds_what_was_written(files, *found.stored));
         // What the listing takes for usable is not only the newest but truly whole.
-        for (const Step& step : list_steps(files, "job")) {
-          if (step.usable()) {
-            EXPECT_EQ(verify_step(files, *step.record), "");
+        for (const StoredCheckpoint& stored : list_checkpoints(files, "job")) {
+          if (stored.usable()) {
+            EXPECT_EQ(verify_checkpoint(files, *stored.record), "");
           }
         }
         if (!cut) {
-          EXPECT_EQ(found.step->version.iteration(), 2);
+          EXPECT_EQ(found.stored->checkpoint.iteration(), 2);
         }
-        ++(found.step->version.iteration() == 2 ? new_found : old_found);
+        ++(found.stored->checkpoint.iteration() == 2 ? new_found : old_found);
       });
   EXPECT_GT(old_found, 100u);
   EXPECT_GT(new_found, some_cuts);
 }
 
-TEST(PowerCut, LeavesTheOldStepOrItsReplacementByAnotherLife) {
+TEST(PowerCut, LeavesTheOldCheckpointOrItsReplacementByAnotherIncarnation) {
   cut_everywhere(
       [](FileSystem& files) {
-        write_step(files, {2, 1});
+        write_checkpoint(files, {2, 1});
       },
       [&](FileSystem& files, Disk&, bool cut) {
-        const Found found = find_whole_step(files, "job");
-        ASSERT_TRUE(found.step);
-        EXPECT_TRUE(holds_what_was_written(files, *found.step));
+        const NewestComplete found = find_complete_checkpoint(files, "job");
+        ASSERT_TRUE(found.stored);
+        EXPECT_TRUE(holds_what_was_written(files, *found.stored));
         if (!cut) {
-          EXPECT_EQ(found.step->version, Version(2, 1));
+          EXPECT_EQ(found.stored->checkpoint, CheckpointId(2, 1));
         }
       });
 }
 
-// Every name without .part or .parts stands for whole bytes, also where its step never became whole.
-void expect_whole_files(Disk& disk, const CutStep& captured) {
-  const std::string directory = "job/" + step_name(captured.version().iteration()) + "/";
-  const std::uint64_t incarnation = captured.version().incarnation();
+// Every name without .part or .parts stands for whole bytes, also where its checkpoint never became whole.
+void expect_whole_files(Disk& disk, const CutCheckpoint& captured) {
+  const std::string directory = "job/" + folder_name(captured.checkpoint().iteration()) + "/";
+  const std::uint64_t incarnation = captured.checkpoint().incarnation();
   for (const std::string& name : captured.names()) {
     const Piece piece = captured.piece(name);
     const Header header = encode_header(*piece.manifest, "job");
@@ -104,39 +104,41 @@ void expect_whole_files(Disk& disk, const CutStep& captured) {
   }
 }
 
-// Nodes write the parts of a shard in any order, one of them makes the step whole. After the cut they do it all again.
+// Nodes write the parts of a shard in any order, one of them completes the checkpoint. After the cut they do it all
+// again.
 TEST(PowerCut, LeavesThePartsOfAShardWholeOrToBeWrittenAgain) {
-  const CutStep captured({1, 2}, 3);
+  const CutCheckpoint captured({1, 2}, 3);
   std::size_t old_found = 0, new_found = 0;
   const auto work = [&](FileSystem& files) {
     for (const std::string name : {"model.2of3", "rank0", "model.0of3", "model.1of3"}) captured.write(files, name);
     captured.commit(files);
   };
   cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool cut) {
-    const Found found = find_whole_step(files, "job");
-    ASSERT_TRUE(found.step);
-    const bool is_new = found.step->version == captured.version();
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    ASSERT_TRUE(found.stored);
+    const bool is_new = found.stored->checkpoint == captured.checkpoint();
     EXPECT_TRUE(cut || is_new);
-    EXPECT_TRUE(is_new ? holds(files, *found.step, captured) : holds_what_was_written(files, *found.step));
+    EXPECT_TRUE(is_new ? holds(files, *found.stored, captured) : holds_what_was_written(files, *found.stored));
     expect_whole_files(disk, captured);
-    for (const Step& step : list_steps(files, "job"))
-      EXPECT_EQ(step.usable(), disk.exists("job/" + step_name(step.iteration) + "/manifest.json")) << step.problem;
+    for (const StoredCheckpoint& stored : list_checkpoints(files, "job"))
+      EXPECT_EQ(stored.usable(), disk.exists("job/" + folder_name(stored.iteration) + "/manifest.json"))
+          << stored.problem;
     ++(is_new ? new_found : old_found);
     captured.write(files);
     EXPECT_TRUE(holds(files, captured.commit(files), captured));
-    EXPECT_TRUE(holds(files, *find_whole_step(files, "job").step, captured));
+    EXPECT_TRUE(holds(files, *find_complete_checkpoint(files, "job").stored, captured));
   });
   EXPECT_GT(old_found, 100u);
   EXPECT_GT(new_found, some_cuts);
 }
 
-// The power goes while a step of parts is removed, and its writers come back and write it again: what is left of the
-// removal does not pass for parts that were written.
-TEST(PowerCut, WhileAStepIsRemovedLeavesNoRecordOfPartsThatAreGone) {
-  const CutStep captured({1, 2}, 3);
+// The power goes while a checkpoint of parts is removed, and its writers come back and write it again: what is left of
+// the removal does not pass for parts that were written.
+TEST(PowerCut, WhileACheckpointIsRemovedLeavesNoRecordOfPartsThatAreGone) {
+  const CutCheckpoint captured({1, 2}, 3);
   const auto work = [&](FileSystem& files) {
     captured.write(files);
-    remove_step(files, "job", 2);
+    remove_checkpoint(files, "job", 2);
   };
   cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool) {
     expect_whole_files(disk, captured);
@@ -146,17 +148,17 @@ TEST(PowerCut, WhileAStepIsRemovedLeavesNoRecordOfPartsThatAreGone) {
     } catch (const Failure& failure) {
       EXPECT_EQ(failure.status(), CKPT_ERR_LOST) << failure.what();
     }
-    for (const Step& step : list_steps(files, "job")) {
-      if (step.usable()) {
-        EXPECT_EQ(verify_step(files, *step.record), "");
+    for (const StoredCheckpoint& stored : list_checkpoints(files, "job")) {
+      if (stored.usable()) {
+        EXPECT_EQ(verify_checkpoint(files, *stored.record), "");
       }
     }
   });
 }
 
-// The same where one node discards what it wrote of a step that failed.
-TEST(PowerCut, WhilePartsAreDiscardedLeavesNoStepOfThem) {
-  const CutStep captured({1, 2}, 3);
+// The same where one node discards what it wrote of a checkpoint that failed.
+TEST(PowerCut, WhilePartsAreDiscardedLeavesNoCheckpointOfThem) {
+  const CutCheckpoint captured({1, 2}, 3);
   const auto work = [&](FileSystem& files) {
     captured.write(files);
     writer_on(files).discard({1, 2}, captured.names());
@@ -191,24 +193,25 @@ TEST(PowerCut, LeavesAShardsRecordOnlyWithItsFiles) {
   });
 }
 
-TEST(PowerCut, NeverTurnsAStepThatIsBeingRemovedIntoAHalfOne) {
+TEST(PowerCut, NeverTurnsACheckpointThatIsBeingRemovedIntoAHalfOne) {
   const auto work = [](FileSystem& files) {
-    write_step(files, {1, 2});
-    write_step(files, {1, 3});
-    prune_steps(files, "job", {.keep_last = 1});
+    write_checkpoint(files, {1, 2});
+    write_checkpoint(files, {1, 3});
+    prune_checkpoints(files, "job", {.keep_last = 1});
   };
   cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool cut) {
-    const Found found = find_whole_step(files, "job");
-    ASSERT_TRUE(found.step);
-    EXPECT_TRUE(holds_what_was_written(files, *found.step));
-    for (const Step& step : list_steps(files, "job")) {
-      EXPECT_EQ(step.usable(), disk.exists("job/" + step_name(step.iteration) + "/manifest.json")) << step.problem;
-      if (step.usable()) {
-        EXPECT_EQ(verify_step(files, *step.record), "");
+    const NewestComplete found = find_complete_checkpoint(files, "job");
+    ASSERT_TRUE(found.stored);
+    EXPECT_TRUE(holds_what_was_written(files, *found.stored));
+    for (const StoredCheckpoint& stored : list_checkpoints(files, "job")) {
+      EXPECT_EQ(stored.usable(), disk.exists("job/" + folder_name(stored.iteration) + "/manifest.json"))
+          << stored.problem;
+      if (stored.usable()) {
+        EXPECT_EQ(verify_checkpoint(files, *stored.record), "");
       }
     }
     if (cut) return;
-    EXPECT_EQ(found.step->version.iteration(), 3);
+    EXPECT_EQ(found.stored->checkpoint.iteration(), 3);
     EXPECT_FALSE(disk.exists("job/step-00000001"));
     EXPECT_FALSE(disk.exists("job/step-00000002"));
   });
@@ -217,13 +220,13 @@ TEST(PowerCut, NeverTurnsAStepThatIsBeingRemovedIntoAHalfOne) {
 // What is left of a removal that the power cut short is gone after the next.
 TEST(PowerCut, DuringARemovalIsMadeGoodByTheNextOne) {
   const auto work = [](FileSystem& files) {
-    write_step(files, {1, 2});
-    prune_steps(files, "job", {.keep_last = 1});
+    write_checkpoint(files, {1, 2});
+    prune_checkpoints(files, "job", {.keep_last = 1});
   };
   cut_everywhere(work, [&](FileSystem& files, Disk& disk, bool) {
-    write_step(files, {1, 4});
-    prune_steps(files, "job", {.keep_last = 1});
-    EXPECT_EQ(list_steps(files, "job").size(), 1u);
+    write_checkpoint(files, {1, 4});
+    prune_checkpoints(files, "job", {.keep_last = 1});
+    EXPECT_EQ(list_checkpoints(files, "job").size(), 1u);
     EXPECT_FALSE(disk.exists("job/step-00000001"));
   });
 }

@@ -61,8 +61,8 @@ class Writing : public testing::Test {
       return 0;
     };
   }
-  static std::vector<Piece> pieces(Version version) {
-    return {sample("rank0", version).piece, sample("rank1", version).piece};
+  static std::vector<Piece> pieces(CheckpointId checkpoint) {
+    return {sample("rank0", checkpoint).piece, sample("rank1", checkpoint).piece};
   }
 
   std::shared_ptr<Disk> disk_ = std::make_shared<Disk>();
@@ -72,7 +72,7 @@ class Writing : public testing::Test {
   Outcomes outcomes_;
 };
 
-TEST_F(Writing, AVersionIsWrittenCommittedAndFoundAgain) {
+TEST_F(Writing, ACheckpointIsWrittenCommittedAndFoundAgain) {
   WriteQueue queue(factory(), options());
   queue.write({1, 7}, pieces({1, 7}), outcomes_.collect());
   const WriteOutcome written = outcomes_.wait_for(1)[0];
@@ -81,9 +81,9 @@ TEST_F(Writing, AVersionIsWrittenCommittedAndFoundAgain) {
   queue.commit({1, 7}, 2, two_shards, {}, outcomes_.collect());
   EXPECT_EQ(outcomes_.wait_for(2)[1].kind, Kind::done);
   MemoryFileSystem files(disk_);
-  const Found found = find_whole_step(files, "job");
-  ASSERT_TRUE(found.step);
-  EXPECT_TRUE(holds_what_was_written(files, *found.step));
+  const NewestComplete found = find_complete_checkpoint(files, "job");
+  ASSERT_TRUE(found.stored);
+  EXPECT_TRUE(holds_what_was_written(files, *found.stored));
   const WriteCounters counters = queue.counters();
   EXPECT_EQ(counters.written, 1u);
   EXPECT_EQ(counters.committed, 1u);
@@ -99,7 +99,7 @@ TEST_F(Writing, WhileStorageIsSlowTheNewestWaitsAndTheOthersAreSkipped) {
   release_.count_down();
   const auto outcomes = outcomes_.wait_for(5);
   std::map<std::int64_t, Kind> by_iteration;
-  for (const WriteOutcome& outcome : outcomes) by_iteration[outcome.version.iteration()] = outcome.kind;
+  for (const WriteOutcome& outcome : outcomes) by_iteration[outcome.checkpoint.iteration()] = outcome.kind;
   EXPECT_EQ(by_iteration,
             (std::map<std::int64_t, Kind>{
                 {1, Kind::done}, {2, Kind::skipped}, {3, Kind::skipped}, {4, Kind::skipped}, {5, Kind::done}}));
@@ -131,7 +131,7 @@ TEST_F(Writing, APiecesMemoryIsHeldUntilItsOutcomeAndNoLonger) {
   EXPECT_TRUE(let_go);
 }
 
-TEST_F(Writing, AHungStorageFailsTheVersionAndLaterOnesAreTriedAgain) {
+TEST_F(Writing, AHungStorageFailsTheCheckpointAndLaterOnesAreTriedAgain) {
   std::atomic<bool> hangs{true};
   disk_->fault = [&](std::size_t, const std::string&, const std::string&) { return hangs ? ETIMEDOUT : 0; };
   WriteQueue queue(factory(), options());
@@ -146,7 +146,7 @@ TEST_F(Writing, AHungStorageFailsTheVersionAndLaterOnesAreTriedAgain) {
   EXPECT_EQ(queue.counters().failed, 1u);
 }
 
-TEST_F(Writing, ACommitDoesNotWaitForTheNextVersionsBytes) {
+TEST_F(Writing, ACommitDoesNotWaitForTheNextCheckpointsBytes) {
   WriteQueue queue(factory(), options());
   queue.write({1, 1}, pieces({1, 1}), outcomes_.collect());
   outcomes_.wait_for(1);
@@ -154,17 +154,17 @@ TEST_F(Writing, ACommitDoesNotWaitForTheNextVersionsBytes) {
     if (operation == "create" && path.find("safetensors") != path.npos && hold_.exchange(false)) held_.count_down();
     return 0;
   };
-  auto clock = std::make_shared<PaceClock>();
+  auto clock = std::make_shared<RateLimiterClock>();
   WriteQueueOptions slow = options();
   slow.bytes_per_second = 1;  // years
   WriteQueue slow_queue(factory(), slow, clock);
   slow_queue.write({1, 2}, pieces({1, 2}), outcomes_.collect());
   held_.wait();
   slow_queue.commit({1, 1}, 2, two_shards, {}, outcomes_.collect());
-  EXPECT_EQ(outcomes_.wait_for(2)[1].version, Version(1, 1));
+  EXPECT_EQ(outcomes_.wait_for(2)[1].checkpoint, CheckpointId(1, 1));
   slow_queue.cancel();
   const WriteOutcome cancelled = outcomes_.wait_for(3)[2];
-  EXPECT_EQ(cancelled.version, Version(1, 2));
+  EXPECT_EQ(cancelled.checkpoint, CheckpointId(1, 2));
   EXPECT_EQ(cancelled.status, CKPT_DISCARDED);
 }
 
@@ -175,7 +175,7 @@ TEST_F(Writing, AfterACancelTheQueueGoesOnWithAFreshFileSystem) {
   held_.wait();
   queue.write({1, 2}, pieces({1, 2}), outcomes_.collect());
   queue.cancel();
-  EXPECT_EQ(outcomes_.wait_for(1)[0].version, Version(1, 2));
+  EXPECT_EQ(outcomes_.wait_for(1)[0].checkpoint, CheckpointId(1, 2));
   release_.count_down();
   EXPECT_EQ(outcomes_.wait_for(2)[1].status, CKPT_DISCARDED);
   queue.write({1, 3}, pieces({1, 3}), outcomes_.collect());
@@ -207,14 +207,14 @@ TEST_F(Writing, ACommitRemovesWhatRetentionDoesNotKeep) {
     outcomes_.wait_for(++reported);
   }
   MemoryFileSystem files(disk_);
-  const auto steps = list_steps(files, "job");
-  ASSERT_EQ(steps.size(), 1u);
-  EXPECT_EQ(steps.front().iteration, 3);
+  const auto stored_checkpoints = list_checkpoints(files, "job");
+  ASSERT_EQ(stored_checkpoints.size(), 1u);
+  EXPECT_EQ(stored_checkpoints.front().iteration, 3);
 }
 
-TEST_F(Writing, ACommitKeepsGoodStepsInThePlaceOfDamagedOnes) {
+TEST_F(Writing, ACommitKeepsGoodCheckpointsInThePlaceOfDamagedOnes) {
   MemoryFileSystem files(disk_);
-  for (const std::int64_t k : {1, 2, 3}) write_step(files, {1, k}, 3);
+  for (const std::int64_t k : {1, 2, 3}) write_checkpoint(files, {1, k}, 3);
   WriteQueueOptions keep_two = options();
   keep_two.retention.keep_last = 2;
   WriteQueue queue(factory(), keep_two);
@@ -223,11 +223,11 @@ TEST_F(Writing, ACommitKeepsGoodStepsInThePlaceOfDamagedOnes) {
   queue.commit({1, 4}, 2, two_shards, {{1, 2}, {1, 3}}, outcomes_.collect());
   EXPECT_EQ(outcomes_.wait_for(2)[1].sentence, "");
   std::vector<std::int64_t> left;
-  for (const Step& step : list_steps(files, "job")) left.push_back(step.iteration);
+  for (const StoredCheckpoint& stored : list_checkpoints(files, "job")) left.push_back(stored.iteration);
   EXPECT_THAT(left, testing::ElementsAre(4, 1));
 }
 
-TEST_F(Writing, ACommitOfAStepThatIsNotAllThereFails) {
+TEST_F(Writing, ACommitOfACheckpointThatIsNotAllThereFails) {
   WriteQueue queue(factory(), options());
   queue.commit({1, 1}, 2, two_shards, {}, outcomes_.collect());
   const WriteOutcome failed = outcomes_.wait_for(1)[0];

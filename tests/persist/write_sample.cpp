@@ -1,4 +1,4 @@
-// Writes a step as agents do, for tests/process/test_storage_format.py, which reads it with the tools of others:
+// Writes a checkpoint as agents do, for tests/process/test_storage_format.py, which reads it with the tools of others:
 //   persist_sample LOCATION SPEC [ITERATION]
 // SPEC is a file: one line "<shard>[/<parts>] <layout text>" per shard, each followed by a line with the path of its
 // bytes. A shard of several parts is written part by part, as the nodes do that captured them.
@@ -23,8 +23,8 @@ std::vector<std::byte> slurp(const std::string& path) {
 void write(const std::string& location, const std::string& spec_path, std::int64_t iteration) {
   std::filesystem::create_directories(location);
   const auto files = open_file_system(location, {});
-  StepWriter writer = writer_on(*files);
-  const Version version(1, iteration);
+  CheckpointWriter writer = writer_on(*files);
+  const CheckpointId checkpoint(1, iteration);
   std::vector<std::string> shards;
   std::ifstream spec(spec_path);
   std::string shard, layout, bytes_path;
@@ -34,14 +34,15 @@ void write(const std::string& location, const std::string& spec_path, std::int64
     shard.resize(std::min(slash, shard.size()));
     Sample whole;
     whole.bytes = slurp(bytes_path);
-    whole.piece = {manifest_for(shard, version, layout == "-" ? "" : layout, whole.bytes), whole.bytes.data(), nullptr};
+    whole.piece = {manifest_for(shard, checkpoint, layout == "-" ? "" : layout, whole.bytes), whole.bytes.data(),
+                   nullptr};
     for (std::uint32_t i = parts; i > 0; --i) {
       const Piece piece = parts == 1 ? whole.piece : part_of(whole, i - 1, parts);
       writer.write(piece);
       shards.push_back(piece.manifest->shard);
     }
   }
-  writer.commit(version, 2, shards);
+  writer.commit(checkpoint, 2, shards);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 
-#include "placement/parity.hpp"
+#include "placement/parity_layout.hpp"
 
 namespace ckpt::placement {
 

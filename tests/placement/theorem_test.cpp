@@ -120,7 +120,7 @@ TEST(Theorem1, SearchFindsWhatTryingAllMapsFinds) {
   }
 }
 
-TEST(Theorem1, NothingBeatsGroupsWhenAsManyAreLostAsThereAreCopies) {
+TEST(Theorem1, NothingHeartbeatsGroupsWhenAsManyAreLostAsThereAreCopies) {
   for_small_sizes([](std::uint32_t nodes, std::uint32_t copies) {
     if (nodes % copies != 0) return;
     EXPECT_EQ(best_survivors(nodes, copies)[copies], survivors(Strategy::group, nodes, copies, copies));

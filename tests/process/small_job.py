@@ -31,7 +31,7 @@ class Job:
         return "model" if self.shared else f"rank{rank}"
 
     def start(self) -> list:
-        """A life: the ranks that are not there say hello, and all restore."""
+        """An incarnation: the ranks that are not there say hello, and all restore."""
         self.close()
         self.engines = together(*(
             lambda rank=rank: self.cluster.engine(rank, RANKS, shard=self.name(rank), **self.options)

@@ -26,7 +26,7 @@ def commit(engine, iteration: int) -> None:
 
 
 def store_one(cluster, content: bytes = b"precious", **options) -> None:
-    """A life of one rank that commits iteration 0 and ends."""
+    """An incarnation of one rank that commits iteration 0 and ends."""
     with cluster.engine(**options) as engine:
         engine.register("state", bytearray(content))
         engine.restore()

@@ -61,7 +61,7 @@ def records(cluster) -> dict[str, str]:
 
 def lasting(found: dict[str, str]) -> dict[str, str]:
     """Those that say who is who, which do not change while agents run."""
-    return {key: value for key, value in found.items() if key.startswith(("nodes/", "taken/", "token", "seats/"))}
+    return {key: value for key, value in found.items() if key.startswith(("nodes/", "taken/", "token", "rank_assignments/"))}
 
 
 def commit(job: Job, first: int, last: int) -> None:
@@ -89,7 +89,7 @@ def test_a_job_writes_its_records_again_when_they_are_wiped_and_goes_on(cluster)
     pids = {node: cluster.agents(f"n{node}") for node in range(RANKS)}
     wipe(cluster)
     wait_until(lambda: lasting(records(cluster)) == before, "the records are back")
-    wait_until(lambda: {"life", "root"} <= records(cluster).keys(), "the leader's records are back")
+    wait_until(lambda: {"incarnation", "leader"} <= records(cluster).keys(), "the leader's records are back")
     assert "had vanished" in notices(cluster)
     commit(job, 3, 5)
     job.close()
@@ -128,7 +128,8 @@ def test_an_agent_that_restarts_before_the_others_have_seen_the_wipe_gets_its_nu
 
 
 def until_superseded(engine, first: int) -> str:
-    """Takes snapshots, all of the same state, until the rank is told that its life has ended; what it is told."""
+    """Takes snapshots, all of the same state, until the rank is told that its incarnation has ended; what it is
+    told."""
     deadline, iteration = time.monotonic() + DEADLINE_S, first
     while (ticket := engine.snapshot(iteration)).status is not Status.SUPERSEDED:
         assert time.monotonic() < deadline, ticket.message
@@ -138,11 +139,11 @@ def until_superseded(engine, first: int) -> str:
     return ticket.message
 
 
-@pytest.mark.parametrize(("lost", "said"), [("", "record of life 1"), ("seats", "records of who sat where in life 1")],
-                         ids=["all records", "seats"])
-def test_ranks_whose_seats_are_lost_with_the_leader_are_told_to_start_again_and_restore_the_newest(cluster, lost, said):
+@pytest.mark.parametrize(("lost", "said"), [("", "record of incarnation 1"), ("assignments", "records of who sat where in incarnation 1")],
+                         ids=["all records", "assignments"])
+def test_ranks_whose_assignments_are_lost_with_the_leader_are_told_to_start_again_and_restore_the_newest(cluster, lost, said):
     job = begin(cluster)
-    (leader,) = [agent["node"] for agent in agents(cluster) if agent["is_root"]]
+    (leader,) = [agent["node"] for agent in agents(cluster) if agent["is_leader"]]
     leaders = cluster.agents(leader)
     others = set(cluster.agents()) - set(leaders)
     for pid in leaders:
@@ -205,16 +206,16 @@ def test_records_that_were_set_back_are_overruled_by_what_agents_know(cluster):
     job.start()
     job.assert_restored(2)
     commit(job, 3, 4)
-    newest = json.loads(records(cluster)["life"])["incarnation"]
+    newest = json.loads(records(cluster)["incarnation"])["incarnation"]
     os.rename(folder, cluster.coordination / "gone")
     os.rename(copy, folder)
-    wait_until(lambda: json.loads(records(cluster).get("life", "{}")).get("incarnation") == newest,
-               "the newest life is on record again")
+    wait_until(lambda: json.loads(records(cluster).get("incarnation", "{}")).get("incarnation") == newest,
+               "the newest incarnation is on record again")
     wait_until(lambda: "writes it again" in notices(cluster), "it is told")
     commit(job, 5, 6)
     job.start()
     job.assert_restored(6)
-    assert json.loads(records(cluster)["life"])["incarnation"] > newest
+    assert json.loads(records(cluster)["incarnation"])["incarnation"] > newest
 
 
 def put_record(cluster, key: str, value: str) -> None:
@@ -235,7 +236,7 @@ def put_record(cluster, key: str, value: str) -> None:
 
 def test_an_epoch_that_no_leader_can_have_had_is_told_and_gc_of_the_records_mends_it(cluster):
     job = begin(cluster)
-    put_record(cluster, "root", json.dumps({"epoch": 2**64 - 1, "node": 3, "beat": 0}))
+    put_record(cluster, "leader", json.dumps({"epoch": 2**64 - 1, "node": 3, "heartbeat": 0}))
     wait_until(lambda: "damaged" in notices(cluster), "it is told")
     job.close()
     assert ckptctl(cluster, "stop").returncode == 0
@@ -246,7 +247,7 @@ def test_an_epoch_that_no_leader_can_have_had_is_told_and_gc_of_the_records_mend
     commit(job, 3, 5)
 
 
-@pytest.mark.parametrize("record", ["life", "root"])
+@pytest.mark.parametrize("record", ["incarnation", "leader"])
 def test_a_pipe_in_the_place_of_a_record_holds_up_nobody(cluster, record):
     job = begin(cluster)
     folder = cluster.coordination / cluster.job

@@ -1,4 +1,5 @@
-"""Jobs of real agents that meet through real etcd servers, which die, freeze, fill up, and refuse strangers."""
+"""Jobs of real agents that meet through real etcd servers, which die, freeze, fill up, and refuse unauthenticated
+peers."""
 
 from __future__ import annotations
 

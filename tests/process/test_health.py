@@ -290,7 +290,7 @@ def job(tmp_path):
 
 
 def test_a_stopped_trainer_is_named_and_the_job_is_not_protected(job):
-    job.start_life()
+    job.start_incarnation()
     job.await_restored()
     await_health(job.health, lambda told: told["state"] == "protected", job.train_until_commit)
     victim = job.trainers[1]
@@ -303,7 +303,7 @@ def test_a_stopped_trainer_is_named_and_the_job_is_not_protected(job):
 
 
 def test_a_trainer_that_died_is_named_and_the_job_is_not_protected(job):
-    job.start_life()
+    job.start_incarnation()
     job.await_restored()
     job.train_until_commit()
     victim = job.trainers[2]

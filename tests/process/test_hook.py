@@ -48,8 +48,8 @@ def hook(*words: str) -> subprocess.CompletedProcess:
                           timeout=DEADLINE_S)
 
 
-REPLACED = ("replaced", "node2", "--stand-in", "spare1", "--job", "run1")
-NEWS = {"job": "run1", "change": "replaced", "node": "node2", "stand_in": "spare1", "reason": ""}
+REPLACED = ("replaced", "node2", "--replacement", "spare1", "--job", "run1")
+NEWS = {"job": "run1", "change": "replaced", "node": "node2", "replacement": "spare1", "reason": ""}
 
 
 def test_a_url_is_posted_what_became_of_the_node():
@@ -82,7 +82,7 @@ def test_a_dry_run_says_what_would_be_posted_and_posts_nothing():
 
 def test_a_dry_run_prints_a_command_that_does_what_the_call_would_do(tmp_path):
     told = tmp_path / "it's told"
-    said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_STAND_IN $CKPTENGINE_MEMBER_JOB"
+    said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REPLACEMENT $CKPTENGINE_MEMBER_JOB"
     command = f"echo {said} >> \"{told}\""
     done = hook(*REPLACED, "--hook", command, "--dry-run")
     assert done.returncode == 0 and not told.exists()
@@ -99,7 +99,7 @@ def test_the_agent_that_leads_posts_which_node_is_lost(cluster):
         job.restore()
         job.commit(1)
         job.lose(RANKS - 1)
-        lost = {"job": cluster.job, "change": "lost", "node": f"n{RANKS - 1}", "stand_in": "", "reason": "ended"}
+        lost = {"job": cluster.job, "change": "lost", "node": f"n{RANKS - 1}", "replacement": "", "reason": "ended"}
         while posts.get(timeout=DEADLINE_S)[2] != lost:
             pass  # a node that was slow for a moment is told of, too
         cluster.close_engines()

@@ -1,4 +1,4 @@
-"""What examples/ shows for launchers: torchrun for real, Slurm with a stand-in, of Kubernetes the command lines."""
+"""What examples/ shows for launchers: torchrun for real, Slurm with a test double, of Kubernetes the command lines."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class Allocation:
             "SLURM_JOB_NUM_NODES": str(len(SLURM_NODES)),
             "SLURM_JOB_NODELIST": ",".join(SLURM_NODES),
             "SHARED": str(folder / "shared"),
-            "PATIENCE_S": "3",
+            "WAIT_LIMIT_S": "3",
             "CKPTENGINE_ARENA_DIR": str(cluster.arena),
             "CKPTENGINE_WORLD_SIZE": "2",
             "CKPTENGINE_SLOT_BYTES": "1MiB",

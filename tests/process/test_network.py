@@ -13,9 +13,9 @@ from job import Settings
 SETTINGS = Settings(BUILD, megabytes=2, network=True, coordinator="etcd", standbys=1)
 WITHOUT_NETWORK = Settings(BUILD)
 OF_NETWORK = [name for name, fault in KINDS.items() if fault.fits(SETTINGS) and not fault.fits(WITHOUT_NETWORK)]
-AT_ROOT = ["root_killed", "root_frozen", "root_killed_in_restore", "two_failures_in_a_row"]
+AT_LEADER = ["leader_killed", "leader_frozen", "leader_killed_in_restore", "two_failures_in_a_row"]
 OF_STORE = ["store_hangs", "store_hangs_in_restore", "store_wiped", "store_wiped_and_agent_killed"]
-OF_ALL = ["trainer_stopped", "strangers_at_every_port", "node_lost_and_all_agents_stopped_in_restore"]
+OF_ALL = ["trainer_stopped", "unauthenticated_peers_at_every_port", "node_lost_and_all_agents_stopped_in_restore"]
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,6 @@ def ground(tmp_path_factory):
     ground.close()
 
 
-@pytest.mark.parametrize("kind", [*OF_NETWORK, *AT_ROOT, *OF_STORE, *OF_ALL])
+@pytest.mark.parametrize("kind", [*OF_NETWORK, *AT_LEADER, *OF_STORE, *OF_ALL])
 def test_a_job_restores_what_was_committed_after(ground, kind):
     ground.endure(kind)

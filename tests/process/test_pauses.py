@@ -55,7 +55,7 @@ def eventually(what) -> None:
 
 def leader_of(cluster) -> int:
     """The rank on the leader's node."""
-    (leader,) = [rank for rank in range(RANKS) if status(cluster, f"n{rank}")["is_root"]]
+    (leader,) = [rank for rank in range(RANKS) if status(cluster, f"n{rank}")["is_leader"]]
     return leader
 
 
@@ -159,7 +159,7 @@ def test_survivors_of_the_leaders_node_tell_the_newest_commit(cluster):
     def all_obey_another() -> bool:
         said = [status(cluster, node) for node in survivors]
         assert all((each["committed"] or {}).get("iteration") == 143 for each in said), said
-        return all(each["root"] not in (None, leader) and each["epoch"] > 1 for each in said)
+        return all(each["leader"] not in (None, leader) and each["epoch"] > 1 for each in said)
 
     eventually(all_obey_another)
     all_obey_another()

@@ -119,7 +119,7 @@ def test_nothing_is_committed_while_the_first_profile_is_learned_and_then_it_is(
         assert schedule["plan"] is None or schedule["plan"]["bytes"] >= BYTES
 
 
-def test_a_profile_is_there_for_the_next_life(job):
+def test_a_profile_is_there_for_the_next_incarnation(job):
     job.start()
     job.iterate_until_committed(6)
     job.start()

@@ -1,4 +1,5 @@
-"""A node that stands by takes the place of one that is lost, and the job's next life goes on from what it holds."""
+"""A node that stands by takes the place of one that is lost, and the job's next incarnation goes on from what it
+holds."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def await_status(cluster, node: str, is_so) -> dict:
 
 
 def hook(told) -> str:
-    said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REASON$CKPTENGINE_MEMBER_STAND_IN"
+    said = "$CKPTENGINE_MEMBER_CHANGE $CKPTENGINE_MEMBER_NODE $CKPTENGINE_MEMBER_REASON$CKPTENGINE_MEMBER_REPLACEMENT"
     return f"echo {said} >> {told}"
 
 
@@ -67,14 +68,14 @@ def start_job(cluster, told) -> Job:
 
 
 def replaced(node: str):
-    return lambda agent: agent["copies_now"] == 2 and agent["stand_ins"] == [{"node": "spare", "instead_of": node}]
+    return lambda agent: agent["copies_now"] == 2 and agent["replacements"] == [{"node": "spare", "instead_of": node}]
 
 
 @pytest.mark.parametrize("leads", [True, False])
 def test_a_standby_node_gets_what_the_lost_one_held_and_its_rank_restores_locally(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
-    leader = await_status(cluster, "n0", lambda agent: agent["root"] in NODES)["root"]
+    leader = await_status(cluster, "n0", lambda agent: agent["leader"] in NODES)["leader"]
     lost = leader if leads else next(node for node in NODES if node != leader)
     rank, other = NODES.index(lost), next(node for node in NODES if node != lost)
     assert "stands by" in status_text(cluster, "spare")
@@ -111,7 +112,7 @@ def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
     job.start()
     job.restore()
     start_standby(cluster)
-    await_status(cluster, "spare", lambda agent: agent["root"] is not None and agent["incarnation"] == 1)
+    await_status(cluster, "spare", lambda agent: agent["leader"] is not None and agent["incarnation"] == 1)
     for iteration in range(3):
         job.commit(iteration)
     agent = await_status(cluster, "spare", lambda agent: (agent["committed"] or {}).get("iteration") == 2)
@@ -122,7 +123,7 @@ def test_a_standby_node_holds_nothing_while_nobody_is_lost(cluster):
 def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back(cluster, tmp_path, leads):
     told = tmp_path / "told"
     job = start_job(cluster, told)
-    leader = await_status(cluster, "n0", lambda agent: agent["root"] in NODES)["root"]
+    leader = await_status(cluster, "n0", lambda agent: agent["leader"] in NODES)["leader"]
     stopped = leader if leads else next(node for node in NODES if node != leader)
     other = next(node for node in NODES if node != stopped)
     (pid,) = cluster.agents(stopped)
@@ -133,4 +134,4 @@ def test_an_agent_that_is_stopped_is_told_from_one_that_has_ended_and_comes_back
     returned = [f"lost {stopped} silent", f"replaced {stopped} spare", f"returned {stopped}"]
     await_told(told, returned, also=f"lost {stopped} answers")  # by a leader that took over in between
     job.commit(2)
-    await_status(cluster, "spare", lambda agent: not any(s["slots"][0]["version"] for s in agent["segments"]))
+    await_status(cluster, "spare", lambda agent: not any(s["slots"][0]["checkpoint"] for s in agent["segments"]))

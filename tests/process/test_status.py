@@ -113,7 +113,7 @@ def test_tiers_say_how_many_bytes_lie_where(cluster, tmp_path):
     assert stored == sum(tiers["captured_bytes"] for tiers in told), "each piece is written once"
     size = r"\d+(\.\d)? KiB"
     assert re.search(f"  tiers: {size} captured here, {size} of copies, {size} of parity; "
-                     f"on storage iteration 1 of life 1, {size} of it from here\n", status_text(cluster, "n0"))
+                     f"on storage iteration 1 of incarnation 1, {size} of it from here\n", status_text(cluster, "n0"))
 
 
 # ---- Watching ----
@@ -149,7 +149,7 @@ def test_a_watched_status_follows_the_job(cluster):
         job.restore()
         for iteration in (1, 2):
             job.commit(iteration)
-            find(lines, lambda line, k=iteration: f"committed: iteration {k} of life 1" in line)
+            find(lines, lambda line, k=iteration: f"committed: iteration {k} of incarnation 1" in line)
 
 
 def test_a_watched_status_in_json_is_one_document_in_each_line(cluster):
@@ -181,7 +181,7 @@ def trainers(tmp_path):
 
 def test_a_stopped_trainer_is_a_software_failure_and_state_stays_local(trainers):
     job = trainers
-    job.start_life()
+    job.start_incarnation()
     job.await_restored()
     job.train_until_commit()
     victim = job.trainers[0]
@@ -211,7 +211,7 @@ def test_a_stopped_trainer_is_a_software_failure_and_state_stays_local(trainers)
     floor = job.floor
     job.trainers[1].kill()
     job.wait_until(lambda: job.trainers[1].ended, "the end of the other trainer")
-    job.start_life()  # whoever claims the rank of a stopped trainer has it killed
+    job.start_incarnation()  # whoever claims the rank of a stopped trainer has it killed
     job.await_restored()
     job.wait_until(lambda: victim.ended, "the end of the stopped trainer")
     for trainer in job.trainers:

@@ -85,7 +85,7 @@ def test_a_rank_that_stayed_when_another_was_restarted_is_told_to_restart_too(cl
     second.close()
     cluster.engine(1, 2, node="n0", copies=1)
     ticket = snapshots_until(first, 1, lambda ticket: ticket.status is Status.SUPERSEDED)
-    assert "life 2" in ticket.message and "start the rank again" in ticket.message
+    assert "incarnation 2" in ticket.message and "start the rank again" in ticket.message
     status, message = first._wait(ticket.iteration + 1, Stage.COMMITTED, 0)
     assert status is Status.SUPERSEDED and "start the rank again" in message
 
@@ -120,9 +120,9 @@ def test_a_coordination_directory_that_goes_in_mid_run_is_named_and_nothing_is_l
 def test_records_that_cannot_be_used_are_removed_and_the_job_goes_on_from_memory(cluster):
     begin(cluster).close()
     stop(cluster)
-    seats = [file for file in cluster.coordination.rglob("*") if file.is_file() and "seats" in str(file)]
-    assert seats
-    for file in seats:
+    assignments = [file for file in cluster.coordination.rglob("*") if file.is_file() and "assignments" in str(file)]
+    assert assignments
+    for file in assignments:
         file.unlink()
     with cluster.engine(copies=1, restore_timeout_ms=1000) as engine:
         engine.register("state", bytearray(8))

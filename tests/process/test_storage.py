@@ -24,8 +24,8 @@ def wait_until(condition, what: str, seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
-def steps(storage: Path) -> list[int]:
-    """Iterations of the steps that are whole."""
+def checkpoints(storage: Path) -> list[int]:
+    """Iterations of the checkpoints that are whole."""
     return sorted(int(path.parent.name.removeprefix("step-")) for path in storage.glob("*/step-*/manifest.json"))
 
 
@@ -34,8 +34,8 @@ def status(cluster) -> dict:
     return ask(cluster)["storage"]
 
 
-def root(cluster) -> str:
-    return ask(cluster)["root"]
+def leader_of(cluster) -> str:
+    return ask(cluster)["leader"]
 
 
 def ask(cluster) -> dict:
@@ -63,7 +63,7 @@ def commit_and_store(job: Job, storage: Path, last: int) -> None:
     for iteration in range(1, last + 1):
         job.commit(iteration)
         if iteration % 2 == 0:
-            wait_until(lambda k=iteration: k in steps(storage), f"step {iteration}")
+            wait_until(lambda k=iteration: k in checkpoints(storage), f"checkpoint {iteration}")
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -80,7 +80,7 @@ def test_a_job_that_lost_every_node_and_its_records_comes_back_from_storage(clus
     job.assert_state(2)
     job.commit(3)
     job.commit(4)
-    wait_until(lambda: steps(storage) == [2, 4], "a step of the new life")
+    wait_until(lambda: checkpoints(storage) == [2, 4], "a checkpoint of the new incarnation")
 
 
 def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storage):
@@ -91,7 +91,7 @@ def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storag
         assert ticket.wait(Stage.DURABLE, 60_000), ticket.message
         listed = subprocess.run([build_file_of("ckptctl"), "ls", "--json", f"storage={storage}", f"job={cluster.job}"],
                                 capture_output=True, text=True, check=True)
-        assert [step["iteration"] for step in json.loads(listed.stdout)["steps"]] == [2]
+        assert [checkpoint["iteration"] for checkpoint in json.loads(listed.stdout)["steps"]] == [2]
         assert ticket.stage is Stage.DURABLE
     assert [engine.stats().durable_iteration for engine in job.engines] == [2] * RANKS
     late = job.commit(3)[0]
@@ -104,7 +104,7 @@ def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storag
     assert {engine._wait(2, Stage.DURABLE, 60_000) for engine in job.engines} == {(Status.OK, "")}
 
 
-def test_a_file_that_names_the_last_incarnation_of_all_stops_no_later_life(cluster, storage):
+def test_a_file_that_names_the_last_incarnation_of_all_stops_no_later_incarnation(cluster, storage):
     """Anybody who can write into the directory can leave one, and an empty one at that."""
     job = start(cluster, storage)
     commit_and_store(job, storage, 2)
@@ -128,7 +128,7 @@ def test_only_what_no_node_has_is_read_from_storage(cluster, storage):
     job.assert_state(2)
 
 
-def test_an_older_step_is_said_to_be_behind(cluster, storage):
+def test_an_older_checkpoint_is_said_to_be_behind(cluster, storage):
     job = start(cluster, storage)
     commit_and_store(job, storage, 3)
     job.lose(0, 1)
@@ -139,12 +139,12 @@ def test_an_older_step_is_said_to_be_behind(cluster, storage):
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "manifest"])
-def test_a_damaged_step_is_passed_over_for_the_next_older_one(cluster, storage, damage):
+def test_a_damaged_checkpoint_is_passed_over_for_the_next_older_one(cluster, storage, damage):
     job = start(cluster, storage)
     commit_and_store(job, storage, 4)
     job.lose(*range(RANKS))
-    step = next(storage.glob("*/step-00000004"))
-    data = next(step.glob("rank2.1.safetensors"))
+    checkpoint = next(storage.glob("*/step-00000004"))
+    data = next(checkpoint.glob("rank2.1.safetensors"))
     if damage == "flip":
         with open(data, "r+b") as file:
             file.seek(4096 + BYTES // 2)
@@ -156,7 +156,7 @@ def test_a_damaged_step_is_passed_over_for_the_next_older_one(cluster, storage, 
     elif damage == "remove":
         data.unlink()
     else:
-        (step / "manifest.json").write_text("{}")
+        (checkpoint / "manifest.json").write_text("{}")
     job.start()
     starts = together(*(engine.restore for engine in job.engines))
     assert [start.iteration for start in starts] == [2] * RANKS
@@ -166,9 +166,9 @@ def test_a_damaged_step_is_passed_over_for_the_next_older_one(cluster, storage, 
 def test_a_commit_that_loses_a_node_goes_to_storage_at_once(cluster, storage):
     job = start(cluster, storage, storage_every=0, storage_interval_s=3600)
     job.commit(1)
-    assert steps(storage) == []
-    job.lose(int(root(cluster).removeprefix("n")))  # also where the agent that led the job is what is lost
-    wait_until(lambda: steps(storage) == [1], "the commit that lost copies")
+    assert checkpoints(storage) == []
+    job.lose(int(leader_of(cluster).removeprefix("n")))  # also where the agent that led the job is what is lost
+    wait_until(lambda: checkpoints(storage) == [1], "the commit that lost copies")
 
 
 def test_storage_that_cannot_be_read_is_not_taken_for_empty(cluster, storage):
@@ -192,7 +192,7 @@ def test_storage_that_cannot_be_read_is_not_taken_for_empty(cluster, storage):
 def test_what_is_no_longer_kept_is_removed(cluster, storage):
     job = start(cluster, storage, storage_keep_last=2, storage_keep_every=4)
     commit_and_store(job, storage, 10)
-    wait_until(lambda: steps(storage) == [4, 8, 10], "the last two, and multiples of 4")
+    wait_until(lambda: checkpoints(storage) == [4, 8, 10], "the last two, and multiples of 4")
     job.close()
 
 
@@ -224,8 +224,8 @@ def test_training_goes_on_while_the_nfs_server_is_dead_and_it_catches_up(cluster
     wait_until(lambda: status(cluster)["trouble"], "trouble in the status")
     assert nfs() == location
     job.commit(8)
-    wait_until(lambda: steps(exported)[-1] >= 6, "a newer step", 40)
-    newest = steps(exported)[-1]
+    wait_until(lambda: checkpoints(exported)[-1] >= 6, "a newer checkpoint", 40)
+    newest = checkpoints(exported)[-1]
     job.lose(*range(RANKS))
     job.start()
     job.assert_restored(newest)
@@ -242,17 +242,17 @@ def test_training_goes_on_while_the_nfs_server_hangs(cluster, tmp_path, nfs):
         wait_until(lambda: status(cluster)["trouble"], "trouble in the status")
     finally:
         os.kill(nfs_pid(tmp_path), signal.SIGCONT)
-    wait_until(lambda: steps(exported)[-1] >= 4, "a newer step", 40)
+    wait_until(lambda: checkpoints(exported)[-1] >= 4, "a newer checkpoint", 40)
 
 
-def test_full_storage_keeps_its_whole_step_and_says_so(cluster, tmp_path, nfs):
-    location, exported = nfs("5m"), tmp_path / "nfs" / "export"  # one step of 2.4 MB and a part of the next
+def test_full_storage_keeps_its_whole_checkpoint_and_says_so(cluster, tmp_path, nfs):
+    location, exported = nfs("5m"), tmp_path / "nfs" / "export"  # one checkpoint of 2.4 MB and a part of the next
     job = start(cluster, location, storage_keep_last=1)
     commit_and_store(job, exported, 2)
     (exported / "hog").write_bytes(bytes(2 << 20))
     for iteration in range(3, 6):
         job.commit(iteration)
     wait_until(lambda: "the storage is full" in status(cluster)["trouble"], "why in the status")
-    assert steps(exported) == [2]
+    assert checkpoints(exported) == [2]
     (exported / "hog").unlink()
-    wait_until(lambda: steps(exported)[-1] >= 4, "a newer step", 40)
+    wait_until(lambda: checkpoints(exported)[-1] >= 4, "a newer checkpoint", 40)

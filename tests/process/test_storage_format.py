@@ -64,7 +64,7 @@ def pack(tensors: dict[str, torch.Tensor]) -> tuple[str, bytes]:
     return json.dumps(layout, separators=(",", ":"), ensure_ascii=False), data
 
 
-def write_step(folder: Path, shards: dict[str, tuple[str, bytes]], parts: dict[str, int]) -> Path:
+def write_checkpoint(folder: Path, shards: dict[str, tuple[str, bytes]], parts: dict[str, int]) -> Path:
     """Layout text and bytes by shard; how many parts a shard is cut into, where it is."""
     lines = []
     for shard, (layout, data) in shards.items():
@@ -91,60 +91,60 @@ def state() -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def step(state: dict[str, torch.Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(state: dict[str, torch.Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
     shards = {
         "rank0": pack(state),
         "model": pack(state),
         "rank0.private": pack({}),
         "blob": ("-", bytes(range(256)) * 300),
     }
-    return write_step(tmp_path_factory.mktemp("persist"), shards, parts={"model": 4})
+    return write_checkpoint(tmp_path_factory.mktemp("persist"), shards, parts={"model": 4})
 
 
 @pytest.mark.parametrize("shard", ["rank0", "model"])  # the latter in parts
-def test_every_dtype_and_shape_is_read_bit_for_bit(state: dict[str, torch.Tensor], step: Path, shard: str) -> None:
-    found = load_file(step / f"{shard}.1.safetensors")
+def test_every_dtype_and_shape_is_read_bit_for_bit(state: dict[str, torch.Tensor], checkpoint: Path, shard: str) -> None:
+    found = load_file(checkpoint / f"{shard}.1.safetensors")
     assert set(found) == set(state)
     for name, tensor in state.items():
         assert found[name].dtype == tensor.dtype and found[name].shape == tensor.shape, name
         assert raw(found[name]) == raw(tensor), name
 
 
-def test_safe_open_finds_names_and_metadata(step: Path) -> None:
+def test_safe_open_finds_names_and_metadata(checkpoint: Path) -> None:
     for shard in ("rank0", "model"):
-        with safe_open(step / f"{shard}.1.safetensors", framework="pt") as file:
+        with safe_open(checkpoint / f"{shard}.1.safetensors", framework="pt") as file:
             assert file.metadata()["ckptengine.shard"] == shard
             assert file.metadata()["ckptengine.iteration"] == "123"
             assert file.get_tensor("F32.4").shape == (17, 5)
 
 
-def test_bytes_without_layout_are_one_tensor(step: Path) -> None:
-    found = load_file(step / "blob.1.safetensors")
+def test_bytes_without_layout_are_one_tensor(checkpoint: Path) -> None:
+    found = load_file(checkpoint / "blob.1.safetensors")
     assert list(found) == ["ckptengine.opaque"]
     assert found["ckptengine.opaque"].numpy().tobytes() == bytes(range(256)) * 300
 
 
-def test_a_shard_without_tensors_is_an_empty_file_of_tensors(step: Path) -> None:
-    assert load_file(step / "rank0.private.1.safetensors") == {}
+def test_a_shard_without_tensors_is_an_empty_file_of_tensors(checkpoint: Path) -> None:
+    assert load_file(checkpoint / "rank0.private.1.safetensors") == {}
 
 
-def test_data_begins_at_a_page_and_records_are_json(step: Path) -> None:
-    manifest = json.loads((step / "manifest.json").read_text())
+def test_data_begins_at_a_page_and_records_are_json(checkpoint: Path) -> None:
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
     assert manifest["format"] == 1 and manifest["iteration"] == 123 and manifest["incarnation"] == 1
     parts = [f"model.{i}of4" for i in range(4)]
     assert [shard["shard"] for shard in manifest["shards"]] == ["blob", *parts, "rank0", "rank0.private"]
     for shard in manifest["shards"]:
-        path = step / shard["file"]
+        path = checkpoint / shard["file"]
         assert path.stat().st_size == shard["file_bytes"]
         assert int.from_bytes(path.read_bytes()[:8], "little") + 8 == shard["header_bytes"]
         assert shard["header_bytes"] % 4096 == 0
-        assert (step / shard["leaves"]).stat().st_size == 8 * -(-shard["data_bytes"] // 65536)
+        assert (checkpoint / shard["leaves"]).stat().st_size == 8 * -(-shard["data_bytes"] // 65536)
 
 
-def test_parts_follow_each_other_in_the_file(state: dict[str, torch.Tensor], step: Path) -> None:
-    manifest = json.loads((step / "manifest.json").read_text())
+def test_parts_follow_each_other_in_the_file(state: dict[str, torch.Tensor], checkpoint: Path) -> None:
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
     parts = [shard for shard in manifest["shards"] if shard["file"] == "model.1.safetensors"]
-    data, end = (step / "model.1.safetensors").read_bytes(), parts[0]["header_bytes"]
+    data, end = (checkpoint / "model.1.safetensors").read_bytes(), parts[0]["header_bytes"]
     for part in parts:
         assert part["offset_bytes"] == end
         end += part["data_bytes"]

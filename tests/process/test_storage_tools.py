@@ -76,7 +76,7 @@ def assert_same(found: dict, expected: dict[str, torch.Tensor]) -> None:
         assert same(found[name], tensor), name
 
 
-def write_step(storage: Path, iteration: int, shards: dict[str, dict[str, torch.Tensor]]) -> Path:
+def write_checkpoint(storage: Path, iteration: int, shards: dict[str, dict[str, torch.Tensor]]) -> Path:
     """"model/3" is shard model, captured in three parts."""
     storage.mkdir(exist_ok=True)
     scratch = storage.parent / f"{storage.name}-scratch"
@@ -93,7 +93,7 @@ def write_step(storage: Path, iteration: int, shards: dict[str, dict[str, torch.
     return storage / "job" / f"step-{iteration:08d}"
 
 
-def step_state(iteration: int) -> dict[str, dict[str, torch.Tensor]]:
+def checkpoint_state(iteration: int) -> dict[str, dict[str, torch.Tensor]]:
     return {"rank0": tensors(2 * iteration), "rank1": tensors(2 * iteration + 1)}
 
 
@@ -101,17 +101,17 @@ def step_state(iteration: int) -> dict[str, dict[str, torch.Tensor]]:
 def master(tmp_path_factory: pytest.TempPathFactory) -> Path:
     storage = tmp_path_factory.mktemp("tools") / "storage"
     for iteration in (100, 200, 300):
-        write_step(storage, iteration, step_state(iteration))
+        write_checkpoint(storage, iteration, checkpoint_state(iteration))
     return storage
 
 
 @pytest.fixture
 def storage(master: Path, tmp_path: Path) -> Path:
-    """A location with three steps of job "job", of the test's own."""
+    """A location with three checkpoints of job "job", of the test's own."""
     return Path(shutil.copytree(master, tmp_path / "storage"))
 
 
-def step_folder(storage: Path, iteration: int) -> Path:
+def checkpoint_folder(storage: Path, iteration: int) -> Path:
     return storage / "job" / f"step-{iteration:08d}"
 
 
@@ -129,15 +129,15 @@ def truncate(path: Path) -> None:
 # ---- ls and inspect ----
 
 
-def test_ls_shows_jobs_and_the_steps_of_one(storage: Path) -> None:
+def test_ls_shows_jobs_and_the_checkpoints_of_one(storage: Path) -> None:
     shutil.copytree(storage / "job", storage / "no.job.of.ours" / "x")
     found = json.loads(done("ls", "--json", "--storage", storage))
-    assert [(job["job"], job["steps"], job["newest_usable"]) for job in found["jobs"]] == [("job", 3, 300)]
-    steps = json.loads(done("ls", "--json", f"storage={storage}", "job=job"))["steps"]
-    assert [(step["iteration"], step["usable"]) for step in steps] == [(300, True), (200, True), (100, True)]
-    size = sum(tensor.nbytes for state in step_state(100).values() for tensor in state.values())
-    written_s = (step_folder(storage, 100) / "manifest.json").stat().st_mtime
-    assert steps[2] == {
+    assert [(job["job"], job["checkpoints"], job["newest_usable"]) for job in found["jobs"]] == [("job", 3, 300)]
+    checkpoints = json.loads(done("ls", "--json", f"storage={storage}", "job=job"))["checkpoints"]
+    assert [(entry["iteration"], entry["usable"]) for entry in checkpoints] == [(300, True), (200, True), (100, True)]
+    size = sum(tensor.nbytes for state in checkpoint_state(100).values() for tensor in state.values())
+    written_s = (checkpoint_folder(storage, 100) / "manifest.json").stat().st_mtime
+    assert checkpoints[2] == {
         "iteration": 100,
         "incarnation": 1,
         "world_size": 2,
@@ -155,11 +155,11 @@ def test_ls_shows_jobs_and_the_steps_of_one(storage: Path) -> None:
     assert "usable" in done("ls", f"config={config}")
 
 
-def test_ls_says_what_is_wrong_with_a_step(storage: Path) -> None:
-    (step_folder(storage, 300) / "manifest.json").unlink()
-    truncate(step_folder(storage, 200) / "rank1.1.safetensors")
-    steps = json.loads(done("ls", "--json", "--storage", storage, "--job", "job"))["steps"]
-    problems = {step["iteration"]: step["problem"] for step in steps}
+def test_ls_says_what_is_wrong_with_a_checkpoint(storage: Path) -> None:
+    (checkpoint_folder(storage, 300) / "manifest.json").unlink()
+    truncate(checkpoint_folder(storage, 200) / "rank1.1.safetensors")
+    checkpoints = json.loads(done("ls", "--json", "--storage", storage, "--job", "job"))["checkpoints"]
+    problems = {entry["iteration"]: entry["problem"] for entry in checkpoints}
     assert "has no manifest.json" in problems[300]
     assert "rank1.1.safetensors is" in problems[200] and "bytes long and should be" in problems[200]
     assert problems[100] == ""
@@ -171,36 +171,36 @@ def keep_from_us(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-def test_a_step_that_storage_keeps_back_is_not_called_damaged(storage: Path, tmp_path: Path) -> None:
-    manifest = step_folder(storage, 300) / "manifest.json"
+def test_a_checkpoint_that_storage_keeps_back_is_not_called_damaged(storage: Path, tmp_path: Path) -> None:
+    manifest = checkpoint_folder(storage, 300) / "manifest.json"
     keep_from_us(manifest)
     where = ("--storage", storage, "--job", "job")
-    steps = json.loads(done("ls", "--json", *where))["steps"]
-    states = {step["iteration"]: (step["usable"], step["withheld"]) for step in steps}
+    checkpoints = json.loads(done("ls", "--json", *where))["checkpoints"]
+    states = {entry["iteration"]: (entry["usable"], entry["withheld"]) for entry in checkpoints}
     assert states == {300: (False, True), 200: (True, False), 100: (True, False)}
     sentence = f"withheld: cannot look at {manifest}: Too many levels of symbolic links; it may be whole"
     assert sentence in done("ls", *where)
     ran = ckptctl("verify", *where)
-    assert ran.returncode == 1 and f"step 300: {sentence}" in ran.stdout and "step 200: whole" in ran.stdout
-    assert json.loads(ckptctl("verify", "300", "--json", *where).stdout)["steps"][0]["withheld"]
+    assert ran.returncode == 1 and f"checkpoint 300: {sentence}" in ran.stdout and "checkpoint 200: whole" in ran.stdout
+    assert json.loads(ckptctl("verify", "300", "--json", *where).stdout)["checkpoints"][0]["withheld"]
     assert "may be whole" in refused("rm", "300", "--yes", *where)
     assert sentence in refused("inspect", "300", *where)
     here = ("--arena-dir", f"/dev/shm/{tmp_path.name}-none", "--coordination", tmp_path)
     doctor = ckptctl("doctor", *where, *here).stdout
     assert sentence in doctor and "see that this node can read it" in doctor and "rm removes" not in doctor
     exported = done("export", "latest", "--raw", tmp_path / "raw", *where)
-    assert "exported step 200" in exported and f"passed over step 300: {sentence}" in exported
+    assert "exported checkpoint 200" in exported and f"passed over checkpoint 300: {sentence}" in exported
     assert "passed over" not in done("export", "100", "--raw", tmp_path / "raw", *where)
     done("rm", "300", "--yes", "--force", *where)
-    assert steps_left(storage) == [100, 200]
+    assert checkpoints_left(storage) == [100, 200]
 
 
 def test_inspect_shows_shards_and_tensors(storage: Path) -> None:
     where = ("--json", "--storage", storage, "--job", "job")
-    step = json.loads(done("inspect", "latest", *where))
-    assert step["iteration"] == 300 and [shard["shard"] for shard in step["shards"]] == ["rank0", "rank1"]
+    entry = json.loads(done("inspect", "latest", *where))
+    assert entry["iteration"] == 300 and [shard["shard"] for shard in entry["shards"]] == ["rank0", "rank1"]
     found = json.loads(done("inspect", "100", "--shard", "rank1", *where))["tensors"]
-    layout = json.loads(pack(step_state(100)["rank1"])[0])
+    layout = json.loads(pack(checkpoint_state(100)["rank1"])[0])
     assert [tensor["name"] for tensor in found] == list(layout)
     for tensor in found:
         begin, end = layout[tensor["name"]]["data_offsets"]
@@ -210,19 +210,19 @@ def test_inspect_shows_shards_and_tensors(storage: Path) -> None:
 
 
 def test_latest_passes_over_what_cannot_be_used(storage: Path) -> None:
-    (step_folder(storage, 300) / "rank0.1.leaves").unlink()
-    step = json.loads(done("inspect", "latest", "--json", "--storage", storage, "--job", "job"))
-    assert step["iteration"] == 200
+    (checkpoint_folder(storage, 300) / "rank0.1.leaves").unlink()
+    entry = json.loads(done("inspect", "latest", "--json", "--storage", storage, "--job", "job"))
+    assert entry["iteration"] == 200
     assert "rank0.1.leaves is missing" in refused("inspect", "300", "--storage", storage, "--job", "job")
 
 
 # ---- verify ----
 
 
-def test_verify_finds_whole_steps_whole(storage: Path) -> None:
+def test_verify_finds_whole_checkpoints_whole(storage: Path) -> None:
     found = json.loads(done("verify", "--json", "--storage", storage, "--job", "job"))
-    assert [(step["iteration"], step["whole"]) for step in found["steps"]] == [(300, True), (200, True), (100, True)]
-    assert done("verify", "200", "--storage", storage, "--job", "job").startswith("step 200: whole")
+    assert [(entry["iteration"], entry["whole"]) for entry in found["checkpoints"]] == [(300, True), (200, True), (100, True)]
+    assert done("verify", "200", "--storage", storage, "--job", "job").startswith("checkpoint 200: whole")
 
 
 @pytest.mark.parametrize(
@@ -236,19 +236,19 @@ def test_verify_finds_whole_steps_whole(storage: Path) -> None:
     ],
 )
 def test_verify_finds_a_flipped_bit(storage: Path, file: str, at: int) -> None:
-    flip_bit(step_folder(storage, 200) / file, at)
+    flip_bit(checkpoint_folder(storage, 200) / file, at)
     ran = ckptctl("verify", "--storage", storage, "--job", "job")
     assert ran.returncode == 1
     lines = {line.partition(":")[0]: line for line in ran.stdout.splitlines()}
-    assert lines["step 300"].startswith("step 300: whole") and lines["step 100"].startswith("step 100: whole")
-    assert file in lines["step 200"] and "damaged" in lines["step 200"]
+    assert lines["checkpoint 300"].startswith("checkpoint 300: whole") and lines["checkpoint 100"].startswith("checkpoint 100: whole")
+    assert file in lines["checkpoint 200"] and "damaged" in lines["checkpoint 200"]
 
 
 def test_verify_names_every_shard_that_is_damaged(storage: Path) -> None:
     for shard in ("rank0", "rank1"):
-        flip_bit(step_folder(storage, 200) / f"{shard}.1.safetensors", 70_000)
+        flip_bit(checkpoint_folder(storage, 200) / f"{shard}.1.safetensors", 70_000)
     ran = ckptctl("verify", "200", "--json", "--storage", storage, "--job", "job")
-    problems = json.loads(ran.stdout)["steps"][0]["problems"]
+    problems = json.loads(ran.stdout)["checkpoints"][0]["problems"]
     assert ran.returncode == 1 and len(problems) == 2
     assert "rank0.1.safetensors is damaged between bytes 69632 and 135168" in problems[0]
     assert "rank1.1.safetensors" in problems[1]
@@ -256,16 +256,16 @@ def test_verify_names_every_shard_that_is_damaged(storage: Path) -> None:
 
 @pytest.mark.parametrize("file", ["rank0.1.safetensors", "rank0.1.leaves", "manifest.json"])
 def test_verify_finds_files_cut_short(storage: Path, file: str) -> None:
-    truncate(step_folder(storage, 300) / file)
+    truncate(checkpoint_folder(storage, 300) / file)
     ran = ckptctl("verify", "300", "--storage", storage, "--job", "job")
     assert ran.returncode == 1 and file in ran.stdout and len(ran.stdout.splitlines()) == 1
 
 
-def test_verify_passes_over_a_step_that_is_being_written(storage: Path) -> None:
-    (step_folder(storage, 300) / "manifest.json").unlink()
-    assert "step 300: not finished" in done("verify", "--storage", storage, "--job", "job")
+def test_verify_passes_over_a_checkpoint_that_is_being_written(storage: Path) -> None:
+    (checkpoint_folder(storage, 300) / "manifest.json").unlink()
+    assert "checkpoint 300: not finished" in done("verify", "--storage", storage, "--job", "job")
     assert ckptctl("verify", "300", "--storage", storage, "--job", "job").returncode == 1
-    (step_folder(storage, 100) / "manifest.json").unlink()
+    (checkpoint_folder(storage, 100) / "manifest.json").unlink()
     ran = ckptctl("verify", "--storage", storage, "--job", "job")
     assert ran.returncode == 1 and "step-00000100 has no manifest.json" in ran.stdout
 
@@ -273,18 +273,18 @@ def test_verify_passes_over_a_step_that_is_being_written(storage: Path) -> None:
 # ---- rm ----
 
 
-def steps_left(storage: Path) -> list[int]:
+def checkpoints_left(storage: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in (storage / "job").iterdir())
 
 
 def test_rm_removes_what_it_is_told(storage: Path) -> None:
     assert done("rm", "100", "200", "--yes", "--storage", storage, "--job", "job").count("removed") == 2
-    assert steps_left(storage) == [300]
+    assert checkpoints_left(storage) == [300]
 
 
 def test_rm_asks_for_agreement(storage: Path) -> None:
     assert "--yes" in refused("rm", "100", "--storage", storage, "--job", "job")
-    assert steps_left(storage) == [100, 200, 300]
+    assert checkpoints_left(storage) == [100, 200, 300]
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n", [100, 200, 300]), ("", [100, 200, 300]), ("y", [200, 300])])
@@ -297,31 +297,31 @@ def test_rm_asks_who_sits_at_a_terminal(storage: Path, answer: str, left: list[i
     os.write(mine, f"{answer}\n".encode())
     child.communicate(timeout=TIMEOUT_S)
     os.close(terminal)
-    assert b"remove step 100 of job job" in os.read(mine, 4096)
+    assert b"remove checkpoint 100 of job job" in os.read(mine, 4096)
     os.close(mine)
-    assert steps_left(storage) == left
+    assert checkpoints_left(storage) == left
     assert child.returncode == (0 if answer == "y" else 1)
 
 
 def test_rm_keeps_what_a_restore_takes(storage: Path) -> None:
     assert "newest usable" in refused("rm", "100", "300", "--yes", "--storage", storage, "--job", "job")
     assert "newest usable" in refused("rm", "latest", "--yes", "--storage", storage, "--job", "job")
-    assert steps_left(storage) == [100, 200, 300]
+    assert checkpoints_left(storage) == [100, 200, 300]
     done("rm", "300", "--yes", "--force", "--storage", storage, "--job", "job")
-    assert steps_left(storage) == [100, 200]
+    assert checkpoints_left(storage) == [100, 200]
 
 
-def test_rm_keeps_a_step_that_may_be_on_its_way(storage: Path) -> None:
-    (step_folder(storage, 300) / "manifest.json").unlink()
+def test_rm_keeps_a_checkpoint_that_may_be_on_its_way(storage: Path) -> None:
+    (checkpoint_folder(storage, 300) / "manifest.json").unlink()
     assert "being written" in refused("rm", "300", "--yes", "--storage", storage, "--job", "job")
-    (step_folder(storage, 100) / "manifest.json").unlink()
+    (checkpoint_folder(storage, 100) / "manifest.json").unlink()
     done("rm", "100", "--yes", "--storage", storage, "--job", "job")
-    assert steps_left(storage) == [200, 300]
+    assert checkpoints_left(storage) == [200, 300]
 
 
 def test_rm_removes_nothing_if_one_word_is_wrong(storage: Path) -> None:
-    assert "no step 150" in refused("rm", "100", "150", "--yes", "--storage", storage, "--job", "job")
-    assert steps_left(storage) == [100, 200, 300]
+    assert "no checkpoint 150" in refused("rm", "100", "150", "--yes", "--storage", storage, "--job", "job")
+    assert checkpoints_left(storage) == [100, 200, 300]
 
 
 # ---- export ----
@@ -331,19 +331,19 @@ def test_a_file_holds_all_shards(storage: Path, tmp_path: Path) -> None:
     done("export", "200", "--to", tmp_path / "all.pt", "--storage", storage, "--job", "job")
     found = torch.load(tmp_path / "all.pt")
     assert found.keys() == {"rank0", "rank1"}
-    for shard, state in step_state(200).items():
+    for shard, state in checkpoint_state(200).items():
         assert_same(found[shard], state)
 
 
 def test_a_file_holds_the_one_shard_that_is_named(storage: Path, tmp_path: Path) -> None:
     done("export", "latest", "--shard", "rank1", "--to", tmp_path / "one.pt", "--storage", storage, "--job", "job")
-    assert_same(torch.load(tmp_path / "one.pt"), step_state(300)["rank1"])
+    assert_same(torch.load(tmp_path / "one.pt"), checkpoint_state(300)["rank1"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.pt", "storage"]
 
 
 def test_dcp_loads_the_export(storage: Path, tmp_path: Path) -> None:
     done("export", "100", "--dcp", tmp_path / "dcp", "--storage", storage, "--job", "job")
-    expected = step_state(100)
+    expected = checkpoint_state(100)
     found = {
         shard: {name: torch.full_like(tensor, 1) for name, tensor in state.items()}
         for shard, state in expected.items()
@@ -359,7 +359,7 @@ def test_strides_and_python_state_come_back(tmp_path: Path) -> None:
     blob = torch.frombuffer(bytearray(encode(other) + bytes(100)), dtype=torch.uint8)
     storage = tmp_path / "storage"
     stored = {"weight@1,2,0": weight.permute(1, 2, 0), "python_state": blob}
-    write_step(storage, 7, {"rank0": stored})
+    write_checkpoint(storage, 7, {"rank0": stored})
     done("export", "7", "--shard", "rank0", "--to", tmp_path / "out.pt", "--storage", storage, "--job", "job")
     found = torch.load(tmp_path / "out.pt")
     assert torch.equal(found["weight"], weight) and found["weight"].stride() == weight.stride()
@@ -369,22 +369,22 @@ def test_strides_and_python_state_come_back(tmp_path: Path) -> None:
 
 
 def test_nothing_damaged_is_exported(storage: Path, tmp_path: Path) -> None:
-    flip_bit(step_folder(storage, 300) / "rank0.1.safetensors", 70_000)
+    flip_bit(checkpoint_folder(storage, 300) / "rank0.1.safetensors", 70_000)
     where = ("--storage", storage, "--job", "job")
     for target in (("--to", tmp_path / "out.pt"), ("--dcp", tmp_path / "out"), ("--raw", tmp_path / "raw")):
         assert "rank0.1.safetensors is damaged" in refused("export", "300", *target, *where)
         assert not target[1].exists() or not any(target[1].glob("*/*"))
     done("export", "300", "--shard", "rank1", "--to", tmp_path / "out.pt", *where)
     done("export", "300", "--no-verify", "--dcp", tmp_path / "out", *where)
-    flip_bit(step_folder(storage, 300) / "rank0.1.safetensors", 9)
+    flip_bit(checkpoint_folder(storage, 300) / "rank0.1.safetensors", 9)
     ran = ckptctl("export", "300", "--no-verify", "--to", tmp_path / "other.pt", *where)
     assert ran.returncode == 1 and "is damaged" in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_a_raw_export_is_a_storage(storage: Path, tmp_path: Path) -> None:
     done("export", "200", "--raw", tmp_path / "raw", "--storage", storage, "--job", "job")
-    assert steps_left(tmp_path / "raw") == [200]
-    assert done("verify", "--storage", tmp_path / "raw", "--job", "job").startswith("step 200: whole")
+    assert checkpoints_left(tmp_path / "raw") == [200]
+    assert done("verify", "--storage", tmp_path / "raw", "--job", "job").startswith("checkpoint 200: whole")
     assert "already" in refused("export", "200", "--raw", tmp_path / "raw", "--storage", storage, "--job", "job")
 
 
@@ -406,17 +406,17 @@ def test_export_says_what_is_missing(storage: Path, tmp_path: Path) -> None:
 
 def test_a_shard_of_several_parts_is_one(tmp_path: Path) -> None:
     storage, state = tmp_path / "storage", tensors(1)
-    folder = write_step(storage, 5, {"model/3": state, "rank0": tensors(2)})
+    folder = write_checkpoint(storage, 5, {"model/3": state, "rank0": tensors(2)})
     where = ("--storage", storage, "--job", "job")
     shards = json.loads(done("inspect", "5", "--json", *where))["shards"]
     assert [len(shard["pieces"]) for shard in shards] == [3, 1] and shards[0]["file"] == "model.1.safetensors"
     layout = json.loads(done("inspect", "5", "--shard", "model", "--json", *where))["tensors"]
     assert {tensor["name"] for tensor in layout} == state.keys()
-    assert "step 5: whole" in done("verify", *where)
+    assert "checkpoint 5: whole" in done("verify", *where)
     done("export", "5", "--shard", "model", "--to", tmp_path / "out.pt", *where)
     assert_same(torch.load(tmp_path / "out.pt"), state)
     done("export", "5", "--raw", tmp_path / "raw", *where)
-    assert "step 5: whole" in done("verify", "--storage", tmp_path / "raw", "--job", "job")
+    assert "checkpoint 5: whole" in done("verify", "--storage", tmp_path / "raw", "--job", "job")
     flip_bit(folder / "model.1.safetensors", -1)
     ran = ckptctl("verify", *where)
     assert ran.returncode == 1 and "model.1.safetensors is damaged" in ran.stdout
@@ -440,12 +440,12 @@ def test_wrong_words_are_one_sentence(storage: Path, command: list[str]) -> None
     assert "colour" in refused(*command, "--storage", storage, "colour=red")
     if name != "ls":
         assert "name the job" in refused(*command, "--storage", storage)
-        assert "names no step" in refused(name, "12x", "--storage", storage, "--job", "job")
-        assert "no step 12;" in refused(name, "12", "--storage", storage, "--job", "job")
+        assert "names no checkpoint" in refused(name, "12x", "--storage", storage, "--job", "job")
+        assert "no checkpoint 12;" in refused(name, "12", "--storage", storage, "--job", "job")
 
 
 def test_doctor_tries_the_storage(storage: Path, tmp_path: Path) -> None:
-    (step_folder(storage, 300) / "manifest.json").unlink()
+    (checkpoint_folder(storage, 300) / "manifest.json").unlink()
     here = ("--arena-dir", f"/dev/shm/{tmp_path.name}-none", "--coordination", tmp_path)
     found = json.loads(done("doctor", "--json", "--storage", storage, *here))["findings"]
     about = {}
@@ -468,16 +468,16 @@ def test_all_of_it_over_nfs(storage: Path, tmp_path: Path) -> None:
     try:
         shutil.copytree(storage / "job", folder / "export" / "job")
         where = ("--storage", location, "--job", "job")
-        steps = json.loads(done("ls", "--json", *where))["steps"]
+        checkpoints = json.loads(done("ls", "--json", *where))["checkpoints"]
         written_s = (folder / "export" / "job" / "step-00000300" / "manifest.json").stat().st_mtime
-        assert [step["iteration"] for step in steps] == [300, 200, 100] and steps[0]["written_s"] == int(written_s)
-        assert done("verify", "100", *where).startswith("step 100: whole")
+        assert [entry["iteration"] for entry in checkpoints] == [300, 200, 100] and checkpoints[0]["written_s"] == int(written_s)
+        assert done("verify", "100", *where).startswith("checkpoint 100: whole")
         done("export", "200", "--to", tmp_path / "out.pt", *where)
-        assert_same(torch.load(tmp_path / "out.pt")["rank1"], step_state(200)["rank1"])
+        assert_same(torch.load(tmp_path / "out.pt")["rank1"], checkpoint_state(200)["rank1"])
         here = ("--arena-dir", f"/dev/shm/{tmp_path.name}-none", "--coordination", tmp_path)
         assert f"{location.partition('?')[0]} can be written" in done("doctor", *where, *here)
         done("rm", "100", "--yes", *where)
-        assert steps_left(folder / "export") == [200, 300]
+        assert checkpoints_left(folder / "export") == [200, 300]
         flip_bit(folder / "export" / "job" / "step-00000200" / "rank0.1.safetensors", 5000)
         assert "damaged" in refused("export", "200", "--to", tmp_path / "other.pt", *where)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["nfs", "out.pt", "storage"]

@@ -12,14 +12,14 @@ ENDED = """[==========] Running 4 tests from 2 test suites.
 [ RUN      ] Door.Opens
 [       OK ] Door.Opens (1200 ms)
 [ RUN      ] Door.Closes
-door_test.cpp:7: Failure
+handshake_listener_test.cpp:7: Failure
 it stands open[  FAILED  ] Door.Closes (3 ms)
-[ RUN      ] Door.NeedsRoot
-door_test.cpp:9: Skipped
-not root
-[  SKIPPED ] Door.NeedsRoot (0 ms)
-[ RUN      ] Sizes/DoorTest.Fits/wide
-[  FAILED  ] Sizes/DoorTest.Fits/wide, where GetParam() = 8 (0 ms)
+[ RUN      ] Door.NeedsLeader
+handshake_listener_test.cpp:9: Skipped
+not leader
+[  SKIPPED ] Door.NeedsLeader (0 ms)
+[ RUN      ] Sizes/ListenerTest.Fits/wide
+[  FAILED  ] Sizes/ListenerTest.Fits/wide, where GetParam() = 8 (0 ms)
 [  PASSED  ] 1 test.
 [  FAILED  ] 2 tests, listed below:
 [  FAILED  ] Door.Closes
@@ -37,7 +37,7 @@ LEAKED = """[ RUN      ] Door.Opens
 
 
 def whole(output, status="run", failed=False):
-    case = xml.Element("testcase", name="whole.door_test", status="fail" if failed else status)
+    case = xml.Element("testcase", name="whole.listener_test", status="fail" if failed else status)
     if failed:
         xml.SubElement(case, "failure", message="")
     xml.SubElement(case, "system-out").text = output
@@ -45,7 +45,7 @@ def whole(output, status="run", failed=False):
 
 
 def outcomes(case):
-    cases, ended_in = whole_programs.cases_of("door_test", case)
+    cases, ended_in = whole_programs.cases_of("listener_test", case)
     told = {}
     for each in cases:
         outcome = "failed" if each.find("failure") is not None else "passed"
@@ -56,30 +56,30 @@ def outcomes(case):
 def test_each_case_has_its_outcome():
     assert outcomes(whole(ENDED, failed=True)) == (
         {
-            "door_test.Door.Opens": "passed",
-            "door_test.Door.Closes": "failed",
-            "door_test.Door.NeedsRoot": "skipped",
-            "door_test.Sizes/DoorTest.Fits/wide": "failed",
+            "listener_test.Door.Opens": "passed",
+            "listener_test.Door.Closes": "failed",
+            "listener_test.Door.NeedsLeader": "skipped",
+            "listener_test.Sizes/ListenerTest.Fits/wide": "failed",
         },
         None,
     )
 
 
 def test_a_failure_says_what_the_case_wrote_and_nothing_else():
-    cases, _ = whole_programs.cases_of("door_test", whole(ENDED, failed=True))
+    cases, _ = whole_programs.cases_of("listener_test", whole(ENDED, failed=True))
     output = cases[1].findtext("system-out")
-    assert "it stands open" in output and "Opens" not in output and "NeedsRoot" not in output
+    assert "it stands open" in output and "Opens" not in output and "NeedsLeader" not in output
 
 
 def test_the_case_in_which_a_program_ended_has_failed_and_is_named():
-    expected = {"door_test.Door.Opens": "passed", "door_test.Door.Falls": "failed"}
+    expected = {"listener_test.Door.Opens": "passed", "listener_test.Door.Falls": "failed"}
     assert outcomes(whole(ABORTED, failed=True)) == (expected, "Door.Falls")
 
 
 def test_a_program_that_fails_behind_its_last_case_is_a_failure_of_its_own():
-    expected = {"door_test.Door.Opens": "passed", "door_test.(the program itself)": "failed"}
+    expected = {"listener_test.Door.Opens": "passed", "listener_test.(the program itself)": "failed"}
     assert outcomes(whole(LEAKED, failed=True)) == (expected, None)
 
 
 def test_a_program_that_did_not_run_is_a_failure():
-    assert outcomes(whole("", status="notrun")) == ({"door_test.(the program itself)": "failed"}, None)
+    assert outcomes(whole("", status="notrun")) == ({"listener_test.(the program itself)": "failed"}, None)

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "protocol/node.hpp"
-#include "protocol/parity.hpp"
-#include "protocol/seating.hpp"
+#include "protocol/parity_pieces.hpp"
+#include "protocol/rank_assignments.hpp"
 
 namespace ckpt::protocol {
 
@@ -24,9 +24,9 @@ inline std::string private_shard(Rank rank) { return "rank" + std::to_string(ran
 inline NodeId own_node(Rank rank) { return rank; }
 
 // Main shards fill their parity groups evenly, whatever the number of members.
-inline PieceInfo piece_of(const std::string& shard, Version version, std::uint32_t world_size) {
+inline PieceInfo piece_of(const std::string& shard, CheckpointId checkpoint, std::uint32_t world_size) {
   const std::uint64_t length_bytes = shard.ends_with(".private") ? 1000 : 60 * placement::parity_unit_bytes;
-  return {shard, version, length_bytes, 100, std::hash<std::string>{}(shard) ^ version.word(), world_size};
+  return {shard, checkpoint, length_bytes, 100, std::hash<std::string>{}(shard) ^ checkpoint.word(), world_size};
 }
 
 class Cluster {
@@ -50,7 +50,7 @@ class Cluster {
     auto& core = nodes_.at(node);
     Recovered recovered;
     for (const PieceInfo& piece : core->status().pieces) {
-      recovered.slots.push_back({*core->find(piece.shard, piece.version), piece, true});
+      recovered.slots.push_back({*core->find(piece.shard, piece.checkpoint), piece, true});
     }
     const Persist& kept = persisted_[node];
     recovered.highest_commit = kept.highest_commit;
@@ -76,8 +76,8 @@ class Cluster {
     configure(config);
     if (storage) config.local_slots = 4;
     nodes_[node] = std::make_unique<Node>(config, ++ids_, recovered);
-    feed(node, RootRead{root_revision_, root_});
-    feed(node, LifeRead{life_revision_, life_});
+    feed(node, LeaderRecordRead{leader_revision_, leader_});
+    feed(node, IncarnationRecordRead{incarnation_revision_, incarnation_record_});
     drain();
   }
   void lose(NodeId node) { nodes_.erase(node); }
@@ -94,20 +94,20 @@ class Cluster {
     granted_.clear();
     ready.clear();
     failed.clear();
-    root_ = {};
-    life_ = {};
-    seats.clear();
-    root_revision_ = life_revision_ = 0;
+    leader_ = {};
+    incarnation_record_ = {};
+    assignments.clear();
+    leader_revision_ = incarnation_revision_ = 0;
     for (NodeId node = 0; node < nodes; ++node) boot(node);
     advance(100);
   }
 
   // The coordination store is empty again, and all agents start again.
   void lose_records() {
-    root_ = {};
-    life_ = {};
-    seats.clear();
-    root_revision_ = life_revision_ = 0;
+    leader_ = {};
+    incarnation_record_ = {};
+    assignments.clear();
+    leader_revision_ = incarnation_revision_ = 0;
     restart_agents();
     ready.clear();
     commits.clear();
@@ -119,10 +119,10 @@ class Cluster {
     feed(node, TrainerHello{rank, instances_[rank], incarnation, world_size_, main_of(rank), private_shard(rank)});
     drain();
   }
-  void lose_life_record() {
+  void lose_incarnation_record() {
     lost_incarnation_ = incarnation();
-    life_ = {};
-    life_revision_ = 0;
+    incarnation_record_ = {};
+    incarnation_revision_ = 0;
   }
   // To an agent that was started again: an engine that has restored and lives.
   void come_back(Rank rank) {
@@ -131,20 +131,20 @@ class Cluster {
     drain();
   }
   // A bad write into the coordination store, which every agent reads.
-  void damage(const std::function<void(RootRecord&, LifeRecord&)>& write) {
-    write(root_, life_);
-    ++root_revision_;
-    ++life_revision_;
+  void damage(const std::function<void(LeaderRecord&, IncarnationRecord&)>& write) {
+    write(leader_, incarnation_record_);
+    ++leader_revision_;
+    ++incarnation_revision_;
     for (const auto& [node, core] : nodes_) {
-      feed(node, RootRead{root_revision_, root_});
-      feed(node, LifeRead{life_revision_, life_});
+      feed(node, LeaderRecordRead{leader_revision_, leader_});
+      feed(node, IncarnationRecordRead{incarnation_revision_, incarnation_record_});
     }
     drain();
   }
-  // Of the coordination store, the record of who is root alone.
-  void lose_root_record() {
-    root_ = {};
-    root_revision_ = 0;
+  // Of the coordination store, the record of who is leader alone.
+  void lose_leader_record() {
+    leader_ = {};
+    leader_revision_ = 0;
   }
 
   void exit_trainer(Rank rank) {
@@ -152,11 +152,11 @@ class Cluster {
     drain();
   }
   void ask_restore(Rank rank) {
-    feed(homes_.at(rank), RestoreAsked{rank, wants_path});
+    feed(homes_.at(rank), RestoreAsked{rank, wants_gpu_replication});
     drain();
   }
   // Every rank says hello on its node and restores.
-  void start_life(const std::function<NodeId(Rank)>& node_of) {
+  void start_incarnation(const std::function<NodeId(Rank)>& node_of) {
     for (Rank rank = 0; rank < world_size_; ++rank) hello(node_of(rank), rank);
     for (Rank rank = 0; rank < world_size_; ++rank) ask_restore(rank);
   }
@@ -179,9 +179,9 @@ class Cluster {
       drain();
       return false;
     }
-    const Version version(served_in_.at(rank), iteration);
+    const CheckpointId checkpoint(served_in_.at(rank), iteration);
     Captured captured{rank, {}};
-    for (const SlotRef& slot : grant->second) captured.pieces.push_back(piece_of(slot.shard, version, world_size_));
+    for (const SlotRef& slot : grant->second) captured.pieces.push_back(piece_of(slot.shard, checkpoint, world_size_));
     granted_.erase(grant);
     feed(node, captured);
     feed(node, Progress{rank, iteration, -1});
@@ -206,33 +206,33 @@ class Cluster {
     }
   }
 
-  // The root is cut off until another node is.
-  void change_root() {
-    const NodeId old = *root();
+  // The leader is cut off until another node is.
+  void change_leader() {
+    const NodeId old = *current_leader();
     for (const auto& [node, core] : nodes_) {
       cut.insert({node, old});
       cut.insert({old, node});
     }
-    for (int i = 0; i < 400 && root() == old; ++i) advance(50);
+    for (int i = 0; i < 400 && current_leader() == old; ++i) advance(50);
     cut.clear();
   }
-  void finish_commit(NodeId from, const CommitStep& commit) {
+  void finish_commit(NodeId from, const FinalizeCheckpoint& commit) {
     if (storage->trouble.empty()) {
-      auto& step = storage->steps[commit.version];
+      auto& step = storage->steps[commit.checkpoint];
       step.clear();
-      for (const std::string& shard : commit.shards) step.push_back(storage->written.at(commit.version).at(shard));
+      for (const std::string& shard : commit.shards) step.push_back(storage->written.at(commit.checkpoint).at(shard));
     }
     storage->committed_damaged = commit.damaged;
-    feed(from, StepEnded{commit.version, storage->trouble});
+    feed(from, FinalizeEnded{commit.checkpoint, storage->trouble});
   }
 
   NodeStatus status(NodeId node) const { return nodes_.at(node)->status(); }
   Health health(NodeId node) const { return nodes_.at(node)->health(now_); }
-  std::uint64_t incarnation() const { return std::max(life_.incarnation, lost_incarnation_); }
-  const LifeRecord& life() const { return life_; }
-  std::optional<NodeId> root() const {
+  std::uint64_t incarnation() const { return std::max(incarnation_record_.incarnation, lost_incarnation_); }
+  const IncarnationRecord& incarnation_record() const { return incarnation_record_; }
+  std::optional<NodeId> current_leader() const {
     for (const auto& [node, core] : nodes_) {
-      if (core->status().is_root && core->status().epoch == root_.epoch) return node;
+      if (core->status().is_leader && core->status().epoch == leader_.epoch) return node;
     }
     return std::nullopt;
   }
@@ -240,20 +240,24 @@ class Cluster {
   // What trainers were told.
   std::map<Rank, RestoreReady> ready;
   std::map<Rank, RestoreFailed> failed;
-  std::map<Rank, Version> commits;
-  std::map<Rank, Version> stored;
+  std::map<Rank, CheckpointId> commits;
+  std::map<Rank, CheckpointId> stored;
   std::map<Rank, Fence> fenced;
   std::map<Rank, std::int64_t> resume_at;
-  std::map<Rank, std::vector<TellPath>> paths;
-  bool was_ready_before_path = false;
-  bool wants_path = false;                       // every rank
-  std::map<SeatsName, std::vector<Seat>> seats;  // in the store
-  bool reading_seats = true;                     // false: they are not told
-  int seats_asked = 0;
-  Seating seating() const { return Seating(life_.seats.life, seats.at(life_.seats)); }
-  bool answering_root_swaps = true;
-  bool swapping = true;  // false: changes of the life record stay under way, their seats being written
-  std::vector<std::pair<NodeId, SwapLife>> held_swaps;
+  std::map<Rank, std::vector<NotifyReplicationGroup>> replications;
+  bool was_ready_before_replication = false;
+  bool wants_gpu_replication = false;                                  // every rank
+  std::map<AssignmentsName, std::vector<RankAssignment>> assignments;  // in the store
+  bool reading_assignments = true;                                     // false: they are not told
+  int assignments_asked = 0;
+  AssignmentTable assignment_table() const {
+    return AssignmentTable(incarnation_record_.assignments.incarnation,
+                           assignments.at(incarnation_record_.assignments));
+  }
+  bool answering_leader_swaps = true;
+  bool swapping =
+      true;  // false: changes of the incarnation record stay under way, their rank assignments being written
+  std::vector<std::pair<NodeId, SwapIncarnationRecord>> held_swaps;
   void release_swaps() {
     swapping = true;
     for (auto& [from, swap] : std::exchange(held_swaps, {})) carry_out(from, swap);
@@ -274,33 +278,33 @@ class Cluster {
     drain();
   }
   const SlotRef* find_slot(NodeId node, const PieceInfo& piece) const {
-    return nodes_.at(node)->find(piece.shard, piece.version);
+    return nodes_.at(node)->find(piece.shard, piece.checkpoint);
   }
   // A reader finds that the piece's bytes are not what they were.
-  void rot(NodeId node, const std::string& shard, Version version) {
-    feed(node, PieceCorrupt{*nodes_.at(node)->find(shard, version)});
+  void rot(NodeId node, const std::string& shard, CheckpointId checkpoint) {
+    feed(node, PieceCorrupt{*nodes_.at(node)->find(shard, checkpoint)});
     drain();
   }
   std::map<std::string, int> made;  // out of other pieces, by shard
   std::vector<SlotRef> held_releases;
   struct Storage {
-    std::map<Version, std::map<std::string, PieceInfo>> written;
-    std::map<Version, std::vector<PieceInfo>> steps;  // that are whole
-    std::set<Version> damaged;
-    std::set<Version> unreadable;  // that list well
-    std::set<NodeId> cannot_read;  // nodes
-    std::string trouble;           // while it does not answer
-    std::string read_trouble;      // while it lists and cannot be read
-    std::string withheld;          // why it does not tell all
+    std::map<CheckpointId, std::map<std::string, PieceInfo>> written;
+    std::map<CheckpointId, std::vector<PieceInfo>> steps;  // that are whole
+    std::set<CheckpointId> damaged;
+    std::set<CheckpointId> unreadable;  // that list well
+    std::set<NodeId> cannot_read;       // nodes
+    std::string trouble;                // while it does not answer
+    std::string read_trouble;           // while it lists and cannot be read
+    std::string withheld;               // why it does not tell all
     std::vector<std::string> unusable;
     std::uint64_t newest_incarnation = 0;
     bool knows_incarnations = true;
     bool writing = true;  // false: writes stay under way
     std::vector<std::pair<NodeId, StartWrite>> held_writes;
     bool committing = true;  // false: commits stay under way
-    std::vector<std::pair<NodeId, CommitStep>> held_commits;
-    std::vector<Version> committed_damaged;  // that the last commit was told of
-    std::map<std::string, int> reads;        // by shard
+    std::vector<std::pair<NodeId, FinalizeCheckpoint>> held_commits;
+    std::vector<CheckpointId> committed_damaged;  // that the last commit was told of
+    std::map<std::string, int> reads;             // by shard
   };
   std::optional<Storage> storage;           // of nodes that boot from now on
   std::set<NodeId> without_storage;         // likewise, as set up by mistake
@@ -334,36 +338,37 @@ class Cluster {
     if (const auto* directive = std::get_if<Directive>(&send.message)) on_directive(*directive);
     if (!cut.contains({from, send.to}) && arrives(from, send)) feed(send.to, MessageArrived{from, send.message});
   }
-  void carry_out(NodeId from, SwapRoot& swap) {
-    if (!answering_root_swaps) return;
-    if (swap.expected_revision == root_revision_) {
-      root_ = swap.record;
-      ++root_revision_;
+  void carry_out(NodeId from, SwapLeaderRecord& swap) {
+    if (!answering_leader_swaps) return;
+    if (swap.expected_revision == leader_revision_) {
+      leader_ = swap.record;
+      ++leader_revision_;
     }
-    feed(from, RootRead{root_revision_, root_});
+    feed(from, LeaderRecordRead{leader_revision_, leader_});
     for (const auto& [node, core] : nodes_) {
-      if (node != from) feed(node, RootRead{root_revision_, root_});
+      if (node != from) feed(node, LeaderRecordRead{leader_revision_, leader_});
     }
   }
-  void carry_out(NodeId from, ReadSeats& read) {
-    ++seats_asked;
-    if (reading_seats)
-      feed(from, SeatsRead{read.name, seats.contains(read.name) ? seats.at(read.name) : std::vector<Seat>()});
+  void carry_out(NodeId from, ReadAssignments& read) {
+    ++assignments_asked;
+    if (reading_assignments)
+      feed(from, AssignmentsRead{read.name, assignments.contains(read.name) ? assignments.at(read.name)
+                                                                            : std::vector<RankAssignment>()});
   }
-  void carry_out(NodeId, RemoveSeats& removal) {
-    std::erase_if(seats, [&](const auto& entry) { return entry.first.life < removal.before_life; });
+  void carry_out(NodeId, RemoveAssignments& removal) {
+    std::erase_if(assignments, [&](const auto& entry) { return entry.first.incarnation < removal.before_incarnation; });
   }
-  void carry_out(NodeId from, SwapLife& swap) {
-    if (!swap.seats.empty()) seats[swap.record.seats] = swap.seats;
+  void carry_out(NodeId from, SwapIncarnationRecord& swap) {
+    if (!swap.assignments.empty()) assignments[swap.record.assignments] = swap.assignments;
     if (!swapping) {
       held_swaps.push_back({from, swap});
       return;
     }
-    if (swap.expected_revision == life_revision_) {
-      life_ = swap.record;
-      ++life_revision_;
+    if (swap.expected_revision == incarnation_revision_) {
+      incarnation_record_ = swap.record;
+      ++incarnation_revision_;
     }
-    feed(from, LifeRead{life_revision_, life_});
+    feed(from, IncarnationRecordRead{incarnation_revision_, incarnation_record_});
   }
   void carry_out(NodeId from, StartFetch& fetch) {
     if (!fetching) {
@@ -374,35 +379,36 @@ class Cluster {
     if (fetch.source == storage_node) return read_stored(from, fetch);
     if (fetch.source == parity_node) return make(from, fetch);
     const bool there = nodes_.contains(fetch.source) &&
-                       nodes_.at(fetch.source)->find(fetch.piece.shard, fetch.piece.version) != nullptr;
+                       nodes_.at(fetch.source)->find(fetch.piece.shard, fetch.piece.checkpoint) != nullptr;
     feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed, {}});
   }
   // Out of the ranges that are needed and no others.
   void make(NodeId from, const StartFetch& fetch) {
-    const Recipe& recipe = fetch.making.recipe;
-    const auto wanted = group_piece(recipe, fetch.piece.shard);
-    const auto plan = plan_making(recipe, *wanted, lost_pieces(recipe, fetch.making.sources));
+    const ParityManifest& parity_manifest = fetch.coding_inputs.parity_manifest;
+    const auto wanted = group_piece(parity_manifest, fetch.piece.shard);
+    const auto plan = plan_coding(parity_manifest, *wanted, lost_pieces(parity_manifest, fetch.coding_inputs.sources));
     const auto has = [&](const std::string& shard) {
-      return std::any_of(fetch.making.sources.begin(), fetch.making.sources.end(), [&](const auto& source) {
-        return source.shard == shard && nodes_.contains(source.node) &&
-               nodes_.at(source.node)->find(shard, fetch.piece.version) != nullptr;
-      });
+      return std::any_of(fetch.coding_inputs.sources.begin(), fetch.coding_inputs.sources.end(),
+                         [&](const auto& source) {
+                           return source.shard == shard && nodes_.contains(source.node) &&
+                                  nodes_.at(source.node)->find(shard, fetch.piece.checkpoint) != nullptr;
+                         });
     };
     bool there = plan.lost.empty();
     for (const auto& step : plan.steps) {
       for (const auto& source : step.sources)
-        there =
-            there && (source.bytes.size_bytes == 0 || has(group_piece_name(recipe, source.member, source.position)));
+        there = there && (source.bytes.size_bytes == 0 ||
+                          has(group_piece_name(parity_manifest, source.member, source.position)));
     }
     ++made[fetch.piece.shard];
     PieceInfo piece = fetch.piece;
-    if (piece.root_digest == 0) piece.root_digest = std::hash<std::string>{}(piece.shard) ^ piece.version.word();
+    if (piece.root_digest == 0) piece.root_digest = std::hash<std::string>{}(piece.shard) ^ piece.checkpoint.word();
     feed(from, FetchEnded{fetch.fetch, there ? FetchResult::complete : FetchResult::failed, {}, piece});
   }
   void read_stored(NodeId from, const StartFetch& fetch) {
     ++storage->reads[fetch.piece.shard];
-    const bool damaged = storage->damaged.contains(fetch.piece.version);
-    const bool unreadable = storage->unreadable.contains(fetch.piece.version) || storage->cannot_read.contains(from);
+    const bool damaged = storage->damaged.contains(fetch.piece.checkpoint);
+    const bool unreadable = storage->unreadable.contains(fetch.piece.checkpoint) || storage->cannot_read.contains(from);
     const std::string trouble = storage->trouble + storage->read_trouble +
                                 (unreadable ? "it cannot be read"
                                  : damaged  ? "damaged"
@@ -415,7 +421,7 @@ class Cluster {
   void carry_out(NodeId from, ListStorage&) {
     StorageListed listed;
     listed.trouble = storage->trouble.empty() ? storage->withheld : storage->trouble;
-    for (const auto& [version, pieces] : storage->steps) {
+    for (const auto& [checkpoint, pieces] : storage->steps) {
       if (storage->trouble.empty()) listed.pieces.insert(listed.pieces.end(), pieces.begin(), pieces.end());
     }
     if (storage->trouble.empty()) listed.unusable = storage->unusable;
@@ -428,12 +434,12 @@ class Cluster {
       storage->held_writes.push_back({from, write});
       return;
     }
-    for (const std::string& shard : write.discarded.shards) storage->written[write.discarded.version].erase(shard);
+    for (const std::string& shard : write.discarded.shards) storage->written[write.discarded.checkpoint].erase(shard);
     for (const SlotRef& slot : write.slots)
-      storage->written[write.version][slot.shard] = piece_of(slot.shard, write.version, world_size_);
-    feed(from, WriteEnded{write.version, storage->trouble});
+      storage->written[write.checkpoint][slot.shard] = piece_of(slot.shard, write.checkpoint, world_size_);
+    feed(from, WriteEnded{write.checkpoint, storage->trouble});
   }
-  void carry_out(NodeId from, CommitStep& commit) {
+  void carry_out(NodeId from, FinalizeCheckpoint& commit) {
     if (!storage->committing) {
       storage->held_commits.push_back({from, commit});
       return;
@@ -447,19 +453,19 @@ class Cluster {
     else
       held_releases.push_back(drop.slot);
   }
-  void carry_out(NodeId, Grant& grant) { granted_[grant.rank] = grant.slots; }
+  void carry_out(NodeId, GrantSlots& grant) { granted_[grant.rank] = grant.slots; }
   void carry_out(NodeId, RestoreReady& answer) {
     ready[answer.rank] = answer;
     served_in_[answer.rank] = answer.incarnation;
     shares_[answer.rank] = answer.share;
   }
   void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
-  void carry_out(NodeId, TellCommit& tell) { commits[tell.rank] = tell.committed; }
-  void carry_out(NodeId, TellStored& tell) { stored[tell.rank] = tell.stored; }
-  void carry_out(NodeId, TellResume& tell) { resume_at[tell.rank] = tell.resume_at; }
-  void carry_out(NodeId, TellPath& tell) {
-    was_ready_before_path = was_ready_before_path || ready.contains(tell.rank);
-    paths[tell.rank].push_back(tell);
+  void carry_out(NodeId, NotifyCommit& notify) { commits[notify.rank] = notify.committed; }
+  void carry_out(NodeId, TellStored& notify) { stored[notify.rank] = notify.stored; }
+  void carry_out(NodeId, NotifyResume& notify) { resume_at[notify.rank] = notify.resume_at; }
+  void carry_out(NodeId, NotifyReplicationGroup& notify) {
+    was_ready_before_replication = was_ready_before_replication || ready.contains(notify.rank);
+    replications[notify.rank].push_back(notify);
   }
   void carry_out(NodeId, Fence& fence) { fenced[fence.rank] = fence; }
   void carry_out(NodeId from, Persist& persist) { persisted_[from] = persist; }
@@ -478,12 +484,12 @@ class Cluster {
   std::map<Rank, NodeId> homes_;
   std::map<Rank, std::vector<SlotRef>> granted_;  // unused grants
   std::map<Rank, Share> shares_;
-  std::map<Rank, std::uint64_t> served_in_;  // life
+  std::map<Rank, std::uint64_t> served_in_;  // incarnation
   std::deque<std::pair<NodeId, Effect>> pending_;
-  std::uint64_t root_revision_ = 0;
-  RootRecord root_;
-  std::uint64_t life_revision_ = 0;
-  LifeRecord life_;
+  std::uint64_t leader_revision_ = 0;
+  LeaderRecord leader_;
+  std::uint64_t incarnation_revision_ = 0;
+  IncarnationRecord incarnation_record_;
   std::uint64_t lost_incarnation_ = 0;  // of a record that was lost
 };
 

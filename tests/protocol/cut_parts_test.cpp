@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cluster.hpp"
-#include "protocol/recovery.hpp"
+#include "protocol/restore_decision.hpp"
 
 namespace ckpt::protocol {
 namespace {
@@ -19,7 +19,7 @@ std::vector<std::string> pieces_of_model() {
 TEST(CutShards, AreRestoredFromAllPartsOfOneCutAndFromNothingLess) {
   const auto names = pieces_of_model();
   ASSERT_EQ(names.size(), 6u);
-  const Version older(1, 3), newer(1, 4);
+  const CheckpointId older(1, 3), newer(1, 4);
   for (std::uint32_t left = 0; left < 1u << names.size(); ++left) {
     Report report;
     report.pieces.push_back(piece_of("model", older, 1));
@@ -31,9 +31,9 @@ TEST(CutShards, AreRestoredFromAllPartsOfOneCutAndFromNothingLess) {
     question.world_size = 1;
     const Decision decision = plan_recovery(question).decision;
     const bool in_one = (left & 0b1) != 0, in_two = (left & 0b110) == 0b110, in_three = (left & 0b111000) == 0b111000;
-    EXPECT_EQ(decision.version, in_one || in_two || in_three ? newer : older) << left;
+    EXPECT_EQ(decision.checkpoint, in_one || in_two || in_three ? newer : older) << left;
     const std::uint32_t of = decision.cuts.empty() ? 1 : decision.cuts[0].of;
-    if (decision.version == newer) {
+    if (decision.checkpoint == newer) {
       EXPECT_TRUE(of == 1 ? in_one : of == 2 ? in_two : in_three) << left;
     }
   }

@@ -10,12 +10,12 @@ namespace {
 // In whatever way it learns of the newer leader.
 std::map<std::string, std::function<void(LoneNode&)>> ways() {
   Directive newer;
-  newer.root = lone_leader + 1;
+  newer.leader = lone_leader + 1;
   newer.epoch = 6;
   newer.sequence = 1;
   return {{"from the store", [](LoneNode& node) { node.follow(lone_leader + 1, 6); }},
           {"from itself", [=](LoneNode& node) {
-             node.hear(lone_leader + 1, newer);
+             node.receive(lone_leader + 1, newer);
              node.follow(lone_leader + 1, 6);
            }}};
 }
@@ -25,11 +25,11 @@ TEST(FormerLeader, IsNotAnsweredInWhatTheNewerOneHears) {
     LoneNode node{Config{}};
     node.follow(lone_leader, 5);
     Directive former;
-    former.root = lone_leader;
+    former.leader = lone_leader;
     former.epoch = 5;
     former.sequence = 8;
     former.roll_call = 3;
-    node.hear(lone_leader, former);
+    node.receive(lone_leader, former);
     const Report before = node.newest_to<Report>(lone_leader);
     EXPECT_EQ(before.roll_call, 3u);
     learn(node);

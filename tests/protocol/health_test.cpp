@@ -18,7 +18,7 @@ std::string name_of(NodeId node) { return "n" + std::to_string(node); }
 struct Job : Cluster {
   explicit Job(std::uint32_t nodes = 4, std::uint32_t copies = 2) : Cluster(nodes, 4, copies) { begin(); }
   void begin() {
-    start_life([](Rank rank) { return rank; });
+    start_incarnation([](Rank rank) { return rank; });
     begin_training();
   }
   // One iteration after the other, each so long.
@@ -55,7 +55,7 @@ TEST(Health, AJobThatCommitsEachIterationIsProtected) {
   job.train(20);
   job.expect_everywhere(Standing::is_protected, Cause::none);
   const Health health = job.health(2);
-  EXPECT_EQ(health.committed, Version(1, 19));
+  EXPECT_EQ(health.committed, CheckpointId(1, 19));
   EXPECT_EQ(health.iterations_at_risk, 0);
   EXPECT_EQ(health.copies_now, 2u);
   EXPECT_EQ(health.allowed_ms, 5000);
@@ -74,7 +74,7 @@ TEST(Health, AJobThatStopsCommittingIsNotProtectedWhateverTheReason) {
   EXPECT_NE(job.health(3).standing, Standing::unprotected);
 }
 
-TEST(Health, ALifeThatNeverCommitsIsNotProtected) {
+TEST(Health, AnIncarnationThatNeverCommitsIsNotProtected) {
   Job job;
   job.advance(6000);
   job.expect_everywhere(Standing::unprotected, Cause::no_snapshots);
@@ -158,7 +158,7 @@ TEST(Health, NamesTheNodeThatDoesNotHaveItsCopies) {
 TEST(Health, NamesTheNodeThatDoesNotAnswer) {
   Job job;
   job.train(5);
-  const NodeId victim = *job.root() == 3 ? 2 : 3;
+  const NodeId victim = *job.current_leader() == 3 ? 2 : 3;
   job.lose(victim);
   job.advance(3000);
   job.expect_everywhere(Standing::degraded, Cause::node_silent, {victim});
@@ -170,16 +170,16 @@ TEST(Health, NamesTheNodeThatDoesNotAnswer) {
 TEST(Health, AfterTheLeaderIsLostTheNextOneNamesIt) {
   Job job;
   job.train(5);
-  const NodeId leader = *job.root();
+  const NodeId leader = *job.current_leader();
   job.lose(leader);
   job.advance(20'000);
   job.expect_everywhere(Standing::unprotected, Cause::node_silent, {leader});
   const NodeId other = leader == 0 ? 1 : 0;
   EXPECT_EQ(job.health(other).node, leader);
-  EXPECT_EQ(job.health(other).committed, Version(1, 4));
+  EXPECT_EQ(job.health(other).committed, CheckpointId(1, 4));
   EXPECT_GT(job.health(other).at_risk_ms, 19'000) << "the time before the election counts";
   NodeId late = 0;  // it has seen nothing of it
-  while (late == leader || late == *job.root()) ++late;
+  while (late == leader || late == *job.current_leader()) ++late;
   job.restart_agent(late);
   job.advance(1000);
   EXPECT_GT(job.health(late).at_risk_ms, 19'000) << "also where the new leader alone knows of it";
@@ -188,7 +188,7 @@ TEST(Health, AfterTheLeaderIsLostTheNextOneNamesIt) {
 TEST(Health, ANodeThatHearsNoLeaderJudgesByItself) {
   Job job;
   job.train(5);
-  const NodeId leader = *job.root(), alone = leader == 3 ? 2 : 3;
+  const NodeId leader = *job.current_leader(), alone = leader == 3 ? 2 : 3;
   for (NodeId node = 0; node < 4; ++node) {
     job.cut.insert({alone, node});
     job.cut.insert({node, alone});
@@ -205,7 +205,7 @@ TEST(Health, ANodeThatHearsNoLeaderJudgesByItself) {
 TEST(Health, ANodeThatWasPausedDoesNotRepeatWhatItHeardBefore) {
   Job job;
   job.train(5);
-  const NodeId leader = *job.root(), paused = leader == 3 ? 2 : 3;
+  const NodeId leader = *job.current_leader(), paused = leader == 3 ? 2 : 3;
   job.stop(paused);
   job.advance(10'000);
   job.resume(paused);
@@ -215,7 +215,7 @@ TEST(Health, ANodeThatWasPausedDoesNotRepeatWhatItHeardBefore) {
 TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
   Job job;
   job.train(10, 3000);
-  job.change_root();
+  job.change_leader();
   job.advance(2000);
   for (NodeId node = 0; node < 4; ++node) {
     EXPECT_EQ(job.health(node).allowed_ms, 12'000);
@@ -226,10 +226,10 @@ TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
 // How old it is, nobody can tell who was not there.
 TEST(CommitClock, TakesNoCommitThatWasKnownBeforeForOneOfNow) {
   CommitClock clock;
-  clock.observe(0, Version(3, 7), 1000);
-  clock.observe(3, Version(3, 7), 2000);
+  clock.observe(0, CheckpointId(3, 7), 1000);
+  clock.observe(3, CheckpointId(3, 7), 2000);
   EXPECT_FALSE(clock.has_commit());
-  clock.observe(3, Version(3, 8), 4000);
+  clock.observe(3, CheckpointId(3, 8), 4000);
   EXPECT_TRUE(clock.has_commit());
   EXPECT_EQ(clock.quiet_ms(4500), 500);
 }
@@ -239,20 +239,20 @@ TEST(Health, AJobWhoseNewLeaderHearsOfAnOldCommitIsNotProtectedForThat) {
   for (NodeId node = 0; node < 4; ++node) {
     Report report = leader.report_of(node, 8);
     report.protection = placement::Protection::of_copies(1);
-    report.highest_commit = Version(1, 8);
+    report.highest_commit = CheckpointId(1, 8);
     for (const auto& shard : {main_shard(node), private_shard(node)})
-      report.pieces.push_back(piece_of(shard, Version(1, 8), 4));
+      report.pieces.push_back(piece_of(shard, CheckpointId(1, 8), 4));
     leader.say(report);
   }
   const Health health = leader.newest_to<Directive>(0).health;
-  EXPECT_EQ(health.committed, Version(1, 8));
+  EXPECT_EQ(health.committed, CheckpointId(1, 8));
   EXPECT_EQ(health.standing, Standing::degraded);
   EXPECT_EQ(health.cause, Cause::beginning);
 }
 
 TEST(Health, FewerCopiesThanAskedForAreDegraded) {
   Cluster job(1, 1);
-  job.start_life(own_node);
+  job.start_incarnation(own_node);
   job.begin_training();
   for (std::int64_t k = 0; k < 5; ++k) {
     job.snapshot_all(k);
@@ -267,13 +267,13 @@ TEST(Health, AnAgentWithAnotherProtectionIsNamed) {
   Cluster cluster(4, 4);
   cluster.protection = placement::Protection::of_copies(3);
   cluster.boot(2);
-  cluster.start_life(own_node);
+  cluster.start_incarnation(own_node);
   cluster.begin_training();
   for (std::int64_t k = 0; k < 5; ++k) {
     cluster.snapshot_all(k);
     cluster.advance(100);
   }
-  ASSERT_NE(*cluster.root(), 2u);
+  ASSERT_NE(*cluster.current_leader(), 2u);
   for (NodeId node = 0; node < 4; ++node) {
     EXPECT_EQ(cluster.health(node).standing, Standing::degraded);
     EXPECT_EQ(cluster.health(node).cause, Cause::other_protection);
@@ -294,7 +294,7 @@ TEST(Health, ANodeThatCannotUseTheCoordinationStoreIsNamed) {
 TEST(Health, AWrongTokenIsToldAsWhatItIs) {
   Job job;
   job.train(5);
-  const NodeId leader = *job.root(), victim = leader == 3 ? 2 : 3;
+  const NodeId leader = *job.current_leader(), victim = leader == 3 ? 2 : 3;
   job.lose(victim);
   job.feed(leader, Observed{.distrusted = {victim}});
   job.advance(7000);
@@ -328,7 +328,7 @@ TEST(Health, CommitsThatComeSlowerThanThePaceAllowsAreToldBetweenThem) {
   Job job;
   job.train(10);
   job.train_with({0, 1, 2}, 60);  // one rank sleeps for six seconds
-  const Version before = job.health(0).committed;
+  const CheckpointId before = job.health(0).committed;
   for (int i = 0; i < 10 && job.health(0).committed == before; ++i) job.train(1);
   job.expect_everywhere(Standing::degraded, Cause::too_slow);
   job.train(5);
@@ -343,7 +343,7 @@ TEST(Health, TellsWhatTookLongestInTheNewestCommit) {
   job.release_fetches();
   job.advance(500);
   const Health health = job.health(0);
-  EXPECT_EQ(health.committed, Version(1, 0));
+  EXPECT_EQ(health.committed, CheckpointId(1, 0));
   EXPECT_FALSE(health.slowest_is_capture);
   EXPECT_GE(health.slowest_ms, 600);
   EXPECT_NE(health.slowest_node, no_node);
@@ -363,24 +363,24 @@ TEST(Health, AJobWithoutTrainersIsTold) {
 }
 
 // The member is back, and the store is slow to say so.
-TEST(Health, AStandInIsToldWithTheNodeInWhosePlaceItIs) {
+TEST(Health, AReplacementIsToldWithTheNodeInWhosePlaceItIs) {
   Cluster job(4, 4);
   job.standbys = {4};
   job.boot(4);
-  job.start_life(own_node);
+  job.start_incarnation(own_node);
   job.begin_training();
   job.snapshot_all(1);
-  const NodeId away = *job.root() == 3 ? 2 : 3;
+  const NodeId away = *job.current_leader() == 3 ? 2 : 3;
   for (NodeId node = 0; node < 5; ++node) {
     job.cut.insert({node, away});
     job.cut.insert({away, node});
   }
   job.advance(8000);
-  ASSERT_FALSE(job.life().stand_ins.empty());
+  ASSERT_FALSE(job.incarnation_record().replacements.empty());
   job.swapping = false;
   job.cut.clear();
   job.advance(1000);
-  EXPECT_EQ(job.health(0).cause, Cause::stand_in);
+  EXPECT_EQ(job.health(0).cause, Cause::replacement);
   EXPECT_EQ(job.health(0).node, away);
 }
 
@@ -390,14 +390,14 @@ TEST(Health, StateThatIsLostIsNotProtectedAtOnce) {
   job.configure = commits_are_due_in_an_hour;
   for (NodeId node = 0; node < 2; ++node) job.boot(node);
   job.advance(3000);
-  job.start_life(own_node);
+  job.start_incarnation(own_node);
   job.begin_training();
   job.snapshot_all(1);
   job.advance(500);
-  job.lose(1 - *job.root());
+  job.lose(1 - *job.current_leader());
   job.advance(5000);
-  job.boot(job.root() == NodeId{0} ? 1 : 0);
-  job.start_life(own_node);
+  job.boot(job.current_leader() == NodeId{0} ? 1 : 0);
+  job.start_incarnation(own_node);
   job.advance(20'000);
   ASSERT_EQ(job.failed.size(), 2u);
   for (NodeId node = 0; node < 2; ++node) {
@@ -413,7 +413,7 @@ TEST(Health, RanksThatDifferAreTold) {
   job.configure = commits_are_due_in_an_hour;
   for (NodeId node = 0; node < 2; ++node) job.boot(node);
   job.advance(3000);
-  job.start_life(own_node);
+  job.start_incarnation(own_node);
   job.begin_training();
   job.snapshot_all(1);
   for (const Rank rank : {0u, 1u}) {
@@ -433,7 +433,7 @@ TEST(Health, ARankThatDoesNotComeBackFromRestoreIsNamed) {
   Job job;
   job.train(5);
   job.fetching = false;
-  job.start_life([](Rank rank) { return (rank + 2) % 4; });  // where no copy of its state is
+  job.start_incarnation([](Rank rank) { return (rank + 2) % 4; });  // where no copy of its state is
   job.advance(3000);
   job.expect_everywhere(Standing::degraded, Cause::rank_restoring);
   EXPECT_NE(job.health(0).rank, no_rank);
@@ -445,7 +445,7 @@ TEST(Health, StorageThatFailsIsTold) {
   job.storage_every = 2;
   for (NodeId node = 0; node < 2; ++node) job.boot(node);
   job.advance(3000);
-  job.start_life(own_node);
+  job.start_incarnation(own_node);
   job.begin_training();
   job.snapshot_all(1);
   job.storage->trouble = "no room is left";
@@ -463,7 +463,7 @@ TEST(Health, LessParityThanAskedForIsDegraded) {
   job.protection = placement::protection_named("xor(4)");
   for (NodeId node = 0; node < 4; ++node) job.boot(node);
   job.advance(3000);
-  job.start_life(own_node);
+  job.start_incarnation(own_node);
   job.begin_training();
   job.snapshot_all(1);
   job.advance(500);
@@ -474,7 +474,7 @@ TEST(Health, LessParityThanAskedForIsDegraded) {
     for (const PieceInfo& piece : job.status(node).pieces)
       if (piece.is_parity()) parity.emplace_back(node, piece.shard);
   ASSERT_FALSE(parity.empty());
-  job.rot(parity[0].first, parity[0].second, Version(1, 1));
+  job.rot(parity[0].first, parity[0].second, CheckpointId(1, 1));
   job.advance(500);
   EXPECT_EQ(job.health(0).standing, Standing::degraded);
   EXPECT_EQ(job.health(0).cause, Cause::fewer_parity);
@@ -493,7 +493,7 @@ TEST(Health, ANodeThatCannotUseTheCoordinationStoreSaysSoBeforeItsLeaderDoes) {
 TEST(Health, AWrongTokenOfItsOwnIsToldByTheLeaderAndByWhoHearsNone) {
   Job job;
   job.train(5);
-  const NodeId leader = *job.root(), alone = leader == 3 ? 2 : 3;
+  const NodeId leader = *job.current_leader(), alone = leader == 3 ? 2 : 3;
   for (NodeId node = 0; node < 4; ++node) {
     job.cut.insert({alone, node});
     job.cut.insert({node, alone});
@@ -513,7 +513,7 @@ TEST(Health, ARestoreThatWaitsForARankNamesTheNodeWithAWrongToken) {
   for (Rank rank = 0; rank < 3; ++rank) job.hello(rank, rank);
   for (Rank rank = 0; rank < 3; ++rank) job.ask_restore(rank);
   job.advance(1000);
-  job.feed(*job.root(), Observed{.distrusted = {7}});
+  job.feed(*job.current_leader(), Observed{.distrusted = {7}});
   job.advance(500);
   EXPECT_EQ(job.health(0).cause, Cause::wrong_token);
   EXPECT_EQ(job.health(0).node, 7u);

@@ -19,12 +19,12 @@ class TwoTrainersOfARank : public ::testing::Test {
     node.handle(TrainerHello{rank, instance, 0, 1, main_shard(rank), private_shard(rank)});
   }
   void obey(Directive directive) {
-    directive.root = lone_leader;
+    directive.leader = lone_leader;
     directive.epoch = 5;
     directive.sequence = ++sequence_;
     directive.incarnation = 1;
     directive.decision.verdict = Verdict::fresh;
-    node.hear(lone_leader, directive);
+    node.receive(lone_leader, directive);
   }
   static Directive admitting(std::uint64_t instance) {
     Directive directive;
@@ -77,14 +77,14 @@ TEST_F(TwoTrainersOfARank, ARefusalOfTheFormerEndsNothingOfThePresentOne) {
 // No slot is granted for the second time before its writer is proven dead.
 TEST_F(TwoTrainersOfARank, TheFormersEndTakesNoGrantFromThePresentOne) {
   start_the_present();
-  ASSERT_EQ(node.all<Grant>().size(), 1u);
+  ASSERT_EQ(node.all<GrantSlots>().size(), 1u);
   node.handle(TrainerExited{rank, former});
   hello(present);  // repeated
   obey(admitting(present));
-  EXPECT_EQ(node.all<Grant>().size(), 1u);
+  EXPECT_EQ(node.all<GrantSlots>().size(), 1u);
   ASSERT_EQ(node.status().ranks.size(), 1u);
-  node.handle(
-      Captured{rank, {piece_of(main_shard(rank), Version(1, 1), 1), piece_of(private_shard(rank), Version(1, 1), 1)}});
+  node.handle(Captured{
+      rank, {piece_of(main_shard(rank), CheckpointId(1, 1), 1), piece_of(private_shard(rank), CheckpointId(1, 1), 1)}});
   EXPECT_EQ(node.status().pieces.size(), 2u);
 }
 
@@ -93,9 +93,9 @@ TEST_F(TwoTrainersOfARank, NoneIsGrantedAnythingBeforeItHasRestored) {
   replace_the_former();
   obey(admitting(present));
   ASSERT_EQ(node.all<RestoreReady>().size(), 1u);
-  EXPECT_TRUE(node.all<Grant>().empty());
+  EXPECT_TRUE(node.all<GrantSlots>().empty());
   node.handle(RestoreDone{rank});
-  EXPECT_EQ(node.all<Grant>().size(), 1u);
+  EXPECT_EQ(node.all<GrantSlots>().size(), 1u);
 }
 
 }  // namespace

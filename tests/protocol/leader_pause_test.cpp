@@ -28,20 +28,21 @@ TEST(ALeadersPause, MakesNobodyAbsentWhoWasHeardRightBeforeIt) {
   }
 }
 
-// A leader of a job whose next life was opened by the one before. Of the last life's members it has yet to hear node 2,
-// which alone may know of something newer; rank 2 has come back on node 3. No decision is to wait for absent nodes.
+// A leader of a job whose next incarnation was opened by the one before. Of the last incarnation's members it has yet
+// to hear node 2, which alone may know of something newer; rank 2 has come back on node 3. No decision is to wait for
+// absent nodes.
 class NewLeader : public LoneNode {
  public:
   NewLeader() : LoneNode(impatient()) {
-    std::vector<Seat> seats;
+    std::vector<RankAssignment> assignments;
     for (Rank rank = 0; rank < 3; ++rank)
-      seats.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
-    LifeRecord life;
-    life.incarnation = 2;
-    life.world_size = 3;
-    life.protection = placement::Protection::of_copies(2);
-    life.seats = name_of(1, seats);
-    lead(life, seats);
+      assignments.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
+    IncarnationRecord incarnation_record;
+    incarnation_record.incarnation = 2;
+    incarnation_record.world_size = 3;
+    incarnation_record.protection = placement::Protection::of_copies(2);
+    incarnation_record.assignments = name_of(1, assignments);
+    lead(incarnation_record, assignments);
   }
   // All that it hears report.
   void hear_all() {
@@ -55,17 +56,17 @@ class NewLeader : public LoneNode {
       report.epoch = status().epoch;
       report.directive = newest_to<Directive>(node).sequence;
       report.roll_call = newest_to<Directive>(node).roll_call;
-      report.newest_seen = Version(1, 4);
+      report.newest_seen = CheckpointId(1, 4);
       RankReport trainer{rank, 50 + node, 2, 3, main_shard(rank), private_shard(rank)};
       trainer.waiting = true;
       report.ranks.push_back(trainer);
       for (const Rank of : node == 3 ? std::vector<Rank>{2} : std::vector<Rank>{0, 1}) {
         for (const auto& shard : {main_shard(of), private_shard(of)}) {
-          report.pieces.push_back(piece_of(shard, Version(1, 3), 3));
-          if (of != 2) report.pieces.push_back(piece_of(shard, Version(1, 4), 3));
+          report.pieces.push_back(piece_of(shard, CheckpointId(1, 3), 3));
+          if (of != 2) report.pieces.push_back(piece_of(shard, CheckpointId(1, 4), 3));
         }
       }
-      hear(node, report);
+      receive(node, report);
     }
   }
 
@@ -86,11 +87,11 @@ TEST(ANewLeader, DecidesWithoutANodeOnlyWhenItHasListenedForAsLongAsThatMayBeSil
   const TimeMs began = leader.now;
   for (int i = 0; i < 100 && decided_ms < 0; ++i) {
     leader.hear_all();
-    if (leader.life().decision.verdict != Verdict::undecided) decided_ms = leader.now - began;
+    if (leader.incarnation_record().decision.verdict != Verdict::undecided) decided_ms = leader.now - began;
     leader.now += 100;
   }
   EXPECT_GE(decided_ms, Config{}.node_timeout_ms);
-  EXPECT_EQ(leader.life().decision.version, Version(1, 3));
+  EXPECT_EQ(leader.incarnation_record().decision.checkpoint, CheckpointId(1, 3));
 }
 
 // Nodes turn to another leader one after the other, of whom the store does not tell this one.

@@ -7,7 +7,7 @@
 
 #include "cluster.hpp"
 #include "protocol/node.hpp"
-#include "protocol/seating.hpp"
+#include "protocol/rank_assignments.hpp"
 
 namespace ckpt::protocol {
 
@@ -21,28 +21,29 @@ class LoneNode {
       answer(Effect(effects.back()));
     }
   }
-  void hear(NodeId from, const Message& message) { handle(MessageArrived{from, message}); }
+  void receive(NodeId from, const Message& message) { handle(MessageArrived{from, message}); }
 
-  // Nobody leads yet, and the store has this life: the node leads it.
-  void lead(const LifeRecord& life, const std::vector<Seat>& seats) {
-    life_ = life;
-    seats_ = seats;
-    handle(RootRead{});
-    handle(LifeRead{++life_revision_, life_});
+  // Nobody leads yet, and the store has this incarnation: the node leads it.
+  void lead(const IncarnationRecord& incarnation_record, const std::vector<RankAssignment>& assignments) {
+    incarnation_record_ = incarnation_record;
+    assignments_ = assignments;
+    handle(LeaderRecordRead{});
+    handle(IncarnationRecordRead{++incarnation_revision_, incarnation_record_});
   }
-  // Another one leads that life.
-  void follow(NodeId leader, const LifeRecord& life, const std::vector<Seat>& seats) {
-    life_ = life;
-    seats_ = seats;
-    follow(leader, life.epoch);
-    handle(LifeRead{++life_revision_, life_});
+  // Another one leads that incarnation.
+  void follow(NodeId leader, const IncarnationRecord& incarnation_record,
+              const std::vector<RankAssignment>& assignments) {
+    incarnation_record_ = incarnation_record;
+    assignments_ = assignments;
+    follow(leader, incarnation_record.epoch);
+    handle(IncarnationRecordRead{++incarnation_revision_, incarnation_record_});
   }
   // Another one leads.
-  void follow(NodeId leader, std::uint64_t epoch) { handle(RootRead{++root_revision_, {epoch, leader, 0}}); }
+  void follow(NodeId leader, std::uint64_t epoch) { handle(LeaderRecordRead{++leader_revision_, {epoch, leader, 0}}); }
 
   NodeStatus status() const { return node_.status(); }
-  const LifeRecord& life() const { return life_; }
-  const SlotRef* find(const std::string& shard, Version version) const { return node_.find(shard, version); }
+  const IncarnationRecord& incarnation_record() const { return incarnation_record_; }
+  const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const { return node_.find(shard, checkpoint); }
 
   // Of all that it ever asked for.
   template <class Content>
@@ -70,44 +71,44 @@ class LoneNode {
 
  private:
   void answer(const Effect& effect) {
-    if (const auto* root = std::get_if<SwapRoot>(&effect)) {
-      handle(RootRead{++root_revision_, root->record});
-    } else if (const auto* swap = std::get_if<SwapLife>(&effect)) {
-      life_ = swap->record;
-      if (!swap->seats.empty()) seats_ = swap->seats;
-      handle(LifeRead{++life_revision_, life_});
-    } else if (std::holds_alternative<ReadSeats>(effect)) {
-      handle(SeatsRead{life_.seats, seats_});
+    if (const auto* leader = std::get_if<SwapLeaderRecord>(&effect)) {
+      handle(LeaderRecordRead{++leader_revision_, leader->record});
+    } else if (const auto* swap = std::get_if<SwapIncarnationRecord>(&effect)) {
+      incarnation_record_ = swap->record;
+      if (!swap->assignments.empty()) assignments_ = swap->assignments;
+      handle(IncarnationRecordRead{++incarnation_revision_, incarnation_record_});
+    } else if (std::holds_alternative<ReadAssignments>(effect)) {
+      handle(AssignmentsRead{incarnation_record_.assignments, assignments_});
     }
   }
 
   Node node_;
-  LifeRecord life_;
-  std::vector<Seat> seats_;
-  std::uint64_t root_revision_ = 0;
-  std::uint64_t life_revision_ = 0;
+  IncarnationRecord incarnation_record_;
+  std::vector<RankAssignment> assignments_;
+  std::uint64_t leader_revision_ = 0;
+  std::uint64_t incarnation_revision_ = 0;
 };
 
 inline constexpr NodeId lone_leader = 9;
 
-// The leader of a life of one rank on each of some nodes; it has none itself. Those nodes say what a test says.
+// The leader of an incarnation of one rank on each of some nodes; it has none itself. Those nodes say what a test says.
 class LoneLeader : public LoneNode {
  public:
   LoneLeader(Rank ranks, const placement::Protection& protection, Config config = {})
       : LoneNode(with_number(std::move(config), protection)), ranks_(ranks) {
-    std::vector<Seat> seats;
+    std::vector<RankAssignment> assignments;
     for (Rank rank = 0; rank < ranks; ++rank)
-      seats.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
-    LifeRecord life;
-    life.incarnation = 1;
-    life.world_size = ranks;
-    life.decision.verdict = Verdict::fresh;
-    life.protection = protection;
-    life.seats = name_of(1, seats);
-    lead(life, seats);
+      assignments.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
+    IncarnationRecord incarnation_record;
+    incarnation_record.incarnation = 1;
+    incarnation_record.world_size = ranks;
+    incarnation_record.decision.verdict = Verdict::fresh;
+    incarnation_record.protection = protection;
+    incarnation_record.assignments = name_of(1, assignments);
+    lead(incarnation_record, assignments);
   }
 
-  // What the node's agent says as a rule: its rank takes part in the life and has tried `attempted` last.
+  // What the node's agent says as a rule: its rank takes part in the incarnation and has tried `attempted` last.
   Report report_of(NodeId node, std::int64_t attempted = -1) {
     Report report;
     report.node = node;
@@ -115,15 +116,15 @@ class LoneLeader : public LoneNode {
     report.agent_id = 1;
     report.sequence = ++sequences_[node];
     report.epoch = status().epoch;
-    const Directive told = newest_to<Directive>(node);
-    report.directive = told.sequence;
-    report.roll_call = told.roll_call;
+    const Directive notified = newest_to<Directive>(node);
+    report.directive = notified.sequence;
+    report.roll_call = notified.roll_call;
     RankReport trainer{node, 50 + node, 1, ranks_, main_shard(node), private_shard(node)};
     trainer.attempted = attempted;
     report.ranks.push_back(trainer);
     return report;
   }
-  void say(const Report& report) { hear(report.node, report); }
+  void say(const Report& report) { receive(report.node, report); }
 
  private:
   static Config with_number(Config config, const placement::Protection& protection) {

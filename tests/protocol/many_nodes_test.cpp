@@ -1,4 +1,4 @@
-// With many nodes, or many pieces, the root draws its conclusions for several reports at once and tells a little at a
+// With many nodes, or many pieces, the leader draws its conclusions for several reports at once and tells a little at a
 // time.
 #include <gtest/gtest.h>
 
@@ -7,12 +7,12 @@
 namespace ckpt::protocol {
 namespace {
 
-// A root that hears what a test says, and whose records are written at once.
-class LoneRoot {
+// A leader that hears what a test says, and whose records are written at once.
+class LoneManyNodesLeader {
  public:
-  LoneRoot() : node_(Config{}, 1, Recovered{}) {
-    handle(RootRead{}, 0);
-    handle(LifeRead{}, 0);
+  LoneManyNodesLeader() : node_(Config{}, 1, Recovered{}) {
+    handle(LeaderRecordRead{}, 0);
+    handle(IncarnationRecordRead{}, 0);
   }
 
   // How many directives came of it.
@@ -20,8 +20,10 @@ class LoneRoot {
     int sent = 0;
     for (const Effect& effect : node_.handle(event, now)) {
       sent += std::holds_alternative<Send>(effect) ? 1 : 0;
-      if (const auto* swap = std::get_if<SwapRoot>(&effect)) handle(RootRead{++revision_, swap->record}, now);
-      if (const auto* swap = std::get_if<SwapLife>(&effect)) handle(LifeRead{++revision_, swap->record}, now);
+      if (const auto* swap = std::get_if<SwapLeaderRecord>(&effect))
+        handle(LeaderRecordRead{++revision_, swap->record}, now);
+      if (const auto* swap = std::get_if<SwapIncarnationRecord>(&effect))
+        handle(IncarnationRecordRead{++revision_, swap->record}, now);
     }
     return sent;
   }
@@ -31,7 +33,8 @@ class LoneRoot {
     report.agent_id = 1;
     report.sequence = sequence;
     report.epoch = node_.status().epoch;
-    for (int i = 0; i < pieces; ++i) report.pieces.push_back(piece_of("shard" + std::to_string(i), Version(1, 1), 1));
+    for (int i = 0; i < pieces; ++i)
+      report.pieces.push_back(piece_of("shard" + std::to_string(i), CheckpointId(1, 1), 1));
     return handle(MessageArrived{node, report}, now);
   }
   const Node& node() const { return node_; }
@@ -42,49 +45,49 @@ class LoneRoot {
 };
 
 TEST(ManyNodes, AFewAreAnsweredAtOnce) {
-  LoneRoot root;
-  for (NodeId node = 1; node <= 60; ++node) EXPECT_EQ(root.report_of(node, 1, 10), 1);
-  EXPECT_EQ(root.node().tick_wanted_at(), std::nullopt);
+  LoneManyNodesLeader leader;
+  for (NodeId node = 1; node <= 60; ++node) EXPECT_EQ(leader.report_of(node, 1, 10), 1);
+  EXPECT_EQ(leader.node().tick_wanted_at(), std::nullopt);
 }
 
 TEST(ManyNodes, WhoReportsWithinAWhileIsAnsweredTogether) {
-  LoneRoot root;
-  for (NodeId node = 1; node <= 640; ++node) root.report_of(node, 1, 10);
-  root.handle(Tick{}, 100);
-  EXPECT_EQ(root.node().tick_wanted_at(), std::nullopt);
+  LoneManyNodesLeader leader;
+  for (NodeId node = 1; node <= 640; ++node) leader.report_of(node, 1, 10);
+  leader.handle(Tick{}, 100);
+  EXPECT_EQ(leader.node().tick_wanted_at(), std::nullopt);
   int answers = 0;
-  for (NodeId node = 1; node <= 640; ++node) answers += root.report_of(node, 2, 100);
+  for (NodeId node = 1; node <= 640; ++node) answers += leader.report_of(node, 2, 100);
   EXPECT_EQ(answers, 0);
-  ASSERT_EQ(root.node().tick_wanted_at(), 102);  // 2 ms for so many
-  EXPECT_EQ(root.handle(Tick{}, 101), 0);
-  EXPECT_EQ(root.handle(Tick{}, 102), 640);
-  EXPECT_EQ(root.node().tick_wanted_at(), std::nullopt);
+  ASSERT_EQ(leader.node().tick_wanted_at(), 102);  // 2 ms for so many
+  EXPECT_EQ(leader.handle(Tick{}, 101), 0);
+  EXPECT_EQ(leader.handle(Tick{}, 102), 640);
+  EXPECT_EQ(leader.node().tick_wanted_at(), std::nullopt);
 }
 
 TEST(ManyNodes, FewThatReportManyPiecesAreAnsweredTogetherToo) {
-  LoneRoot root;
-  for (NodeId node = 1; node <= 8; ++node) root.report_of(node, 1, 10, 320);
-  root.handle(Tick{}, 100);
+  LoneManyNodesLeader leader;
+  for (NodeId node = 1; node <= 8; ++node) leader.report_of(node, 1, 10, 320);
+  leader.handle(Tick{}, 100);
   int answers = 0;
-  for (NodeId node = 1; node <= 8; ++node) answers += root.report_of(node, 2, 100, 320);
+  for (NodeId node = 1; node <= 8; ++node) answers += leader.report_of(node, 2, 100, 320);
   EXPECT_EQ(answers, 0);
-  ASSERT_EQ(root.node().tick_wanted_at(), 110);
-  EXPECT_EQ(root.handle(Tick{}, 110), 8);
+  ASSERT_EQ(leader.node().tick_wanted_at(), 110);
+  EXPECT_EQ(leader.handle(Tick{}, 110), 8);
 }
 
 TEST(ManyNodes, WhatANodeNoLongerHasIsNotCounted) {
-  LoneRoot root;
-  root.report_of(1, 1, 10, 2560);
-  EXPECT_EQ(root.report_of(1, 2, 100, 0), 1);
-  EXPECT_EQ(root.report_of(1, 3, 100, 0), 1);
+  LoneManyNodesLeader leader;
+  leader.report_of(1, 1, 10, 2560);
+  EXPECT_EQ(leader.report_of(1, 2, 100, 0), 1);
+  EXPECT_EQ(leader.report_of(1, 3, 100, 0), 1);
 }
 
 TEST(ManyNodes, NoWaitIsLongerThanASecond) {
-  LoneRoot root;
-  for (NodeId node = 1; node <= 10'000; ++node) root.report_of(node, 1, 10, 30);
-  root.handle(Tick{}, 2000);
-  root.report_of(1, 2, 2000);
-  EXPECT_EQ(root.node().tick_wanted_at(), 3000);
+  LoneManyNodesLeader leader;
+  for (NodeId node = 1; node <= 10'000; ++node) leader.report_of(node, 1, 10, 30);
+  leader.handle(Tick{}, 2000);
+  leader.report_of(1, 2, 2000);
+  EXPECT_EQ(leader.node().tick_wanted_at(), 3000);
 }
 
 TEST(ManyNodes, TheyCommitAndRestoreAsFewDo) {
@@ -92,7 +95,7 @@ TEST(ManyNodes, TheyCommitAndRestoreAsFewDo) {
   Cluster cluster(ranks, ranks);
   const auto restart = [&] {
     cluster.ready.clear();
-    cluster.start_life(own_node);
+    cluster.start_incarnation(own_node);
     cluster.advance(500);
     ASSERT_EQ(cluster.ready.size(), ranks);
     cluster.begin_training();
@@ -103,12 +106,12 @@ TEST(ManyNodes, TheyCommitAndRestoreAsFewDo) {
   EXPECT_EQ(cluster.ready.at(0).decision.verdict, Verdict::fresh);
   cluster.snapshot_all(1);
   cluster.advance(500);
-  for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(cluster.commits[rank], Version(1, 1));
+  for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(cluster.commits[rank], CheckpointId(1, 1));
   cluster.lose(7);
   cluster.boot(7);
   cluster.advance(500);
   restart();
-  EXPECT_EQ(cluster.ready.at(7).decision.version, Version(1, 1));
+  EXPECT_EQ(cluster.ready.at(7).decision.checkpoint, CheckpointId(1, 1));
 }
 
 // Who restores needs all parts of what it shares with many, and most of them have all parts before long.
@@ -123,7 +126,7 @@ TEST(ManyNodes, OfASharedShardAFewOrdersWithAFewSourcesAreToldAtATime) {
   };
   const auto restart = [&] {
     cluster.ready.clear();
-    cluster.start_life(own_node);
+    cluster.start_incarnation(own_node);
     cluster.advance(5000);
     ASSERT_EQ(cluster.ready.size(), ranks);
     cluster.begin_training();

@@ -1,35 +1,35 @@
-// What a root orders that has not heard every node yet.
+// What a leader orders that has not heard every node yet.
 #include <gtest/gtest.h>
 
 #include "cluster.hpp"
-#include "protocol/root.hpp"
+#include "protocol/leader.hpp"
 
 namespace ckpt::protocol {
 namespace {
 
-// Of a life of three nodes with a rank each, whose shards are a parity group, and of a node that was one of theirs
-// before.
-class NewRoot : public ::testing::Test {
+// Of an incarnation of three nodes with a rank each, whose shards are a parity group, and of a node that was one of
+// theirs before.
+class NewLeaderWithOrders : public ::testing::Test {
  protected:
   static constexpr NodeId former_member = 7;
 
-  NewRoot() : root_(Config{}, 2, {}, 0) {
-    std::vector<Seat> seats;
+  NewLeaderWithOrders() : leader_(Config{}, 2, {}, 0) {
+    std::vector<RankAssignment> assignments;
     for (Rank rank = 0; rank < 3; ++rank)
-      seats.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
-    LifeRecord life;
-    life.epoch = 2;
-    life.incarnation = 1;
-    life.world_size = 3;
-    life.decision.verdict = Verdict::fresh;
-    life.protection = placement::Protection::of_parity(3, 1);
-    life.seats = name_of(1, seats);
-    root_.on(LifeRead{1, life});
-    root_.on(SeatsRead{life.seats, seats});
+      assignments.push_back({rank, rank, 100 + rank, "", main_shard(rank), private_shard(rank)});
+    IncarnationRecord incarnation_record;
+    incarnation_record.epoch = 2;
+    incarnation_record.incarnation = 1;
+    incarnation_record.world_size = 3;
+    incarnation_record.decision.verdict = Verdict::fresh;
+    incarnation_record.protection = placement::Protection::of_parity(3, 1);
+    incarnation_record.assignments = name_of(1, assignments);
+    leader_.on(IncarnationRecordRead{1, incarnation_record});
+    leader_.on(AssignmentsRead{incarnation_record.assignments, assignments});
   }
 
   // Its rank has captured these iterations, or it has kept them of `rank`.
-  void hear(NodeId node, Rank rank, const std::vector<std::int64_t>& iterations) {
+  void receive(NodeId node, Rank rank, const std::vector<std::int64_t>& iterations) {
     Report report;
     report.node = node;
     report.arena_id = 100 + node;
@@ -37,80 +37,80 @@ class NewRoot : public ::testing::Test {
     report.epoch = 2;
     for (const std::int64_t iteration : iterations) {
       for (const auto& shard : {main_shard(rank), private_shard(rank)})
-        report.pieces.push_back(piece_of(shard, Version(1, iteration), 3));
+        report.pieces.push_back(piece_of(shard, CheckpointId(1, iteration), 3));
     }
     if (node == rank) {
       RankReport trainer{rank, 50 + rank, 1, 3, main_shard(rank), private_shard(rank)};
       trainer.attempted = iterations.back();
       report.ranks.push_back(trainer);
     }
-    root_.on(node, report, ++now_);
+    leader_.on(node, report, ++now_);
   }
 
   // The iterations of which the node is told to make its main parity, in that order.
   std::vector<std::int64_t> ordered_of(NodeId node) {
     const std::string shard = parity_name(1, {main_shard(0), main_shard(1), main_shard(2)}, node);
     Effects effects;
-    root_.settle(++now_, effects);
+    leader_.reconcile(++now_, effects);
     std::vector<std::int64_t> iterations;
     for (const Effect& effect : effects) {
       const auto* send = std::get_if<Send>(&effect);
       if (send == nullptr || send->to != node) continue;
       for (const FetchOrder& order : std::get<Directive>(send->message).fetches) {
-        if (order.piece.shard == shard) iterations.push_back(order.piece.version.iteration());
+        if (order.piece.shard == shard) iterations.push_back(order.piece.checkpoint.iteration());
       }
     }
     return iterations;
   }
 
  private:
-  Root root_;
+  Leader leader_;
   TimeMs now_ = 10;
 };
 
-TEST_F(NewRoot, OrdersWhatIsNotCommittedYetWhenItHasHeardEveryMember) {
-  hear(0, 0, {2, 3});
-  hear(2, 2, {2, 3});
-  hear(former_member, 1, {3});
+TEST_F(NewLeaderWithOrders, OrdersWhatIsNotCommittedYetWhenItHasHeardEveryMember) {
+  receive(0, 0, {2, 3});
+  receive(2, 2, {2, 3});
+  receive(former_member, 1, {3});
   EXPECT_EQ(ordered_of(0), std::vector<std::int64_t>{}) << "of 3 all is known, of 2 it is not";
-  hear(1, 1, {2, 3});
+  receive(1, 1, {2, 3});
   EXPECT_EQ(ordered_of(0), (std::vector<std::int64_t>{2, 3}));
 }
 
-// A life of two ranks on nodes 1 and 2 that goes on from what the life before it had captured last, and nobody knows to
-// be a commit. Nodes 0 and 3 took no part in it.
+// An incarnation of two ranks on nodes 1 and 2 that goes on from what the incarnation before it had captured last, and
+// nobody knows to be a commit. Nodes 0 and 3 took no part in it.
 class ReturnedNodes : public ::testing::Test {
  protected:
   static constexpr std::uint64_t usual = 0;
   static constexpr std::uint64_t other = 1;
-  const Version restored{1, 5};
+  const CheckpointId restored{1, 5};
 
-  ReturnedNodes() : root_(config(), 2, {}, 0) {
+  ReturnedNodes() : leader_(config(), 2, {}, 0) {
     for (Rank rank = 0; rank < 2; ++rank)
-      seats_.push_back({rank, rank + 1, 100 + rank + 1, "", main_shard(rank), private_shard(rank)});
-    life_.epoch = 2;
-    life_.incarnation = 2;
-    life_.world_size = 2;
-    life_.protection = placement::Protection::of_copies(2);
-    life_.restored = restored;
-    life_.seats = name_of(2, seats_);
+      assignments_.push_back({rank, rank + 1, 100 + rank + 1, "", main_shard(rank), private_shard(rank)});
+    incarnation_record_.epoch = 2;
+    incarnation_record_.incarnation = 2;
+    incarnation_record_.world_size = 2;
+    incarnation_record_.protection = placement::Protection::of_copies(2);
+    incarnation_record_.restored = restored;
+    incarnation_record_.assignments = name_of(2, assignments_);
   }
   static Config config() {
     Config config;
     config.node = 1;
     return config;
   }
-  // The life has decided, or another one has begun and has not.
+  // The incarnation has decided, or another one has begun and has not.
   void lead(Verdict verdict) {
-    life_.decision.verdict = verdict;
-    if (verdict == Verdict::restore) life_.decision.version = restored;
-    if (verdict == Verdict::undecided) ++life_.incarnation;
-    root_.on(LifeRead{1, life_});
-    root_.on(SeatsRead{life_.seats, seats_});
+    incarnation_record_.decision.verdict = verdict;
+    if (verdict == Verdict::restore) incarnation_record_.decision.checkpoint = restored;
+    if (verdict == Verdict::undecided) ++incarnation_record_.incarnation;
+    leader_.on(IncarnationRecordRead{1, incarnation_record_});
+    leader_.on(AssignmentsRead{incarnation_record_.assignments, assignments_});
   }
   // It has what these ranks captured.
-  void hear(NodeId node, const std::vector<Rank>& has, std::uint64_t bytes = usual) {
-    root_.on(node, report_of(node, has, bytes), now_);
+  void receive(NodeId node, const std::vector<Rank>& has, std::uint64_t bytes = usual) {
+    leader_.on(node, report_of(node, has, bytes), now_);
   }
   Report report_of(NodeId node, const std::vector<Rank>& has, std::uint64_t bytes = usual) {
     Report report;
@@ -128,20 +128,21 @@ class ReturnedNodes : public ::testing::Test {
       }
     }
     if (node == 1 || node == 2) {
-      RankReport trainer{node - 1, 50 + node, life_.incarnation, 2, main_shard(node - 1), private_shard(node - 1)};
+      RankReport trainer{
+          node - 1, 50 + node, incarnation_record_.incarnation, 2, main_shard(node - 1), private_shard(node - 1)};
       trainer.waiting = true;
       report.ranks.push_back(trainer);
     }
     return report;
   }
-  Effects settle() {
+  Effects reconcile() {
     Effects effects;
-    root_.settle(++now_, effects);
+    leader_.reconcile(++now_, effects);
     return effects;
   }
   // What the node is told, if anything.
-  std::optional<Directive> told(NodeId node) {
-    for (const Effect& effect : settle()) {
+  std::optional<Directive> notified(NodeId node) {
+    for (const Effect& effect : reconcile()) {
       const auto* send = std::get_if<Send>(&effect);
       if (send != nullptr && send->to == node) return std::get<Directive>(send->message);
     }
@@ -159,18 +160,18 @@ class ReturnedNodes : public ::testing::Test {
     return pieces;
   }
 
-  Root root_;
-  LifeRecord life_;
-  std::vector<Seat> seats_;
+  Leader leader_;
+  IncarnationRecord incarnation_record_;
+  std::vector<RankAssignment> assignments_;
   TimeMs now_ = 10;
 };
 
 TEST_F(ReturnedNodes, AreNoSourceOfWhatAMemberHasDifferently) {
   lead(Verdict::restore);
-  hear(0, {0, 1}, other);
-  hear(1, {0, 1});
-  hear(2, {1});
-  const auto directive = told(2);
+  receive(0, {0, 1}, other);
+  receive(1, {0, 1});
+  receive(2, {1});
+  const auto directive = notified(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(0));
   for (const FetchOrder& order : directive->fetches) EXPECT_EQ(order.sources, std::vector<NodeId>{1});
@@ -179,23 +180,23 @@ TEST_F(ReturnedNodes, AreNoSourceOfWhatAMemberHasDifferently) {
 
 TEST_F(ReturnedNodes, AreNoSourceWhileTheyDiffer) {
   lead(Verdict::restore);
-  hear(0, {0}, other);
-  hear(1, {});
-  hear(2, {});
-  hear(3, {0, 1});
-  const auto directive = told(2);
+  receive(0, {0}, other);
+  receive(1, {});
+  receive(2, {});
+  receive(3, {0, 1});
+  const auto directive = notified(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(1));
   EXPECT_TRUE(directive->alarm.find("silent data corruption") != std::string::npos) << directive->alarm;
 }
 
-TEST_F(ReturnedNodes, AreBelievedLessThanMembersWhereTheyStandIn) {
-  life_.stand_ins = {{9, {0, 100}}};
+TEST_F(ReturnedNodes, AreBelievedLessThanMembersWhereTheyReplacement) {
+  incarnation_record_.replacements = {{9, {0, 100}}};
   lead(Verdict::restore);
-  hear(0, {0, 1}, other);
-  hear(1, {0, 1});
-  hear(2, {1});
-  const auto directive = told(2);
+  receive(0, {0, 1}, other);
+  receive(1, {0, 1});
+  receive(2, {1});
+  const auto directive = notified(2);
   ASSERT_TRUE(directive);
   EXPECT_EQ(ordered(*directive), pieces_of(0));
 }
@@ -204,8 +205,8 @@ TEST_F(ReturnedNodes, AreNoSourceOfParityOfWhatTheyHaveDifferently) {
   PieceInfo first = piece_of("a", restored, 2), second = first, parity = piece_of("p", restored, 2);
   PieceInfo of_another = piece_of("q", restored, 2);
   second.root_digest ^= other;
-  parity.recipe = {1, 0, {{"a", 1, 1, first.root_digest}, {"b", 1, 1, 7}}};
-  of_another.recipe = {1, 0, {{"b", 1, 1, 7}, {"c", 1, 1, 8}}};
+  parity.parity_manifest = {1, 0, {{"a", 1, 1, first.root_digest}, {"b", 1, 1, 7}}};
+  of_another.parity_manifest = {1, 0, {{"b", 1, 1, 7}, {"c", 1, 1, 8}}};
   Pieces pieces;
   pieces["a"].push_back({0, &first});
   pieces["a"].push_back({3, &second});
@@ -222,7 +223,7 @@ TEST_F(ReturnedNodes, AreNoSourceOfParityOfWhatTheyHaveDifferently) {
 // Nothing else that it has counts either: what it has may be of another capture as a whole.
 TEST_F(ReturnedNodes, AreLeftOutWithTheirParityThatContradictsAMember) {
   PieceInfo own = piece_of("a", restored, 2), parity = piece_of("p", restored, 2), more = piece_of("c", restored, 2);
-  parity.recipe = {1, 0, {{"a", 1, 1, own.root_digest ^ other}, {"b", 1, 1, 7}}};
+  parity.parity_manifest = {1, 0, {{"a", 1, 1, own.root_digest ^ other}, {"b", 1, 1, 7}}};
   Pieces pieces;
   pieces["c"].push_back({0, &more});
   pieces["p"].push_back({0, &parity});
@@ -233,37 +234,37 @@ TEST_F(ReturnedNodes, AreLeftOutWithTheirParityThatContradictsAMember) {
   EXPECT_TRUE(pieces.contains("a"));
 }
 
-TEST_F(ReturnedNodes, DoNotKeepTheVersionFromBeingACommit) {
+TEST_F(ReturnedNodes, DoNotKeepTheCheckpointFromBeingACommit) {
   lead(Verdict::restore);
-  hear(0, {0, 1}, other);
-  hear(1, {0, 1});
-  hear(2, {0, 1});
-  Version base;
-  for (const Effect& effect : settle()) {
-    if (const auto* swap = std::get_if<SwapLife>(&effect)) base = swap->record.base;
+  receive(0, {0, 1}, other);
+  receive(1, {0, 1});
+  receive(2, {0, 1});
+  CheckpointId base;
+  for (const Effect& effect : reconcile()) {
+    if (const auto* swap = std::get_if<SwapIncarnationRecord>(&effect)) base = swap->record.base;
   }
   EXPECT_EQ(base, restored);
 }
 
-// Somebody who has no rank may have led that life, and committed it.
+// Somebody who has no rank may have led that incarnation, and committed it.
 TEST_F(ReturnedNodes, NeedNotTellWhatWasCommittedWhereItIsWhole) {
   lead(Verdict::undecided);
-  const Version whole{2, 7}, half{2, 8}, newest{2, 9};
+  const CheckpointId whole{2, 7}, half{2, 8}, newest{2, 9};
   for (const NodeId node : {1u, 2u}) {
     Report report = report_of(node, {});
-    for (const Version version : {whole, half, newest}) {
+    for (const CheckpointId checkpoint : {whole, half, newest}) {
       for (Rank rank = 0; rank < 2; ++rank) {
-        const bool has_none = rank == node - 1 ? false : version != whole;
+        const bool has_none = rank == node - 1 ? false : checkpoint != whole;
         for (const auto& shard : {main_shard(rank), private_shard(rank)})
-          if (!has_none) report.pieces.push_back(piece_of(shard, version, 2));
+          if (!has_none) report.pieces.push_back(piece_of(shard, checkpoint, 2));
       }
     }
     report.newest_seen = newest;
-    root_.on(node, report, now_);
+    leader_.on(node, report, now_);
   }
-  Version restored_now, base;
-  for (const Effect& effect : settle()) {
-    if (const auto* swap = std::get_if<SwapLife>(&effect)) {
+  CheckpointId restored_now, base;
+  for (const Effect& effect : reconcile()) {
+    if (const auto* swap = std::get_if<SwapIncarnationRecord>(&effect)) {
       restored_now = swap->record.restored;
       base = swap->record.base;
     }
@@ -272,18 +273,18 @@ TEST_F(ReturnedNodes, NeedNotTellWhatWasCommittedWhereItIsWhole) {
   EXPECT_EQ(base, whole);
 }
 
-TEST_F(ReturnedNodes, DoNotKeepTheNextLifeFromGoingOnFromIt) {
+TEST_F(ReturnedNodes, DoNotKeepTheNextIncarnationFromGoingOnFromIt) {
   lead(Verdict::undecided);
-  hear(0, {0, 1}, other);
-  hear(1, {0});
-  hear(2, {1});
+  receive(0, {0, 1}, other);
+  receive(1, {0});
+  receive(2, {1});
   std::optional<Decision> decision;
-  for (const Effect& effect : settle()) {
-    if (const auto* swap = std::get_if<SwapLife>(&effect)) decision = swap->record.decision;
+  for (const Effect& effect : reconcile()) {
+    if (const auto* swap = std::get_if<SwapIncarnationRecord>(&effect)) decision = swap->record.decision;
   }
   ASSERT_TRUE(decision);
   EXPECT_EQ(decision->verdict, Verdict::restore);
-  EXPECT_EQ(decision->version, restored);
+  EXPECT_EQ(decision->checkpoint, restored);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 Directive directive_of(std::uint64_t epoch, std::uint64_t sequence) {
   Directive directive;
-  directive.root = lone_leader;
+  directive.leader = lone_leader;
   directive.epoch = epoch;
   directive.sequence = sequence;
   directive.incarnation = 10 * epoch + sequence;
@@ -27,7 +27,7 @@ TEST(Directives, InAnyOrderTheNewestOfTheNewestLeaderIsObeyed) {
     node.follow(lone_leader, 5);
     std::pair<std::uint64_t, std::uint64_t> newest;
     for (const auto& [epoch, sequence] : order) {
-      node.hear(lone_leader, directive_of(epoch, sequence));
+      node.receive(lone_leader, directive_of(epoch, sequence));
       newest = std::max(newest, {epoch, sequence});
       ASSERT_EQ(node.status().incarnation, 10 * newest.first + newest.second);
     }
@@ -36,8 +36,8 @@ TEST(Directives, InAnyOrderTheNewestOfTheNewestLeaderIsObeyed) {
 
 // ---- Reports ----
 
-// A job of two that has committed. Node 1 has another part of that with each word of it: a life of its agent, and the
-// number of the report in that life.
+// A job of two that has committed. Node 1 has another part of that with each word of it: an incarnation of its agent,
+// and the number of the report in that incarnation.
 class NodeWithManyReports {
  public:
   using Word = std::pair<std::uint64_t, std::uint64_t>;
@@ -46,7 +46,7 @@ class NodeWithManyReports {
   NodeWithManyReports() {
     for (const NodeId node : {0u, 1u}) say(node, {1, 1}, all);
   }
-  bool has_committed() const { return leader_.status().committed == version(); }
+  bool has_committed() const { return leader_.status().committed == checkpoint(); }
   void say(const Word& word, std::uint64_t which) { say(1, word, which); }
   // Which pieces it is taken to have, by what it is told to fetch.
   std::uint64_t believed() const {
@@ -66,17 +66,17 @@ class NodeWithManyReports {
   }
 
  private:
-  static Version version() { return {1, 3}; }
+  static CheckpointId checkpoint() { return {1, 3}; }
   static std::vector<std::string> shards() {
     return {main_shard(0), main_shard(1), private_shard(0), private_shard(1)};
   }
   void say(NodeId node, const Word& word, std::uint64_t which) {
-    Report report = leader_.report_of(node, version().iteration());
+    Report report = leader_.report_of(node, checkpoint().iteration());
     report.agent_id = word.first;
     report.sequence = word.second;
     report.highest_commit = leader_.status().committed;
     for (std::size_t i = 0; i < 4; ++i)
-      if ((which >> i & 1) != 0) report.pieces.push_back(piece_of(shards()[i], version(), 2));
+      if ((which >> i & 1) != 0) report.pieces.push_back(piece_of(shards()[i], checkpoint(), 2));
     leader_.say(report);
   }
 
@@ -108,9 +108,9 @@ TEST(Reports, OfAnAgentWithALowerNumberCountWhereTheOneBeforeIsSilent) {
   EXPECT_EQ(node.believed(), 1u);
 }
 
-// ---- In a relay's bag ----
+// ---- In a relay's batch ----
 
-TEST(Bags, InAnyOrderTakeTheNewestReportOfTheNewestAgentAlong) {
+TEST(Batches, InAnyOrderTakeTheNewestReportOfTheNewestAgentAlong) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> order{{1, 7}, {1, 8}, {2, 1}, {2, 2}, {3, 1}};
   do {
     Config config;
@@ -125,11 +125,11 @@ TEST(Bags, InAnyOrderTakeTheNewestReportOfTheNewestAgentAlong) {
       report.sequence = sequence;
       relay.on(2, report, 100, effects);
     }
-    relay.settle(200, effects);
-    const auto& bag = std::get<Gathered>(std::get<Send>(effects.back()).message);
-    ASSERT_EQ(bag.reports.size(), 1u);
-    EXPECT_EQ(bag.reports[0].agent_id, 3u);
-    EXPECT_EQ(bag.reports[0].sequence, 1u);
+    relay.reconcile(200, effects);
+    const auto& batch = std::get<ReportBatch>(std::get<Send>(effects.back()).message);
+    ASSERT_EQ(batch.reports.size(), 1u);
+    EXPECT_EQ(batch.reports[0].agent_id, 3u);
+    EXPECT_EQ(batch.reports[0].sequence, 1u);
   } while (std::next_permutation(order.begin(), order.end()));
 }
 

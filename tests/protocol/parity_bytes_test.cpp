@@ -3,20 +3,20 @@
 #include <gtest/gtest.h>
 
 #include "lone_node.hpp"
-#include "protocol/recovery.hpp"
+#include "protocol/restore_decision.hpp"
 
 namespace ckpt::protocol {
 namespace {
 
 constexpr Rank ranks = 3;
 
-// What each of three nodes has of a version: its rank's shards, and its part of their parity.
-class ProtectedVersion {
+// What each of three nodes has of a checkpoint: its rank's shards, and its part of their parity.
+class ProtectedCheckpoint {
  public:
-  explicit ProtectedVersion(Version version) {
+  explicit ProtectedCheckpoint(CheckpointId checkpoint) {
     for (Rank rank = 0; rank < ranks; ++rank)
       for (const auto& shard : {main_shard(rank), private_shard(rank)})
-        of_node[rank].push_back(piece_of(shard, version, ranks));
+        of_node[rank].push_back(piece_of(shard, checkpoint, ranks));
     Pieces pieces;
     for (const auto& [node, has] : of_node)
       for (const PieceInfo& piece : has) pieces[piece.shard].push_back({node, &piece});
@@ -24,11 +24,11 @@ class ProtectedVersion {
     for (const auto& name : {main_shard, private_shard}) {
       const std::vector<std::string> shards{name(0), name(1), name(2)};
       for (std::uint32_t member = 0; member < ranks; ++member)
-        parity.push_back(make_parity({1, member, shards}, version, ranks, pieces)->piece);
+        parity.push_back(plan_encoding({1, member, shards}, checkpoint, ranks, pieces)->piece);
     }
     for (PieceInfo& piece : parity) {
-      piece.root_digest = 77 + piece.recipe.member;
-      of_node[piece.recipe.member].push_back(piece);
+      piece.root_digest = 77 + piece.parity_manifest.member;
+      of_node[piece.parity_manifest.member].push_back(piece);
     }
   }
   std::map<NodeId, std::vector<PieceInfo>> of_node;
@@ -40,7 +40,7 @@ struct Alteration {
   std::function<void(std::vector<PieceInfo>&)> alter;  // what the node has
 };
 
-// Of a version of which some data, or what parity says of its data, is not what it was.
+// Of a checkpoint of which some data, or what parity says of its data, is not what it was.
 std::vector<Alteration> alterations() {
   std::vector<Alteration> all;
   for (NodeId node = 0; node < ranks; ++node) {
@@ -48,7 +48,8 @@ std::vector<Alteration> alterations() {
       all.push_back({"data", node, [=](auto& pieces) { pieces[i].root_digest ^= 1; }});
     for (const std::size_t i : {2u, 3u}) {
       for (std::size_t member = 0; member < ranks; ++member) {
-        all.push_back({"digest", node, [=](auto& pieces) { pieces[i].recipe.ingredients[member].root_digest ^= 1; }});
+        all.push_back(
+            {"digest", node, [=](auto& pieces) { pieces[i].parity_manifest.sources[member].root_digest ^= 1; }});
       }
     }
   }
@@ -62,22 +63,24 @@ std::vector<Alteration> other_parity() {
     for (const std::size_t i : {2u, 3u}) {
       const auto erase = [=](auto& pieces) { pieces.erase(pieces.begin() + static_cast<std::ptrdiff_t>(i)); };
       all.push_back({"none", node, erase});
-      all.push_back({"member", node, [=](auto& pieces) { pieces[i].recipe.member = (node + 1) % ranks; }});
-      all.push_back({"rows", node, [=](auto& pieces) { pieces[i].recipe.rows = 2; }});
+      all.push_back({"member", node, [=](auto& pieces) { pieces[i].parity_manifest.member = (node + 1) % ranks; }});
+      all.push_back({"rows", node, [=](auto& pieces) { pieces[i].parity_manifest.rows = 2; }});
       for (std::size_t member = 0; member < ranks; ++member) {
-        const auto ingredient = [=](auto& pieces) -> Ingredient& { return pieces[i].recipe.ingredients[member]; };
-        all.push_back({"shard", node, [=](auto& pieces) { ingredient(pieces).shard += "x"; }});
-        all.push_back({"length", node, [=](auto& pieces) { ++ingredient(pieces).length_bytes; }});
-        all.push_back({"layout", node, [=](auto& pieces) { ++ingredient(pieces).layout_bytes; }});
+        const auto parity_source = [=](auto& pieces) -> ParitySource& {
+          return pieces[i].parity_manifest.sources[member];
+        };
+        all.push_back({"shard", node, [=](auto& pieces) { parity_source(pieces).shard += "x"; }});
+        all.push_back({"length", node, [=](auto& pieces) { ++parity_source(pieces).length_bytes; }});
+        all.push_back({"layout", node, [=](auto& pieces) { ++parity_source(pieces).layout_bytes; }});
       }
     }
   }
   return all;
 }
 
-Version committed_with(const ProtectedVersion& version, std::int64_t iteration) {
+CheckpointId committed_with(const ProtectedCheckpoint& checkpoint, std::int64_t iteration) {
   LoneLeader leader(ranks, placement::Protection::of_parity(ranks, 1));
-  for (const auto& [node, pieces] : version.of_node) {
+  for (const auto& [node, pieces] : checkpoint.of_node) {
     Report report = leader.report_of(node, iteration);
     report.pieces = pieces;
     leader.say(report);
@@ -86,25 +89,25 @@ Version committed_with(const ProtectedVersion& version, std::int64_t iteration) 
 }
 
 TEST(ParityOfOtherBytes, CommitsNothing) {
-  const Version version(1, 4);
-  ASSERT_EQ(committed_with(ProtectedVersion(version), 4), version);
+  const CheckpointId checkpoint(1, 4);
+  ASSERT_EQ(committed_with(ProtectedCheckpoint(checkpoint), 4), checkpoint);
   for (const auto& list : {alterations(), other_parity()}) {
     for (const Alteration& each : list) {
-      ProtectedVersion altered(version);
+      ProtectedCheckpoint altered(checkpoint);
       each.alter(altered.of_node.at(each.node));
-      EXPECT_EQ(committed_with(altered, 4), Version()) << each.name << " on node " << each.node;
+      EXPECT_EQ(committed_with(altered, 4), CheckpointId()) << each.name << " on node " << each.node;
     }
   }
 }
 
-RecoveryAnswer recover(const ProtectedVersion& older, const ProtectedVersion& newer) {
+RecoveryAnswer recover(const ProtectedCheckpoint& older, const ProtectedCheckpoint& newer) {
   std::vector<Report> reports(ranks);
   RecoveryQuestion question;
   std::vector<std::string> shards;
   for (NodeId node = 0; node < ranks; ++node) {
     reports[node].node = node;
-    for (const auto* version : {&older, &newer})
-      for (const PieceInfo& piece : version->of_node.at(node)) reports[node].pieces.push_back(piece);
+    for (const auto* checkpoint : {&older, &newer})
+      for (const PieceInfo& piece : checkpoint->of_node.at(node)) reports[node].pieces.push_back(piece);
     question.reports.push_back(&reports[node]);
     for (const auto& shard : {main_shard(node), private_shard(node)}) shards.push_back(shard);
   }
@@ -113,14 +116,14 @@ RecoveryAnswer recover(const ProtectedVersion& older, const ProtectedVersion& ne
   return plan_recovery(question);
 }
 
-TEST(ParityOfOtherBytes, IsSilentCorruptionAndItsVersionIsPassedOver) {
-  const ProtectedVersion older(Version(1, 3)), newer(Version(1, 4));
-  ASSERT_EQ(recover(older, newer).decision.version, Version(1, 4));
+TEST(ParityOfOtherBytes, IsSilentCorruptionAndItsCheckpointIsPassedOver) {
+  const ProtectedCheckpoint older(CheckpointId(1, 3)), newer(CheckpointId(1, 4));
+  ASSERT_EQ(recover(older, newer).decision.checkpoint, CheckpointId(1, 4));
   for (const Alteration& each : alterations()) {
-    ProtectedVersion altered = newer;
+    ProtectedCheckpoint altered = newer;
     each.alter(altered.of_node.at(each.node));
     const RecoveryAnswer answer = recover(older, altered);
-    EXPECT_EQ(answer.decision.version, Version(1, 3)) << each.name << " on node " << each.node;
+    EXPECT_EQ(answer.decision.checkpoint, CheckpointId(1, 3)) << each.name << " on node " << each.node;
     EXPECT_NE(answer.alarm, "") << each.name << " on node " << each.node;
   }
 }

@@ -22,12 +22,12 @@ struct PausedJob : Cluster {
     storage_every = 4;
     configure = [lease_ms](Config& config) { config.lease_ms = lease_ms; };
     for (NodeId node = 0; node < 4; ++node) boot(node);
-    for (int i = 0; i < 100 && !root(); ++i) advance(50);
-    start_life(own_node);
+    for (int i = 0; i < 100 && !current_leader(); ++i) advance(50);
+    start_incarnation(own_node);
     begin_training();
     for (std::int64_t iteration = 4; iteration <= 7; ++iteration) snapshot_all(iteration);
     advance(1000);
-    leader = *root();
+    leader = *current_leader();
     killed = (leader + 1) % 4;
     changes.clear();
     ready.clear();
@@ -59,12 +59,12 @@ struct PausedJob : Cluster {
     EXPECT_TRUE(failed.empty()) << failed.begin()->second.text;
     EXPECT_EQ(ready.size(), 4u);
     for (const auto& [rank, answer] : ready) {
-      EXPECT_EQ(answer.decision.version, Version(1, 7)) << rank;
+      EXPECT_EQ(answer.decision.checkpoint, CheckpointId(1, 7)) << rank;
       EXPECT_FALSE(answer.decision.behind);
     }
-    for (const MemberChanged& told : changes) {
-      const bool was_silent = told.node == killed || told.node == stopped;
-      EXPECT_TRUE(told.change != Change::lost || was_silent) << told.node;
+    for (const MemberChanged& notified : changes) {
+      const bool was_silent = notified.node == killed || notified.node == stopped;
+      EXPECT_TRUE(notified.change != Change::lost || was_silent) << notified.node;
     }
   }
 
@@ -93,7 +93,7 @@ TEST(Pauses, OfAllAgentsLoseNothingAtAnyStageOfARestore) {
 TEST(Pauses, OfAllAgentsDoNotMakeAnOlderStepOnStorageTheNewest) {
   for_every_stage([](Stage stage, TimeMs pause_ms) {
     PausedJob job(true);
-    ASSERT_EQ(job.storage->steps.rbegin()->first, Version(1, 4));
+    ASSERT_EQ(job.storage->steps.rbegin()->first, CheckpointId(1, 4));
     job.restore(stage, [&] { job.pause(pause_ms); });
     job.expect_newest_restored();
   });
@@ -109,7 +109,7 @@ TEST(Pauses, OfTheLeaderAloneLoseNothingWhereItsLeaseOutlastsThem) {
         job.resume(job.leader);
       });
       job.expect_newest_restored();
-      EXPECT_EQ(job.root(), job.leader);
+      EXPECT_EQ(job.current_leader(), job.leader);
     });
   }
 }
@@ -143,11 +143,11 @@ TEST(Pauses, OfAllAgentsTakeNoLeaseFromItsLeader) {
   for (const TimeMs pause_ms : pauses_ms) {
     job.pause(pause_ms);
     job.advance(5000);
-    EXPECT_EQ(job.root(), job.leader);
+    EXPECT_EQ(job.current_leader(), job.leader);
   }
   EXPECT_TRUE(job.changes.empty());
   job.snapshot_all(8);
-  for (NodeId node = 0; node < 4; ++node) EXPECT_EQ(job.status(node).committed, Version(1, 8));
+  for (NodeId node = 0; node < 4; ++node) EXPECT_EQ(job.status(node).committed, CheckpointId(1, 8));
 }
 
 // What it would say may be overtaken: another leads since.
@@ -158,27 +158,27 @@ TEST(Pauses, ALeaderThatWasReplacedMeanwhileGivesNoMoreOrders) {
     if (rank != job.leader) job.snapshot(rank, 8);
   job.stop(job.leader);
   job.advance(10'000);
-  ASSERT_NE(job.root(), std::nullopt);
+  ASSERT_NE(job.current_leader(), std::nullopt);
   job.resume(job.leader);
   int orders = 0;
   job.on_directive = [&](const Directive& directive) { orders += directive.epoch == epoch ? 1 : 0; };
   job.feed(job.leader, Progress{job.leader, 8, -1});  // its rank has skipped what the others have
   job.advance(5000);
   EXPECT_EQ(orders, 0);
-  EXPECT_NE(job.root(), job.leader);
+  EXPECT_NE(job.current_leader(), job.leader);
 }
 
 // A store that does not answer is no reason to stop: whoever obeys still does.
 TEST(Pauses, ALeaderGoesOnAfterAPauseWhereTheStoreIsSilent) {
   PausedJob job(false);
-  job.answering_root_swaps = false;
+  job.answering_leader_swaps = false;
   job.stop(job.leader);
   job.advance(1500);
   job.resume(job.leader);
   job.advance(5000);
   job.snapshot_all(8);
   job.advance(1000);
-  EXPECT_EQ(job.status(job.leader).committed, Version(1, 8));
+  EXPECT_EQ(job.status(job.leader).committed, CheckpointId(1, 8));
 }
 
 TEST(Pauses, RepeatTheRollCall) {
@@ -216,7 +216,7 @@ TEST(Pauses, DoNotCountAsWaitingForASourceThatIsGone) {
   job.release_fetches();
   job.advance(10'000);
   EXPECT_TRUE(job.failed.empty());
-  EXPECT_EQ(job.ready.at(2).decision.version, Version(1, 7));
+  EXPECT_EQ(job.ready.at(2).decision.checkpoint, CheckpointId(1, 7));
 }
 
 }  // namespace

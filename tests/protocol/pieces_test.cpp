@@ -1,4 +1,4 @@
-// What there is of a version is found by name, whatever its amount, and told in the order in which it was heard.
+// What there is of a checkpoint is found by name, whatever its amount, and told in the order in which it was heard.
 #include "protocol/pieces.hpp"
 
 #include <gtest/gtest.h>

@@ -14,19 +14,19 @@ constexpr Rank ranks = 4;
 class NamedIteration {
  public:
   NamedIteration() {
-    cluster.start_life(own_node);
+    cluster.start_incarnation(own_node);
     cluster.begin_training();
     for (std::int64_t iteration : {4, 5, 7}) miss(iteration);
   }
   // Whoever's bit is set hears of it.
   void name_and_tell(std::uint32_t which) {
-    const NodeId leader = *cluster.root();
+    const NodeId leader = *cluster.current_leader();
     cluster.arrives = [=](NodeId, const Send& send) {
-      const bool is_told = (which >> send.to & 1) != 0;
-      return send.to == leader || is_told || !std::holds_alternative<Directive>(send.message);
+      const bool is_notified = (which >> send.to & 1) != 0;
+      return send.to == leader || is_notified || !std::holds_alternative<Directive>(send.message);
     };
     miss(10);
-    cluster.change_root();
+    cluster.change_leader();
     cluster.arrives = [](NodeId, const Send&) { return true; };
     cluster.advance(5000);
   }
@@ -50,7 +50,7 @@ TEST(ResumeAt, IsTheSameForAllRanksWhicheverOfThemTheFormerLeaderTold) {
     for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.cluster.resume_at.at(rank), named) << rank << " " << which;
     job.cluster.snapshot_all(named);
     job.cluster.advance(500);
-    for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.cluster.commits[rank], Version(1, named)) << which;
+    for (Rank rank = 0; rank < ranks; ++rank) EXPECT_EQ(job.cluster.commits[rank], CheckpointId(1, named)) << which;
   }
 }
 
@@ -62,7 +62,7 @@ TEST(ResumeAt, IsTheNextIterationWhereANewLeaderGivesUpManyAtOnce) {
       Report report = leader.report_of(node, many);
       for (std::int64_t iteration = 1; iteration <= many && node + 1 < ranks; ++iteration)
         for (const auto& shard : {main_shard(node), private_shard(node)})
-          report.pieces.push_back(piece_of(shard, Version(1, iteration), ranks));
+          report.pieces.push_back(piece_of(shard, CheckpointId(1, iteration), ranks));
       leader.say(report);
     }
     EXPECT_EQ(leader.newest_to<Directive>(0).abandoned.size(), static_cast<std::size_t>(many));
@@ -78,7 +78,7 @@ TEST(ResumeAt, StaysWhereRanksThatWereToldLateTookIterationsBeforeIt) {
       Report report = leader.report_of(node, iteration);
       if (node == 0) {
         for (const auto& shard : {main_shard(node), private_shard(node)})
-          report.pieces.push_back(piece_of(shard, Version(1, iteration), ranks));
+          report.pieces.push_back(piece_of(shard, CheckpointId(1, iteration), ranks));
       }
       leader.say(report);
     }

@@ -9,9 +9,9 @@ namespace {
 
 constexpr Rank ranks = 3;
 
-// Ranks on three nodes, two of which have what the life before has committed, wait for a new life's decision. Whoever
-// answers says that it heard the roll call; the others go on repeating what they said before, as nodes do whose reports
-// are late.
+// Ranks on three nodes, two of which have what the incarnation before has committed, wait for a new incarnation's
+// decision. Whoever answers says that it heard the roll call; the others go on repeating what they said before, as
+// nodes do whose reports are late.
 class WaitingJob {
  public:
   WaitingJob() : leader(ranks, placement::Protection::of_copies(2)) {
@@ -29,20 +29,21 @@ class WaitingJob {
       }
     }
   }
-  bool is_decided() const { return leader.life().decision.verdict != Verdict::undecided; }
+  bool is_decided() const { return leader.incarnation_record().decision.verdict != Verdict::undecided; }
 
-  // A hello of every rank, which is the life's second, opens the next one.
+  // A hello of every rank, which is the incarnation's second, opens the next one.
   void say(NodeId node, std::uint64_t roll_call, bool waiting) {
     Report report = leader.report_of(node);
     report.roll_call = roll_call;
-    report.highest_commit = report.newest_seen = Version(1, 3);
+    report.highest_commit = report.newest_seen = CheckpointId(1, 3);
     RankReport& trainer = report.ranks[0];
     trainer.instance = 70 + node;
-    trainer.incarnation = waiting && leader.life().incarnation > 1 ? leader.life().incarnation : 0;
+    trainer.incarnation =
+        waiting && leader.incarnation_record().incarnation > 1 ? leader.incarnation_record().incarnation : 0;
     trainer.waiting = waiting;
     for (const Rank rank : {node, (node + 1) % ranks})
       for (const auto& shard : {main_shard(rank), private_shard(rank)})
-        report.pieces.push_back(piece_of(shard, Version(1, 3), ranks));
+        report.pieces.push_back(piece_of(shard, CheckpointId(1, 3), ranks));
     leader.say(report);
   }
 
@@ -53,12 +54,12 @@ TEST(RollCall, IsAnsweredByEveryNodeThatIsThereBeforeAnythingIsDecided) {
   constexpr std::uint32_t all = (1u << ranks) - 1;
   for (std::uint32_t answering = 0; answering <= all; ++answering) {
     WaitingJob job;
-    ASSERT_EQ(job.leader.life().incarnation, 2u);
+    ASSERT_EQ(job.leader.incarnation_record().incarnation, 2u);
     job.wait(10'000, answering);
     EXPECT_EQ(job.is_decided(), answering == all) << answering;
     job.wait(10'000, all);
     EXPECT_TRUE(job.is_decided());
-    EXPECT_EQ(job.leader.life().decision.version, Version(1, 3));
+    EXPECT_EQ(job.leader.incarnation_record().decision.checkpoint, CheckpointId(1, 3));
   }
 }
 
@@ -82,7 +83,7 @@ TEST(RollCall, LeavesOutWhoDiesAtAnyMoment) {
   for (TimeMs before_ms = 0; before_ms <= 2500; before_ms += 500) {
     for (NodeId dying = 0; dying < 4; ++dying) {
       Cluster cluster(4, 4);
-      cluster.start_life(own_node);
+      cluster.start_incarnation(own_node);
       cluster.begin_training();
       cluster.snapshot_all(1);
       cluster.fetching = false;
@@ -93,10 +94,10 @@ TEST(RollCall, LeavesOutWhoDiesAtAnyMoment) {
       cluster.advance(before_ms);
       cluster.boot(4);
       cluster.ready.clear();
-      cluster.start_life([=](Rank rank) { return rank == dying ? NodeId{4} : rank; });
+      cluster.start_incarnation([=](Rank rank) { return rank == dying ? NodeId{4} : rank; });
       cluster.advance(30'000);
       ASSERT_EQ(cluster.ready.size(), 4u) << dying << " " << before_ms;
-      for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.version, Version(1, 1)) << rank;
+      for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 1)) << rank;
     }
   }
 }

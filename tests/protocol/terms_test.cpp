@@ -25,7 +25,7 @@ TEST(ATerm, IsNeverSharedByTwoNodesWhateverTheStoreForgets) {
     LoneNode first{config_of(0)}, second{config_of(other)};
     first.lead({}, {});
     second.lead({}, {});
-    ASSERT_TRUE(first.status().is_root && second.status().is_root);
+    ASSERT_TRUE(first.status().is_leader && second.status().is_leader);
     EXPECT_NE(first.status().epoch, second.status().epoch) << other;
   }
 }
@@ -37,16 +37,17 @@ TEST(ATerm, IsFollowedByANewerOneWhicheverNodeIsElected) {
         EXPECT_GT(next_epoch(epoch_of(term, former), next), epoch_of(term, former));
 }
 
-// Both were elected after the same term, and the one of the lower number hears of the other by the life's record.
+// Both were elected after the same term, and the one of the lower number hears of the other by the incarnation's
+// record.
 TEST(ATerm, EndsWhereAnotherThatTheStoreForgotIsNewer) {
   LoneNode forgotten{config_of(7)}, leader{config_of(3)};
   forgotten.lead({}, {});
-  leader.handle(RootRead{});
-  leader.handle(LifeRead{1, forgotten.life()});
-  EXPECT_TRUE(leader.status().is_root);  // of a term after that
+  leader.handle(LeaderRecordRead{});
+  leader.handle(IncarnationRecordRead{1, forgotten.incarnation_record()});
+  EXPECT_TRUE(leader.status().is_leader);  // of a term after that
   EXPECT_GT(leader.status().epoch, forgotten.status().epoch);
-  forgotten.handle(LifeRead{2, leader.life()});
-  EXPECT_FALSE(forgotten.status().is_root && forgotten.status().epoch < leader.status().epoch);
+  forgotten.handle(IncarnationRecordRead{2, leader.incarnation_record()});
+  EXPECT_FALSE(forgotten.status().is_leader && forgotten.status().epoch < leader.status().epoch);
 }
 
 // ---- After a restart ----
@@ -62,62 +63,62 @@ class ARestartedLeader : public testing::Test {
   }
   static void read(LoneNode& node) {
     node.follow(here, epoch_of(2, here));
-    node.handle(LifeRead{1, {}});
+    node.handle(IncarnationRecordRead{1, {}});
   }
 };
 
 TEST_F(ARestartedLeader, LeadsAgainAtOnce) {
   LoneNode node = restarted(false);
   read(node);
-  EXPECT_TRUE(node.status().is_root);
+  EXPECT_TRUE(node.status().is_leader);
   EXPECT_EQ(term_of(node.status().epoch), 3u);
 }
 
 TEST_F(ARestartedLeader, LetsAnybodyElseLeadAtOnceWhereItStandsBy) {
   LoneNode node = restarted(true);
   read(node);
-  const auto swaps = node.all<SwapRoot>();
+  const auto swaps = node.all<SwapLeaderRecord>();
   ASSERT_EQ(swaps.size(), 1u);
-  EXPECT_EQ(swaps[0].record, (RootRecord{epoch_of(2, here), no_node, 1}));
-  EXPECT_FALSE(node.status().is_root);
-  EXPECT_EQ(node.status().root, no_node);
+  EXPECT_EQ(swaps[0].record, (LeaderRecord{epoch_of(2, here), no_node, 1}));
+  EXPECT_FALSE(node.status().is_leader);
+  EXPECT_EQ(node.status().leader, no_node);
 
   LoneNode other{config_of(here + 1)};
-  other.handle(RootRead{2, swaps[0].record});
-  other.handle(LifeRead{1, {}});
-  EXPECT_TRUE(other.status().is_root);
+  other.handle(LeaderRecordRead{2, swaps[0].record});
+  other.handle(IncarnationRecordRead{1, {}});
+  EXPECT_TRUE(other.status().is_leader);
 }
 
 // ---- The former leader ----
 
-// A node that follows a leader whose record stays as it is; both are members of a life, and so is a third node.
+// A node that follows a leader whose record stays as it is; both are members of an incarnation, and so is a third node.
 class AFormerLeader : public testing::Test {
  protected:
   static constexpr NodeId here = 0, third = 1, former = 2;
 
   AFormerLeader() {
     for (const NodeId each : {here, third, former})
-      seats_.push_back({each, each, each == here ? 0u : 100u + each, "", main_shard(each), private_shard(each)});
-    life_.incarnation = 1;
-    life_.world_size = 3;
-    life_.epoch = epoch_of(1, former);
-    life_.decision.verdict = Verdict::fresh;
-    life_.seats = name_of(1, seats_);
-    node.follow(former, life_, seats_);
+      assignments_.push_back({each, each, each == here ? 0u : 100u + each, "", main_shard(each), private_shard(each)});
+    incarnation_record_.incarnation = 1;
+    incarnation_record_.world_size = 3;
+    incarnation_record_.epoch = epoch_of(1, former);
+    incarnation_record_.decision.verdict = Verdict::fresh;
+    incarnation_record_.assignments = name_of(1, assignments_);
+    node.follow(former, incarnation_record_, assignments_);
   }
 
   // The third node reports to whoever leads.
   void pass(TimeMs ms, bool former_speaks) {
     for (const TimeMs end = node.now + ms; node.now < end;) {
       node.now += 100;
-      if (former_speaks) node.hear(former, order());
+      if (former_speaks) node.receive(former, order());
       node.handle(Tick{});
-      if (node.status().is_root) node.hear(third, report());
+      if (node.status().is_leader) node.receive(third, report());
     }
   }
   void pass_until_elected(bool former_speaks) {
-    while (!node.status().is_root && node.now < 20'000) pass(100, former_speaks);
-    ASSERT_TRUE(node.status().is_root);
+    while (!node.status().is_leader && node.now < 20'000) pass(100, former_speaks);
+    ASSERT_TRUE(node.status().is_leader);
   }
   bool is_called_lost() const {
     const auto changes = node.all<MemberChanged>();
@@ -130,8 +131,8 @@ class AFormerLeader : public testing::Test {
  private:
   Directive order() {
     Directive directive;
-    directive.root = former;
-    directive.epoch = life_.epoch;
+    directive.leader = former;
+    directive.epoch = incarnation_record_.epoch;
     directive.sequence = ++sequence_;
     return directive;
   }
@@ -146,8 +147,8 @@ class AFormerLeader : public testing::Test {
     return report;
   }
 
-  std::vector<Seat> seats_;
-  LifeRecord life_;
+  std::vector<RankAssignment> assignments_;
+  IncarnationRecord incarnation_record_;
   std::uint64_t sequence_ = 0;
 };
 

@@ -25,15 +25,15 @@ class World {
   void run(int actions) {
     for (int i = 0; i < actions; ++i) act(static_cast<std::uint32_t>(below(members_.size())));
   }
-  void offer_to_all(std::uint64_t version) {
-    for (Member& member : members_) member.agreement.offer(version, 1, 1);
+  void offer_to_all(std::uint64_t checkpoint) {
+    for (Member& member : members_) member.agreement.offer(checkpoint, 1, 1);
   }
   // Until nobody has anything to do or to say that the others have not heard.
   void settle() {
     for (int calm = 0; calm < 3; ++calm) {
       for (std::uint32_t from = 0; from < members_.size(); ++from) {
         for (std::uint32_t to = 0; to < members_.size(); ++to)
-          members_[to].agreement.hear(from, members_[from].agreement.own());
+          members_[to].agreement.receive(from, members_[from].agreement.own());
       }
       for (std::uint32_t member = 0; member < members_.size(); ++member) {
         while (issue(member)) calm = 0;
@@ -41,18 +41,18 @@ class World {
       }
     }
   }
-  std::vector<std::uint64_t> versions() const {
-    std::vector<std::uint64_t> versions;
-    for (const Member& member : members_) versions.push_back(member.agreement.own().version);
-    return versions;
+  std::vector<std::uint64_t> checkpoints() const {
+    std::vector<std::uint64_t> checkpoints;
+    for (const Member& member : members_) checkpoints.push_back(member.agreement.own().checkpoint);
+    return checkpoints;
   }
-  // By version, of each member.
+  // By checkpoint, of each member.
   const std::map<std::uint64_t, std::vector<std::uint64_t>>& issued() const { return issued_; }
 
  private:
   struct Member {
     Agreement agreement;
-    std::uint64_t version, ended;  // as of the last look
+    std::uint64_t checkpoint, ended;  // as of the last look
     std::uint64_t offered;
   };
   struct Message {
@@ -66,13 +66,13 @@ class World {
     Member& member = members_[number];
     switch (below(7)) {
       case 0:
-        // A version may be offered again, with other chunks, as long as it is next.
+        // A checkpoint may be offered again, with other chunks, as long as it is next.
         if (below(4) == 0) member.offered += 1 + below(2);
-        if (member.offered > member.agreement.own().version)
+        if (member.offered > member.agreement.own().checkpoint)
           member.agreement.offer(member.offered, 1 + below(9), 1 + below(9));
         break;
       case 1:
-        member.agreement.promise(member.agreement.own().version, below(steps + 2));
+        member.agreement.promise(member.agreement.own().checkpoint, below(steps + 2));
         break;
       case 2: {
         const auto to = static_cast<std::uint32_t>(below(members_.size()));
@@ -94,28 +94,28 @@ class World {
   void deliver() {
     if (messages_.empty()) return;
     const auto at = messages_.begin() + static_cast<std::ptrdiff_t>(below(messages_.size()));
-    if (below(4) != 0) members_[at->to].agreement.hear(at->from, at->state);
+    if (below(4) != 0) members_[at->to].agreement.receive(at->from, at->state);
     if (below(4) != 0) messages_.erase(at);
   }
   void look(Member& member) const {
-    if (member.version == member.agreement.own().version) return;
-    member.version = member.agreement.own().version;
+    if (member.checkpoint == member.agreement.own().checkpoint) return;
+    member.checkpoint = member.agreement.own().checkpoint;
     member.ended = 0;
   }
-  // All that issue a version cut it the same way.
+  // All that issue a checkpoint cut it the same way.
   void check_terms(const Agreement& agreement) {
     const auto terms = agreement.terms();
     if (!terms) return;
     const std::pair said(terms->lengths_bytes, terms->chunk_bytes);
-    const auto [known, is_new] = terms_.emplace(agreement.own().version, said);
-    EXPECT_TRUE(is_new || known->second == said) << "version " << agreement.own().version;
+    const auto [known, is_new] = terms_.emplace(agreement.own().checkpoint, said);
+    EXPECT_TRUE(is_new || known->second == said) << "checkpoint " << agreement.own().checkpoint;
   }
   bool issue(std::uint32_t number) {
     Member& member = members_[number];
     look(member);
     check_terms(member.agreement);
-    if (member.version == 0) return false;
-    auto& counts = issued_[member.version];
+    if (member.checkpoint == 0) return false;
+    auto& counts = issued_[member.checkpoint];
     counts.resize(members_.size());
     if (counts[number] >= std::min(member.agreement.allowed(), steps)) return false;
     ++counts[number];
@@ -124,11 +124,11 @@ class World {
   bool end(std::uint32_t number) {
     Member& member = members_[number];
     look(member);
-    const auto found = issued_.find(member.version);
+    const auto found = issued_.find(member.checkpoint);
     if (found == issued_.end()) return false;
     if (*std::min_element(found->second.begin(), found->second.end()) <= member.ended) return false;
-    member.agreement.ended(member.version, ++member.ended, steps);
-    if (below(4) == 0) member.agreement.ended(member.version, member.ended, steps);  // said late
+    member.agreement.ended(member.checkpoint, ++member.ended, steps);
+    if (below(4) == 0) member.agreement.ended(member.checkpoint, member.ended, steps);  // said late
     return true;
   }
 
@@ -136,7 +136,7 @@ class World {
   std::vector<Member> members_;
   std::vector<Message> messages_;
   std::map<std::uint64_t, std::vector<std::uint64_t>> issued_;
-  std::map<std::uint64_t, std::pair<std::vector<std::uint64_t>, std::uint64_t>> terms_;  // by version
+  std::map<std::uint64_t, std::pair<std::vector<std::uint64_t>, std::uint64_t>> terms_;  // by checkpoint
 };
 
 TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
@@ -146,26 +146,26 @@ TEST(Agreement, NoStepIsIssuedThatSomebodyNeverIssuesAndNobodyStaysBehind) {
     World world(seed, 2 + static_cast<std::uint32_t>(seed % 3));
     world.run(600);
     world.settle();
-    for (const auto& [version, counts] : world.issued()) {
-      ASSERT_THAT(counts, Each(counts.front())) << "version " << version;
+    for (const auto& [checkpoint, counts] : world.issued()) {
+      ASSERT_THAT(counts, Each(counts.front())) << "checkpoint " << checkpoint;
       exchanged += counts.front();
     }
     world.offer_to_all(1'000'000);
     world.settle();
-    ASSERT_THAT(world.versions(), Each(1'000'000u));
+    ASSERT_THAT(world.checkpoints(), Each(1'000'000u));
   }
   EXPECT_GT(exchanged, 3000u);
 }
 
-TEST(Agreement, NothingIsExchangedBeforeAllHaveTheVersion) {
+TEST(Agreement, NothingIsExchangedBeforeAllHaveTheCheckpoint) {
   Agreement one(3, 0);
   one.offer(7, 100, 16);
   one.promise(7, 4);
-  one.hear(1, {7, 50, 16, 4, false});
-  one.hear(2, {6, 50, 16, 4, false});
+  one.receive(1, {7, 50, 16, 4, false});
+  one.receive(2, {6, 50, 16, 4, false});
   EXPECT_FALSE(one.terms());
   EXPECT_EQ(one.allowed(), 0u);
-  one.hear(2, {7, 20, 16, 2, false});
+  one.receive(2, {7, 20, 16, 2, false});
   ASSERT_TRUE(one.terms());
   EXPECT_THAT(one.terms()->lengths_bytes, ElementsAre(100, 50, 20));
   EXPECT_EQ(one.allowed(), 2u);
@@ -175,15 +175,15 @@ TEST(Agreement, ChunksAreTheLeastThatAnyMemberWantsForAllMembersAlike) {
   Agreement one(2, 0), other(2, 1);
   one.offer(7, 100, 16);
   other.offer(7, 50, 8);
-  one.hear(1, other.own());
-  other.hear(0, one.own());
+  one.receive(1, other.own());
+  other.receive(0, one.own());
   ASSERT_TRUE(one.terms() && other.terms());
   EXPECT_EQ(one.terms()->chunk_bytes, 8u);
   EXPECT_EQ(other.terms()->chunk_bytes, 8u);
   one.promise(7, 1);
   one.offer(8, 100, 4);
   ASSERT_TRUE(one.terms());
-  EXPECT_EQ(one.terms()->chunk_bytes, 8u) << "that of the next version counts once that is exchanged";
+  EXPECT_EQ(one.terms()->chunk_bytes, 8u) << "that of the next checkpoint counts once that is exchanged";
 }
 
 TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
@@ -191,13 +191,13 @@ TEST(Agreement, APromiseIsKeptBeforeItGoesOn) {
   one.offer(7, 100, 16);
   one.promise(7, 2);
   one.offer(8, 100, 16);
-  EXPECT_EQ(one.own().version, 7u);
-  one.hear(1, {7, 50, 16, 3, false});
+  EXPECT_EQ(one.own().checkpoint, 7u);
+  one.receive(1, {7, 50, 16, 3, false});
   EXPECT_EQ(one.allowed(), 2u);
   one.ended(7, 1, 9);
-  EXPECT_EQ(one.own().version, 7u);
+  EXPECT_EQ(one.own().checkpoint, 7u);
   one.ended(7, 2, 9);
-  EXPECT_EQ(one.own().version, 8u);
+  EXPECT_EQ(one.own().checkpoint, 8u);
   EXPECT_EQ(one.allowed(), 0u);
 }
 
@@ -206,30 +206,30 @@ TEST(Agreement, WhatIsOnItsWayEndsBeforeItGoesOn) {
   Agreement one(2, 0);
   one.offer(7, 100, 16);
   one.promise(7, 5);
-  one.hear(1, {7, 50, 16, 3, false});
+  one.receive(1, {7, 50, 16, 3, false});
   one.offer(8, 100, 16);
-  one.hear(1, {8, 50, 16, 0, false});
-  EXPECT_EQ(one.own().version, 7u);
+  one.receive(1, {8, 50, 16, 0, false});
+  EXPECT_EQ(one.own().checkpoint, 7u);
   EXPECT_EQ(one.allowed(), 3u);
   one.ended(7, 3, 9);
-  EXPECT_EQ(one.own().version, 8u);
+  EXPECT_EQ(one.own().checkpoint, 8u);
 }
 
-TEST(Agreement, WhatIsSaidLateOfAnotherVersionIsIgnored) {
+TEST(Agreement, WhatIsSaidLateOfAnotherCheckpointIsIgnored) {
   Agreement one(2, 0);
   one.offer(7, 100, 16);
   one.promise(7, 3);
-  one.hear(1, {7, 50, 16, 3, false});
+  one.receive(1, {7, 50, 16, 3, false});
   one.offer(8, 100, 16);
   one.ended(7, 3, 9);
-  ASSERT_EQ(one.own().version, 8u);
+  ASSERT_EQ(one.own().checkpoint, 8u);
   one.promise(7, 5);
   EXPECT_EQ(one.own().promised, 0u);
   one.promise(8, 3);
-  one.hear(1, {8, 50, 16, 3, false});
+  one.receive(1, {8, 50, 16, 3, false});
   one.offer(9, 100, 16);
   one.ended(7, 3, 9);
-  EXPECT_EQ(one.own().version, 8u) << "nothing of it was issued";
+  EXPECT_EQ(one.own().checkpoint, 8u) << "nothing of it was issued";
 }
 
 TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
@@ -238,17 +238,17 @@ TEST(Agreement, OfSeveralOffersTheNewestIsNext) {
   one.promise(7, 2);
   one.offer(8, 100, 16);
   one.offer(9, 100, 16);
-  one.hear(1, {9, 50, 16, 0, false});
-  EXPECT_EQ(one.own().version, 9u);
+  one.receive(1, {9, 50, 16, 0, false});
+  EXPECT_EQ(one.own().checkpoint, 9u);
 }
 
 TEST(Agreement, WhatIsOlderThanWhatWasHeardIsIgnored) {
   Agreement one(2, 0);
   one.offer(8, 100, 16);
   one.promise(8, 5);
-  one.hear(1, {8, 50, 16, 3, false});
-  one.hear(1, {8, 50, 16, 1, false});
-  one.hear(1, {7, 60, 16, 9, false});
+  one.receive(1, {8, 50, 16, 3, false});
+  one.receive(1, {8, 50, 16, 1, false});
+  one.receive(1, {7, 60, 16, 9, false});
   ASSERT_TRUE(one.terms());
   EXPECT_THAT(one.terms()->lengths_bytes, ElementsAre(100, 50));
   EXPECT_EQ(one.allowed(), 3u);
@@ -261,10 +261,10 @@ TEST(Agreement, WhoGivesUpEndsItForAll) {
   other.offer(8, 100, 16);
   other.give_up();
   other.promise(8, 5);
-  one.hear(1, other.own());
+  one.receive(1, other.own());
   EXPECT_TRUE(one.has_given_up());
   EXPECT_EQ(one.allowed(), 0u);
-  one.hear(1, {8, 100, 16, 5, false});  // overtaken
+  one.receive(1, {8, 100, 16, 5, false});  // overtaken
   EXPECT_EQ(one.allowed(), 0u);
   other.ended(8, 0, 0);
   other.offer(9, 100, 16);
@@ -274,8 +274,8 @@ TEST(Agreement, WhoGivesUpEndsItForAll) {
 TEST(Agreement, StrangersAndOnesOwnEchoAreIgnored) {
   Agreement one(2, 0);
   one.offer(8, 100, 16);
-  one.hear(0, {9, 1, 16, 1, true});
-  one.hear(7, {9, 1, 16, 1, true});
+  one.receive(0, {9, 1, 16, 1, true});
+  one.receive(7, {9, 1, 16, 1, true});
   EXPECT_EQ(one.own(), (Agreement::State{8, 100, 16, 0, false}));
   EXPECT_FALSE(one.has_given_up());
 }

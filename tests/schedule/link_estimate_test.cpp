@@ -10,7 +10,7 @@ namespace {
 constexpr std::uint64_t size_unit = 1u << 20;
 
 TEST(LinkEstimate, FindsWhatTheLinkIsFromChunksOfDifferentSizes) {
-  const Link truth{0.0005, 2e9};
+  const LinkModel truth{0.0005, 2e9};
   LinkEstimate estimate;
   for (std::uint64_t i = 0; i < 20; ++i) {
     const std::uint64_t size = size_unit * (1 + i % 4);
@@ -32,7 +32,7 @@ TEST(LinkEstimate, SaysNothingBeforeAFewChunksWereSent) {
 }
 
 TEST(LinkEstimate, ForetellsChunksOfTheOneSizeItHasSeen) {
-  const Link truth{0.01, 1e8};
+  const LinkModel truth{0.01, 1e8};
   LinkEstimate estimate;
   for (int i = 0; i < 10; ++i) estimate.add(2 * size_unit, truth.time_s(2 * size_unit));
   EXPECT_NEAR(estimate.link()->time_s(2 * size_unit), truth.time_s(2 * size_unit), 1e-9);
@@ -52,10 +52,12 @@ TEST(LinkEstimate, GivesAllTimeToTheBytesWhereAFitMakesNoSense) {
 
 TEST(LinkEstimate, FollowsALinkThatChanges) {
   LinkEstimate estimate;
-  for (int i = 0; i < 100; ++i) estimate.add(size_unit * (1 + i % 2), Link{0, 1e9}.time_s(size_unit * (1 + i % 2)));
-  for (int i = 0; i < 100; ++i) estimate.add(size_unit * (1 + i % 2), Link{0, 1e8}.time_s(size_unit * (1 + i % 2)));
-  EXPECT_NEAR(estimate.link()->time_s(size_unit), Link({0, 1e8}).time_s(size_unit),
-              0.05 * Link({0, 1e8}).time_s(size_unit));
+  for (int i = 0; i < 100; ++i)
+    estimate.add(size_unit * (1 + i % 2), LinkModel{0, 1e9}.time_s(size_unit * (1 + i % 2)));
+  for (int i = 0; i < 100; ++i)
+    estimate.add(size_unit * (1 + i % 2), LinkModel{0, 1e8}.time_s(size_unit * (1 + i % 2)));
+  EXPECT_NEAR(estimate.link()->time_s(size_unit), LinkModel({0, 1e8}).time_s(size_unit),
+              0.05 * LinkModel({0, 1e8}).time_s(size_unit));
 }
 
 TEST(LinkEstimate, PassesOverWhatCannotBe) {

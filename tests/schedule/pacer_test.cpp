@@ -12,11 +12,11 @@ namespace {
 
 constexpr std::uint64_t grain = 64u << 10, largest = 1u << 20;
 constexpr std::uint64_t much = 1u << 30;
-constexpr Link link{0.001, 1e8};
-constexpr Outlook network_free{NetworkState::free, INFINITY}, network_busy{NetworkState::busy, 0},
+constexpr LinkModel link{0.001, 1e8};
+constexpr IdleForecast network_free{NetworkState::free, INFINITY}, network_busy{NetworkState::busy, 0},
     learning{NetworkState::learning, 0};
 
-Outlook idle_for(double idle_s) { return {NetworkState::idle, idle_s}; }
+IdleForecast idle_for(double idle_s) { return {NetworkState::idle, idle_s}; }
 
 // With chunks that may take as long as they will.
 PacerOptions pacer_options() { return {largest, grain, 1, 1}; }
@@ -24,7 +24,7 @@ PacerOptions pacer_options() { return {largest, grain, 1, 1}; }
 Pacer pacer_that_knows_the_link() {
   Pacer pacer(pacer_options());
   for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest})
-    pacer.landed(size, link.time_s(size), true);
+    pacer.received(size, link.time_s(size), true);
   return pacer;
 }
 
@@ -71,12 +71,12 @@ TEST(Pacer, CutsAChunkToWhatIsThroughBeforeTheSpanEnds) {
 TEST(Pacer, KeepsNobodyWaitingForLongerThanAChunkMayTake) {
   Pacer pacer({largest, grain, 0.005, 1});
   for (std::uint64_t size : {grain, largest, 2 * grain, largest / 2, largest})
-    pacer.landed(size, link.time_s(size), true);
+    pacer.received(size, link.time_s(size), true);
   const std::uint64_t brief = static_cast<std::uint64_t>(0.005 * link.bytes_per_s) / grain * grain;
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), brief);
   EXPECT_EQ(pacer.allow(1, much, 0, network_free, 0), largest);
   Pacer slow({largest, grain, 0.0001, 1});
-  for (int i = 0; i < 4; ++i) slow.landed(grain, link.time_s(grain), true);
+  for (int i = 0; i < 4; ++i) slow.received(grain, link.time_s(grain), true);
   EXPECT_EQ(slow.allow(1, much, 0, idle_for(INFINITY), 0), grain) << "there are no smaller ones";
 }
 
@@ -93,26 +93,26 @@ TEST(Pacer, BeginsWithSmallChunksWhereTheLinkIsNotKnown) {
   Pacer pacer(pacer_options());
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), grain);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(0), 0), 0u);
-  for (int i = 0; i < 4; ++i) pacer.landed(grain, link.time_s(grain), true);
+  for (int i = 0; i < 4; ++i) pacer.received(grain, link.time_s(grain), true);
   EXPECT_EQ(pacer.allow(1, much, 0, idle_for(INFINITY), 0), largest);
 }
 
 // What waits too long leaves at a tenth of the pace that the link has.
 TEST(Pacer, StarvesNothing) {
   for (const double iteration_s : {0.1, 5.0}) {
-    for (const Outlook& never : {network_busy, idle_for(0.0001)}) {
+    for (const IdleForecast& never : {network_busy, idle_for(0.0001)}) {
       Pacer pacer = pacer_that_knows_the_link();
-      const double patience_s = std::max(1.0, 2 * iteration_s);
+      const double starvation_limit_s = std::max(1.0, 2 * iteration_s);
       std::uint64_t sent = 0;
       for (int step = 0; step < 30'000; ++step) {
         const double at_s = 0.001 * step;
         const std::uint64_t bytes = pacer.allow(at_s, much, 0, never, iteration_s);
-        if (at_s < patience_s - 0.01) {
+        if (at_s < starvation_limit_s - 0.01) {
           ASSERT_EQ(bytes, 0u);
         }
         sent += bytes;
       }
-      const double waited_s = 30 - patience_s;
+      const double waited_s = 30 - starvation_limit_s;
       EXPECT_LE(static_cast<double>(sent), 0.1 * waited_s * link.bytes_per_s + largest);
       EXPECT_GE(static_cast<double>(sent), 0.08 * waited_s * link.bytes_per_s);
       EXPECT_EQ(pacer.forced(), sent / largest);
@@ -139,7 +139,7 @@ TEST(Pacer, IsInTheWayForATenthOfTheTimeHoweverSlowTheLinkHasBecome) {
         pacer.allow(at_s, much, 1, network_busy, 0);
         continue;
       }
-      if (free_at_s > 0) pacer.landed(largest, slower * link.time_s(largest), false);
+      if (free_at_s > 0) pacer.received(largest, slower * link.time_s(largest), false);
       const std::uint64_t bytes = pacer.allow(at_s, much, 0, network_busy, 0);
       free_at_s = bytes == 0 ? 0 : at_s + slower * link.time_s(bytes);
       if (bytes != 0) in_the_way_s += slower * link.time_s(bytes);
@@ -152,10 +152,10 @@ TEST(Pacer, AHungReceiverDoesNotCostWhatWaitsItsShareForLong) {
   Pacer pacer = pacer_that_knows_the_link();
   double at_s = 0;
   while (pacer.allow(at_s, much, 0, network_busy, 0) == 0) at_s += 0.01;
-  pacer.landed(largest, 1000, false);
-  const double landed_s = at_s;
+  pacer.received(largest, 1000, false);
+  const double received_s = at_s;
   while (pacer.allow(at_s, much, 0, network_busy, 0) == 0) at_s += 0.01;
-  EXPECT_LT(at_s - landed_s, 12);
+  EXPECT_LT(at_s - received_s, 12);
 }
 
 TEST(Pacer, ForcesNothingWhereAllLeavesBeforeMoreComes) {

@@ -106,7 +106,7 @@ TEST(PaperSettings, ASnapshotOfGpt100BFitsEveryIteration) {
 // with the third as the longest. What then has to follow is that four sub-buffers of 32 MiB cost nothing.
 struct Gpt40B {
   std::uint64_t checkpoint_bytes = 40'000'000'000 / 128 * 12;
-  Link link{1e-4, 100 * gbps / 8};
+  LinkModel link{1e-4, 100 * gbps / 8};
   double iteration_s = link.time_s(checkpoint_bytes) / 0.101;
 
   PipelineRequest request(std::uint64_t reserved_bytes, std::uint32_t buffers) const {

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Two collectives of 0.1 s; `late_s` moves the second one.
-Timeline iteration(double late_s = 0, double scale = 1) {
+IterationTimeline iteration(double late_s = 0, double scale = 1) {
   return {1.0 * scale, {{0.2 * scale, 0.3 * scale}, {(0.6 + late_s) * scale, (0.7 + late_s) * scale}}};
 }
 
@@ -40,7 +40,7 @@ TEST(Recorder, TellsWhatHappenedSinceTheIterationBegan) {
   recorder.comm_begin(102);
   recorder.comm_end(103);
   recorder.comm_end(105);
-  const Timeline timeline = recorder.end_iteration(110);
+  const IterationTimeline timeline = recorder.end_iteration(110);
   EXPECT_EQ(timeline.length_s, 10);
   ASSERT_EQ(timeline.busy.size(), 2u);
   EXPECT_EQ(timeline.busy[0].end_s, 3) << "collectives end in the order in which they began";
@@ -59,7 +59,7 @@ TEST(Recorder, ComplainsOfHooksThatAreNotBalancedAndGoesOn) {
   recorder.begin_iteration(2);
   EXPECT_EQ(recorder.complaint(), "");
   recorder.comm_begin(3);
-  const Timeline open = recorder.end_iteration(6);
+  const IterationTimeline open = recorder.end_iteration(6);
   EXPECT_EQ(open.busy.at(0).end_s, 4);
   EXPECT_THAT(recorder.complaint(), HasSubstr("1 collectives had not ended"));
 
@@ -101,14 +101,14 @@ TEST(Profiler, KeepsItsProfileWhilePatternsOnlyVary) {
   for (int i = 0; i < 3; ++i) profiler.add(iteration());
   for (int i = 0; i < 100; ++i) profiler.add(iteration(i % 2 == 0 ? 0.1 : -0.1, i % 3 == 0 ? 1.1 : 1));
   // An evaluation now and then.
-  for (int i = 0; i < 100; ++i) profiler.add(i % 10 == 0 ? Timeline{3, {}} : iteration());
+  for (int i = 0; i < 100; ++i) profiler.add(i % 10 == 0 ? IterationTimeline{3, {}} : iteration());
   EXPECT_FALSE(profiler.is_learning());
   EXPECT_EQ(profiler.relearned(), 0u);
 }
 
 TEST(Profiler, LearnsAnewWhenThePatternChanges) {
-  const Timeline others[] = {iteration(0, 2), {1, {{0.5, 0.6}}}, {1, {{0.1, 0.5}, {0.5, 0.9}}}};
-  for (const Timeline& other : others) {
+  const IterationTimeline others[] = {iteration(0, 2), {1, {{0.5, 0.6}}}, {1, {{0.1, 0.5}, {0.5, 0.9}}}};
+  for (const IterationTimeline& other : others) {
     Profiler profiler({.iterations = 3, .window = 4});
     for (int i = 0; i < 3; ++i) profiler.add(iteration());
     for (int i = 0; i < 20; ++i) profiler.add(other);
@@ -137,7 +137,7 @@ TEST(Profiler, OneIterationThatTakesMuchLongerNeitherTeachesNorUnteaches) {
 
 TEST(Profiler, AStrangeIterationNowAndThenDoesNotKeepItFromLearning) {
   Profiler profiler({20, 10, 0.2});
-  for (int i = 0; i < 24; ++i) profiler.add(i % 6 == 5 ? Timeline{3, {{0.5, 1}}} : iteration());
+  for (int i = 0; i < 24; ++i) profiler.add(i % 6 == 5 ? IterationTimeline{3, {{0.5, 1}}} : iteration());
   ASSERT_FALSE(profiler.is_learning());
   EXPECT_EQ(profiler.profile().iterations, 20u);
   EXPECT_EQ(profiler.profile().spans.size(), 3u);

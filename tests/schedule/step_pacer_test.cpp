@@ -23,15 +23,15 @@ class StepPacerTest : public testing::Test {
  protected:
   static constexpr double startup_s = 0.5, bytes_per_s = 100;
 
-  // All members promise `steps` at once; they land.
+  // All members promise `steps` at once; they arrive.
   void go(std::uint64_t steps, std::uint64_t chunk_bytes) {
     pacer_.allowed(now_s_, steps);
-    now_s_ += startup_s + static_cast<double>((steps - landed_) * chunk_bytes) / bytes_per_s;
-    pacer_.landed(now_s_, landed_ = steps);
+    now_s_ += startup_s + static_cast<double>((steps - received_) * chunk_bytes) / bytes_per_s;
+    pacer_.received(now_s_, received_ = steps);
   }
   void begin(std::uint64_t chunk_bytes, std::uint64_t longest_bytes = all_bytes) {
     pacer_.begin(chunk_bytes, longest_bytes);
-    landed_ = 0;
+    received_ = 0;
   }
   void learn() {
     for (const std::uint64_t steps : {1, 2, 3, 4, 1, 2, 3, 4}) {
@@ -43,7 +43,7 @@ class StepPacerTest : public testing::Test {
 
   StepPacer pacer_{grain_bytes, chunk_bytes_max, buffers};
   double now_s_ = 1000;
-  std::uint64_t landed_ = 0;
+  std::uint64_t received_ = 0;
 };
 
 TEST_F(StepPacerTest, PromisesAllThatIsReadyWhereNothingIsKnownOfTraining) {
@@ -72,7 +72,7 @@ TEST_F(StepPacerTest, PromisesOneAtATimeUntilItKnowsWhatStepsTake) {
   begin(100);
   for (std::uint64_t step = 1; step <= 4; ++step) {
     EXPECT_EQ(pacer_.promise(all, idle(1e-9)), step);
-    EXPECT_EQ(pacer_.promise(all, idle(1e-9)), step) << "before that has landed";
+    EXPECT_EQ(pacer_.promise(all, idle(1e-9)), step) << "before that has arrived";
     go(step, 100);
   }
 }
@@ -80,10 +80,10 @@ TEST_F(StepPacerTest, PromisesOneAtATimeUntilItKnowsWhatStepsTake) {
 TEST_F(StepPacerTest, PromisesWhatFitsIntoTheSpanWithWhatIsUnderWay) {
   learn();
   EXPECT_EQ(pacer_.promise(all, idle(startup_s + 3.01)), 3u);
-  EXPECT_EQ(pacer_.promise(all, idle(startup_s + 3.01)), 3u) << "these have not landed";
+  EXPECT_EQ(pacer_.promise(all, idle(startup_s + 3.01)), 3u) << "these have not arrived";
   EXPECT_EQ(pacer_.promise(all, idle(startup_s + 5.01)), 5u);
   pacer_.allowed(now_s_, 5);
-  pacer_.landed(now_s_ + 4, 4);
+  pacer_.received(now_s_ + 4, 4);
   EXPECT_EQ(pacer_.promise(all, idle(startup_s + 1.01)), 5u);
   EXPECT_EQ(pacer_.promise(all, idle(startup_s + 2.01)), 6u);
   EXPECT_EQ(pacer_.promise(8, idle(infinite)), 8u);
@@ -113,7 +113,7 @@ TEST_F(StepPacerTest, APiecesLastChunkIsCountedAsShortAsItIs) {
     begin(100, 110);
     pacer_.allowed(now_s_, 2);
     now_s_ += startup_s + 1.1;
-    pacer_.landed(now_s_, 2);
+    pacer_.received(now_s_, 2);
   }
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, 10)), before);
 }
@@ -122,13 +122,13 @@ TEST_F(StepPacerTest, OneStepThatTookAnAgeChangesLittle) {
   learn();
   const auto fits = [&] { return pacer_.promise(all, idle(startup_s + 3.01)); };
   pacer_.allowed(now_s_, 1);
-  pacer_.landed(now_s_ + 1000, 1);
+  pacer_.received(now_s_ + 1000, 1);
   begin(100);
   EXPECT_GE(fits(), 2u);
   for (int i = 0; i < 100; ++i) {
     begin(100);
     pacer_.allowed(now_s_, 1);
-    pacer_.landed(now_s_ + 1000, 1);
+    pacer_.received(now_s_ + 1000, 1);
   }
   begin(100);
   EXPECT_EQ(fits(), 1u) << "where it is the network that is so slow";
@@ -143,9 +143,9 @@ TEST_F(StepPacerTest, LearnsFromWhatLeftAlone) {
     pacer_.allowed(now_s_, 1);
     pacer_.allowed(now_s_, 2);
     now_s_ += startup_s + 1;
-    pacer_.landed(now_s_, 1);
+    pacer_.received(now_s_, 1);
     now_s_ += 1000;
-    pacer_.landed(now_s_, 2);
+    pacer_.received(now_s_, 2);
   }
   EXPECT_EQ(pacer_.chunk_bytes(idle(0, 10)), before);
 }

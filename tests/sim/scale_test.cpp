@@ -25,21 +25,21 @@ TEST(Scale, AWorkerDoesNotNoticeHowManyNodesThereAre) {
   EXPECT_LE(many.bytes_worker, 1.1 * few.bytes_worker);
 }
 
-TEST(Scale, WhatTheRootHearsGrowsAsTheNodesDo) {
+TEST(Scale, WhatTheLeaderHearsGrowsAsTheNodesDo) {
   const ScaleResult few = run(32);
   const ScaleResult many = run(1000);
-  EXPECT_LE(many.bytes_root / 1000, 1.1 * few.bytes_root / 31);
-  // The root may order what it heard first before it has heard the rest: five of then nine hops are to it or from it.
+  EXPECT_LE(many.bytes_leader / 1000, 1.1 * few.bytes_leader / 31);
+  // The leader may order what it heard first before it has heard the rest: five of then nine hops are to it or from it.
   EXPECT_LE(many.hops, 9 + 5);
 }
 
 // From 256 nodes on it hears them through relays.
-TEST(Scale, TheRootsMessagesGrowAsTheSquareRootOfTheNodes) {
+TEST(Scale, TheLeadersMessagesGrowAsTheSquareLeaderOfTheNodes) {
   const ScaleResult few = run(400);
   const ScaleResult many = run(1600);
-  EXPECT_GT(few.messages_root, 0);
-  EXPECT_LE(few.messages_root, run(200).messages_root / 4);
-  EXPECT_LE(many.messages_root, 3 * few.messages_root);
+  EXPECT_GT(few.messages_leader, 0);
+  EXPECT_LE(few.messages_leader, run(200).messages_leader / 4);
+  EXPECT_LE(many.messages_leader, 3 * few.messages_leader);
   EXPECT_LE(many.messages_relay, 3 * few.messages_relay);
 }
 
@@ -52,11 +52,11 @@ TEST(Scale, RanksThatShareShardsCommitLoseOneRestoreAndCommitAgain) {
 
 // Each of them brings home almost all parts, and reports them all after each one: the cube of their number, and no
 // more.
-TEST(Scale, TheRootsWordsOnSharedShardsGrowAsReportsOfThemDo) {
+TEST(Scale, TheLeadersWordsOnSharedShardsGrowAsReportsOfThemDo) {
   const ScaleResult few = run(16, 16);
   const ScaleResult many = run(64, 64);
   EXPECT_EQ(many.violations, std::vector<std::string>());
-  EXPECT_LE(many.restart_bytes_root / (64. * 64 * 64), few.restart_bytes_root / (16. * 16 * 16));
+  EXPECT_LE(many.restart_bytes_leader / (64. * 64 * 64), few.restart_bytes_leader / (16. * 16 * 16));
 }
 
 // What is in proportion to the nodes is in as many records as it takes.
@@ -67,7 +67,7 @@ TEST(Scale, NoRecordOfTheStoreGrowsWithTheNodes) {
   EXPECT_LE(static_cast<double>(many.record_bytes), 1.1 * static_cast<double>(few.record_bytes));  // longer numbers
 }
 
-// Two copies of every shard: the piece goes to the partner, and the news of it to the root and back.
+// Two copies of every shard: the piece goes to the partner, and the news of it to the leader and back.
 TEST(Scale, ACommitTakesSixHops) { EXPECT_EQ(run(16).hops, 6); }
 
 }  // namespace

@@ -33,123 +33,126 @@ std::string violation_of(std::uint64_t seed, const std::set<std::size_t>& faults
 }
 
 // A node that was away kept a commit that all others have dropped since; then they are lost, and parity gives back more
-// of it than counting the members that lack something tells. The checker took it for a version that was never whole.
+// of it than counting the members that lack something tells. The checker took it for a checkpoint that was never whole.
 TEST(Seeds, ADroppedCommitIsRestoredFromTheOneNodeThatWasAway) { EXPECT_EQ(violation_of(300'911), ""); }
 
-// A node that becomes root hears what it said itself before, brought by the relay that it had. The checker took it for
-// a report of an older epoch that counts.
-TEST(Seeds, ANewRootHearsAnOldReportOfItsOwnThroughARelay) { EXPECT_EQ(violation_of(879), ""); }
+// A node that becomes leader hears what it said itself before, brought by the relay that it had. The checker took it
+// for a report of an older epoch that counts.
+TEST(Seeds, ANewLeaderHearsAnOldReportOfItsOwnThroughARelay) { EXPECT_EQ(violation_of(879), ""); }
 
-// All machines were lost, and storage alone knew what was committed last. The life after the next one restored
+// All machines were lost, and storage alone knew what was committed last. The incarnation after the next one restored
 // something newer that had not all its copies yet, and dropped that commit.
 TEST(Seeds, ACommitThatOnlyStorageKnowsOfIsKeptUntilANewerOneIsWhole) { EXPECT_EQ(violation_of(1887), ""); }
 
-// A root was lost with the only other node that had heard of its last commit; the next life went on from that version
-// without knowing what it was. It was lost in turn, and the life after that restored the commit before without a word.
-TEST(Seeds, WhatALifeWentOnFromMayHaveBeenACommitThatNobodyKnowsOf) { EXPECT_EQ(violation_of(12'857), ""); }
+// A leader was lost with the only other node that had heard of its last commit; the next incarnation went on from that
+// checkpoint without knowing what it was. It was lost in turn, and the incarnation after that restored the commit
+// before without a word.
+TEST(Seeds, WhatAnIncarnationWentOnFromMayHaveBeenACommitThatNobodyKnowsOf) { EXPECT_EQ(violation_of(12'857), ""); }
 
-// A root had two pieces before it that disagreed, and said nothing while a third node was away; then it was lost, with
-// one of them. The checker asked for more than the comparison of what is left, too.
+// A leader had two pieces before it that disagreed, and said nothing while a third node was away; then it was lost,
+// with one of them. The checker asked for more than the comparison of what is left, too.
 TEST(Seeds, ADisagreementCountsWhileANodeIsAway) { EXPECT_EQ(violation_of(14'302), ""); }
 
-// A new root that had heard only some nodes ordered the parity of one version before that of an older one, of which it
-// had yet to hear a shard. The older one then found no slot, and nothing was committed any more.
-TEST(Seeds, ANewRootOrdersNothingNewerBeforeWhatIsOlder) { EXPECT_EQ(violation_of(21'562), ""); }
+// A new leader that had heard only some nodes ordered the parity of one checkpoint before that of an older one, of
+// which it had yet to hear a shard. The older one then found no slot, and nothing was committed any more.
+TEST(Seeds, ANewLeaderOrdersNothingNewerBeforeWhatIsOlder) { EXPECT_EQ(violation_of(21'562), ""); }
 
 // Ranks disagreed, and all that was left of the bytes of one was the parity that was made of them. It could be no
 // parity of what was restored, and nothing was committed any more.
 TEST(Seeds, ParityTellsThatRanksDisagreed) { EXPECT_EQ(violation_of(27'797), ""); }
 
-// A root that had no rank, and that nobody heard any more, committed a version. The next root went on from a newer one,
-// and dropped that commit for an older one before the newer one had all its copies.
+// A leader that had no rank, and that nobody heard any more, committed a checkpoint. The next leader went on from a
+// newer one, and dropped that commit for an older one before the newer one had all its copies.
 TEST(Seeds, WhatIsWholeIsKeptAsACommitThatNobodyIsHeardOf) { EXPECT_EQ(violation_of(5099), ""); }
 
-// A life went on behind a commit, the next one restored what that had captured, and died at once; the one after that
-// took the commit which they had gone behind for one to keep.
+// An incarnation went on behind a commit, the next one restored what that had captured, and died at once; the one after
+// that took the commit which they had gone behind for one to keep.
 TEST(Seeds, ACommitThatWasGoneBehindDoesNotComeBack) { EXPECT_EQ(violation_of(74'385), ""); }
 
 // Snapshots that were discarded now and then put the next iteration that all take 64 iterations off, each time, and
 // iterations were slow.
 TEST(Seeds, SlowIterationsAreNotSkippedByTheDozen) { EXPECT_EQ(violation_of(89'574), ""); }
 
-// All agents were stopped while a restore was being decided. The root that came to itself counted nobody as present,
+// All agents were stopped while a restore was being decided. The leader that came to itself counted nobody as present,
 // and everybody as answered: it decided that the state was lost, which was all there.
 TEST(Seeds, APauseOfAllAgentsWhileARestoreIsDecidedLosesNothing) { EXPECT_EQ(violation_of(551, {3, 9}, 2), ""); }
 
 // Likewise, of a job that had committed nothing yet: a newer commit was not excluded although all who could know lived.
 TEST(Seeds, APauseOfAllAgentsRaisesNoDoubt) { EXPECT_EQ(violation_of(42, {1, 2}, 0), ""); }
 
-// The root's record was lost, and a new root's record, of a lower revision, was believed only after a lease. Meanwhile
-// a node that lived was told as lost.
-TEST(Seeds, ANewRootsRecordIsBelievedWhateverItsRevision) { EXPECT_EQ(hard_violation_of(382), ""); }
+// The leader's record was lost, and a new leader's record, of a lower revision, was believed only after a lease.
+// Meanwhile a node that lived was told as lost.
+TEST(Seeds, ANewLeadersRecordIsBelievedWhateverItsRevision) { EXPECT_EQ(hard_violation_of(382), ""); }
 
-// The life's record was an older one again, and who led by the newer one was lost. The next root waited for seats that
-// had been removed, for ever.
-TEST(Seeds, ALifeWhoseSeatsAreGoneIsFollowedByAnother) {
+// The incarnation's record was an older one again, and who led by the newer one was lost. The next leader waited for
+// rank assignments that had been removed, for ever.
+TEST(Seeds, AnIncarnationWhoseAssignmentsAreGoneIsFollowedByAnother) {
   EXPECT_EQ(hard_violation_of(275), "");
   EXPECT_EQ(hard_violation_of(610), "");
 }
 
-// Likewise, and the ranks of the newer life went on without a commit.
-TEST(Seeds, RanksOfALifeThatNoRecordKnowsAreSuperseded) { EXPECT_EQ(hard_violation_of(1244), ""); }
+// Likewise, and the ranks of the newer incarnation went on without a commit.
+TEST(Seeds, RanksOfAnIncarnationThatNoRecordKnowsAreSuperseded) { EXPECT_EQ(hard_violation_of(1244), ""); }
 
-// The record was of a life before it was decided, which all ranks already served.
-TEST(Seeds, ALifeIsNotWaitedForThatWasDecidedBeforeItsRecordWasSetBack) { EXPECT_EQ(hard_violation_of(1504), ""); }
+// The record was of an incarnation before it was decided, which all ranks already served.
+TEST(Seeds, AnIncarnationIsNotWaitedForThatWasDecidedBeforeItsRecordWasSetBack) {
+  EXPECT_EQ(hard_violation_of(1504), "");
+}
 
 // Likewise, after which it got its number, and a decision, for a second time.
-TEST(Seeds, ALifeIsNotDecidedTwice) { EXPECT_EQ(hard_violation_of(1718), ""); }
+TEST(Seeds, AnIncarnationIsNotDecidedTwice) { EXPECT_EQ(hard_violation_of(1718), ""); }
 
-// The record of the first commit was set back; the last node that knew told a root of it, and was lost.
+// The record of the first commit was set back; the last node that knew told a leader of it, and was lost.
 TEST(Seeds, ACommitIsOnRecordAgainBeforeAllWhoKnowAreLost) { EXPECT_EQ(hard_violation_of(779), ""); }
 
-// A new root that heard the last member gave up 20 versions at once, and put the next iteration 64 further off.
-TEST(Seeds, VersionsThatAreGivenUpTogetherPutTheNextIterationOffOnce) {
+// A new leader that heard the last member gave up 20 checkpoints at once, and put the next iteration 64 further off.
+TEST(Seeds, CheckpointsThatAreGivenUpTogetherPutTheNextIterationOffOnce) {
   EXPECT_EQ(hard_violation_of(350), "");
   EXPECT_EQ(hard_violation_of(533), "");
 }
 
-// All nodes turned from a root to the next within 700 ms, of which the store did not tell it. It called the first of
+// All nodes turned from a leader to the next within 700 ms, of which the store did not tell it. It called the first of
 // them lost while the last one seemed to follow it.
-TEST(Seeds, ARootThatIsReplacedCallsNobodyLostWhoLeftItFirst) { EXPECT_EQ(hard_violation_of(1054), ""); }
+TEST(Seeds, ALeaderThatIsReplacedCallsNobodyLostWhoLeftItFirst) { EXPECT_EQ(hard_violation_of(1054), ""); }
 
-// The life's record was lost together with the leader and all members. A spare node had read in it that state was
-// committed, and did not say so: the job started anew without a word.
+// The incarnation's record was lost together with the leader and all members. A spare node had read in it that state
+// was committed, and did not say so: the job started anew without a word.
 TEST(Seeds, ACommitIsToldByWhoeverReadOfItOnly) { EXPECT_EQ(hard_violation_of(5764), ""); }
 
-// The life's record was lost together with every machine. Storage knew of an older life only, so the next one got a
-// number for the second time. Nobody could have known.
-TEST(Seeds, ALifeThatNobodyCanKnowOfIsForgotten) { EXPECT_EQ(hard_violation_of(6769), ""); }
+// The incarnation's record was lost together with every machine. Storage knew of an older incarnation only, so the next
+// one got a number for the second time. Nobody could have known.
+TEST(Seeds, AnIncarnationThatNobodyCanKnowOfIsForgotten) { EXPECT_EQ(hard_violation_of(6769), ""); }
 
 // Messages were lost. Ranks that were told late took iterations before the named one, and each of these put it off: it
 // lay 64 iterations ahead within a second.
 TEST(Seeds, IterationsBeforeTheNamedOneDoNotPutItOff) { EXPECT_EQ(hard_violation_of(5843), ""); }
 
-// A root's renewals did not arrive at the store for a while, and it gave orders all the time. The next one, which had
+// A leader's renewals did not arrive at the store for a while, and it gave orders all the time. The next one, which had
 // them until then, called it lost before it could report.
-TEST(Seeds, AFormerRootThatGaveOrdersUntilNowIsNotLost) { EXPECT_EQ(hard_violation_of(5431), ""); }
+TEST(Seeds, AFormerLeaderThatGaveOrdersUntilNowIsNotLost) { EXPECT_EQ(hard_violation_of(5431), ""); }
 
-// A root that stands by was restarted, and waited for two leases before it would lead again. The root's record named
-// it, so it reported to nobody, and the first of its reports to the next root was lost.
-TEST(Seeds, ARestartedRootIsNotLost) {
+// A leader that stands by was restarted, and waited for two leases before it would lead again. The leader's record
+// named it, so it reported to nobody, and the first of its reports to the next leader was lost.
+TEST(Seeds, ARestartedLeaderIsNotLost) {
   EXPECT_EQ(hard_violation_of(4199), "");
   EXPECT_EQ(hard_violation_of(5155), "");
 }
 
-// The root's record was set back, and another root elected. Then the store gave the revision away again by which the
-// former one renewed its lease. It heard of the newer one soon, and did nothing by then.
-TEST(Seeds, AFormerRootMayRenewItsLeaseUntilItHearsOfTheNext) {
+// The leader's record was set back, and another leader elected. Then the store gave the revision away again by which
+// the former one renewed its lease. It heard of the newer one soon, and did nothing by then.
+TEST(Seeds, AFormerLeaderMayRenewItsLeaseUntilItHearsOfTheNext) {
   EXPECT_EQ(hard_violation_of(5615), "");
   EXPECT_EQ(hard_violation_of(6734), "");
 }
 
-// The store forgot an election a moment after it, and two roots led with one epoch.
-TEST(Seeds, NoTwoRootsEverLeadWithOneEpoch) {
+// The store forgot an election a moment after it, and two leaders led with one epoch.
+TEST(Seeds, NoTwoLeadersEverLeadWithOneEpoch) {
   EXPECT_EQ(hard_violation_of(106), "");
   EXPECT_EQ(hard_violation_of(429), "");
 }
 
-// The record of the root was set back, and a request to be elected arrived that was sent while nobody could know of the
-// newer root.
+// The record of the leader was set back, and a request to be elected arrived that was sent while nobody could know of
+// the newer root.
 TEST(Seeds, ARequestThatWasRightWhenItWasSentMayArriveLate) { EXPECT_EQ(hard_violation_of(2174), ""); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A stand-in for libcuda.so.1: one GPU that is made of host memory and threads, for tests alone. It behaves as the
+// A test double of libcuda.so.1: one GPU that is made of host memory and threads, for tests alone. It behaves as the
 // driver's documentation says wherever ckptengine depends on it; control.h makes rare days happen.
 
 #include <cuda.h>
@@ -152,7 +152,7 @@ EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
 }
 
 EXPORT CUresult cuGetErrorString(CUresult, const char** text) {
-  *text = "as the stand-in was told";
+  *text = "as the test double was told";
   return CUDA_SUCCESS;
 }
 
@@ -171,7 +171,7 @@ EXPORT CUresult cuDeviceGetCount(int* count) {
 
 EXPORT CUresult cuDeviceGetName(char* name, int size_bytes, CUdevice device) {
   if (device != 0 || size_bytes <= 0) return CUDA_ERROR_INVALID_VALUE;
-  std::strncpy(name, "stand-in", static_cast<std::size_t>(size_bytes) - 1);
+  std::strncpy(name, "test double", static_cast<std::size_t>(size_bytes) - 1);
   name[size_bytes - 1] = 0;
   return CUDA_SUCCESS;
 }
@@ -590,7 +590,7 @@ EXPORT void ckpt_double_refuse_stream_writes(int result) { driver().stream_write
 EXPORT std::uint64_t ckpt_double_pageable_copies(void) { return driver().pageable_copies; }
 EXPORT std::uint64_t ckpt_double_disturbed_captures(void) { return driver().disturbed; }
 
-// ---- What other stand-ins can do ----
+// ---- What other test doubles can do ----
 
 CUresult cuda_double::launch(CUstream stream, std::function<void()> kernel) {
   Stream* const found = driver().streams.find(stream);

@@ -1,5 +1,5 @@
-/* What tests can do to the stand-in for libcuda.so.1, beside calling it: make rare days happen on command. Exported by
- * the stand-in alone; a test finds these with dlsym() and skips what needs them where a real driver is loaded. */
+/* What tests can do to the test double of libcuda.so.1, beside calling it: make rare days happen on command. Exported
+ * by the test double alone; a test finds these with dlsym() and skips what needs them where a real driver is loaded. */
 #ifndef CKPT_TESTS_CUDA_DOUBLE_CONTROL_H
 #define CKPT_TESTS_CUDA_DOUBLE_CONTROL_H
 

@@ -1,4 +1,4 @@
-// The kernels that the stand-in for libcuda.so.1 knows: those of kernels/capture_kernels.cu, by name. What it runs is
+// The kernels that the test double of libcuda.so.1 knows: those of kernels/capture_kernels.cu, by name. What it runs is
 // the host's compilation of the code that the GPU runs.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the stand-in for libcuda.so.1 does for stand-ins of libraries that put work of their own onto streams.
+// What the test double of libcuda.so.1 does for test doubles of libraries that put work of their own onto streams.
 #pragma once
 
 #include <cuda.h>

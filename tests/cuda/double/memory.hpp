@@ -1,4 +1,4 @@
-// Memory as the stand-in for libcuda.so.1 has it: a window of addresses for the device, which no host code can touch,
+// Memory as the test double of libcuda.so.1 has it: a window of addresses for the device, which no host code can touch,
 // with the bytes behind it elsewhere; and ranges of host memory that are registered.
 //
 // Thread-safe.

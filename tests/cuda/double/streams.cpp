@@ -231,7 +231,7 @@ void Streams::kill_at(int kind, std::uint64_t countdown, int result) {
 
 void Streams::reset() {
   std::unique_lock lock(mutex_);
-  // What a death drops is dropped before the next life: it might wait for what was dropped.
+  // What a death drops is dropped before the next incarnation: it might wait for what was dropped.
   if (death_ != 0) changed_.wait(lock, [this] { return all_idle(); });
   for (Kind& kind : kinds_) kind = {false, 0, kind.done, 0, 0};
   queue_depth_ = 1024;

@@ -1,5 +1,6 @@
-// Streams and events as the stand-in for libcuda.so.1 has them: each stream is a bounded queue and a thread that works
-// it off. Work of a stream runs in order; between streams only events and the legacy default stream order anything:
+// Streams and events as the test double of libcuda.so.1 has them: each stream is a bounded queue and a thread that
+// works it off. Work of a stream runs in order; between streams only events and the legacy default stream order
+// anything:
 //
 //  - what is enqueued on the legacy default stream begins after all that was enqueued on blocking streams before;
 //  - what is enqueued on a blocking stream begins after all that was enqueued on the legacy default stream before;

@@ -1,4 +1,4 @@
-// A stand-in for libnccl.so.2: ranks are threads or processes of this machine, on the stand-in for a GPU, for tests
+// A test double of libnccl.so.2: ranks are threads or processes of this machine, on the test double of a GPU, for tests
 // alone. It behaves as NCCL's documentation says of communicators that do not block, wherever ckptengine depends on it;
 // control.h makes rare days happen.
 #include <cstring>
@@ -94,11 +94,11 @@ EXPORT const char* ncclGetErrorString(nccl::Result result) {
     case nccl::in_progress:
       return "NCCL operation in progress";
     case nccl::invalid_usage:
-      return "invalid usage (as the stand-in found)";
+      return "invalid usage (as the test double found)";
     case nccl::invalid_argument:
-      return "invalid argument (as the stand-in found)";
+      return "invalid argument (as the test double found)";
     default:
-      return "unhandled error (as the stand-in was told)";
+      return "unhandled error (as the test double was told)";
   }
 }
 
@@ -115,7 +115,7 @@ EXPORT nccl::Result ncclCommInitRankConfig(nccl::Communicator** comm, int ranks,
                                            nccl::Config* config) {
   const nccl::Config expected;
   if (config->magic != expected.magic || config->size < 32) return nccl::invalid_argument;
-  if (config->blocking != 0) return nccl::invalid_usage;  // the stand-in knows no others
+  if (config->blocking != 0) return nccl::invalid_usage;  // the test double knows no others
   if (ranks < 1 || ranks > nccl_double::ranks_max || rank < 0 || rank >= ranks) return nccl::invalid_argument;
   counters().max_ctas = config->max_ctas;
   while (faults().inits_held) std::this_thread::yield();

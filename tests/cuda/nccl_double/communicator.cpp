@@ -46,11 +46,11 @@ Registry& registry() {
 }
 
 // Whether the thread that it belongs to still is.
-struct Life {
-  ~Life() { *lives = false; }
-  std::shared_ptr<std::atomic<bool>> lives = std::make_shared<std::atomic<bool>>(true);
+struct ThreadGuard {
+  ~ThreadGuard() { *is_alive = false; }
+  std::shared_ptr<std::atomic<bool>> is_alive = std::make_shared<std::atomic<bool>>(true);
 };
-thread_local const Life life;
+thread_local const ThreadGuard thread_guard;
 
 }  // namespace
 
@@ -75,7 +75,7 @@ Communicator::~Communicator() {
 
 void Communicator::issued_here() {
   const std::lock_guard lock(mutex_);
-  issuer_lives_ = life.lives;
+  issuer_is_alive_ = thread_guard.is_alive;
 }
 
 void Communicator::begin() {
@@ -211,7 +211,7 @@ void Communicator::abort() {
   const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(faults().abort_pause_us);
   while (faults().aborts_held || std::chrono::steady_clock::now() < until) wait_a_little();
   thread_.join();
-  if (!*issuer_lives_) ++counters().orphans;
+  if (!*issuer_is_alive_) ++counters().orphans;
   const std::lock_guard lock(running_);
   links_.clear();
   --counters().communicators;

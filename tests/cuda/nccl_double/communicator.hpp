@@ -1,4 +1,4 @@
-// One rank of a communicator of the stand-in. Ranks meet, and groups get onto their stream, on a thread of its own,
+// One rank of a communicator of the test double. Ranks meet, and groups get onto their stream, on a thread of its own,
 // as in NCCL when it does not block; what is on a stream runs on the stream's thread until it is done, or aborted, or
 // the GPU's context has died. An error does not end it, as with NCCL.
 #pragma once
@@ -83,7 +83,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Operations own_sends_, own_receives_;
 
   std::mutex mutex_;  // for all below
-  std::shared_ptr<const std::atomic<bool>> issuer_lives_;
+  std::shared_ptr<const std::atomic<bool>> issuer_is_alive_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   std::thread thread_;

@@ -1,7 +1,7 @@
-/* What tests can do to the stand-in for libnccl.so.2, beside calling it: make rare days happen on command, to ranks of
- * this process. Exported by the stand-in alone; a test finds these with dlsym() and skips what needs them where NCCL
- * itself is loaded. `rank` is that within its communicator, -1 all of them; what is set holds for communicators that
- * are there and for those that will be. */
+/* What tests can do to the test double of libnccl.so.2, beside calling it: make rare days happen on command, to ranks
+ * of this process. Exported by the test double alone; a test finds these with dlsym() and skips what needs them where
+ * NCCL itself is loaded. `rank` is that within its communicator, -1 all of them; what is set holds for communicators
+ * that are there and for those that will be. */
 #ifndef CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
 #define CKPT_TESTS_NCCL_DOUBLE_CONTROL_H
 

@@ -1,0 +1,134 @@
+// Makes one piece out of others, with parity: the parity of a group's shards, or a shard or parity that was lost out of
+// what is left. A pipeline of chunks: fetch the sources' ranges, verify them and combine them in one pass, verify what
+// came of it. Only the ranges that are needed are read; sources on this node are read where they lie.
+//
+// start() and cancel() from any thread. Callbacks come on the transport's and the digest threads; `done` runs exactly
+// once, on one of these or within start(), when nothing touches the slot any more.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/chunk_buffers.hpp"
+#include "agent/parity_manifest_codec.hpp"
+#include "agent/piece_index.hpp"
+#include "agent/transport_port.hpp"
+#include "agent/worker_pool.hpp"
+#include "arena/segment.hpp"
+#include "kernels/coder.hpp"
+#include "net/transport.hpp"
+#include "protocol/events.hpp"
+#include "protocol/parity_pieces.hpp"
+
+namespace ckpt::agent {
+
+class CodingJob : public std::enable_shared_from_this<CodingJob> {
+ public:
+  struct PieceRef {
+    protocol::NodeId node = 0;
+    std::string shard;
+    bool operator==(const PieceRef&) const = default;
+  };
+  // complete: the piece, with this manifest, is sealed in the slot.
+  struct Outcome {
+    protocol::FetchResult result = protocol::FetchResult::failed;
+    std::optional<arena::Manifest> manifest;
+    std::vector<PieceRef> damaged;   // their bytes were not what their digests say
+    std::vector<PieceRef> wrong;     // parity whose bytes are, and of which nothing true can be made all the same
+    std::vector<PieceRef> suspects;  // of these, read together, one at least is wrong like that
+    std::vector<PieceRef> unusable;  // these, and what could not be fetched: to be made without, where that is possible
+    std::uint64_t received_bytes = 0;  // of sources, from other nodes
+  };
+  using Done = std::function<void(Outcome outcome)>;
+
+  // The references outlive the object, and the transport's callbacks.
+  struct Dependencies {
+    protocol::NodeId node = 0;  // this one
+    PieceIndex& index;
+    WorkerPool& pool;
+    ChunkBuffers& buffers;
+    std::shared_ptr<TransportPort> transport;
+    bool urgent = false;  // does not wait for an idle network
+  };
+
+  CodingJob(const Dependencies& dependencies, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
+            protocol::PieceInfo piece, protocol::CodingInputs coding_inputs, Done done);
+
+  void start();
+  // The slot stays unsealed, nothing more is fetched, and what is under way ends first.
+  void cancel();
+
+ private:
+  struct Chunk;
+  class ManifestSink;
+  class ChunkSink;
+  // One of the group's pieces as a source.
+  struct Input {
+    std::vector<protocol::NodeId> nodes;  // that have it; the first that works is used
+    std::uint64_t root_digest = 0;
+    Pin here;  // where it is this one
+    std::optional<arena::Manifest> manifest;
+  };
+
+  bool plan();  // false: it cannot be made
+  std::vector<std::string> manifests_needed() const;
+  bool has_input(const std::string& shard) const;
+  void ask_for_manifest(const std::string& shard, std::size_t attempt);
+  void manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
+                      bool is_damaged);
+  bool is_expected(const std::string& shard, const arena::Manifest& manifest) const;
+  bool is_of_group(const protocol::PieceInfo& piece) const;  // just as the parity manifest has it
+  void keep_manifests();
+  bool prepare_slot();
+
+  void launch();
+  bool has_next() const;
+  std::shared_ptr<Chunk> next_chunk();
+  void fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt);
+  void source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt, bool is_whole);
+  void source_ready(const std::shared_ptr<Chunk>& chunk);
+  void combine(const std::shared_ptr<Chunk>& chunk);
+  bool check_sources(const Chunk& chunk, const std::vector<std::vector<std::uint64_t>>& digests);
+  void chunk_over(const std::shared_ptr<Chunk>& chunk);
+
+  bool has_failed();
+  void fail(protocol::FetchResult result);
+  void unusable(const std::string& shard, protocol::NodeId node);
+  void damaged(const std::string& shard, protocol::NodeId node);
+  void made_nothing_true(const Chunk& chunk);
+  void finish_if_over();
+  void seal(Outcome& outcome);
+
+  const Dependencies deps_;
+  const std::shared_ptr<arena::Segment> segment_;
+  arena::WritableSlot slot_;
+  const protocol::PieceInfo piece_;
+  const protocol::CodingInputs coding_inputs_;
+  const Done done_;
+  placement::ParityLayout layout_;
+
+  // Constant once the chunks begin.
+  std::map<std::string, Input> inputs_;  // all that may be read
+  std::vector<placement::DecodeStep> steps_;
+  std::vector<std::shared_ptr<const kernels::Coder>> coders_;  // of each step
+  KeptManifests kept_;
+  std::vector<std::uint64_t> expected_;  // leaves of the piece; none where it is made for the first time
+
+  std::mutex mutex_;
+  std::size_t under_way_ = 0;  // fetches of manifests, chunks
+  std::size_t manifests_missing_ = 0;
+  std::size_t step_ = 0;       // of the next chunk
+  std::uint64_t in_step_ = 0;  // its place there
+  std::vector<std::uint64_t> leaves_;
+  Outcome outcome_;  // as far as it is known
+  std::optional<protocol::FetchResult> failure_;
+  bool cancelled_ = false;
+  bool over_ = false;
+};
+
+}  // namespace ckpt::agent

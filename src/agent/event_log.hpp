@@ -1,0 +1,68 @@
+// What happened here, for people: the last notices and a few counters, in the log and in `ckptctl status`. Belongs to
+// the core thread.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <deque>
+#include <string>
+
+#include "agent/flood_gate.hpp"
+#include "agent/log.hpp"
+
+namespace ckpt::agent {
+
+struct Counters {
+  std::uint64_t commits = 0;
+  std::uint64_t skips = 0;
+  std::uint64_t fetches = 0;
+  std::uint64_t failed_fetches = 0;
+  std::uint64_t corrupt = 0;
+  std::uint64_t refused = 0;
+};
+
+struct NoticeEntry {
+  std::time_t first = 0;
+  std::time_t last = 0;
+  std::uint64_t times = 0;
+  std::string text;
+};
+
+class EventLog {
+ public:
+  explicit EventLog(Log log) : log_(std::move(log)) {}
+
+  Counters counters;
+
+  // The same again is counted, not repeated; so is what is alike, once there is too much of it.
+  void note(const std::string& text) {
+    const std::time_t now = std::time(nullptr);
+    NoticeEntry* known = nullptr;
+    std::uint64_t alike = 0;
+    for (NoticeEntry& entry : entries_) {
+      if (now - entry.last >= repeat_s || !are_alike(entry.text, text)) continue;
+      if (entry.text == text) return count(entry, text, now);
+      known = &entry;
+      ++alike;
+    }
+    log_->warn("{}", text);  // which counts for itself
+    if (alike >= FloodGate::alike_max) return count(*known, text, now);
+    entries_.push_back({now, now, 1, text});
+    if (entries_.size() > entries_max) entries_.pop_front();
+  }
+  const std::deque<NoticeEntry>& notices() const { return entries_; }
+
+ private:
+  static void count(NoticeEntry& entry, const std::string& text, std::time_t now) {
+    entry.text = text;
+    entry.last = now;
+    ++entry.times;
+  }
+
+  static constexpr std::size_t entries_max = 32;
+  static constexpr std::time_t repeat_s = 60;
+  const Log log_;
+  std::deque<NoticeEntry> entries_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,50 @@
+// What happened on this node lately, for `ckptctl trace`: communications of training as its hooks told them, captures,
+// chunks that were sent, commits. Bounded: the oldest is forgotten first. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "protocol/types.hpp"
+
+namespace ckpt::agent {
+
+struct TraceEvent {
+  enum class Kind { communication, iteration, capture, chunk, commit };
+  Kind kind = Kind::commit;
+  std::int64_t begin_us = 0;  // on the monotonic clock
+  std::int64_t end_us = 0;
+  protocol::Rank rank = 0;    // communication, iteration, capture
+  CheckpointId checkpoint;    // chunk, commit; of a capture the iteration alone
+  protocol::NodeId peer = 0;  // chunk, as those below
+  std::string shard;
+  std::uint64_t size_bytes = 0;
+};
+
+inline std::int64_t microseconds(Clock::time_point at) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(at.time_since_epoch()).count();
+}
+
+class TraceBuffer {
+ public:
+  void add(TraceEvent event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    if (events_.size() > events_max) events_.pop_front();
+  }
+  std::vector<TraceEvent> events() const {
+    const std::lock_guard lock(mutex_);
+    return {events_.begin(), events_.end()};
+  }
+
+ private:
+  static constexpr std::size_t events_max = 8192;
+  mutable std::mutex mutex_;
+  std::deque<TraceEvent> events_;
+};
+
+}  // namespace ckpt::agent

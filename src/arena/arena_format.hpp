@@ -1,0 +1,215 @@
+// The bytes that agent and trainer share, and that outlive both. docs/arena.md specifies them field by field.
+//
+// A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs, all made by the agent:
+//   node              NodeHeader: who this arena belongs to; flock'ed by the one agent that uses it
+//   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration; then CommWords:
+//                     when the trainer communicates
+//   rank-<r>.receive_buffer  ReceiveBufferHeader, then what has come to rank r from GPU to GPU (receive_buffer.hpp)
+//   <n>.segment       SegmentHeader, then slots: the slots of one shard, written by one writer
+//
+// Rules of the shared words:
+//   - One writer per word. Words of one writer share no cache line with words of another.
+//   - Plain fields are written before the word that publishes them (release) and read after it (acquire).
+//   - Whatever a trainer wrote is untrusted: it is bounds-checked, and believed only under a valid seal.
+//   - For every prefix of the stores of either side, attaching again yields a valid state.
+//   - All integers are little endian.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ckpt::arena {
+
+using Word64 = std::atomic<std::uint64_t>;
+using SignedWord64 = std::atomic<std::int64_t>;
+using Word32 = std::atomic<std::uint32_t>;
+static_assert(Word64::is_always_lock_free && Word32::is_always_lock_free);
+
+inline constexpr std::uint32_t format_version = 4;
+inline constexpr std::uint64_t node_magic = 0x31454e5450'4b43ull;            // "CKPTNE1"
+inline constexpr std::uint64_t control_magic = 0x31544e5450'4b43ull;         // "CKPTNT1"
+inline constexpr std::uint64_t segment_magic = 0x31474e5450'4b43ull;         // "CKPTNG1"
+inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // "CKPTLG1"
+inline constexpr std::size_t page_bytes = 4096;
+inline constexpr std::uint64_t fenced_without_incarnation = ~std::uint64_t{0};  // in RankControl::fenced
+inline constexpr std::size_t name_bytes_max = 256;
+// What to do where the arena's file system is full.
+inline constexpr const char* room_advice =
+    "enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the option arena_dir "
+    "to a larger tmpfs";
+
+inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader; 3 had its words in `format_3` alone
+
+// What a node must not forget. It is there twice and written one after the other, so that one copy is whole whenever an
+// agent dies, and a damaged one is noticed. A copy counts only with the right `check`.
+struct NodeWords {
+  alignas(64) Word64 arena_id;  // random, made with the arena: a fresh arena under an old node's name is told apart
+  Word64 number;                // of the node among those of the job, plus 1; 0: not known
+  Word64 highest_commit;        // newest commit (Checkpoint word) this node ever heard of
+  Word64 newest_seen;           // newest checkpoint ever captured or received here
+  Word64 highest_epoch;         // newest epoch obeyed; older ones are refused for ever
+  Word64 newest_damaged;        // newest checkpoint of which a piece was lost to damage here
+  Word64 token[4];              // the job's, where it came from the coordination store; else 0
+  Word64 check;                 // XXH3 of the words before it, the job's and the node's name
+};
+inline constexpr std::size_t node_words_checked = offsetof(NodeWords, check) / sizeof(Word64);
+
+struct NodeHeader {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t reserved;
+  std::uint64_t arena_id;  // as in `copies`, for people who look at the file
+  char job[name_bytes_max];
+  char node[name_bytes_max];
+  alignas(64) std::uint64_t format_3[8];  // highest commit, newest seen, highest epoch, newest damaged
+  NodeWords copies[2];                    // written by the agent
+};
+static_assert(sizeof(NodeHeader) <= page_bytes);
+
+inline constexpr std::size_t health_words = 128;
+
+// The agent's verdict on the job, for its trainer (health_page.hpp).
+struct HealthWords {
+  // Written by the agent.
+  alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks: it lives
+  Word64 sequence;                // odd while words are stored; 0: nothing was told yet
+  Word64 words[health_words];
+};
+
+// At the start of a control file, one page. The trainer maps its own file and no other.
+struct RankControl {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t rank;
+
+  // Written by the agent.
+  alignas(
+      64) Word64 grant;    // sequence << 16 | a slot for each segment, 4 bits each, first one lowest; sequence 0: none
+  SignedWord64 resume_at;  // snapshots of iterations below are skipped, on all ranks
+  Word64 committed;        // newest committed checkpoint of this incarnation
+  Word64 share;            // of the main shard: first part << 32 | parts << 16 | parts stored; before any grant
+  Word64 fenced;           // the incarnation that superseded this trainer, 0, or fenced_without_incarnation
+  Word64 writer_pid;       // the trainer that may write here, and its start time (field 22 of /proc/PID/stat),
+  Word64 writer_start_ticks;  //   since pids are reused: a restarted agent finds it again, dead or alive
+  Word32 agent_doorbell;      // futex: +1 after any change above
+
+  // Written by the trainer.
+  alignas(64) Word64 used_grant;  // sequence of the last grant whose slots were sealed
+  SignedWord64 attempted;         // last iteration offered to snapshot(), taken or not; -1: none
+  Word64 capturing;               // checkpoint being captured, 0: none
+  Word32 trainer_doorbell;        // futex: +1 after any change above
+  Word64 not_taken;               // newest snapshot that failed: iteration << 8 | ckpt_status; 0: none; before a ring
+
+  HealthWords health;
+
+  // Written by the agent; the doorbell rings for it, too.
+  alignas(64) Word64 stored;  // newest checkpoint that is known to be on storage, of any incarnation; 0: none
+};
+static_assert(sizeof(RankControl) <= page_bytes);
+
+inline constexpr std::uint32_t comm_channels_max = 8;
+inline constexpr std::size_t comm_events_max = 4096;
+inline constexpr std::uint32_t comm_gpu_max = 1024;
+
+// Behind the control page: when the trainer communicates. Written by the trainer alone, from any of its threads, and by
+// its GPU (comm_log.hpp).
+struct CommWords {
+  struct Channel {
+    Word32 begun;  // communications begun and ended, modulo 2^32. Equal: the channel is idle
+    Word32 ended;
+  };
+  alignas(64) Word64 written;  // events, ever; counted before they are stored
+  alignas(64) Channel channels[comm_channels_max];
+  // Event i is at i % comm_events_max: lap << 56 | stream << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
+  // lap, (i / comm_events_max + 1) mod 256, tells an event that is stored from what was in its place before.
+  alignas(64) Word64 events[comm_events_max];
+  // Communications on the GPU's timeline: the GPU writes number n, modulo 2^32, to `begun` and to `ended` of place
+  // n % comm_gpu_max when it gets there. A place is used again only when both hold its last number.
+  alignas(64) Channel on_gpu[comm_gpu_max];
+};
+inline constexpr std::size_t control_file_bytes =
+    page_bytes + (sizeof(CommWords) + page_bytes - 1) / page_bytes * page_bytes;
+
+inline constexpr std::uint32_t receive_buffer_places_max = 32;
+
+// At the start of a receive buffer file, one page; then ReplicationWords. Once the sizes of the members' pieces are
+// known the places' bytes follow, each from a page's beginning on, in this order. There is a place for each member of
+// the group, the rank's own one too.
+struct ReceiveBufferHeader {
+  std::uint64_t magic;
+  std::uint32_t format;
+  std::uint32_t places;
+  std::uint64_t capacity_bytes[receive_buffer_places_max];
+  std::uint64_t incarnation;  // the incarnation of the job that it is of
+  std::uint32_t member;       // the rank's own number in the group
+  alignas(8) Word64 ready;    // agent: 1 once the places are there, with their capacities
+
+  // Written by the trainer.
+  struct Place {
+    alignas(64) Word64 checkpoint;  // of what arrives there, 0: nothing
+    Word64 gpu_received_bytes;      // of it, from the first on
+  };
+  Place place[receive_buffer_places_max];
+};
+static_assert(sizeof(ReceiveBufferHeader) <= page_bytes);
+
+inline constexpr std::size_t communicator_id_bytes = 128;  // of an NCCL unique id
+inline constexpr std::size_t replication_state_words = 6 + communicator_id_bytes / 8;
+
+// Behind it: what trainer and agent tell each other about the path (replication_page.hpp).
+struct ReplicationWords {
+  struct ReplicationSlot {
+    alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing was told yet
+    Word64 words[replication_state_words];
+  };
+  // Written by the trainer.
+  ReplicationSlot own;
+  alignas(64) Word64 has_failed;  // 1: `failure` is whole
+  char failure[248];              // a sentence, ending in a zero byte
+
+  // Written by the agent.
+  alignas(
+      64) Word64 taken[receive_buffer_places_max];  // checkpoint up to which it has taken what arrived, or never will
+  ReplicationSlot members[receive_buffer_places_max];
+};
+inline constexpr std::size_t replication_words_bytes =
+    (sizeof(ReplicationWords) + page_bytes - 1) / page_bytes * page_bytes;
+
+enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
+
+// At the start of a segment file, one page. Slot i begins at page_bytes + i * slot_stride(header); each slot is
+// SlotHeader (one page), manifest_capacity_bytes (leaf digests, then layout text), data_capacity_bytes; both
+// capacities are multiples of page_bytes.
+struct SegmentHeader {
+  std::uint64_t magic;
+  std::uint32_t format;
+  SegmentKind kind;
+  std::uint32_t rank;  // of the writer, for kind local
+  std::uint32_t slots;
+  std::uint64_t data_capacity_bytes;
+  std::uint64_t manifest_capacity_bytes;
+  char shard[name_bytes_max];
+  alignas(
+      64) Word64 ready;  // agent: 1 once every page is reserved and touched; before, the segment is as good as absent
+};
+
+// The writer is the segment's rank for kind local, the agent for kind held.
+struct SlotHeader {
+  // Written by the writer. Valid only under a seal: seal == seal_of(fields, digests' root), never 0.
+  // Order of stores: seal = 0; fields, data, digests, layout in any order; fence; seal.
+  alignas(64) Word64 seal;
+  std::uint64_t checkpoint;    // Checkpoint word
+  std::uint64_t length_bytes;  // of the data
+  std::uint64_t root_digest;   // over the leaf digests and the length
+  std::uint64_t layout_bytes;  // of the layout text
+  std::uint64_t layout_hash;   // XXH3 of the layout text
+  std::uint32_t world_size;    // of the job that captured it
+  std::uint32_t reserved;
+
+  // Written by the agent.
+  alignas(64) Word64 dropped;  // the checkpoint in this slot that was dropped: not to be found again when re-attaching
+};
+static_assert(sizeof(SlotHeader) <= page_bytes);
+
+}  // namespace ckpt::arena

@@ -1,0 +1,48 @@
+// When all that was enqueued on some streams so far is over, for whoever has to know that and enqueues nothing there.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <thread>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "device/cuda_handles.hpp"
+
+namespace ckpt::device {
+
+class CudaDrain {
+ public:
+  explicit CudaDrain(std::initializer_list<CUstream> streams) {
+    try {
+      for (const CUstream stream : streams) ends_.emplace_back().record(stream);
+    } catch (const Failure&) {
+      is_known_ = false;
+    }
+  }
+
+  // False where it was not so by then, and where nobody knows: a context that has died may have written until then.
+  bool wait(Deadline deadline) const {
+    constexpr auto pause = std::chrono::microseconds(100);
+    try {
+      while (is_known_ && !reached()) {
+        if (deadline.passed()) return false;
+        std::this_thread::sleep_for(pause);
+      }
+      return is_known_;
+    } catch (const Failure&) {
+      return false;
+    }
+  }
+
+ private:
+  bool reached() const {
+    return std::all_of(ends_.begin(), ends_.end(), [](const Event& end) { return end.reached(); });
+  }
+
+  std::vector<Event> ends_;
+  bool is_known_ = true;
+};
+
+}  // namespace ckpt::device

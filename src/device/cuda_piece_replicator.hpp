@@ -1,0 +1,32 @@
+// The replicator of pieces that lie in host memory: takes them from the slots that they were captured into, so that no
+// update waits for other members, and pins the receive buffers (replicator.hpp).
+#pragma once
+
+#include <memory>
+
+#include "device/cuda_replicator.hpp"
+#include "device/device.hpp"
+#include "device/replicator.hpp"
+
+namespace ckpt::device {
+
+class CudaPieceReplicator : public Replicator {
+ public:
+  // Throws Failure: NCCL is missing here, or its environment overrides what a communicator of ours asks for.
+  static void check(const char* const* environment);
+  static Id new_id();
+
+  // `receive_buffers` stay mapped as long as `failed`, which goes with the replicator or, where NCCL or the GPU does
+  // not end, with its thread. Throws Failure.
+  CudaPieceReplicator(int ordinal, const Group& group, const Settings& settings, Range receive_buffers, Failed failed);
+  bool wait_to_meet(Deadline deadline) override { return replicator_->wait_to_meet(deadline); }
+  bool begin(Exchange exchange) override;
+  void allow(std::uint64_t number, std::uint64_t steps) override { replicator_->allow(number, steps); }
+  void finish(std::uint64_t number) override { replicator_->finish(number); }
+  void give_up(const std::string& why) override { replicator_->give_up(why); }
+
+ private:
+  std::unique_ptr<CudaReplicator> replicator_;
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,111 @@
+#include "device/cuda_staging_pipeline.hpp"
+
+#include <algorithm>
+
+namespace ckpt::device {
+namespace {
+
+constexpr std::size_t leaf_bytes = kernels::leaf_size_bytes;
+
+void copy_out(void* to, CUdeviceptr from, std::size_t size_bytes, CUstream stream) {
+  if (size_bytes != 0) CKPT_CUDA(cuMemcpyDtoHAsync_v2, to, from, size_bytes, stream);
+}
+
+}  // namespace
+
+void CudaStagingPipeline::begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous,
+                                CUstream stream) {
+  overlapped_count_ = std::min(overlapped.size(), plans_max);
+  std::array<const Plan*, plans_max + 1> plans{};
+  for (std::size_t i = 0; i < overlapped_count_; ++i) {
+    overlapped_[i] = overlapped[i];
+    plans[i] = overlapped[i].plan;
+  }
+  plans[overlapped_count_] = synchronous.plan;
+  table_.assign(std::span(plans).first(overlapped_count_ + 1), CudaTable::Images::copied);
+  entered_.record(stream);
+  entered_.hold_back(pack_stream_);
+  table_.upload(pack_stream_);
+  carry_at_once(synchronous, overlapped_count_, stream);
+  piece_ = leaf_ = 0;
+  skip_finished_pieces();
+}
+
+// It has a place of its own in device memory, of all its size: what changes it next waits for packing alone.
+void CudaStagingPipeline::carry_at_once(const Device::Copy& copy, std::size_t plan, CUstream stream) {
+  const std::size_t length_bytes = copy.plan->length_bytes(), leaves = copy.plan->leaves();
+  if (length_bytes == 0) return;
+  const std::size_t needed_bytes = leaves * (leaf_bytes + sizeof(std::uint64_t));
+  if (synchronous_.size_bytes() < needed_bytes) synchronous_ = DeviceMemory(2 * needed_bytes);
+  const CUdeviceptr data = synchronous_.pointer(), digests = data + leaves * leaf_bytes;
+  kernels_.pack(table_.job(plan, 0, length_bytes, data), pack_stream_);
+  synchronous_packed_.record(pack_stream_);
+  synchronous_packed_.hold_back(stream);
+  kernels_.digest(data, length_bytes, digests, pack_stream_);
+  synchronous_digested_.record(pack_stream_);
+  synchronous_digested_.hold_back(copy_stream_);
+  copy_out(copy.to.data, data, length_bytes, copy_stream_);
+  copy_out(copy.to.digests, digests, leaves * sizeof(std::uint64_t), copy_stream_);
+}
+
+void CudaStagingPipeline::skip_finished_pieces() {
+  while (remaining() && leaf_ == overlapped_[piece_].plan->leaves()) {
+    ++piece_;
+    leaf_ = 0;
+  }
+}
+
+void CudaStagingPipeline::enqueue_next() {
+  const auto& [plan, to] = overlapped_[piece_];
+  const std::size_t first_byte = leaf_ * leaf_bytes;
+  const std::size_t leaves = std::min(ring_.leaves(), plan->leaves() - leaf_);
+  const std::size_t length_bytes = std::min(leaves * leaf_bytes, plan->length_bytes() - first_byte);
+  const SubBuffer& buffer = ring_[number_++];
+  buffer.emptied.hold_back(pack_stream_);
+  kernels_.pack(table_.job(piece_, first_byte, length_bytes, buffer.data), pack_stream_);
+  kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
+  buffer.filled.record(pack_stream_);
+  buffer.filled.hold_back(copy_stream_);
+  copy_out(to.data + first_byte, buffer.data, length_bytes, copy_stream_);
+  copy_out(to.digests + leaf_, buffer.digests, leaves * sizeof(std::uint64_t), copy_stream_);
+  buffer.emptied.record(copy_stream_);
+  leaf_ += leaves;
+  skip_finished_pieces();
+}
+
+void CudaStagingPipeline::end(std::span<const Stream> streams) {
+  packed_.record(pack_stream_);
+  for (const Stream stream : streams) packed_.hold_back(static_cast<CUstream>(stream));
+  packed_.hold_back(copy_stream_);
+  arrived_.record(copy_stream_);
+}
+
+void CudaStagingPipeline::load(const Plan& plan, const std::byte* from, std::uint64_t* digests, CUstream stream) {
+  const Plan* const plans[] = {&plan};
+  table_.assign(plans, CudaTable::Images::blank);
+  entered_.record(stream);
+  entered_.hold_back(pack_stream_);
+  table_.upload(pack_stream_);
+  for (std::size_t leaf = 0; leaf < plan.leaves(); leaf += ring_.leaves()) {
+    const std::uint64_t rest_bytes = plan.length_bytes() - leaf * leaf_bytes;
+    load_chunk(from, leaf, std::min<std::uint64_t>(rest_bytes, ring_.chunk_bytes()), digests);
+  }
+  arrived_.record(pack_stream_);
+}
+
+void CudaStagingPipeline::load_chunk(const std::byte* from, std::size_t first_leaf, std::uint64_t length_bytes,
+                                     std::uint64_t* digests) {
+  const std::uint64_t first_byte = first_leaf * leaf_bytes;
+  const SubBuffer& buffer = ring_[number_++];
+  buffer.emptied.hold_back(copy_stream_);
+  CKPT_CUDA(cuMemcpyHtoDAsync_v2, buffer.data, from + first_byte, length_bytes, copy_stream_);
+  buffer.filled.record(copy_stream_);
+  buffer.filled.hold_back(pack_stream_);
+  kernels_.digest(buffer.data, length_bytes, buffer.digests, pack_stream_);
+  kernels_.unpack(table_.job(0, first_byte, length_bytes, buffer.data), pack_stream_);
+  copy_out(digests + first_leaf, buffer.digests, kernels::leaf_count(length_bytes) * sizeof(std::uint64_t),
+           pack_stream_);
+  buffer.emptied.record(pack_stream_);
+}
+
+}  // namespace ckpt::device

@@ -1,0 +1,79 @@
+// The timeline of one GPU. Per point a stream-ordered write of its word and an event with time; a thread of its own
+// asks for the events, and never for more than the first of each channel.
+//
+// Times of the GPU become the host's by an anchor: an event on a stream that has nothing else to do, whose moment is
+// known to a fraction of a millisecond. A new one is tried for every second, since float milliseconds lose digits.
+//
+// When it ends before the GPU was everywhere, what the GPU still writes to is kept for good: a collective whose peer
+// has died is never over, and nobody waits for it.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/cuda_handles.hpp"
+#include "device/device.hpp"
+
+namespace ckpt::device {
+
+class CudaTimestamps : public StreamTimestamps {
+ public:
+  // The first word of `words` must not be in use yet. Throws Failure, also where the GPU cannot write words.
+  CudaTimestamps(int ordinal, Range words, std::shared_ptr<void> owner, Reached reached);
+  ~CudaTimestamps() override;
+  CudaTimestamps(const CudaTimestamps&) = delete;
+  CudaTimestamps& operator=(const CudaTimestamps&) = delete;
+
+  bool add(Stream stream, const Point& point) override;
+
+ private:
+  // What the GPU needs: to be kept where it cannot be taken from it.
+  struct Resources {
+    Resources(const Range& range, std::shared_ptr<void> words_owner);
+    std::shared_ptr<void> owner;
+    Registration words;
+    BackgroundStream stream;  // of anchors
+    Event anchor{Event::Time::with}, next_anchor{Event::Time::with};
+    std::array<std::deque<Event>, tracks_max> pending;
+    std::vector<Event> spare;
+  };
+  struct Reading {
+    Clock::time_point at;
+    std::uint32_t track;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  static void keep_for_good(std::unique_ptr<Resources> resources);
+  CUdeviceptr device_address(const void* word) const;
+  void write(CUstream stream, const Point& point) const;
+  bool drop_anchor(std::chrono::microseconds limit);
+  Clock::time_point time_of(const Event& event) const;
+  bool idle() const;
+  void collect();
+  void notify(Clock::time_point until);
+  void look(bool is_last);
+  void run();
+
+  const Context context_;
+  const Range range_;
+  const Reached reached_;
+  CUdeviceptr words_on_device_ = 0;
+
+  // Of the thread alone.
+  std::vector<Reading> readings_;
+  Clock::time_point anchored_at_, anchor_again_at_;
+
+  std::mutex mutex_;  // for all below, but for the anchors
+  std::condition_variable changed_;
+  std::unique_ptr<Resources> resources_;
+  bool dead_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,107 @@
+// Where nodes meet first: a TCP listener of ours, and our own dials to the listeners of others. Both sides prove that
+// they have the job's token (handshake.hpp). The connection of a dialing peer that has done so carries frames from then
+// on, or ends where UCX carries them.
+//
+// One thread, the listener's, does all of it without blocking. Whatever an unauthenticated peer does, it takes of the
+// listener: one entry of a table whose oldest one makes room, for at most `timeout_ms`, some hundred bytes, and no more
+// turns than its source address may have in a second.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/unique_fd.hpp"
+#include "net/command_queue.hpp"
+#include "net/handshake.hpp"
+#include "net/pending_connections.hpp"
+#include "net/socket_address.hpp"
+#include "net/source_limit.hpp"
+#include "net/unauthenticated_peers.hpp"
+
+namespace ckpt::net {
+
+struct ListenerOptions {
+  SocketAddress listen_on;
+  std::int64_t timeout_ms = 3000;   // of a handshake, on both sides
+  std::size_t half_open_max = 256;  // visitors that have not proven themselves yet
+  double source_burst = 256;        // dials of one source address that may come at once,
+  double source_per_s = 64;         // and in the long run
+  // Hears where a dialing peer comes from that has proven itself, before that is told where to go on. On the listener's
+  // thread.
+  std::function<void(const std::string&)> proven = {};
+};
+
+class Listener {
+ public:
+  // How a dial ended. Without a session `end` says why.
+  struct DialResult {
+    std::optional<Session> session;
+    std::string place;  // see Asking::place()
+    std::shared_ptr<UniqueFd> connection = std::make_shared<UniqueFd>();
+    FetchEnd end = FetchEnd::peer_failed;
+    Reach reach = Reach::unreachable;
+  };
+  using OnDialed = std::function<void(const DialResult&)>;
+  using OnMember = std::function<void(UniqueFd)>;
+
+  // Who is let in is told `place` and found among `pending_connections`, which outlive the listener. `member`, unless
+  // it is null, gets the connection. `member` and `remark` are called on the listener's thread. Throws Failure
+  // (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID where a token is lacking).
+  Listener(const Identity& self, const ListenerOptions& options, std::string place,
+           PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
+  // Dials under way end without a call.
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // Where it listens.
+  const std::string& address() const { return address_; }
+
+  // [any thread] Dials the listener at `address`. `done` is called once, on the listener's thread.
+  void dial(PeerId peer, std::uint64_t peer_instance, const std::string& address, OnDialed done);
+
+  // [any thread] Who was turned away.
+  UnauthenticatedPeers unauthenticated_peers() const { return turned_away_.seen(); }
+
+ private:
+  struct Talk;
+  struct Dial;
+
+  void run();
+  bool wait();
+  void accept_all();
+  void let_in(UniqueFd visitor, const SocketAddress& from);
+  void listen_to_visitors();
+  bool begin(Dial& dial);
+  void listen_to_hosts();
+  void go_on(Dial& dial);
+  void complain(const Asking& asking, const std::string& host);
+  static Nonce fresh_nonce();
+
+  const Identity self_;
+  const ListenerOptions options_;
+  const std::string place_;
+  PendingConnections& pending_connections_;
+  const OnMember member_;
+  const std::function<void(const std::string&)> remark_;
+  std::string address_;
+  UniqueFd listener_;
+  CommandQueue commands_;
+
+  // The listener's thread only.
+  SourceLimit limit_;
+  std::list<Talk> visitors_;  // the oldest first
+  std::list<Dial> visits_;
+  Clock::time_point accepts_again_at_ = {};
+  Clock::time_point complains_again_at_ = {};
+  bool stopping_ = false;
+
+  RejectedPeers turned_away_;
+  std::thread thread_;
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,43 @@
+// Links over plain TCP connections of our own: those that the listener made and authenticated. There is no other port,
+// and nothing of an unauthenticated peer gets here.
+//
+// Not thread-safe: everything on the transport's thread.
+#pragma once
+
+#include <vector>
+
+#include "net/link_backend.hpp"
+
+namespace ckpt::net {
+
+class TcpLink;
+
+class TcpBackend final : public LinkBackend {
+ public:
+  // Throws Failure (CKPT_ERR_SYSTEM). `events` outlive this.
+  TcpBackend(const TransportOptions& options, BackendEvents& events);
+
+  // What the listener tells members: the connection that they have is the one.
+  static const std::string& here();
+
+  std::shared_ptr<Link> outgoing() override;
+  const std::string& place() const override { return here(); }
+  bool wants_connections() const override { return true; }
+  void take_in(UniqueFd connection) override;
+  unsigned progress() override;
+  int event_fd() const override { return poll_.get(); }
+  bool arm() override { return true; }
+  bool quiet() const override { return true; }
+
+ private:
+  friend class TcpLink;
+  // Waits for what `connection` brings, and for room in it if `for_room`. False where the kernel refuses.
+  bool watch(int connection, TcpLink& link, bool for_room, bool anew);
+  void forget(int connection);
+
+  const TransportOptions& options_;
+  BackendEvents& events_;
+  UniqueFd poll_;
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,108 @@
+// A link over a TCP connection of our own.
+//
+// Frames follow each other in each direction:
+//
+//   head 16 bytes   kind, size of the header, whether the payload is in place, size of the payload
+//   header          as wire.hpp has it, behind the session's seal
+//   payload         unless it is in place: then 8 bytes, where it lies in the sender's memory
+//
+// A large payload goes from the socket straight into the memory of its receiver. One that nobody takes is skipped.
+// Two nodes of one machine whose transport is "shm" show each other a few bytes of their memory first (kind_beacon).
+// Who can read them (kind_readable) gets chunks in place, reads them there, and says so (kind_released).
+//
+// Not thread-safe: everything on the transport's thread.
+#pragma once
+
+#include <deque>
+
+#include "net/link.hpp"
+#include "net/tcp_backend.hpp"
+
+namespace ckpt::net {
+
+class TcpLink final : public Link {
+ public:
+  TcpLink(TcpBackend& streams, bool outgoing);
+  ~TcpLink() override;
+
+  bool open(const std::string& place, UniqueFd connection) override;
+  bool idle() const override { return frames_.empty() && lent_.empty() && !receiving_; }
+  void end_operations() override {}  // all have ended when it was closed
+
+  // Takes what the connection brings, a bounded part of it.
+  void read_some();
+  // Sends what waits.
+  void write_some();
+
+ private:
+  struct Head {
+    std::uint16_t kind = 0;
+    std::uint16_t header_bytes = 0;
+    std::uint32_t in_place = 0;
+    std::uint64_t payload_bytes = 0;
+  };
+  static_assert(sizeof(Head) == 16);
+  struct Beacon {
+    std::uint64_t pid = 0;
+    std::uint64_t address = 0;
+    std::array<std::byte, 16> bytes = {};  // what is there
+  };
+  static constexpr std::uint16_t kind_beacon = 0x100;
+  static constexpr std::uint16_t kind_readable = 0x101;
+  static constexpr std::uint16_t kind_released = 0x102;
+
+  struct Operation {
+    std::shared_ptr<const void> keep;
+    Done done;
+  };
+  struct Frame {
+    std::array<std::byte, sizeof(Head) + sizeof(Header::bytes) + sizeof(std::uint64_t)> begin = {};
+    std::size_t begin_bytes = 0;
+    std::span<const std::byte> payload;
+    Operation operation;
+
+    void append(std::span<const std::byte> bytes);
+    std::size_t size_bytes() const { return begin_bytes + payload.size(); }
+  };
+
+  bool is_open() const override { return static_cast<bool>(connection_); }
+  void transmit(wire::Kind kind, const Header& header, std::span<const std::byte> payload,
+                std::shared_ptr<const void> keep, Done done) override;
+  void receive_rest(Arrival& arrival, std::span<std::byte> memory, Done done) override;
+  void shut() override;
+
+  void enqueue(std::uint16_t kind, std::span<const std::byte> header, std::span<const std::byte> payload,
+               Operation operation);
+  void sent(std::size_t bytes);
+  std::size_t fill();
+  void parse();
+  bool take_payload();
+  bool take_frame();
+  void deliver(const Head& head, std::span<const std::byte> header, Arrival& arrival);
+  void own_frame(const Head& head, std::span<const std::byte> header);
+  void show_memory();
+  static void finish(Operation& operation, bool ok);
+
+  TcpBackend& streams_;
+  UniqueFd connection_;
+
+  // Outwards.
+  std::deque<Frame> frames_;
+  std::size_t sent_bytes_ = 0;  // of the first one
+  bool writing_ = false;
+  bool waits_for_room_ = false;
+  bool is_readable_ = false;    // the peer can read our memory
+  std::deque<Operation> lent_;  // what it reads there, in order
+  std::array<std::byte, 16> shown_ = {};
+
+  // Inwards: what has arrived and was not looked at, and the payload that is on its way.
+  std::vector<std::byte> buffer_;
+  std::size_t begin_ = 0, end_ = 0;
+  std::uint64_t payload_left_bytes_ = 0;
+  bool receiving_ = false;  // the payload is wanted: its rest belongs at target_
+  std::byte* target_ = nullptr;
+  Done received_;
+  std::uint64_t peer_pid_ = 0;  // of a peer whose memory we can read
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,64 @@
+// Who was turned away at the listener, counted, and told to people now and then: one sentence for many of them.
+//
+// seen() is thread-safe; the rest belongs to the listener's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/clock.hpp"
+
+namespace ckpt::net {
+
+struct UnauthenticatedPeers {
+  std::uint64_t count = 0;  // connections that did not prove to be of the job
+  std::string last;         // who was the last, and why it was turned away
+};
+
+class RejectedPeers {
+ public:
+  explicit RejectedPeers(std::function<void(const std::string&)> remark) : remark_(std::move(remark)) {}
+
+  void note(const std::string& who, const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    ++unauthenticated_peers_.count;
+    unauthenticated_peers_.last = who + " " + why;
+  }
+
+  UnauthenticatedPeers seen() const {
+    const std::lock_guard lock(mutex_);
+    return unauthenticated_peers_;
+  }
+
+  bool has_unreported() const { return seen().count != reported_; }
+  // Says what there is to say: some time after the first one, so that those who come in a crowd are one remark, and not
+  // again for a while.
+  void notify_if_due(Clock::time_point now) {
+    const UnauthenticatedPeers unauthenticated_peers = seen();
+    if (unauthenticated_peers.count == reported_) return;
+    if (!due_) due_ = std::max(now + gathering, quiet_until_);
+    if (now < *due_) return;
+    due_.reset();
+    quiet_until_ = now + silence;
+    if (remark_)
+      remark_("turned " +
+              std::to_string(unauthenticated_peers.count - std::exchange(reported_, unauthenticated_peers.count)) +
+              " connections away at the listener; the last one, " + unauthenticated_peers.last);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds gathering{1000};
+  static constexpr std::chrono::seconds silence{60};
+  const std::function<void(const std::string&)> remark_;
+  mutable std::mutex mutex_;
+  UnauthenticatedPeers unauthenticated_peers_;
+  std::uint64_t reported_ = 0;
+  std::optional<Clock::time_point> due_;
+  Clock::time_point quiet_until_ = {};
+};
+
+}  // namespace ckpt::net

@@ -1,0 +1,249 @@
+#include "persist/checkpoint_writer.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/options.hpp"
+#include "kernels/copy_digest.hpp"
+#include "persist/transfer.hpp"
+
+namespace ckpt::persist {
+namespace {
+
+// Calls off a write whose bytes are not those that were captured.
+void check_leaves(const Piece& piece, std::uint64_t offset, std::size_t size_bytes) {
+  const arena::Manifest& manifest = *piece.manifest;
+  const std::size_t first = offset / kernels::leaf_size_bytes;
+  const std::size_t last = first + kernels::leaf_count(size_bytes);
+  const auto bad = kernels::verify_leaves(piece.data, manifest.length_bytes, first, last, manifest.leaves.data());
+  if (bad)
+    throw Failure(CKPT_ERR_CORRUPT, "leaf " + std::to_string(*bad) + " of shard " + manifest.shard +
+                                        " changed in memory since it was captured; it is not written");
+}
+
+std::string bytes_of(const std::vector<std::uint64_t>& words) {
+  std::string bytes(words.size() * sizeof(std::uint64_t), '\0');
+  if (!words.empty()) std::memcpy(bytes.data(), words.data(), bytes.size());
+  return bytes;
+}
+
+bool is_same_piece(ShardRecord a, const ShardRecord& b) {
+  a.written_by = b.written_by;
+  return a == b;
+}
+
+bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
+  return std::equal(a.shards.begin(), a.shards.end(), b.shards.begin(), b.shards.end(), is_same_piece);
+}
+
+[[noreturn]] void refuse_other_bytes(const std::string& path) {
+  throw Failure(CKPT_ERR_CORRUPT, path +
+                                      " tells of other bytes of the same incarnation and iteration; look whether "
+                                      "another job of this name uses this storage, and remove the checkpoint if not");
+}
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter)
+    : files_(files), job_(std::move(job)), node_(std::move(node)), rate_limiter_(rate_limiter) {
+  if (!is_plain_name(job_) || !is_plain_name(node_))
+    throw Failure(CKPT_ERR_INVALID, "\"" + job_ + "\" or \"" + node_ + "\" cannot name a job or a node on storage");
+}
+
+// Whoever finds a directory made by another does not know whether it is durable yet.
+void CheckpointWriter::make_checkpoint_directory(const std::string& directory) {
+  if (directory == made_directory_) return;
+  require_location(files_);
+  files_.make_directory(job_);
+  files_.sync_directory("");
+  files_.make_directory(directory);
+  files_.sync_directory(job_);
+  made_directory_ = directory;
+}
+
+// The first piece of a file brings the header along.
+void CheckpointWriter::write_data(const Piece& piece, const std::string& header, const ShardRecord& record,
+                                  const std::string& path) {
+  const std::size_t block_bytes = files_.options().block_bytes;  // whole leaves, each of which can be checked alone
+  const protocol::ShardPart part = protocol::parse_part(record.shard);
+  const auto head = make_aligned_buffer(header.size());
+  std::memcpy(head.get(), header.data(), header.size());
+  bool is_header_due = part.index == 0;
+  std::uint64_t next = 0;
+  const auto next_block = [&](Block& block) {
+    if (is_header_due) {
+      block = {0, head.get(), header.size(), head};
+      is_header_due = false;
+    } else if (next < record.data_bytes) {
+      block = {record.offset_bytes + next, piece.data + next,
+               std::min<std::size_t>(block_bytes, record.data_bytes - next), piece.owner};
+      check_leaves(piece, next, block.size_bytes);
+      next += block.size_bytes;
+    } else {
+      return false;
+    }
+    rate_limiter_.take(block.size_bytes, files_.options().stop);
+    return true;
+  };
+  if (part.of == 1) {
+    write_whole(files_, path, record.file_bytes(), next_block);
+  } else {
+    write_some(files_, path + std::string(parts_suffix), record.file_bytes(), next_block);
+  }
+}
+
+// The record of a piece that was written before, by whomever. Whatever else lies in its place is as good as nothing.
+std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& directory, CheckpointId checkpoint,
+                                                          const ShardRecord& wanted) {
+  const auto path = [&](std::string_view suffix) {
+    return directory + "/" + file_name(wanted.shard, checkpoint.incarnation(), suffix);
+  };
+  const std::string data = directory + "/" + data_file_name(wanted.shard, checkpoint.incarnation());
+  if (!files_.file_size(path(record_suffix))) return std::nullopt;
+  std::optional<ShardRecord> found;
+  try {
+    const std::string text = read_whole(files_, path(record_suffix), record_max_bytes);
+    const CheckpointRecord record = decode_record(text, files_.label(path(record_suffix)));
+    if (record.job != job_ || record.checkpoint != checkpoint || record.find(wanted.shard) == nullptr)
+      return std::nullopt;
+    found = *record.find(wanted.shard);
+  } catch (const Failure& failure) {
+    if (failure.status() != CKPT_ERR_CORRUPT) throw;
+    return std::nullopt;
+  }
+  if (!is_same_piece(*found, wanted)) refuse_other_bytes(files_.label(path(record_suffix)));
+  const bool has_data = files_.file_size(data) == wanted.file_bytes() ||
+                        files_.file_size(data + std::string(parts_suffix)) == wanted.file_bytes();
+  if (!has_data || files_.file_size(path(leaves_suffix)) != wanted.leaves_bytes()) return std::nullopt;
+  files_.sync_directory(directory);  // it may have been seen before it was durable
+  return found;
+}
+
+ShardRecord CheckpointWriter::write(const Piece& piece) {
+  const arena::Manifest& manifest = *piece.manifest;
+  if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
+    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" does not agree with itself");
+  const Header header = encode_header(manifest, job_);
+  ShardRecord record = describe(manifest, header, node_);
+  const std::uint64_t incarnation = manifest.checkpoint.incarnation();
+  const std::string directory = job_ + "/" + folder_name(manifest.checkpoint.iteration());
+  make_checkpoint_directory(directory);
+  if (auto written = find_written(directory, manifest.checkpoint, record)) return *written;
+  write_data(piece, header.bytes, record, directory + "/" + data_file_name(manifest.shard, incarnation));
+  write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, leaves_suffix),
+              bytes_of(manifest.leaves));
+  // The record claims that both are there: also after a power cut.
+  files_.sync_directory(directory);
+  write_whole(files_, directory + "/" + file_name(manifest.shard, incarnation, record_suffix),
+              encode({CheckpointRecord::Kind::shard, job_, manifest.checkpoint, manifest.world_size, node_, {record}}));
+  files_.sync_directory(directory);
+  return record;
+}
+
+// Records first, and for good: without them nothing of the rest can be made part of a checkpoint any more, and a record
+// that stays keeps the bytes that it stands for.
+void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::string>& shards) {
+  const std::string directory = job_ + "/" + folder_name(checkpoint.iteration());
+  const auto path = [&](const std::string& name) { return directory + "/" + name; };
+  const std::uint64_t incarnation = checkpoint.incarnation();
+  if (shards.empty() || files_.file_size(path(std::string(manifest_name)))) return;
+  try {
+    for (const std::string& shard : shards) {
+      const std::string record = path(file_name(shard, incarnation, record_suffix));
+      if (files_.file_size(record)) files_.remove(record);
+    }
+    files_.sync_directory(directory);
+  } catch (const StorageError&) {
+    return;
+  }
+  for (const std::string& shard : shards) {
+    const bool is_cut = protocol::parse_part(shard).of > 1;
+    remove_quietly(files_, path(file_name(shard, incarnation, leaves_suffix)));
+    remove_quietly(files_, path(data_file_name(shard, incarnation)) + std::string(is_cut ? parts_suffix : ""));
+  }
+}
+
+void CheckpointWriter::refuse_missing(const std::string& path) const {
+  throw Failure(CKPT_ERR_LOST, files_.label(path) +
+                                   " is not there, so that the checkpoint cannot be made whole; look " +
+                                   "whether all nodes name the same storage");
+}
+
+ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId checkpoint, std::uint32_t world_size) {
+  const std::string directory = job_ + "/" + folder_name(checkpoint.iteration());
+  const std::string path = directory + "/" + file_name(shard, checkpoint.incarnation(), record_suffix);
+  if (!files_.file_size(path)) refuse_missing(path);
+  const CheckpointRecord record = decode_record(read_whole(files_, path, record_max_bytes), files_.label(path));
+  const ShardRecord* const found = record.find(shard);
+  if (record.kind != CheckpointRecord::Kind::shard || record.job != job_ || record.checkpoint != checkpoint ||
+      record.world_size != world_size || found == nullptr)
+    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of something else");
+  const std::string leaves = directory + "/" + file_name(shard, checkpoint.incarnation(), leaves_suffix);
+  if (files_.file_size(leaves) != found->leaves_bytes())
+    refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");
+  return *found;
+}
+
+// The manifest of the same checkpoint that somebody wrote before. Of another one nothing stays, unless it is of a later
+// incarnation.
+std::optional<CheckpointRecord> CheckpointWriter::find_committed(const std::string& path,
+                                                                 const CheckpointRecord& wanted) {
+  if (!files_.file_size(path)) return std::nullopt;
+  std::optional<CheckpointRecord> found;
+  try {
+    found = decode_record(read_whole(files_, path, record_max_bytes), files_.label(path));
+  } catch (const Failure& failure) {
+    if (failure.status() != CKPT_ERR_CORRUPT) throw;
+    return std::nullopt;
+  }
+  if (found->checkpoint > wanted.checkpoint)
+    throw Failure(CKPT_ERR_SUPERSEDED, files_.label(path) + " is of incarnation " +
+                                           std::to_string(found->checkpoint.incarnation()) + " already; incarnation " +
+                                           std::to_string(wanted.checkpoint.incarnation()) + " is over");
+  if (found->checkpoint != wanted.checkpoint) return std::nullopt;
+  if (!are_same_pieces(*found, wanted)) refuse_other_bytes(files_.label(path));
+  return found;
+}
+
+// Gives a file its name once all that is in it was written. Others may be doing the same, and somebody late may begin
+// to fill another file of parts: a name that is taken is never taken over.
+void CheckpointWriter::put_in_place(const std::string& directory, const ShardFile& file) {
+  const std::string path = directory + "/" + file.name, parts = path + std::string(parts_suffix);
+  const auto is_in_place = [&] { return files_.file_size(path) == file.file_bytes; };
+  if (is_in_place()) return;
+  const bool is_cut = file.pieces.size() > 1;
+  if (!is_cut || files_.file_size(parts) != file.file_bytes) {
+    if (is_in_place()) return;
+    refuse_missing((is_cut ? parts : path) + " with its " + std::to_string(file.file_bytes) + " bytes");
+  }
+  try {
+    files_.link(parts, path);
+  } catch (const StorageError& error) {
+    if ((error.error() != EEXIST && error.error() != ENOENT) || !is_in_place()) throw;
+  }
+}
+
+CheckpointRecord CheckpointWriter::commit(CheckpointId checkpoint, std::uint32_t world_size,
+                                          std::vector<std::string> shards) {
+  std::sort(shards.begin(), shards.end());
+  shards.erase(std::unique(shards.begin(), shards.end()), shards.end());
+  const std::string directory = job_ + "/" + folder_name(checkpoint.iteration());
+  const std::string path = directory + "/" + std::string(manifest_name);
+  CheckpointRecord stored{CheckpointRecord::Kind::checkpoint, job_, checkpoint, world_size, node_, {}};
+  for (const std::string& shard : shards) stored.shards.push_back(read_record(shard, checkpoint, world_size));
+  const auto files = files_of(stored);
+  const auto committed = find_committed(path, stored);
+  for (const ShardFile& file : files) put_in_place(directory, file);
+  files_.sync_directory(directory);
+  if (!committed) {
+    write_whole(files_, path, encode(stored));
+    files_.sync_directory(directory);
+  }
+  for (const ShardFile& file : files)
+    if (file.pieces.size() > 1) remove_quietly(files_, directory + "/" + file.name + std::string(parts_suffix));
+  return committed.value_or(stored);
+}
+
+}  // namespace ckpt::persist

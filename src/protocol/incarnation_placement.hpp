@@ -1,0 +1,77 @@
+// Where everything of an incarnation belongs: arranged once, from its record, and asked for by shard or by node.
+// Replacements take places in it without anything being arranged anew.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/job_placement.hpp"
+#include "protocol/messages.hpp"
+#include "protocol/rank_assignments.hpp"
+
+namespace ckpt::protocol {
+
+// What a node has to do with a part.
+struct Role {
+  bool owns = false;
+  bool captures = false;
+  bool holds = false;
+};
+Role role_of(NodeId node, const Place& place);
+
+class IncarnationPlacement {
+ public:
+  struct Task {
+    const Places::value_type* place = nullptr;  // with the part's name
+    Role role;
+  };
+  using Tasks = std::vector<Task>;
+
+  IncarnationPlacement() = default;  // of no incarnation yet
+  IncarnationPlacement(const IncarnationRecord& record, const AssignmentTable& assignment_table);
+  IncarnationPlacement(IncarnationPlacement&&) = default;
+  IncarnationPlacement& operator=(IncarnationPlacement&&) = default;
+
+  // These, and none of those before.
+  void put_in_replacements(const std::vector<Replacement>& replacements);
+
+  bool is_arranged() const { return !own_.arranged.empty(); }
+  const std::string& notice() const { return notice_; }
+  const Share* share_of(Rank rank) const;                   // null before anything is arranged
+  const ReplicationGroup* replication_of(Rank rank) const;  // likewise, and for ranks that do not ask for it
+
+  // Of what the incarnation captures, and of a checkpoint that it may have restored, which may have been stored
+  // otherwise.
+  const Places& own() const { return own_.now(); }
+  const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
+  // What the node holds or its ranks restore from, by name.
+  const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
+  const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
+
+ private:
+  struct Layout {
+    Places arranged;
+    std::optional<Places> with_replacements;  // where anybody is a replacement
+    std::unordered_map<NodeId, Tasks> tasks;  // of now()
+
+    const Places& now() const { return with_replacements ? *with_replacements : arranged; }
+    const Tasks& tasks_of(NodeId node) const;
+    void put_in_replacements(const std::vector<Replacement>& replacements);
+  };
+  const Layout& layout_of(CheckpointId checkpoint) const {
+    return restored_ && checkpoint == began_from_ ? *restored_ : own_;
+  }
+
+  Layout own_;
+  std::optional<Layout> restored_;  // where that is stored otherwise
+  CheckpointId began_from_;
+  std::unordered_map<Rank, Share> shares_;
+  std::map<Rank, ReplicationGroup> replications_;
+  std::vector<Replacement> replacements_;
+  std::string notice_;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,268 @@
+// What the leader wants of every node, computed from their newest Reports. It keeps almost nothing of its own: after a
+// change of leader the same answers follow from the same reports.
+//
+// Why an older leader does no harm: it changes the incarnation record only by compare-and-swap, which the newer
+// leader's epoch fails; its directives are ignored by every node that obeys the newer epoch; and the newer leader
+// commits or abandons only with reports of *all* the incarnation's nodes at its own epoch, so whatever the older one
+// had committed is then known.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "protocol/election.hpp"
+#include "protocol/events.hpp"
+#include "protocol/incarnation_placement.hpp"
+#include "protocol/leader_storage.hpp"
+#include "protocol/parity_pieces.hpp"
+#include "protocol/rank_assignments.hpp"
+#include "protocol/relay.hpp"
+#include "protocol/replacements.hpp"
+#include "protocol/restore_decision.hpp"
+
+namespace ckpt::protocol {
+
+class Leader {
+ public:
+  Leader(const Config& config, std::uint64_t epoch, const Predecessor& predecessor, TimeMs now,
+         const InheritedHealth& known = {})
+      : config_(config),
+        epoch_(epoch),
+        elected_at_(now),
+        predecessor_(predecessor),
+        storage_(config_, now),
+        clock_(known.clock),
+        health_(known.health),
+        standing_since_(now - known.health.lasts_ms) {
+    snapshot_interval_.inherit(known.health.pace_ms);
+  }
+
+  void on(const IncarnationRecordRead& read);
+  void on(const AssignmentsRead& read);
+  void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
+  void on_directive_of(NodeId other, TimeMs now);          // that still takes itself for the leader
+  void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
+  void on(const FinalizeEnded& ended, TimeMs now) { storage_.on(ended, now); }
+  // This node did nothing from `before` on. Nobody's silence counts for that time, and no wait goes on.
+  void on_pause(TimeMs before, TimeMs now);
+  // Nodes at whose listeners this node's token was refused.
+  void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
+
+  // Draws the conclusions: store writes as effects, a directive for every node that needs one.
+  // With many pieces it does so now and then only, for all that it heard in between.
+  void reconcile(TimeMs now, Effects& effects);
+  std::optional<TimeMs> reconcile_wanted_at() const;  // none: all that it heard is reconciled
+  TimeMs reconcile_gap_ms() const;
+
+  std::uint64_t epoch() const { return epoch_; }
+  bool in_charge() const { return record_ && record_->epoch == epoch_; }
+  std::vector<NodeId> nodes_present(TimeMs now) const;
+
+  // Some other node hears this leader and is heard by it, or has yet to get to know it. A leader for which that is not
+  // so may be cut off from all others, whatever it can write into the store, and leaves its place to whoever wants it.
+  bool is_obeyed(TimeMs now) const;
+
+ private:
+  struct Peer {
+    Report report;
+    NodeId via = no_node;      // who brought it: where the answer goes
+    TimeMs received_at = 0;    // or the end of a pause of this leader's own, if it was not yet missed before
+    std::uint64_t obeyed = 0;  // newest directive that it says it has
+    TimeMs obeyed_at = 0;      // when it first said so
+    bool answer_due = false;   // a report came: repeat the directive even if nothing changed
+    Directive last_directive;
+  };
+  // A rank's trainer in this incarnation, and where it is.
+  struct Binding {
+    NodeId node = 0;
+    const Peer* peer = nullptr;  // that node; it stays in peers_
+    RankReport rank;
+  };
+
+  bool is_present(const Peer& peer, TimeMs now) const;
+  void receive_roll_call(TimeMs now);
+
+  void take_charge(TimeMs now, Effects& effects);
+  bool may_swap_record(TimeMs now) const;
+  bool is_set_back(const IncarnationRecordRead& read) const;
+  void put_back(TimeMs now, Effects& effects);
+  void swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
+                   std::vector<RankAssignment> assignments = {});
+
+  // Who runs where: known to whoever wrote it, and else read.
+  bool reconcile_assignments(TimeMs now, Effects& effects);
+  bool give_up_assignments(TimeMs now, Effects& effects);
+  bool has_lost_assignments() const {
+    return given_up_assignments_.incarnation != 0 && given_up_assignments_ == record_->assignments;
+  }
+  bool knows_assignments() const { return assignment_table_.name() == record_->assignments || has_lost_assignments(); }
+  void set_assignments(AssignmentTable assignment_table);
+
+  // Admission: which trainers make up this incarnation.
+  void reconcile_admissions(TimeMs now, Effects& effects);
+  void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
+  void refresh_bindings();
+  void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
+  void open_next_incarnation(std::uint32_t world_size, TimeMs now, Effects& effects);
+  std::uint64_t newest_written() const;
+  std::uint64_t newest_served() const;
+  std::uint64_t newest_notified() const;
+  bool is_outlived() const;
+  void follow_outlived(TimeMs now, Effects& effects);
+  std::uint32_t newest_world_size() const;
+  bool is_complete_incarnation() const;
+  bool has_begun() const;
+  bool serves_older_incarnation(const RankReport& rank) const;
+  bool is_misplaced(const Peer& peer, const RankReport& rank) const;
+  std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
+
+  void reconcile_decision(TimeMs now, Effects& effects);
+  bool all_answered(TimeMs now) const;
+  RecoveryQuestion question(bool with_storage) const;
+  std::vector<CheckpointId> whole_of_last_incarnation();
+  std::string storage_trouble() const;
+  std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts) const;
+  void reconcile_placement(Effects& effects);
+  std::set<std::string> lacking_in_memory() const;
+  bool is_followed(TimeMs now, TimeMs within_ms) const;
+  bool misses_only_its_predecessor(TimeMs now) const;
+  bool is_here(const Member& member, TimeMs now) const;
+  bool has_listened(TimeMs now) const;
+  bool has_listened_long(TimeMs now) const { return now - listening_since_ > config_.node_timeout_ms; }
+  bool knows_who_is_lost(TimeMs now);
+  std::set<NodeId> lost_members(TimeMs now) const;
+  void note_released(const std::vector<Member>& next);
+  void notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects);
+  void reconcile_losses(TimeMs now, Effects& effects);
+  void notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects);
+  std::vector<RankAssignment> assignments_of(const std::set<NodeId>& nodes) const;
+  std::vector<StandbyNode> standbys() const;
+  bool stands_in(const Report& report) const;
+  void reconcile_stranded(TimeMs now, Effects& effects);
+  bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
+  void reconcile_storage(TimeMs now, Effects& effects);
+  void reconcile_commits(TimeMs now, Effects& effects);
+  void reconcile_first_commit(TimeMs now, Effects& effects);
+  bool is_complete(const Pieces& pieces, const Places& places) const;
+  void reconcile_outsiders();
+  void reconcile_disagreements();
+  bool never_complete(CheckpointId checkpoint, const Pieces& pieces) const;
+  void name_next_iteration(CheckpointId abandoned, TimeMs now);
+  void send_directives(TimeMs now, Effects& effects);
+  static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
+  Directive common_directive() const;
+  Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
+  void add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const;
+  static FetchOrder fetch_of(NodeId node, const Place& place, const Holders& holders);
+  NodeId encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const;
+  bool should_have(const Role& role, CheckpointId checkpoint) const;
+  std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
+  NodeId reader_of(const Place& place, TimeMs now) const;
+  bool has(NodeId node, const std::string& shard, CheckpointId checkpoint) const;
+  std::uint32_t copies_now() const;
+  std::uint32_t parity_now() const;
+  bool is_short(CheckpointId checkpoint) const;
+  CheckpointId newest_known_commit() const;
+  bool all_wait() const;
+
+  // Health: the verdict on the whole job (leader_health.cpp).
+  struct Obstacle {
+    Cause cause = Cause::none;
+    NodeId node = no_node;
+    Rank rank = no_rank;
+    std::string detail = {};
+    std::uint8_t status = 0;
+  };
+  struct Lack {
+    NodeId node = no_node;
+    bool is_capture = false;  // else a copy, or parity
+  };
+  void reconcile_health(TimeMs now);
+  void time_commit(TimeMs now);
+  Obstacle find_obstacle(TimeMs now, bool is_overdue) const;
+  Obstacle obstacle_of_restore() const;
+  Obstacle obstacle_of_members(TimeMs now) const;
+  Obstacle obstacle_of_trainers() const;
+  Obstacle obstacle_of_copies() const;
+  Obstacle obstacle_of_progress() const;
+  Obstacle lesser_trouble(TimeMs now) const;
+  const RankReport* report_of(Rank rank) const;
+  std::int64_t furthest_attempted() const;
+  std::optional<Lack> first_lack(CheckpointId checkpoint, const Pieces& pieces) const;
+
+  const Config config_;
+  const std::uint64_t epoch_;
+  const TimeMs elected_at_;
+  Predecessor predecessor_;  // none once it was heard
+  std::optional<IncarnationRecord> record_;
+  std::uint64_t record_revision_ = 0;
+  AssignmentTable assignment_table_;  // of the newest incarnation that began, as soon as it is that which record_ names
+  AssignmentTable drafted_;           // that this leader wrote last
+  std::optional<TimeMs> assignments_asked_at_;
+  bool assignments_vanished_ = false;     // as was just read
+  AssignmentsName vanished_assignments_;  // that were asked for and were not there
+  TimeMs vanished_since_ = 0;
+  AssignmentsName given_up_assignments_;  // that have not come back
+  std::optional<TimeMs> led_since_;       // when it first could tell nodes anything
+  bool swap_pending_ = false;
+  std::vector<IncarnationRecord> swapped_;  // what was to be written since record_ was read
+  bool is_set_back_ = false;                // the store has an older record than record_
+  TimeMs swapped_at_ = 0;
+
+  std::map<NodeId, Peer> peers_;
+  std::size_t pieces_received_ = 0;     // of all peers
+  std::vector<const Report*> present_;  // as of this reconciliation, with the incarnation's members that are not
+  std::vector<NodeId> missing_;
+  Groups groups_;
+  std::map<Rank, Binding> bindings_;    // of record_->incarnation
+  std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
+  std::optional<TimeMs> all_waiting_since_;
+  std::uint64_t roll_call_ = 0;       // made when all ranks wait
+  IncarnationPlacement places_;       // once the incarnation is decided
+  IncarnationPlacement last_places_;  // of the incarnation before, where it is known
+  AssignmentsName last_placed_;       // whose rank assignments these are
+  Inventory inventory_;               // of the present reports; borrows from peers_
+  std::map<CheckpointId, std::map<std::string, CodedPiece>>
+      decodable_;                                    // of it, where the checkpoint may still be needed
+  std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by who is to read
+  std::optional<TimeMs> unreadable_since_;           // what is read from storage
+  std::optional<TimeMs> source_lost_at_;             // of the decided checkpoint, while ranks wait for it
+  std::string stranded_;
+  bool reading_storage_ = false;
+  CheckpointId committed_;
+  CheckpointId own_commit_;  // newest that this leader committed itself
+  std::vector<CheckpointId> abandoned_;
+  std::int64_t resume_at_ = 0;
+  CheckpointId newest_abandoned_;
+  TimeMs named_at_ = 0;                     // when resume_at_ was named last
+  std::int64_t margin_ = 0;                 // by which resume_at_ lies ahead of the furthest rank's next iteration
+  std::map<NodeId, NodeId> notified_lost_;  // members, with the replacement that was told of
+  std::vector<NodeId> released_;            // former members that are to be told
+  TimeMs listening_since_ = elected_at_;    // to nodes that are told something, without a pause of its own
+  TimeMs followed_at_ = elected_at_;
+  std::string alarm_;
+  LeaderStorage storage_;
+  CommitClock clock_;
+  SnapshotInterval snapshot_interval_;
+  Health health_;
+  TimeMs standing_since_ = 0;
+  std::vector<NodeId> distrusted_;
+  // The way of one checkpoint to its commit, for the slowest part.
+  struct Timing {
+    CheckpointId checkpoint;
+    TimeMs begun_at = 0;
+    std::optional<TimeMs> captured_at;
+    NodeId last_capturer = no_node;
+    NodeId last_holder = no_node;
+  };
+  std::optional<Timing> timing_;
+  std::uint64_t directive_sequence_ = 0;
+  TimeMs reconciled_at_ = 0;
+  bool is_reconciled_ = true;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,112 @@
+// The leader's dealings with persistent storage: what is there, and which committed checkpoint goes there next. One
+// checkpoint at a time: when it is there, or failed, the newest commit is next, so that slow storage gets the newest
+// there is.
+//
+// Nothing here survives a change of root. The next one asks storage what is there and starts over; what an earlier one
+// had written of a checkpoint is written again, and a checkpoint that was never made whole counts for nothing.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "protocol/events.hpp"
+#include "protocol/job_placement.hpp"
+#include "protocol/restore_decision.hpp"
+
+namespace ckpt::protocol {
+
+class LeaderStorage {
+ public:
+  LeaderStorage(const Config& config, TimeMs now) : config_(config), stored_at_(now) {}
+
+  void on(const StorageListed& listed, TimeMs now);
+  void on(const FinalizeEnded& ended, TimeMs now);
+  // Of any node, present or not.
+  void on(const Report& report);
+  // An incarnation's decision asks storage anew, and no checkpoint of the incarnation before is written any more; a
+  // checkpoint that is being made whole becomes so, and until that has ended nothing else is written: what does not
+  // become whole is removed then.
+  void on_new_incarnation();
+
+  // Asks storage what is there, until it has said all.
+  void reconcile_listing(TimeMs now, Effects& effects);
+
+  // What was heard in this incarnation, if anything was, and whether that is all there is.
+  bool has_listing() const { return known_listing_.has_value(); }
+  bool knows_all() const { return known_listing_ && known_listing_->trouble.empty() && !is_finishing(); }
+  bool knows_incarnations() const { return known_listing_ && known_listing_->knows_incarnations; }
+  const StorageListed& known_listing() const { return *known_listing_; }
+  // A checkpoint of the incarnation before is being made whole.
+  bool is_finishing() const { return writing_ && writing_->is_of_older_incarnation; }
+
+  // Checkpoints that proved damaged when they were read, and one that could not be read for so long that it is passed
+  // over in the next incarnation.
+  bool is_unusable(CheckpointId checkpoint) const { return unusable().contains(checkpoint); }
+  std::set<CheckpointId> unusable() const;
+  void pass_over(CheckpointId checkpoint) { passed_over_next_ = checkpoint; }
+  bool has_read_trouble() const;
+  bool has_read_trouble(NodeId node) const;
+  // Of a checkpoint there that can be used, by shard.
+  std::map<std::string, const PieceInfo*> pieces_of(CheckpointId checkpoint) const;
+  std::uint64_t newest_incarnation() const { return newest_incarnation_; }
+
+  // What of the incarnation matters here.
+  struct CommitState {
+    CheckpointId committed;   // newest commit that is known
+    CheckpointId began_from;  // what it restored
+    bool is_short = false;    // the commit has fewer copies than asked for
+    std::uint32_t world_size = 0;
+    const Places& restored_places;  // of what it restored
+    const Places& places;           // of all else
+    const Inventory& inventory;     // of the nodes that are present
+  };
+  void reconcile_writes(const CommitState& state, TimeMs now, Effects& effects);
+
+  WriteOrder order_for(NodeId node) const;
+  CheckpointId stored() const { return stored_; }
+  std::uint64_t skipped() const { return skipped_; }
+  std::string trouble() const;
+
+ private:
+  struct Writing {
+    CheckpointId checkpoint;
+    std::uint64_t attempt = 0;
+    std::uint32_t world_size = 0;
+    std::map<std::string, NodeId> writers;                 // of every piece
+    std::map<NodeId, std::vector<std::string>> by_writer;  // the same
+    std::set<std::string> written;
+    bool is_committing = false;
+    bool is_of_older_incarnation = false;
+  };
+  std::int64_t periods_passed(const CommitState& state) const;
+  bool is_due(const CommitState& state, TimeMs now) const;
+  void begin(const CommitState& state);
+  bool assign(const CommitState& state);
+  void fail(const std::string& trouble, TimeMs now);
+  void take(const StorageListed& listed);
+
+  const Config& config_;
+  std::optional<StorageListed> known_listing_;
+  std::uint64_t newest_incarnation_ = 0;
+  bool listing_ = false;
+  bool listing_is_stale_ = false;  // asked in the incarnation before
+  TimeMs list_again_at_ = 0;
+  std::set<CheckpointId> damaged_;
+  std::optional<CheckpointId> passed_over_;       // in this incarnation
+  std::optional<CheckpointId> passed_over_next_;  // in the next one
+
+  std::optional<Writing> writing_;
+  std::map<NodeId, Written> reported_;
+  std::map<NodeId, std::string> read_troubles_;
+  std::uint64_t attempts_ = 0;
+  TimeMs write_again_at_ = 0;
+  CheckpointId stored_;
+  TimeMs stored_at_ = 0;
+  std::uint64_t skipped_ = 0;
+  std::string write_trouble_;
+};
+
+}  // namespace ckpt::protocol

@@ -1,0 +1,64 @@
+#include "sim/commit_rate_check.hpp"
+
+#include <algorithm>
+
+#include "sim/world.hpp"
+
+namespace ckpt::sim {
+
+using namespace protocol;
+
+namespace {
+constexpr TimeMs look_every_ms = 100;
+constexpr TimeMs iterations_max = 16;
+// Reports, conclusions that are drawn now and then only, and messages that are lost or held up on the way.
+constexpr TimeMs notified_within_ms = 8000;
+}  // namespace
+
+void CommitRateCheck::after_step() {
+  const TimeMs now = world_.event_queue.now();
+  if (now < next_look_) return;
+  next_look_ = now + look_every_ms;
+  const std::uint64_t commits = world_.invariants.tally().commits;
+  if (commits != commits_ || !is_well()) {
+    commits_ = commits;
+    waits_since_ = now;
+    return;
+  }
+  const TimeMs waited_ms = now - waits_since_;
+  slowest_ms_ = std::max(slowest_ms_, waited_ms);
+  if (waited_ms > bound_ms()) {
+    throw Violation{"I6", text("nothing was committed for ", waited_ms, " ms, which is ",
+                               waited_ms / world_.settings.iteration_ms, " iterations, although all was well")};
+  }
+}
+
+// A checkpoint needs to be captured, copied and protected; two are on their way at a time at most.
+TimeMs CommitRateCheck::bound_ms() const {
+  const Settings& settings = world_.settings;
+  const TimeMs transfers = settings.core.protection.has_parity() ? 4 : 2;
+  return iterations_max * (settings.iteration_ms + settings.update_ms) + 2 * transfers * 2 * settings.transfer_ms +
+         notified_within_ms;
+}
+
+// Every rank trains on nodes that are as they were when its incarnation began, no fault is at work, and traffic fits.
+bool CommitRateCheck::is_well() const {
+  const TimeMs now = world_.event_queue.now();
+  if (!world_.faults.is_mended() || world_.faults.struck_at() >= waits_since_) return false;
+  if (!world_.launcher.everyone_trains() || world_.launcher.is_between_launches() || world_.awaits_replacement())
+    return false;
+  const IncarnationRecord& incarnation_record = world_.store.incarnation_record().record;
+  if (!incarnation_record.replacements.empty() || world_.store.is_out() || !world_.storage.is_calm(0)) return false;
+  for (const auto& [id, machine] : world_.machines) {
+    if (machine.agent && (machine.agent->is_frozen() || machine.memory_full_until > now)) return false;
+  }
+  const auto assignment_table = world_.store.assignment_table(incarnation_record.assignments);
+  for (const Member& member : assignment_table.members()) {
+    const Machine& machine = world_.machines.at(member.node);
+    if (!machine.agent || machine.arena.id != member.arena_id) return false;
+  }
+  return std::none_of(world_.transfers.active().begin(), world_.transfers.active().end(),
+                      [](const auto& entry) { return entry.second.is_slow; });
+}
+
+}  // namespace ckpt::sim

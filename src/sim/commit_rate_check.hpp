@@ -1,0 +1,30 @@
+// I6: while nothing is wrong a job commits every few iterations, whatever it has been through. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/event_queue.hpp"
+
+namespace ckpt::sim {
+
+class World;
+
+class CommitRateCheck {
+ public:
+  explicit CommitRateCheck(World& world) : world_(world) {}
+
+  void after_step();
+  TimeMs slowest_ms() const { return slowest_ms_; }  // longest time without a commit while all was well
+
+ private:
+  bool is_well() const;
+  TimeMs bound_ms() const;
+
+  World& world_;
+  TimeMs next_look_ = 0;
+  TimeMs waits_since_ = 0;  // for a commit, while all has been well
+  std::uint64_t commits_ = 0;
+  TimeMs slowest_ms_ = 0;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,41 @@
+// Virtual time: actions run in the order of (time, when they were scheduled). Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "protocol/types.hpp"
+
+namespace ckpt::sim {
+
+using protocol::TimeMs;
+
+class EventQueue {
+ public:
+  using Action = std::function<void()>;
+
+  TimeMs now() const { return now_; }
+  std::uint64_t steps() const { return steps_; }
+
+  // Delays below 0 count as 0: nothing happens in the past, and nothing before what was scheduled earlier for now.
+  void after(TimeMs delay_ms, Action action);
+
+  // Runs the next action; false when there is none.
+  bool step();
+
+ private:
+  struct Entry {
+    TimeMs time = 0;
+    std::uint64_t sequence = 0;
+    Action action;
+  };
+  static bool later(const Entry& left, const Entry& right);
+
+  std::vector<Entry> heap_;
+  TimeMs now_ = 0;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace ckpt::sim

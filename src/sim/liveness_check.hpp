@@ -1,0 +1,40 @@
+// I6: once the faults are over, within bounded time the job trains, commits again and again, has all the copies that
+// its nodes allow, and memory that nobody needs has been given back (I5). Reached, the run is over. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sim/event_queue.hpp"
+
+namespace ckpt::sim {
+
+class World;
+
+class LivenessCheck {
+ public:
+  explicit LivenessCheck(World& world) : world_(world) {}
+
+  void after_step();
+  bool is_reached() const { return reached_; }
+  TimeMs took_ms() const { return took_ms_; }  // from the last fault's end
+  TimeMs calm_ms() const;                      // since then, 0 before
+
+ private:
+  struct Lack {
+    const char* invariant = nullptr;  // null: nothing is lacking
+    std::string text;
+  };
+  Lack lack() const;
+  Lack redundancy_lack() const;
+  Lack memory_lack() const;
+
+  World& world_;
+  TimeMs quiet_since_ = -1;
+  TimeMs next_look_ = 0;
+  std::uint64_t commits_before_ = 0;
+  TimeMs took_ms_ = 0;
+  bool reached_ = false;
+};
+
+}  // namespace ckpt::sim

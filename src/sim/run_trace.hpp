@@ -1,0 +1,52 @@
+// What happened in a run, line by line, and a fingerprint of it by which two runs of one seed can be compared.
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <sstream>
+#include <string>
+
+#include "protocol/events.hpp"
+
+namespace ckpt::sim {
+
+std::string describe(const protocol::Event& event);
+std::string describe(const protocol::Effect& effect);
+std::string describe(const protocol::Decision& decision);
+std::string describe(const protocol::SlotRef& slot);
+std::string describe(CheckpointId checkpoint);
+std::string describe_epoch(std::uint64_t epoch);  // its term, and who leads in it
+
+// "a" + 1 + "b" without the conversions.
+template <class... Parts>
+std::string text(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+class RunTrace {
+ public:
+  // Lines go to `out`; null: only the fingerprint is kept.
+  explicit RunTrace(std::ostream* out) : out_(out) {}
+
+  bool on() const { return out_ != nullptr; }
+
+  // `make` returns the line's text; it is called only when lines are wanted.
+  template <class Make>
+  void line(protocol::TimeMs now, const Make& make) {
+    if (on()) write(now, make());
+  }
+
+  void mark(std::uint64_t fact);
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  void write(protocol::TimeMs now, const std::string& text);
+
+  std::ostream* out_;
+  std::uint64_t fingerprint_ = 0;
+};
+
+}  // namespace ckpt::sim

@@ -1,0 +1,170 @@
+"""Checkpoints from GPU to GPU between real agents and trainers, on test doubles of the GPU and for NCCL
+(tests/cuda/double, tests/cuda/nccl_double)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import BUILD, ROOT, build_file_of
+from processes import kill_process
+
+GPU = BUILD / "tests" / "cuda_double"
+RANKS = 2
+
+pytestmark = pytest.mark.skipif(not GPU.exists(), reason="built without CUDA")
+
+
+def value_of(rank: int, iteration: int) -> int:
+    return 16 * (rank + 1) + iteration
+
+
+class Trainer:
+    def __init__(self, cluster, rank: int, **changes: object) -> None:
+        options = cluster.options(rank, RANKS, replication="gpu", library=build_file_of("libckptengine.so"),
+                                  shard=f"rank{rank}", restore_timeout_ms=30_000) | changes
+        folders = [ROOT / "python", ROOT / "python" / "tests", Path(__file__).parent]
+        self.rank = rank
+        self.process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("gpu_replication_trainer.py"),
+             json.dumps({key: str(value) for key, value in options.items()})],
+            env={**os.environ, "LD_LIBRARY_PATH": f"{GPU}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+                 "PYTHONPATH": os.pathsep.join(map(str, folders))},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def hears(self, *words: object) -> None:
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+
+    def says(self) -> dict:
+        return json.loads(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=30)
+
+
+class Job:
+    def __init__(self, cluster) -> None:
+        self.cluster = cluster
+        self.trainers: list[Trainer] = []
+
+    def start(self, **changes: object) -> list[dict]:
+        self.trainers = [Trainer(self.cluster, rank, **changes) for rank in range(RANKS)]
+        return [trainer.says() for trainer in self.trainers]
+
+    def commit(self, iteration: int) -> None:
+        for trainer in self.trainers:
+            trainer.hears(iteration, value_of(trainer.rank, iteration))
+        assert [trainer.says() for trainer in self.trainers] == [{"committed": iteration}] * RANKS
+
+    def kill(self) -> None:
+        for trainer in self.trainers:
+            trainer.kill()
+
+    def replications(self) -> list[dict]:
+        """Of each rank, as the status of its node has it."""
+        where = [f"{key}={self.cluster.options()[key]}" for key in ("job", "arena_dir", "coordination")]
+        replications = []
+        for rank in range(RANKS):
+            answer = subprocess.run([build_file_of("ckptctl"), "status", "--json", *where, f"node=n{rank}"],
+                                    capture_output=True, text=True, timeout=60, check=False)
+            replications += found(json.loads(answer.stdout))
+        assert len(replications) == RANKS
+        return replications
+
+    def has_joined_again(self, killed: int) -> bool:
+        """Whether node n0 has another agent than that one, which knows its trainer and the path."""
+        if self.cluster.agents("n0") in ([], [killed]):
+            return False
+        try:
+            return all(path["begun"] for path in self.replications())
+        except (AssertionError, subprocess.CalledProcessError):
+            return False  # it has yet to come up
+
+    def bytes_land(self) -> bool:
+        """Of the first iteration a node may have asked for before its own trainer was there to say that any come."""
+        return all(path["gpu"] and path["gpu_received_bytes"] > 0 for path in self.replications())
+
+
+def found(status):
+    if isinstance(status, dict):
+        if isinstance(status.get("replication"), dict):
+            yield status["replication"]
+        status = list(status.values())
+    if isinstance(status, list):
+        for each in status:
+            yield from found(each)
+
+
+@pytest.fixture
+def job(cluster):
+    job = Job(cluster)
+    yield job
+    job.kill()
+
+
+def restored(iteration: int) -> list[dict]:
+    """What each trainer says then; all was pinned, and so nothing was copied slowly."""
+    return [{"iteration": iteration, "values": [value_of(rank, iteration)], "message": "", "slow_copies": 0}
+            for rank in range(RANKS)]
+
+
+def test_what_lands_is_committed_and_survives_trainers_and_nodes(job):
+    assert job.start() == [{"iteration": -1, "values": [], "message": "", "slow_copies": 0}] * RANKS
+    for iteration in range(1, 4):
+        job.commit(iteration)
+    assert job.bytes_land()
+    job.kill()
+    assert job.start() == restored(3)
+    for iteration in range(4, 7):
+        job.commit(iteration)
+    assert job.bytes_land()
+    job.kill()
+    for pid in job.cluster.agents("n1"):
+        kill_process(pid, signal.SIGKILL)
+    for folder in job.cluster.arena.glob("*/n1"):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    assert job.start() == restored(6)
+
+
+def test_an_agent_that_is_started_again_finds_the_path_as_it_was(job):
+    job.start()
+    for iteration in range(1, 4):
+        job.commit(iteration)
+    assert job.bytes_land()
+    (killed,) = job.cluster.agents("n0")
+    kill_process(killed, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while not job.has_joined_again(killed):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for iteration in range(4, 8):
+        job.commit(iteration)
+    assert job.bytes_land()
+    job.kill()
+    assert job.start() == restored(7)
+
+
+def test_a_member_that_hangs_costs_time_alone(job):
+    job.start()
+    job.commit(1)
+    job.trainers[1].hears("hang")
+    job.commit(2)
+    job.commit(3)
+    deadline = time.monotonic() + 60
+    while any(path["gpu"] for path in job.replications()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert all(path["trouble"] for path in job.replications())
+    job.commit(4)
+    job.kill()
+    assert job.start() == restored(4)

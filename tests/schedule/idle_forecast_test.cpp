@@ -1,0 +1,273 @@
+#include "schedule/idle_forecast.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <stdexcept>
+
+namespace ckpt::schedule {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = Mark::Kind;
+
+constexpr bool idle = false, busy = true;
+constexpr bool quiet = true, beside_traffic = false;
+
+IdleForecastOptions options(std::uint32_t iterations = 2) {
+  IdleForecastOptions options;
+  options.profiler.iterations = iterations;
+  options.usable = 0.5;
+  options.silence_s = 10;
+  options.first_silence_s = 200;
+  return options;
+}
+
+// A trainer whose iterations of 1 s communicate from 0.2 to 0.4 and from 0.6 to 0.9.
+class Trainer {
+ public:
+  explicit Trainer(RankIdleForecast& idle_forecast) : idle_forecast_(idle_forecast) {}
+  void iterations(int count) {
+    for (int i = 0; i < count; ++i) {
+      communicates(0.2, 0.4);
+      communicates(0.6, 0.9);
+      ends(1);
+    }
+  }
+  void communicates(double begin_s, double end_s) {
+    idle_forecast_.observe({Kind::begin, at(begin_s)});
+    idle_forecast_.observe({Kind::end, at(end_s)});
+  }
+  void ends(double length_s) {
+    began_s_ += length_s;
+    idle_forecast_.observe({Kind::iteration, began_s_});
+  }
+  double at(double s) const { return began_s_ + s; }  // within this iteration
+
+ private:
+  RankIdleForecast& idle_forecast_;
+  double began_s_ = 1000;
+};
+
+TEST(IdleForecast, IsFreeWhereNoHookWasEverHeard) {
+  RankIdleForecast idle_forecast(options());
+  EXPECT_EQ(idle_forecast.idle_forecast(5, idle, quiet).state, NetworkState::free);
+  for (int i = 0; i < 50; ++i) idle_forecast.observe({Kind::iteration, 1.0 * i});
+  EXPECT_EQ(idle_forecast.idle_forecast(49.5, idle, quiet).state, NetworkState::free)
+      << "iterations without communication";
+}
+
+TEST(IdleForecast, HoldsEverythingBackWhileItLearnsInQuietAndThenNoMore) {
+  RankIdleForecast idle_forecast(options(2));
+  Trainer trainer(idle_forecast);
+  trainer.iterations(1);  // of which the beginning is not known
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
+  trainer.iterations(1);
+  EXPECT_EQ(idle_forecast.learned(), 1u);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), busy, quiet).state, NetworkState::learning);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), busy, beside_traffic).state, NetworkState::busy);
+  const IdleForecast loud = idle_forecast.idle_forecast(trainer.at(0.1), idle, beside_traffic);
+  EXPECT_EQ(loud.state, NetworkState::idle);
+  EXPECT_TRUE(std::isinf(loud.idle_s)) << "the gate alone decides";
+  trainer.iterations(1);
+  EXPECT_FALSE(idle_forecast.learned());
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+}
+
+TEST(IdleForecast, KnowsTheLongestSpanOfAnIterationWithWhatTheNextOneBeginsWith) {
+  RankIdleForecast idle_forecast(options(2));
+  EXPECT_TRUE(std::isinf(idle_forecast.longest_idle_s()));
+  Trainer(idle_forecast).iterations(5);
+  ASSERT_FALSE(idle_forecast.learned());
+  EXPECT_NEAR(idle_forecast.longest_idle_s(), 0.5 * (0.1 + 0.2), 1e-9)
+      << "0.2 between the two, 0.1 and 0.2 around the end";
+}
+
+TEST(IdleForecast, IsTheUsablePartOfTheSpanLessWhatHasPassedOfIt) {
+  RankIdleForecast idle_forecast(options());
+  Trainer trainer(idle_forecast);
+  trainer.iterations(3);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.05), idle, quiet).idle_s, 0.5 * 0.2 - 0.05, 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.15), idle, quiet).idle_s, 0, 1e-9);
+  trainer.communicates(0.2, 0.45);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.45), idle, quiet).idle_s, 0.5 * 0.2, 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle, quiet).idle_s, 0.5 * 0.2 - 0.05, 1e-6);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.5), busy, quiet).state, NetworkState::busy)
+      << "whatever the profile says";
+}
+
+TEST(IdleForecast, GoesOnIntoTheNextIterationBehindTheLastCommunication) {
+  RankIdleForecast idle_forecast(options());
+  Trainer trainer(idle_forecast);
+  trainer.iterations(3);
+  trainer.communicates(0.2, 0.4);
+  trainer.communicates(0.6, 0.9);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.9), idle, quiet).idle_s, 0.5 * (0.1 + 0.2), 1e-6);
+}
+
+TEST(IdleForecast, LeavesItToTheGateWhereThePatternIsNotTheLearnedOne) {
+  RankIdleForecast idle_forecast(options());
+  Trainer trainer(idle_forecast);
+  trainer.iterations(3);
+  for (int i = 0; i < 3; ++i) trainer.communicates(0.1 + 0.2 * i, 0.2 + 0.2 * i);
+  const IdleForecast seen = idle_forecast.idle_forecast(trainer.at(0.7), idle, quiet);
+  EXPECT_EQ(seen.state, NetworkState::idle);
+  EXPECT_TRUE(std::isinf(seen.idle_s));
+}
+
+TEST(IdleForecast, IsFreeWhereTheTrainerHasFallenSilentEvenInACommunication) {
+  RankIdleForecast idle_forecast(options());
+  Trainer trainer(idle_forecast);
+  trainer.iterations(3);
+  idle_forecast.observe({Kind::begin, trainer.at(0.2)});
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10), busy, quiet).state, NetworkState::busy);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10.3), busy, quiet).state, NetworkState::free);
+}
+
+TEST(IdleForecast, TakesNoTrainerForSilentWhoseIterationsAreLong) {
+  RankIdleForecast idle_forecast(options());
+  idle_forecast.observe({Kind::iteration, 0});
+  idle_forecast.observe({Kind::begin, 10});
+  idle_forecast.observe({Kind::end, 20});
+  idle_forecast.observe({Kind::iteration, 100});
+  EXPECT_EQ(idle_forecast.idle_forecast(100 + 290, idle, quiet).state, NetworkState::learning);
+  EXPECT_EQ(idle_forecast.idle_forecast(100 + 310, idle, quiet).state, NetworkState::free);
+}
+
+TEST(IdleForecast, DoesNotWaitForAPatternWhereTrainingHasNone) {
+  RankIdleForecast idle_forecast(options(3));
+  Trainer trainer(idle_forecast);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state,
+              i == 0 ? NetworkState::free : NetworkState::learning);
+    for (int j = 0; j <= i % 2; ++j) trainer.communicates(0.2 + 0.2 * j, 0.3 + 0.2 * j);
+    trainer.ends(1);
+  }
+  EXPECT_TRUE(idle_forecast.learned());
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+}
+
+TEST(IdleForecast, DoesNotLearnInQuietForEver) {
+  IdleForecastOptions few = options(100);
+  few.quiet_s = 30;
+  RankIdleForecast idle_forecast(few);
+  Trainer trainer(idle_forecast);
+  trainer.iterations(29);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
+  trainer.iterations(3);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+}
+
+TEST(IdleForecast, SaysNothingOfASpanThatLastsMuchLongerThanItShould) {
+  RankIdleForecast idle_forecast(options());
+  Trainer trainer(idle_forecast);
+  trainer.iterations(3);
+  trainer.communicates(0.2, 0.4);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.79), idle, quiet).idle_s, 0, 1e-9);
+  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.81), idle, quiet).idle_s)) << "an evaluation, say";
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.81), busy, quiet).state, NetworkState::busy);
+}
+
+TEST(IdleForecast, CountsACommunicationThatCrossesAnIterationsEndToBoth) {
+  RankIdleForecast idle_forecast(options());
+  Trainer trainer(idle_forecast);
+  for (int i = 0; i < 4; ++i) {  // begins at 0.9, ends at 0.1 of the next one
+    if (i != 0) idle_forecast.observe({Kind::end, trainer.at(0.1)});
+    trainer.communicates(0.4, 0.5);
+    idle_forecast.observe({Kind::begin, trainer.at(0.9)});
+    trainer.ends(1);
+  }
+  ASSERT_FALSE(idle_forecast.learned());
+  EXPECT_EQ(idle_forecast.profile().spans.size(), 4u);
+  idle_forecast.observe({Kind::end, trainer.at(0.1)});
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).idle_s, 0.5 * 0.3, 1e-6);
+  trainer.communicates(0.4, 0.5);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle, quiet).idle_s, 0.5 * 0.4, 1e-6);
+}
+
+TEST(IdleForecast, LearnsNothingFromIterationsWithoutNumber) {
+  RankIdleForecast idle_forecast(options(1));
+  Trainer trainer(idle_forecast);
+  trainer.iterations(1);
+  for (int i = 0; i < 20'000; ++i) trainer.communicates(1e-5 * i, 1e-5 * i + 1e-6);
+  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.3), idle, quiet).idle_s) ||
+              idle_forecast.idle_forecast(trainer.at(0.3), idle, quiet).state == NetworkState::learning);
+  trainer.ends(1);
+  EXPECT_EQ(idle_forecast.learned(), 0u);
+}
+
+TEST(IdleForecast, BeginsWithAProfileThatIsKnown) {
+  RankIdleForecast first(options());
+  Trainer(first).iterations(3);
+  RankIdleForecast second(options(), first.profile());
+  Trainer trainer(second);
+  trainer.iterations(1);  // of which the beginning is not known
+  trainer.communicates(0.2, 0.4);
+  EXPECT_NEAR(second.idle_forecast(trainer.at(0.4), idle, quiet).idle_s, 0.5 * 0.2, 1e-6);
+  EXPECT_FALSE(second.learned());
+}
+
+TEST(IdleForecast, DoesNotLearnFromAnIterationOfWhichMarksWereLost) {
+  RankIdleForecast idle_forecast(options(1));
+  Trainer trainer(idle_forecast);
+  trainer.iterations(1);
+  trainer.communicates(0.2, 0.4);
+  idle_forecast.lost_marks(trainer.at(0.5));
+  trainer.ends(1);
+  EXPECT_EQ(idle_forecast.learned(), 0u);
+  trainer.iterations(1);
+  ASSERT_FALSE(idle_forecast.learned());
+  idle_forecast.lost_marks(trainer.at(0));
+  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle, quiet).idle_s))
+      << "where it stands is not known";
+  trainer.iterations(1);
+  EXPECT_FALSE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle, quiet).idle_s));
+}
+
+TEST(IdleForecast, OfSeveralRanksIsTheWorst) {
+  const IdleForecast free{NetworkState::free, INFINITY}, shorter{NetworkState::idle, 1}, longer{NetworkState::idle, 2},
+      in_use{NetworkState::busy, 0}, learning{NetworkState::learning, 0};
+  const IdleForecast* order[] = {&free, &longer, &shorter, &in_use, &learning};
+  for (const IdleForecast* a : order)
+    for (const IdleForecast* b : order) {
+      const IdleForecast worst = worse_of(*a, *b);
+      const IdleForecast& expected =
+          std::find(std::begin(order), std::end(order), a) < std::find(std::begin(order), std::end(order), b) ? *b : *a;
+      EXPECT_EQ(worst.state, expected.state);
+      EXPECT_EQ(worst.idle_s, expected.idle_s);
+    }
+}
+
+TEST(IdleForecast, TellsOfHooksThatAreNotBalancedAndGoesOn) {
+  RankIdleForecast idle_forecast(options(1));
+  Trainer trainer(idle_forecast);
+  trainer.iterations(1);
+  idle_forecast.observe({Kind::begin, trainer.at(0.5)});
+  trainer.ends(1);
+  EXPECT_THAT(idle_forecast.complaint(), HasSubstr("had not ended"));
+  trainer.iterations(1);
+  EXPECT_THAT(idle_forecast.complaint(), HasSubstr("had not ended")) << "nor has it since";
+  idle_forecast.observe({Kind::end, trainer.at(0.1)});
+  trainer.ends(1);
+  EXPECT_EQ(idle_forecast.complaint(), "");
+}
+
+TEST(IdleForecast, TakesTimesThatRunBackwardsForEqual) {
+  RankIdleForecast idle_forecast(options(1));
+  idle_forecast.observe({Kind::iteration, 10});
+  idle_forecast.observe({Kind::begin, 12});
+  idle_forecast.observe({Kind::end, 11});
+  idle_forecast.observe({Kind::iteration, 15});
+  ASSERT_FALSE(idle_forecast.learned());
+  EXPECT_DOUBLE_EQ(idle_forecast.profile().iteration_s, 5);
+  EXPECT_DOUBLE_EQ(idle_forecast.profile().idle_s(), 5);
+}
+
+TEST(IdleForecast, RefusesOptionsThatMakeNoSense) { EXPECT_THROW(RankIdleForecast(options(0)), std::invalid_argument); }
+
+}  // namespace
+}  // namespace ckpt::schedule
