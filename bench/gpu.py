@@ -301,7 +301,9 @@ def main() -> None:
     )
     parser.add_argument("--mib", type=int, default=1024, help="of state that is copied")
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--test-double", action="store_true", help="run on the test double of a driver, with little state")
+    parser.add_argument(
+        "--test-double", action="store_true", help="run on the test double of a driver, with little state"
+    )
     arguments = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     build = arguments.build.resolve()

@@ -193,7 +193,7 @@ class Cluster:
     def held(self) -> Held:
         """The newest checkpoint that all agents know to be committed: how much of it there is in memory."""
         agents = [self.status(name) for name in self.nodes]
-        checkpoint = min((agent["committed"] or {} for agent in agents), key=lambda checkpoint: tuple(checkpoint.values()))
+        checkpoint = min((agent["committed"] or {} for agent in agents), key=lambda known: tuple(known.values()))
         found: Counter[str] = Counter()
         for agent in agents:
             for segment in agent["segments"]:

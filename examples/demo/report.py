@@ -53,7 +53,9 @@ def mib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 20):,.1f} MiB"
 
 
-def draw_losses(path: Path, undisturbed: dict[int, float], incarnations: list[dict[int, float]], killed_at: int) -> None:
+def draw_losses(
+    path: Path, undisturbed: dict[int, float], incarnations: list[dict[int, float]], killed_at: int
+) -> None:
     """Both loss curves. The second run's lives are drawn one by one: where they overlap, iterations were redone."""
     import matplotlib
 

@@ -238,7 +238,7 @@ class Engine:
         """Brings the newest checkpoint that every rank can get into the registered memory, after what is on `stream`.
         All ranks call it, once in each incarnation, before its first snapshot."""
         c = _abi.CRestored()
-        self._check(self._library.ckpt_restore(self._open(), _c_channel(channel), byref(c)))
+        self._check(self._library.ckpt_restore(self._open(), _c_stream(stream), byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
         return Restored(
             found=bool(c.found),
@@ -261,7 +261,7 @@ class Engine:
         """Starts the snapshot of `iteration`, after all of its updates, those on `stream` included. Never raises
         because a snapshot was skipped or failed: the ticket says so, and the log does. Raises Error (INVALID) for a
         wrong call."""
-        status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_channel(channel)))
+        status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_stream(stream)))
         message = "" if status is Status.OK else self._library.last_error()
         if status is Status.INVALID:
             raise Error(status, message)
@@ -296,11 +296,11 @@ class Engine:
 
         With `stream` it begins when the GPU gets to what is enqueued there next; with one in comm_end() it ends when
         the GPU has done what was enqueued there before. Name one in both or in neither."""
-        self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_channel(channel)))
+        self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_stream(stream)))
 
     def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
         """A communication of training has ended. Raises Error (INVALID) where none had begun."""
-        self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_channel(channel)))
+        self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
 
     @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:

@@ -223,7 +223,7 @@ void TrainerManager::carry_out(const protocol::NotifyCommit& notify) {
   if (RankPort* port = port_of(notify.rank)) port->commit(notify.committed);
 }
 
-void TrainerManager::carry_out(const protocol::TellStored& notify) {
+void TrainerManager::carry_out(const protocol::NotifyStored& notify) {
   if (RankPort* port = port_of(notify.rank)) port->stored(notify.stored);
 }
 

@@ -53,7 +53,7 @@ class TrainerManager {
   // ---- Effects ----
   void carry_out(const protocol::GrantSlots& grant);
   void carry_out(const protocol::NotifyCommit& notify);
-  void carry_out(const protocol::TellStored& notify);
+  void carry_out(const protocol::NotifyStored& notify);
   void carry_out(const protocol::NotifyResume& notify);
   void carry_out(const protocol::Fence& fence);
   void carry_out(const protocol::RestoreReady& ready);

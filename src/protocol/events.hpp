@@ -174,7 +174,7 @@ struct NotifyCommit {
   CheckpointId committed;
 };
 // The newest checkpoint of which it is known that it is on storage.
-struct TellStored {
+struct NotifyStored {
   Rank rank = 0;
   CheckpointId stored;
 };
@@ -268,7 +268,7 @@ struct Notice {
 };  // for the log and for people
 
 using Effect = std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist,
-                            GrantSlots, NotifyCommit, TellStored, NotifyResume, NotifyReplicationGroup, Fence,
+                            GrantSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyReplicationGroup, Fence,
                             RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage,
                             StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
 using Effects = std::vector<Effect>;

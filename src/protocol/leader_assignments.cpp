@@ -37,7 +37,7 @@ bool Leader::give_up_assignments(TimeMs now, Effects& effects) {
   if (now - vanished_since_ < config_.node_wait_ms) return false;
   set_assignments({});
   given_up_assignments_ = record_->assignments;
-  effects.push_back(Notice{"the coordination store lost the records of who sat where in incarnation " +
+  effects.push_back(Notice{"the coordination store lost the rank assignments of incarnation " +
                            std::to_string(record_->assignments.incarnation) +
                            " of the job, or has an older record of it; the job goes on with a new incarnation"});
   return true;

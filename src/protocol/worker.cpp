@@ -505,9 +505,9 @@ void Worker::reconcile_words(Trainer& trainer, Effects& effects) {
     trainer.notified_commit = committed;
     effects.push_back(NotifyCommit{trainer.hello.rank, committed});
   }
-  if (directive_.stored > trainer.told_stored) {
-    trainer.told_stored = directive_.stored;
-    effects.push_back(TellStored{trainer.hello.rank, directive_.stored});
+  if (directive_.stored > trainer.notified_stored) {
+    trainer.notified_stored = directive_.stored;
+    effects.push_back(NotifyStored{trainer.hello.rank, directive_.stored});
   }
   if (directive_.resume_at > trainer.notified_resume) {
     trainer.notified_resume = directive_.resume_at;

@@ -70,7 +70,7 @@ class Worker {
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
     CheckpointId notified_commit;
-    CheckpointId told_stored;
+    CheckpointId notified_stored;
     std::int64_t notified_resume = 0;
   };
   struct Fetch {

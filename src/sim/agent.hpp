@@ -88,7 +88,7 @@ class Agent {
   void on(const protocol::Persist& persist);
   void on(const protocol::GrantSlots& grant);
   void on(const protocol::NotifyCommit& notify);
-  void on(const protocol::TellStored& notify);
+  void on(const protocol::NotifyStored& notify);
   void on(const protocol::NotifyResume& notify);
   void on(const protocol::NotifyReplicationGroup&) {}  // a matter between trainers
   void on(const protocol::Fence& fence);

@@ -108,7 +108,7 @@ void Agent::on(const NotifyCommit& notify) {
   machine_.arena.controls[notify.rank].committed = notify.committed;
 }
 
-void Agent::on(const TellStored& notify) { world_.invariants.stored_told(machine_, notify.rank, notify.stored); }
+void Agent::on(const NotifyStored& notify) { world_.invariants.stored_notified(machine_, notify.rank, notify.stored); }
 
 void Agent::on(const NotifyResume& notify) { machine_.arena.controls[notify.rank].resume_at = notify.resume_at; }
 

@@ -258,7 +258,7 @@ void Invariants::persisting(const Machine& machine, const Persist& persist) {
 }
 
 // Storage may have been cleared since, but the checkpoint has been there, whole.
-void Invariants::stored_told(const Machine& machine, Rank rank, CheckpointId checkpoint) const {
+void Invariants::stored_notified(const Machine& machine, Rank rank, CheckpointId checkpoint) const {
   if (world_.storage.has_had_step(checkpoint)) return;
   throw Violation{"I2", text("rank ", rank, " on node ", machine.id, " is told that ", describe(checkpoint),
                              " is on storage, where it never was whole")};

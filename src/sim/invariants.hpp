@@ -69,7 +69,7 @@ class Invariants {
   void counted(const Machine& machine, const PieceInfo& piece);
   void sending(const Machine& machine, const protocol::Message& message);
   void persisting(const Machine& machine, const protocol::Persist& persist);
-  void stored_told(const Machine& machine, Rank rank, CheckpointId checkpoint) const;
+  void stored_notified(const Machine& machine, Rank rank, CheckpointId checkpoint) const;
   void commit_notified(const Machine& machine, Rank rank, CheckpointId checkpoint);
   void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
   void restore_refused(const protocol::RestoreFailed& failed) const;

@@ -185,7 +185,7 @@ std::string describe(const Effect& effect) {
             return text("grant rank ", e.rank, slots);
           },
           [](const NotifyCommit& e) { return text("tell rank ", e.rank, " commit ", describe(e.committed)); },
-          [](const TellStored& e) { return text("tell rank ", e.rank, " stored ", describe(e.stored)); },
+          [](const NotifyStored& e) { return text("tell rank ", e.rank, " stored ", describe(e.stored)); },
           [](const NotifyReplicationGroup& e) {
             return text("tell rank ", e.rank, " of ", e.replication.members.size(), " on its path");
           },

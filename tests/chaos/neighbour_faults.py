@@ -65,4 +65,5 @@ def check_that_nobody_burns(job):
 def visit(job, node, origin, ports, rng):
     words = [job.network.address(node), str(rng.randrange(1 << 32)), *map(str, ports)]
     with open(job.logs / "unauthenticated_peer.log", "ab") as log:
-        return subprocess.Popen([*job.network.enter(origin), sys.executable, UNAUTHENTICATED_PEER, *words], stdout=log, stderr=log)
+        command = [*job.network.enter(origin), sys.executable, UNAUTHENTICATED_PEER, *words]
+        return subprocess.Popen(command, stdout=log, stderr=log)

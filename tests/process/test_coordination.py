@@ -61,7 +61,8 @@ def records(cluster) -> dict[str, str]:
 
 def lasting(found: dict[str, str]) -> dict[str, str]:
     """Those that say who is who, which do not change while agents run."""
-    return {key: value for key, value in found.items() if key.startswith(("nodes/", "taken/", "token", "rank_assignments/"))}
+    kinds = ("nodes/", "taken/", "token", "rank_assignments/")
+    return {key: value for key, value in found.items() if key.startswith(kinds)}
 
 
 def commit(job: Job, first: int, last: int) -> None:
@@ -139,9 +140,11 @@ def until_superseded(engine, first: int) -> str:
     return ticket.message
 
 
-@pytest.mark.parametrize(("lost", "said"), [("", "record of incarnation 1"), ("assignments", "records of who sat where in incarnation 1")],
-                         ids=["all records", "assignments"])
-def test_ranks_whose_assignments_are_lost_with_the_leader_are_told_to_start_again_and_restore_the_newest(cluster, lost, said):
+LOST_RECORDS = [("", "record of incarnation 1"), ("rank_assignments", "rank assignments of incarnation 1")]
+
+
+@pytest.mark.parametrize(("lost", "said"), LOST_RECORDS, ids=["all records", "rank assignments"])
+def test_ranks_whose_records_are_lost_with_the_leader_start_again_and_restore_the_newest(cluster, lost, said):
     job = begin(cluster)
     (leader,) = [agent["node"] for agent in agents(cluster) if agent["is_leader"]]
     leaders = cluster.agents(leader)

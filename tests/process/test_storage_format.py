@@ -102,7 +102,9 @@ def checkpoint(state: dict[str, torch.Tensor], tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("shard", ["rank0", "model"])  # the latter in parts
-def test_every_dtype_and_shape_is_read_bit_for_bit(state: dict[str, torch.Tensor], checkpoint: Path, shard: str) -> None:
+def test_every_dtype_and_shape_is_read_bit_for_bit(
+    state: dict[str, torch.Tensor], checkpoint: Path, shard: str
+) -> None:
     found = load_file(checkpoint / f"{shard}.1.safetensors")
     assert set(found) == set(state)
     for name, tensor in state.items():

@@ -221,7 +221,8 @@ def test_latest_passes_over_what_cannot_be_used(storage: Path) -> None:
 
 def test_verify_finds_whole_checkpoints_whole(storage: Path) -> None:
     found = json.loads(done("verify", "--json", "--storage", storage, "--job", "job"))
-    assert [(entry["iteration"], entry["whole"]) for entry in found["checkpoints"]] == [(300, True), (200, True), (100, True)]
+    whole = [(entry["iteration"], entry["whole"]) for entry in found["checkpoints"]]
+    assert whole == [(300, True), (200, True), (100, True)]
     assert done("verify", "200", "--storage", storage, "--job", "job").startswith("checkpoint 200: whole")
 
 
@@ -240,7 +241,8 @@ def test_verify_finds_a_flipped_bit(storage: Path, file: str, at: int) -> None:
     ran = ckptctl("verify", "--storage", storage, "--job", "job")
     assert ran.returncode == 1
     lines = {line.partition(":")[0]: line for line in ran.stdout.splitlines()}
-    assert lines["checkpoint 300"].startswith("checkpoint 300: whole") and lines["checkpoint 100"].startswith("checkpoint 100: whole")
+    for whole in ("checkpoint 300", "checkpoint 100"):
+        assert lines[whole].startswith(f"{whole}: whole")
     assert file in lines["checkpoint 200"] and "damaged" in lines["checkpoint 200"]
 
 
@@ -470,7 +472,8 @@ def test_all_of_it_over_nfs(storage: Path, tmp_path: Path) -> None:
         where = ("--storage", location, "--job", "job")
         checkpoints = json.loads(done("ls", "--json", *where))["checkpoints"]
         written_s = (folder / "export" / "job" / "step-00000300" / "manifest.json").stat().st_mtime
-        assert [entry["iteration"] for entry in checkpoints] == [300, 200, 100] and checkpoints[0]["written_s"] == int(written_s)
+        assert [entry["iteration"] for entry in checkpoints] == [300, 200, 100]
+        assert checkpoints[0]["written_s"] == int(written_s)
         assert done("verify", "100", *where).startswith("checkpoint 100: whole")
         done("export", "200", "--to", tmp_path / "out.pt", *where)
         assert_same(torch.load(tmp_path / "out.pt")["rank1"], checkpoint_state(200)["rank1"])

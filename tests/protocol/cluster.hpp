@@ -461,7 +461,7 @@ class Cluster {
   }
   void carry_out(NodeId, RestoreFailed& answer) { failed[answer.rank] = answer; }
   void carry_out(NodeId, NotifyCommit& notify) { commits[notify.rank] = notify.committed; }
-  void carry_out(NodeId, TellStored& notify) { stored[notify.rank] = notify.stored; }
+  void carry_out(NodeId, NotifyStored& notify) { stored[notify.rank] = notify.stored; }
   void carry_out(NodeId, NotifyResume& notify) { resume_at[notify.rank] = notify.resume_at; }
   void carry_out(NodeId, NotifyReplicationGroup& notify) {
     was_ready_before_replication = was_ready_before_replication || ready.contains(notify.rank);
