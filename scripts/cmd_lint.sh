@@ -14,6 +14,7 @@ Checks all tracked sources, or the named parts of the check:
   tidy      clang-tidy over the release build  python   ruff
   includes  every #include against the table in docs/architecture.md
   callers   functions that nothing in the product calls
+  words     words that docs/glossary.md has replaced
 --fix lets clang-format and ruff change what they can. --only limits tidy to sources whose path begins with REGEX.
 TEXT
 }
@@ -57,9 +58,17 @@ lint_python() {
   fi
 }
 
-lint_includes() { python3 scripts/check_includes.py; }
+# count SCRIPT: runs a check that ends with "name=N", and keeps that for the last line.
+count() {
+  local line status=0
+  line=$(python3 "scripts/$1") || status=1
+  counts+=("$line")
+  return $status
+}
 
-lint_callers() { python3 scripts/check_callers.py; }
+lint_includes() { count check_includes.py; }
+lint_words() { count check_words.py; }
+lint_callers() { count check_callers.py; }
 
 fix=
 only=
@@ -69,17 +78,19 @@ while [[ $# -gt 0 ]]; do
     --help | -h) show_help; exit ;;
     --fix) fix=yes; shift ;;
     --only) only=$(option_value "$@"); shift 2 ;;
-    format | tidy | shell | python | includes | callers) parts+=("$1"); shift ;;
+    format | tidy | shell | python | includes | words | callers) parts+=("$1"); shift ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
 done
-[[ ${#parts[@]} -gt 0 ]] || parts=(includes callers format shell python tidy)
+[[ ${#parts[@]} -gt 0 ]] || parts=(includes words callers format shell python tidy)
 
 ensure_packages build lint
 failed=()
+counts=()
 for part in "${parts[@]}"; do
   say "lint: $part"
   "lint_$part" || failed+=("$part")
 done
-[[ ${#failed[@]} -eq 0 ]] || die "lint found something in: ${failed[*]}"
-say "lint: clean"
+[[ ${#failed[@]} -eq 0 ]] || say "lint found something in: ${failed[*]}"
+echo "lint: ${counts[*]:-${parts[*]}}"
+[[ ${#failed[@]} -eq 0 ]]
