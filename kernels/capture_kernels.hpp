@@ -1,5 +1,5 @@
-// The compiled kernels of capture_kernels.cu, for every GPU that this build is for (only where the build has CUDA).
+// The compiled kernels of capture_kernels.cu, for every GPU that this build supports (only in builds with CUDA).
 #pragma once
 
-// Starts the module's image: what cuModuleLoadData() takes.
+// The first words of the module's image, which cuModuleLoadData() takes.
 extern "C" const unsigned long long capture_kernels_image[];

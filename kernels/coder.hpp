@@ -1,16 +1,16 @@
-// Erasure coding of bytes: a Coder applies a matrix of kernels/erasure_code.hpp, be it for encoding or decoding, and
-// makes the leaf digests of what it writes in the same pass. Where all coefficients are one it is plain XOR.
+// Erasure coding of bytes. A Coder applies a matrix of kernels/erasure_code.hpp, for encoding or decoding, and makes
+// the leaf digests of what it writes in the same pass. If all coefficients are one it is plain XOR.
 //
 // A source may be shorter than the outputs: it counts as if zeros followed. Lengths and alignments are free. combine()
 // streams outputs that are 64-byte aligned past the caches, and fences them before it returns. Sums that grow source by
-// source stay in the caches: work on chunks that fit, or better wait for the chunks of all sources and combine them.
+// source stay in the caches. So work on chunks that fit, or better wait for the chunks of all sources and combine them.
 //
-// Digests are those of kernels/digest.hpp with leaf 0 at the first byte of the call. To work in chunks, or on several
-// threads, cut at multiples of leaf_size_bytes and move all pointers along, those of digests by leaves.
+// Digests are those of kernels/digest.hpp, with leaf 0 at the first byte of the call. To work in chunks or on several
+// threads, cut at multiples of leaf_size_bytes and advance all pointers, those of digests by leaves.
 //
-// A Coder is immutable and safe to share; it allocates when it is made and never again. Sources and outputs are
-// borrowed for the call. Outputs overlap neither each other nor a source; but an output of combine() may be exactly a
-// source, at the same address: that source is then replaced, and cannot be digested in the same call.
+// A Coder is immutable and safe to share. It allocates only when it is made. Sources and outputs are borrowed for the
+// call. Outputs overlap neither each other nor a source, with one exception: an output of combine() may be exactly a
+// source, at the same address. It then replaces that source, which cannot be digested in the same call.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 
 namespace ckpt::kernels {
 
-// What a coder writes: the bytes, and the digests of their leaves where `digests` is not null.
+// Where a coder writes: the bytes, and the digests of their leaves unless `digests` is null.
 struct Output {
   std::byte* data;
   std::uint64_t* digests;
@@ -41,18 +41,18 @@ class Coder {
   const Matrix& matrix() const { return matrix_; }
   bool is_xor() const { return is_xor_; }
 
-  // outputs[r] = the sum over all columns c of coefficient (r, c) * sources[c], for length_bytes.
+  // Writes outputs[r] = the sum over all columns c of coefficient (r, c) * sources[c], for length_bytes.
   //
-  // With `source_digests`, one pointer for each source, sources are digested as well while they are in the cache: where
-  // the pointer is not null, their leaf_count(size) digests are written to it, for the caller to compare before what
-  // was made of them is used. Bytes of a source beyond length_bytes are ignored.
+  // `source_digests`, if given, has one pointer for each source. Where it is not null, the source is digested as well,
+  // while it is in the cache, and its leaf_count(size) digests are written there. The caller compares them before it
+  // uses the outputs. Bytes of a source beyond length_bytes are ignored.
   void combine(std::span<const Source> sources, std::span<const Output> outputs, std::size_t length_bytes,
                std::span<std::uint64_t* const> source_digests = {}, Isa isa = best_isa()) const;
 
-  // The same, source by source, in any order: outputs[r] = coefficient (r, column) * source ...
+  // Begins the same source by source, in any order: outputs[r] = coefficient (r, column) * source.
   void start(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
              Isa isa = best_isa()) const;
-  // ... and outputs[r] += coefficient (r, column) * source. Ask for digests with the last source.
+  // Adds a source: outputs[r] += coefficient (r, column) * source. Ask for digests with the last source.
   void add(std::size_t column, const Source& source, std::span<const Output> outputs, std::size_t length_bytes,
            Isa isa = best_isa()) const;
 

@@ -1,15 +1,15 @@
-// The digest tree of a piece. A piece is cut into leaves of leaf_size_bytes, the last one possibly short; an empty
+// The digest tree of a piece. A piece is cut into leaves of leaf_size_bytes; the last may be shorter, and an empty
 // piece has no leaf. All digests are XXH3-64 with seed 0 and the default secret:
 //
 //   leaf digest = XXH3_64bits(the leaf's bytes)
 //   root digest = XXH3_64bits(leaf digests in order, 8 bytes little-endian each; then the piece's length in bytes,
 //                             8 bytes little-endian)
 //
-// so the root of an empty piece is XXH3_64bits of eight zero bytes. A part of a piece can be checked alone against its
-// leaves, and leaves can be computed in parallel, anywhere, with the same result.
+// So the root digest of an empty piece is XXH3_64bits of eight zero bytes. A part of a piece can be checked alone
+// against its leaves. Leaves can be computed in parallel, anywhere, with the same result.
 //
-// Pure functions: thread-safe, they allocate nothing and keep no pointer. `data` may have any alignment and may be null
-// where the size is 0.
+// Pure functions: thread-safe, they allocate nothing and keep no pointer. `data` may have any alignment, and may be
+// null if the size is 0.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ constexpr std::size_t leaf_count(std::size_t length_bytes) {
   return length_bytes / leaf_size_bytes + (length_bytes % leaf_size_bytes != 0);
 }
 
-// Bytes of leaf `leaf` in a piece of `length_bytes`; leaf < leaf_count(length_bytes).
+// The length of leaf `leaf` in a piece of `length_bytes`; leaf < leaf_count(length_bytes).
 constexpr std::size_t leaf_length(std::size_t length_bytes, std::size_t leaf) {
   const std::size_t rest = length_bytes - leaf * leaf_size_bytes;
   return rest < leaf_size_bytes ? rest : leaf_size_bytes;

@@ -1,8 +1,8 @@
-// What one GPU thread does when leaves are digested (kernels/digest.hpp): it compiles for the host too, so that it is
-// tested without a GPU (internal to kernels/; kernels/digest_cuda.hpp launches it).
+// The work of one GPU thread that digests leaves (kernels/digest.hpp). It compiles for the host too, so tests need no
+// GPU (internal to kernels/; kernels/digest_cuda.hpp launches it).
 //
-// Eight threads share a leaf, one for each of XXH3's accumulators, which never meet before the end: a thread takes its
-// own word of every stripe and its neighbour's, which one 16-byte access brings. Then one thread merges all eight. That
+// Eight threads share a leaf, one for each of XXH3's accumulators, which are merged only at the end. A thread takes its
+// own word of every stripe and its neighbour's, both with one 16-byte access. Then one thread merges all eight. That
 // thread alone digests a leaf of at most 240 bytes, for which XXH3 has other forms.
 #pragma once
 
@@ -15,16 +15,16 @@ inline constexpr unsigned lanes_per_leaf = 8;
 inline constexpr unsigned stripes_per_block = 16;
 inline constexpr unsigned key_words = 24;
 
-// XXH3's default secret as words, and where it is read between words.
+// XXH3's default secret as words, and what is read from it at other offsets.
 struct DigestKeys {
   std::uint64_t words[key_words];
   std::uint64_t last[lanes_per_leaf];
   std::uint64_t merge[lanes_per_leaf];
-  std::uint64_t tail[2];  // of the last 16 bytes of a leaf of 129 to 240
-  std::uint64_t odd[16];  // of its bytes from 128 on
+  std::uint64_t tail[2];  // for the last 16 bytes of a leaf of 129 to 240
+  std::uint64_t odd[16];  // for its bytes from 128 on
 };
 
-// Handed to the kernel by value.
+// One launch. Passed to the kernel by value.
 struct DigestJob {
   const unsigned char* data;
   std::uint64_t length_bytes;
@@ -33,7 +33,7 @@ struct DigestJob {
   DigestKeys keys;
 };
 
-// Host code. From XXH3's secret.
+// Makes a job with the keys of XXH3's secret. Host code.
 DigestJob make_digest_job(const void* data, std::uint64_t length_bytes, std::uint64_t* digests);
 
 inline constexpr std::uint64_t xxh_prime32_1 = 0x9E3779B1U, xxh_prime32_2 = 0x85EBCA77U, xxh_prime32_3 = 0xC2B2AE3DU;
@@ -81,7 +81,7 @@ CKPT_ON_DEVICE std::uint64_t avalanched(std::uint64_t hash) {
 CKPT_ON_DEVICE std::uint64_t low_of(const Vector& vector) { return wide(vector.words[0], vector.words[1]); }
 CKPT_ON_DEVICE std::uint64_t high_of(const Vector& vector) { return wide(vector.words[2], vector.words[3]); }
 
-// The lane's part of a stripe, given the 16 bytes that it shares with its neighbour.
+// Adds the lane's part of a stripe, given the 16 bytes that it shares with its neighbour.
 CKPT_ON_DEVICE std::uint64_t accumulated(std::uint64_t sum, const Vector& pair, unsigned lane, std::uint64_t key) {
   const bool second = (lane & 1) != 0;
   const std::uint64_t own = second ? high_of(pair) : low_of(pair);
@@ -103,7 +103,7 @@ CKPT_ON_DEVICE DeviceLeaf leaf_of(const DigestJob& job, std::uint64_t leaf) {
   return {job.data + begin, rest < leaf_size_bytes ? rest : leaf_size_bytes};
 }
 
-// `count` stripes of a block, from its first.
+// Accumulates the first `count` stripes of a block.
 template <bool aligned>
 CKPT_ON_DEVICE std::uint64_t accumulate_block(std::uint64_t sum, const std::uint64_t* words, const DeviceLeaf& leaf,
                                               std::int64_t at, unsigned lane, unsigned count) {
@@ -132,7 +132,7 @@ CKPT_ON_DEVICE std::uint64_t accumulate_stripes(const std::uint64_t* words, cons
   return accumulate_block<aligned>(sum, words, leaf, at, lane, static_cast<unsigned>(stripes - in_blocks));
 }
 
-// One accumulator over a leaf above 240 bytes. `words` is the job's, or a copy that is nearer.
+// One accumulator, over a leaf above 240 bytes. `words` are the job's, or a copy in faster memory.
 CKPT_ON_DEVICE std::uint64_t accumulate_lane(const DigestJob& job, const std::uint64_t* words, const DeviceLeaf& leaf,
                                              unsigned lane) {
   const std::uint64_t sum = misalignment(leaf.data) == 0 ? accumulate_stripes<true>(words, leaf, lane)
@@ -158,13 +158,13 @@ CKPT_ON_DEVICE std::uint64_t bytes_swapped(std::uint64_t value) {
   return value << 32 | value >> 32;
 }
 
-// The forms of XXH3 for leaves of 1 to 240 bytes.
+// XXH3's forms for leaves of 1 to 240 bytes.
 struct ShortLeaf {
   const DigestKeys& keys;
   const unsigned char* data;
   std::int64_t size;
 
-  // `count` <= 8 bytes as a little-endian word.
+  // Reads `count` <= 8 bytes as a little-endian word.
   CKPT_ON_DEVICE std::uint64_t read(std::int64_t at, int count) const {
     std::uint64_t word = 0;
     for (int i = 0; i < count; ++i) word |= static_cast<std::uint64_t>(data[at + i]) << (8 * i);

@@ -1,13 +1,13 @@
-// The erasure code: p parity pieces of k data pieces, any p of the k + p may be lost. The pieces of a stripe have
-// positions: data 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a linear combination of the data
-// over GF(2^8), with the coefficients of a Cauchy matrix whose columns are scaled so that its first row is all ones:
+// The erasure code: p parity pieces for k data pieces; any p of the k + p may be lost. The pieces of a stripe have
+// positions: data at 0 .. k-1, then parity rows 0 .. p-1 at k .. k+p-1. A parity row is a linear combination of the
+// data over GF(2^8). The coefficients are a Cauchy matrix, with its columns scaled so that the first row is all ones:
 //
 //   coefficient(row, column) = (4 + column) / ((4 + column) xor row)
 //
-// So one parity row is plain XOR; coefficients do not depend on k and p, and fewer parity rows are the first of more.
-// Every square submatrix of a Cauchy matrix can be inverted, scaled or not: that is why any p losses are survived.
+// So one parity row is plain XOR. Coefficients do not depend on k and p, and fewer parity rows are the first of more.
+// Every square submatrix of a Cauchy matrix is invertible, scaled or not. That is why the code survives any p losses.
 //
-// Which coefficients to use, and nothing else; kernels/coder.hpp applies them to bytes. Values, safe to share.
+// This header says which coefficients to use; kernels/coder.hpp applies them to bytes. Values, safe to share.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ namespace ckpt::kernels {
 inline constexpr std::size_t max_parity_rows = 4;
 inline constexpr std::size_t max_stripe_pieces = 64;  // data and parity
 
-// Too few pieces are left.
+// Thrown if too few pieces are left.
 struct BeyondTolerance : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Coefficients, row by row: row r makes an output of `columns` sources.
+// Coefficients, row by row. Row r makes one output from `columns` sources.
 struct Matrix {
   std::size_t rows = 0;
   std::size_t columns = 0;
@@ -48,12 +48,12 @@ class ErasureCode {
 
   static std::uint8_t coefficient(std::size_t row, std::size_t column);
 
-  // Parity of the data.
+  // The matrix that makes the parity rows from the data.
   Matrix encoder() const;
 
-  // The pieces at `wanted` (data or parity) of those at `sources`: data() different positions, in the order in which
-  // the bytes will be given. O(k^3): once per kind of loss, not per chunk. Throws BeyondTolerance where there are fewer
-  // sources, std::invalid_argument where positions repeat or do not exist.
+  // The matrix that makes the pieces at `wanted` (data or parity) from those at `sources`: data() different positions,
+  // in the order in which the bytes will be given. O(k^3), once per kind of loss, not per chunk. Throws BeyondTolerance
+  // if there are fewer sources, std::invalid_argument if positions repeat or do not exist.
   Matrix decoder(std::span<const std::size_t> sources, std::span<const std::size_t> wanted) const;
 
  private:

@@ -1,5 +1,6 @@
-// The field GF(2^8) of the erasure code: bytes are polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), in
-// which 2 generates all 255 units. Adding is exclusive or. Constant expressions, for host and device plans alike.
+// The field GF(2^8) of the erasure code. Bytes are polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D), in
+// which 2 generates all 255 units. Addition is exclusive or. All functions are constexpr, and prepare work for host and
+// device.
 #pragma once
 
 #include <array>
@@ -15,7 +16,7 @@ constexpr std::uint8_t times_two(std::uint8_t a) {
 }
 
 struct Tables {
-  std::array<std::uint8_t, 510> power{};  // of 2; twice around, so that a sum of two logarithms needs no reduction
+  std::array<std::uint8_t, 510> power{};  // powers of 2, twice, so that a sum of two logarithms needs no reduction
   std::array<std::uint8_t, 256> logarithm{};
 };
 
@@ -37,7 +38,7 @@ constexpr std::uint8_t multiply(std::uint8_t a, std::uint8_t b) {
   return tables.power[static_cast<std::size_t>(tables.logarithm[a]) + tables.logarithm[b]];
 }
 
-// Of a != 0.
+// a != 0
 constexpr std::uint8_t inverse(std::uint8_t a) { return tables.power[255U - tables.logarithm[a]]; }
 
 // b != 0

@@ -1,5 +1,5 @@
-// The instruction sets that kernels are built for. One binary holds them all and picks at run time; every one gives the
-// same bytes and the same digests. Functions are thread-safe.
+// The instruction sets that kernels are built for. One binary holds them all and chooses at run time. All give the same
+// bytes and the same digests. Functions are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ enum class Isa : std::uint8_t { portable, avx2, avx512 };
 
 const char* name(Isa isa);
 
-// Whether this processor, and the operating system on it, runs `isa`. Portable always is.
+// Whether this processor and its operating system run `isa`. They always run `portable`.
 bool supported(Isa isa);
 
 std::vector<Isa> supported_isas();

@@ -1,4 +1,4 @@
-// The shapes in which kernels are launched: known to those who launch them and to the kernels (internal to kernels/).
+// The launch sizes that kernels and their callers agree on (internal to kernels/).
 #pragma once
 
 namespace ckpt::kernels::device {

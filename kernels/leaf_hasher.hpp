@@ -1,9 +1,10 @@
-// XXH3-64 of one leaf, fed stripe by stripe (internal to kernels/). Leaves above 240 bytes use XXH3's long form: eight
-// 64-bit accumulators take stripes of 64 bytes, each keyed by the secret at 8 bytes further than the one before; after
-// every 16 stripes the accumulators are scrambled. The last 64 bytes, which may overlap the stripe before them, go in
-// unscrambled at a secret offset of their own, and the accumulators are merged. Shorter leaves go to the library.
+// XXH3-64 of one leaf, fed stripe by stripe (internal to kernels/). Leaves above 240 bytes use XXH3's long form. Eight
+// 64-bit accumulators take stripes of 64 bytes. Each stripe is keyed by the secret, 8 bytes further than for the one
+// before. After every 16 stripes the accumulators are scrambled. The last 64 bytes, which may overlap the stripe before
+// them, are fed unscrambled at a secret offset of their own. Then the accumulators are merged. Shorter leaves go to the
+// library.
 //
-// The loops over whole stripes, where all the time goes, exist once per instruction set.
+// The loops over whole stripes, which take nearly all the time, exist once per instruction set.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ inline constexpr std::uint64_t prime64_3 = 0x165667B19E3779F9U;
 inline constexpr std::uint64_t prime64_4 = 0x85EBCA77C2B2AE63U;
 inline constexpr std::uint64_t prime64_5 = 0x27D4EB2F165667C5U;
 
-// Offsets into the default secret. Stripe n of a block uses 8 n.
+// Offsets into the default secret. Stripe n of a block uses offset 8 n.
 inline constexpr std::size_t scramble_secret_offset = 128;
 inline constexpr std::size_t last_secret_offset = 121;
 inline constexpr std::size_t merge_secret_offset = 11;
@@ -46,21 +47,21 @@ alignas(64) inline constexpr unsigned char secret[192] = {
     0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e,
 };
 
-// Stripes that a long leaf feeds before its last 64 bytes.
+// How many stripes a long leaf feeds before its last 64 bytes.
 constexpr std::size_t whole_stripes(std::size_t size_bytes) { return (size_bytes - 1) / stripe_size_bytes; }
 
 // The loops of one instruction set. Pointers have any alignment unless said otherwise. Streaming stores are weakly
 // ordered: call streaming_fence() before the bytes are published to another thread.
 struct StripeLoops {
-  // Feeds `count` stripes at `source` to the accumulators; the first is the leaf's stripe number `first`.
+  // Feeds `count` stripes at `source` to the accumulators. The first is stripe number `first` of its leaf.
   void (*digest)(std::uint64_t* accumulators, std::size_t first, const std::byte* source, std::size_t count);
-  // Likewise, while streaming `count` lines of 64 bytes from `copied` to `destination`, which is 64-byte aligned.
-  // `copied` is `source` itself, or so near that its bytes are in the cache when it comes to them.
+  // Does the same while it streams `count` lines of 64 bytes from `copied` to `destination`, which is 64-byte aligned.
+  // `copied` is `source` itself, or so near that its bytes are in the cache when the loop reaches them.
   void (*digest_and_copy)(std::uint64_t* accumulators, std::size_t first, const std::byte* source,
                           const std::byte* copied, std::byte* destination, std::size_t count);
 };
 
-// Of a supported `isa`.
+// The loops of a supported `isa`.
 const StripeLoops& stripe_loops(Isa isa);
 
 void streaming_fence();
@@ -72,7 +73,7 @@ struct LeafHasher {
   alignas(64) std::uint64_t accumulators[8] = {prime32_3, prime64_1, prime64_2, prime64_3,
                                                prime64_4, prime32_2, prime64_5, prime32_1};
 
-  // After whole_stripes(size_bytes) stripes: takes the leaf's last 64 bytes and gives its digest.
+  // Call after whole_stripes(size_bytes) stripes. Feeds the leaf's last 64 bytes and returns its digest.
   std::uint64_t finish(const std::byte* last_stripe, std::size_t size_bytes);
 };
 
@@ -82,7 +83,7 @@ inline std::uint64_t load_word(const void* at) {
   return word;
 }
 
-// One stripe, keyed by the secret at `key`, in plain C++.
+// Feeds one stripe, keyed by the secret at `key`, in plain C++.
 inline void accumulate_words(std::uint64_t* accumulators, const std::byte* stripe, const unsigned char* key) {
   for (std::size_t i = 0; i < 8; ++i) {
     const std::uint64_t word = load_word(stripe + 8 * i);

@@ -1,14 +1,14 @@
-// What one GPU thread does when it makes parity: it compiles for the host too, so that its indexing is tested without a
-// GPU (internal to kernels/; kernels/parity_cuda.hpp launches it).
+// The work of one GPU thread that makes parity. It compiles for the host too, so tests check its indexing without a GPU
+// (internal to kernels/; kernels/parity_cuda.hpp launches it).
 //
-// A thread makes 16 bytes of all outputs, those at one 16-byte boundary of the first output. It reads 16 aligned bytes
-// at a time wherever a source has them: a source that lies otherwise is read as two aligned vectors, of which the
-// second is its neighbour's first and so in the cache. Only at the ends of sources and outputs single bytes are
-// touched. No byte outside them ever is, not even in the same vector.
+// A thread makes 16 bytes of all outputs, at one 16-byte boundary of the first output. It reads 16 aligned bytes at a
+// time wherever a source has them. A source with another alignment is read as two aligned vectors. The second one is
+// the neighbour thread's first, and so in the cache. Single bytes are accessed only at the ends of sources and outputs.
+// No byte outside them is ever accessed, not even in the same vector.
 //
-// Multiplying needs no table. For each row, sources are added into eight sums, one per bit of their coefficient: with
+// Multiplying needs no table. For each row, sources are added into eight sums, one per bit of their coefficient. With
 // x2 as doubling, the product is then sum[0] + x2(sum[1] + x2(sum[2] + ...)). So a source costs one masked addition per
-// bit and row, and doublings are paid once per output, not once per source.
+// bit and row, and doublings cost once per output instead of once per source.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ namespace ckpt::kernels::device {
 
 inline constexpr std::size_t vector_bytes = 16;
 
-// Handed to the kernel by value: nothing is allocated for it.
+// One launch. Passed to the kernel by value, so nothing is allocated for it.
 struct ParityJob {
   struct Source {
     const unsigned char* data;
@@ -42,7 +42,7 @@ struct ParityJob {
   unsigned char* outputs[max_parity_rows];
   std::uint64_t length_bytes;
   std::uint32_t source_count;
-  bool to_sum;  // outputs are added to what they are
+  bool to_sum;  // adds to the outputs' present bytes
 };
 static_assert(sizeof(ParityJob) <= 4096, "kernel arguments of every CUDA version are at most 4 KiB");
 
@@ -52,7 +52,7 @@ struct __attribute__((may_alias, aligned(16))) Vector {
 
 CKPT_ON_DEVICE std::size_t misalignment(const void* at) { return reinterpret_cast<std::uintptr_t>(at) % vector_bytes; }
 
-// Threads that a job needs: a vector may begin before the outputs do.
+// How many threads a job needs. A vector may begin before the outputs do.
 CKPT_ON_DEVICE std::uint64_t vector_count(const ParityJob& job) {
   if (job.length_bytes == 0) return 0;
   return (job.length_bytes + misalignment(job.outputs[0]) + vector_bytes - 1) / vector_bytes;
@@ -68,7 +68,7 @@ CKPT_ON_DEVICE void add_masked(Vector& sum, const Vector& vector, std::uint32_t 
   for (int i = 0; i < 4; ++i) sum.words[i] ^= vector.words[i] & mask;
 }
 
-// Of each byte, by x^8 + x^4 + x^3 + x^2 + 1.
+// Doubles each byte modulo x^8 + x^4 + x^3 + x^2 + 1.
 CKPT_ON_DEVICE void times_two(Vector& vector) {
   CKPT_UNROLL
   for (std::uint32_t& word : vector.words) {
@@ -80,7 +80,7 @@ CKPT_ON_DEVICE std::uint64_t wide(std::uint32_t low, std::uint32_t high) {
   return low | static_cast<std::uint64_t>(high) << 32;
 }
 
-// `shift` < 64 bits down, bits of `high` following.
+// `low`, shifted down by `shift` < 64 bits, with the bits of `high` following.
 CKPT_ON_DEVICE std::uint64_t funnel(std::uint64_t low, std::uint64_t high, unsigned shift) {
   return shift == 0 ? low : low >> shift | high << (64 - shift);
 }
@@ -101,7 +101,7 @@ CKPT_ON_DEVICE const Vector& vector_at(const unsigned char* aligned) {
   return *reinterpret_cast<const Vector*>(aligned);
 }
 
-// Bytes [at, at + 16) of `data`, as far as they are within [0, size); zeros elsewhere. `at` may be negative.
+// Bytes [at, at + 16) of `data` that are within [0, size), and zeros elsewhere. `at` may be negative.
 CKPT_ON_DEVICE Vector gather(const unsigned char* data, std::int64_t size, std::int64_t at) {
   Vector vector{};
   for (int i = 0; i < 16; ++i) {

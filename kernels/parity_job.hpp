@@ -1,4 +1,4 @@
-// From what a Coder would be given to what the GPU kernel takes; host code, so that it is tested without a GPU.
+// Turns the arguments of Coder::combine() into a job for the GPU kernel. Host code, so tests need no GPU.
 #pragma once
 
 #include <span>
@@ -8,12 +8,12 @@
 
 namespace ckpt::kernels::device {
 
-// Sources [columns of the matrix] and outputs [rows]. Throws std::invalid_argument where their numbers differ from the
-// matrix's, or an output asks for digests: they are made by kernels/digest_cuda.hpp.
+// One source per column of the matrix, one output per row. Throws std::invalid_argument if their numbers differ from
+// that, or if an output asks for digests: kernels/digest_cuda.hpp makes those.
 ParityJob make_parity_job(const Matrix& matrix, std::span<const Source> sources, std::span<const Output> outputs,
                           std::size_t length_bytes, bool to_sum);
 
-// Whether xor_vector() does it: one row, all ones.
+// Whether xor_vector() can do the job: one row, all ones.
 bool is_xor(const ParityJob& job, std::size_t rows);
 
 }  // namespace ckpt::kernels::device

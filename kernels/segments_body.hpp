@@ -1,24 +1,23 @@
-// What one GPU thread does when a shard's tensors are packed into one piece, or a piece is taken apart into tensors: it
-// compiles for the host too, so that it is tested without a GPU (internal to kernels/; capture_kernels.cu holds the
-// kernels).
+// The work of one GPU thread that packs a shard's tensors into one piece, or unpacks a piece into tensors. It compiles
+// for the host too, so tests need no GPU (internal to kernels/; capture_kernels.cu holds the kernels).
 //
-// However many tensors there are, a range of the packed bytes takes one launch: a thread has 16 packed bytes and finds
-// the segments that they belong to in a table. No byte outside a segment is ever touched.
+// A range of the packed bytes takes one launch, however many tensors there are. A thread has 16 packed bytes and looks
+// up their segments in a table. It never touches a byte outside a segment.
 #pragma once
 
 #include "kernels/parity_body.hpp"
 
 namespace ckpt::kernels::device {
 
-// A run of a tensor's bytes, not empty, and where it begins in the packed piece. A table is sorted by `begin` and ends
-// with one entry more, whose `begin` is the length of the piece.
+// A run of a tensor's bytes, not empty, and where it begins in the packed piece. A table is sorted by `begin`. It ends
+// with one more entry, whose `begin` is the length of the piece.
 struct DeviceSegment {
   unsigned char* data;
   std::uint64_t begin;
 };
 
-// Handed to the kernels by value: the range of `length_bytes` packed bytes from `first_byte` on, which lies at
-// `packed`. Both `first_byte` and `packed` are multiples of 16.
+// One launch, passed to the kernels by value: the `length_bytes` packed bytes of the piece from `first_byte` on, which
+// are at `packed`. `first_byte` and `packed` are multiples of 16.
 struct SegmentsJob {
   const DeviceSegment* segments;
   std::uint64_t count;  // without the last entry
@@ -31,7 +30,7 @@ CKPT_ON_DEVICE std::uint64_t vector_count(const SegmentsJob& job) {
   return (job.length_bytes + vector_bytes - 1) / vector_bytes;
 }
 
-// The last segment that does not begin behind this byte of the piece.
+// The last segment that begins at or before this byte of the piece.
 CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t byte) {
   std::uint64_t low = 0, high = job.count;
   while (high - low > 1) {
@@ -45,8 +44,8 @@ CKPT_ON_DEVICE std::uint64_t segment_of(const SegmentsJob& job, std::uint64_t by
   return low;
 }
 
-// Calls `meet(data, size, at)` for every segment that shares bytes with vector number `index`: the vector begins `at`
-// bytes into the segment, before it where that is negative.
+// Calls `meet(data, size, at)` for every segment that shares bytes with vector number `index`. The vector begins `at`
+// bytes into the segment, or before the segment if `at` is negative.
 template <class Meet>
 CKPT_ON_DEVICE void for_each_segment(const SegmentsJob& job, std::uint64_t index, Meet meet) {
   const std::uint64_t begin = job.first_byte + index * vector_bytes, end = begin + vector_bytes;

@@ -1,5 +1,5 @@
-// The instruction sets' loops, one source file each (internal to kernels/). stripe_loops(Isa) and combine_loop(Isa)
-// pick among them.
+// The loops of all instruction sets, one source file each (internal to kernels/). stripe_loops(Isa) and
+// combine_loop(Isa) choose among them.
 #pragma once
 
 #include "kernels/combine_loops.hpp"
@@ -7,8 +7,7 @@
 
 namespace ckpt::kernels {
 
-// Far enough ahead to cover the latency of memory at about 10 GB/s. A prefetch beyond the end of the source is
-// harmless.
+// Covers the latency of memory at about 10 GB/s. A prefetch beyond the end of the source is harmless.
 inline constexpr std::size_t prefetch_distance_bytes = 1536;
 
 extern const StripeLoops portable_loops;
@@ -17,7 +16,7 @@ extern const CombineLoop portable_combine;
 extern const StripeLoops avx2_loops;
 extern const StripeLoops avx512_loops;
 extern const CombineLoop avx2_combine;
-extern const CombineLoop avx512_combine;  // needs GFNI and AVX512BW besides
+extern const CombineLoop avx512_combine;  // also needs GFNI and AVX512BW
 #endif
 
 }  // namespace ckpt::kernels

@@ -1,8 +1,8 @@
-// Parity instead of copies: how a group of n members keeps p parity pieces for every n - p of its data segments, so
-// that any p members may be lost, for p / (n - p) extra bytes.
+// The layout of parity in a group: n members keep p parity pieces for every n - p of their data segments. Any p members
+// may then be lost, for p / (n - p) extra bytes.
 //
-// Every member's shard counts as if padded with zeros to the longest one's length L, and is cut into n - p segments of
-// ceil(L / (n - p)) bytes, rounded up to whole units (a digest leaf, say). There are n stripes. A stripe has n
+// Every member's shard counts as if zeros padded it to the longest shard's length L. It is cut into n - p segments of
+// ceil(L / (n - p)) bytes, rounded up to whole units (digest leaves, for example). There are n stripes. A stripe has n
 // positions, one on each member: its data columns 0 .. n-p-1, then its parity rows.
 //
 //   position q of stripe j is on member (j + p + q) mod n       so parity row r of stripe j is on member (j + r) mod n
@@ -14,11 +14,11 @@
 //   stripe 2          0.1        1.2        parity     3.0
 //   stripe 3          0.0        1.1        2.2        parity
 //
-// A segment is always the same column, so that one coefficient per row (kernels/erasure_code.hpp, whose positions these
-// are) belongs to it wherever it is. A parity piece is as long as the longest segment of its stripe: where all have
-// ended nothing is stored. Which shards are padded how is known to everyone from the lengths.
+// A segment is always the same column, so it has one coefficient per row wherever it is (kernels/erasure_code.hpp uses
+// these positions). A parity piece is as long as the longest segment of its stripe. Padding is not stored: everyone
+// knows it from the shards' lengths.
 //
-// Pure; a layout is an immutable value of O(n) memory, safe to share by threads.
+// Pure. A layout is an immutable value of O(n) memory; threads may share it.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +30,16 @@ namespace ckpt::placement {
 
 inline constexpr std::uint32_t max_parity_members = 64;
 inline constexpr std::uint32_t max_parity_rows = 4;
-inline constexpr std::uint64_t parity_unit_bytes = 64u << 10;  // between agents: a digest leaf
+inline constexpr std::uint64_t parity_unit_bytes = 64u << 10;  // agents use one digest leaf
 
-// How sources come to where parity is made.
+// How sources reach the members that encode parity.
 enum class Route : std::uint8_t {
   direct,    // every source goes to the holders of all rows
-  gathered,  // every source goes to the holder of row 0, which makes all rows and passes the others on
-  local,     // everybody has all sources: nothing is sent
+  gathered,  // every source goes to the holder of row 0, which encodes all rows and passes the others on
+  local,     // every member has all sources: nothing is sent
 };
 
-// A source or a finished parity row on its way.
+// One transfer of a source or of a finished parity row.
 struct ParityTransfer {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;
@@ -51,8 +51,8 @@ struct ParityTransfer {
 
 class ParityLayout {
  public:
-  // Of members whose shards have these lengths. Throws std::invalid_argument, in one sentence, unless
-  // 1 <= parity <= 4, parity < members <= 64 and unit_bytes > 0.
+  // `lengths_bytes`: of each member's shard. Throws std::invalid_argument with one sentence unless 1 <= parity <= 4,
+  // parity < members <= 64 and unit_bytes > 0.
   ParityLayout(std::vector<std::uint64_t> lengths_bytes, std::uint32_t parity, std::uint64_t unit_bytes);
 
   std::uint32_t members() const { return static_cast<std::uint32_t>(lengths_.size()); }
@@ -65,17 +65,17 @@ class ParityLayout {
   std::uint32_t member_at(std::uint32_t stripe, std::uint32_t position) const;
   std::uint32_t stripe_of(std::uint32_t member, std::uint32_t column) const;
 
-  // The bytes of the member's shard that are its segment `column`: shorter, or none, where the shard ends.
+  // The bytes of the member's shard that form its segment `column`. Shorter or empty where the shard ends.
   ByteRange segment(std::uint32_t member, std::uint32_t column) const;
-  // Of each parity piece of the stripe.
+  // The length of each parity piece of the stripe.
   std::uint64_t parity_bytes(std::uint32_t stripe) const { return parity_bytes_[stripe]; }
-  // What is stored at a position of a stripe: of the segment, or of the parity piece. Zeros follow.
+  // How many bytes of the segment or parity piece are stored at a position of a stripe. Zeros follow.
   std::uint64_t stored_bytes(std::uint32_t stripe, std::uint32_t position) const;
 
-  // Who sends what to whom so that all parity pieces come to be; nothing empty. A receiver of sources combines column
-  // c with coefficient (row, c), in any order.
+  // The transfers that encode all parity pieces. None is empty. A receiver combines the source of column c with
+  // coefficient (row, c), in any order.
   std::vector<ParityTransfer> transfers(Route route) const;
-  // All parity pieces that the member holds; stored in one they lie behind one another, row by row.
+  // The length of all parity pieces that the member holds. They are stored one behind the other, row by row.
   std::uint64_t parity_bytes_of(std::uint32_t member) const { return row_offset(member, parity_); }
   std::uint32_t stripe_of_row(std::uint32_t member, std::uint32_t row) const {
     return (member + members() - row) % members();

@@ -1,7 +1,7 @@
-// Getting bytes back from a parity group: which ranges of which survivors to read and decode, and nothing more than the
-// missing bytes need. What is beyond a shard's end is known to be zeros, needs no read and cannot be lost.
+// Plans how to get bytes back from a parity group: which ranges of which survivors to read and decode. Reads only what
+// the missing bytes need. Bytes beyond a shard's end are known to be zeros. They need no read and cannot be lost.
 //
-// Pure. Bytes that failed their digest are lost like erased ones.
+// Pure. Bytes that failed their digest count as lost.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@
 
 namespace ckpt::placement {
 
-// What is not to be had of a group. Each member has one position in each stripe.
+// The lost bytes of a group. Each member has one position in each stripe.
 class LostPieces {
  public:
-  // All bytes at the member's position of the stripe, or some of them, counted from the segment's or piece's first.
+  // Adds all bytes at the member's position of the stripe, or the range `within`, counted from the first byte of the
+  // segment or parity piece.
   void add(std::uint32_t stripe, std::uint32_t member) { add(stripe, member, {0, UINT64_MAX}); }
   void add(std::uint32_t stripe, std::uint32_t member, ByteRange within);
-  // All that the member holds of parity.
+  // Adds all parity that the member holds.
   void add_parity(const ParityLayout& layout, std::uint32_t member);
-  // Bytes of the member's shard, such as a leaf that failed its digest.
+  // Adds bytes of the member's shard, for example a leaf that failed its digest.
   void add_shard_bytes(const ParityLayout& layout, std::uint32_t member, ByteRange bytes);
 
-  // Empty where nothing is lost.
+  // The lost ranges, empty if nothing is lost.
   const std::vector<ByteRange>& at(std::uint32_t stripe, std::uint32_t member) const;
 
  private:
@@ -34,13 +35,14 @@ class LostPieces {
 struct DecodeSource {
   std::uint32_t position = 0;  // in the stripe
   std::uint32_t member = 0;
-  // Of the member's shard for a data position, else of its parity piece. None: zeros.
+  // A range of the member's shard for a data position, else of its parity piece. Empty: zeros.
   ByteRange bytes;
   bool operator==(const DecodeSource&) const = default;
 };
 
-// Bytes at one position of a stripe: read where they are (the one source is the position itself), or decoded from
-// layout.columns() sources, with the coefficients that kernels/erasure_code.hpp gives for these positions.
+// Says how to get some bytes at one position of a stripe. They are read where they are (the one source is the position
+// itself), or decoded from layout.columns() sources with the coefficients of kernels/erasure_code.hpp for these
+// positions.
 struct DecodeStep {
   std::uint32_t stripe = 0;
   std::uint32_t position = 0;
@@ -49,14 +51,14 @@ struct DecodeStep {
 };
 
 struct DecodePlan {
-  std::vector<DecodeStep> steps;  // together with `lost` exactly what is wanted, in order
-  std::vector<ByteRange> lost;    // beyond the tolerance
+  std::vector<DecodeStep> steps;  // with `lost`, they cover exactly the wanted bytes, in order
+  std::vector<ByteRange> lost;    // cannot be decoded
 };
 
-// Bytes of a member's shard. What goes beyond its end is cut off.
+// Plans bytes of a member's shard. Cuts off what goes beyond its end.
 DecodePlan plan_shard(const ParityLayout& layout, const LostPieces& lost, std::uint32_t member, ByteRange wanted);
 
-// Bytes of parity row `row` of a stripe, likewise.
+// Plans bytes of parity row `row` of a stripe, in the same way.
 DecodePlan plan_parity(const ParityLayout& layout, const LostPieces& lost, std::uint32_t stripe, std::uint32_t row,
                        ByteRange wanted);
 

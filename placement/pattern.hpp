@@ -1,5 +1,5 @@
-// The shape of a placement, before anybody is put into it: positions 0..N-1 stand in cells, and a position's part is
-// held within its cell. Everything else here (maps, odds, domains) follows from the cells. Pure; values only.
+// The shape of a placement, before nodes are assigned to it: cells of positions 0..N-1. The part of a position is held
+// within its cell. Maps, odds and domains all follow from the cells. Pure; values only.
 //
 // Papers: GEMINI section 4 and appendix A (group, ring, mixed), REFT sections 4.1 and 4.2 (sharded, sharded+copy).
 #pragma once
@@ -11,12 +11,12 @@
 namespace ckpt::placement {
 
 enum class Strategy : std::uint8_t {
-  group,         // groups of m store each other's shards; as `mixed` when m does not divide N
+  group,         // groups of m store each other's shards; same as `mixed` if m does not divide N
   ring,          // every shard goes to the m-1 next nodes of one ring over all nodes
-  mixed,         // GEMINI's Algorithm 1: groups, and the last group with the remainder is a ring
-  cover,         // ceil(N/m) distinct holder sets, the fewest there can be; two of them overlap
-  sharded,       // m nodes have the same shard: each stores its m-th part, once
-  sharded_copy,  // and its ring neighbour's part too: two copies of all, nothing sent (REFT's ARC)
+  mixed,         // GEMINI's Algorithm 1: groups; the last group and the remainder form a ring
+  cover,         // ceil(N/m) distinct holder sets, the fewest possible; two of them overlap
+  sharded,       // m nodes have the same shard: each stores one m-th of it
+  sharded_copy,  // each also stores its ring neighbour's part: two copies, nothing sent (REFT's ARC)
 };
 
 inline constexpr Strategy all_strategies[] = {Strategy::group, Strategy::ring,    Strategy::mixed,
@@ -27,9 +27,9 @@ Strategy strategy_named(std::string_view name);  // throws std::invalid_argument
 inline bool is_sharded(Strategy strategy) { return strategy >= Strategy::sharded; }
 
 enum class Shape : std::uint8_t {
-  ring,  // position i's part is on i, i+1, ... i+window-1, cyclically; with window == size all sets are the same set
-  pair,  // two sets of `window` positions, the first ones and the last ones, that overlap in the middle
-  code,  // an erasure-coded group that survives any `window`-1 losses and no more; holds no copies
+  ring,  // position i's part is on i, i+1, ... i+window-1, cyclically; window == size: all sets are the same
+  pair,  // two sets of `window` positions, the first and the last ones, which overlap in the middle
+  code,  // an erasure-coded group without copies that survives any `window`-1 losses, and never more
 };
 
 // `count` equal cells in a row.
@@ -41,7 +41,7 @@ struct Cell {
   bool operator==(const Cell&) const = default;
 };
 
-// The fewest losses in a cell that can be fatal, and the most that can be survived.
+// The fewest losses in a cell that can be fatal, and the most that it can survive.
 std::uint32_t fewest_fatal(const Cell& cell);
 std::uint32_t most_survivable(const Cell& cell);
 
@@ -55,18 +55,18 @@ class Pattern {
   std::uint32_t copies() const { return copies_; }
   const std::vector<Cell>& cells() const { return cells_; }
 
-  // How many positions hold each part, the part's own included.
+  // How many positions hold each part, the one that captures it included.
   std::uint32_t holders_per_part() const { return cells_.front().window; }
-  // How many different sets of nodes hold something; the odds at k = m depend on nothing else.
+  // How many different sets of nodes hold something. The odds at k = m depend on nothing else.
   std::uint32_t distinct_holder_sets() const;
 
   struct Place {
-    std::uint32_t cell = 0;   // counting each of a row of equal cells
-    std::uint32_t first = 0;  // position
+    std::uint32_t cell = 0;   // number of the cell; equal cells count one by one
+    std::uint32_t first = 0;  // first position of the cell
     const Cell* kind = nullptr;
   };
   Place place_of(std::uint32_t position) const;
-  // The positions that hold the part of `position`: itself first, then its successors within the set. O(copies).
+  // The positions that hold the part of `position`: itself, then its successors within the set. O(copies).
   std::vector<std::uint32_t> holders(std::uint32_t position) const;
 
  private:

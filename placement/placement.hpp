@@ -1,9 +1,9 @@
-// The map: which node stores which part of which shard, and who sends what to whom. Everything stored is a part, an
-// equal byte range of a shard; every node is home to exactly one part, the one it captures whatever the strategy.
-// Pure; a Placement is an immutable value of O(nodes * copies) memory, safe to share by threads.
+// The map of a placement: which node stores which part of which shard, and which node sends what to which. A part is an
+// equal byte range of a shard. Every node is home to exactly one part, the one that it captures. Pure. A Placement is
+// an immutable value of O(nodes * copies) memory; threads may share it.
 //
-// Replicating strategies: node n's own shard is shard n, and its part is all of it. Sharded ones: the nodes of a cell
-// have the same shard on their devices, and each is home to one part of it.
+// With replicating strategies, shard n is node n's own, and its one part is all of it. With sharded strategies, the
+// nodes of a cell have the same shard on their devices, and each is home to one part of it.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct ByteRange {
   std::uint64_t size_bytes = 0;
   bool operator==(const ByteRange&) const = default;
 };
-// In bytes, cut at multiples of `unit_bytes` (a digest leaf, say): the ranges of a shard follow each other without gap,
-// cover all of it, and differ by at most one unit (the shard's last, shorter unit aside).
+// The range in bytes, cut at multiples of `unit_bytes` (digest leaves, for example). The ranges of a shard cover all of
+// it without gaps. They differ by at most one unit, apart from the shard's last, shorter unit.
 ByteRange bytes_of(Range range, std::uint64_t shard_bytes, std::uint64_t unit_bytes);
 
 struct Part {
@@ -39,13 +39,13 @@ struct Part {
 };
 
 struct Transfer {
-  std::uint32_t part = 0;  // by its home node
+  std::uint32_t part = 0;  // named by its home node
   std::uint32_t from = 0;
   std::uint32_t to = 0;
   bool operator==(const Transfer&) const = default;
 };
 
-// In shards, per checkpoint.
+// What a node handles, in shards per checkpoint.
 struct Load {
   double captured = 0;  // copied from the node's own devices
   double sent = 0;
@@ -57,9 +57,9 @@ struct Request {
   Strategy strategy = Strategy::group;
   std::uint32_t nodes = 0;
   std::uint32_t copies = 2;
-  const Domains* domains = nullptr;  // borrowed for the call
-  // Keeps who stands where from an earlier placement: a node that was replaced takes over its predecessor's number and
-  // nothing moves. A permutation of the nodes; domains are then reported on, not arranged for.
+  const Domains* domains = nullptr;  // borrowed during the call
+  // The order of an earlier placement, to be kept; a permutation of the nodes. A node that replaces another one takes
+  // over its number, and nothing moves. Domains are then only reported on, not arranged for.
   std::vector<std::uint32_t> order = {};
 };
 
@@ -75,15 +75,15 @@ class Placement {
   std::span<const std::uint32_t> holders(std::uint32_t home) const;    // the home first
   std::span<const std::uint32_t> stored_by(std::uint32_t node) const;  // parts, its own first
 
-  // The nodes that have the shard on their devices, which are the homes of its parts, in the order of the ranges.
+  // The nodes that have the shard on their devices. They are the homes of its parts, in the order of the ranges.
   std::span<const std::uint32_t> owners(std::uint32_t shard) const;
   // All nodes that store some of the shard, an owner first.
   std::vector<std::uint32_t> shard_holders(std::uint32_t shard) const;
 
-  // Who sends what to whom for one checkpoint: nothing where all holders of a shard own it.
+  // The transfers for one checkpoint. Empty if all holders of a shard have it on their devices.
   std::vector<Transfer> transfers() const;
   Load load(std::uint32_t node) const;
-  Load largest_load() const;  // each figure over all nodes
+  Load largest_load() const;  // each figure's largest over all nodes
   Load smallest_load() const;
 
   const std::vector<Unseparated>& unseparated() const { return unseparated_; }
@@ -105,8 +105,8 @@ class Placement {
   std::vector<Unseparated> unseparated_;
 };
 
-// Throws std::invalid_argument on a request that cannot be met, in one sentence. O(nodes * copies) time and memory;
-// with domains, O(nodes log nodes) time.
+// Places a job. Throws std::invalid_argument with one sentence if the request cannot be met. O(nodes * copies) time and
+// memory; O(nodes log nodes) time with domains.
 Placement place(const Request& request);
 
 }  // namespace ckpt::placement

@@ -1,4 +1,4 @@
-// Whether the shards of a placement survive the loss of nodes. Pure.
+// Checks whether the shards of a placement survive the loss of nodes. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace ckpt::placement {
 
-// Nodes whose memory is gone, for quick and repeated questions.
+// A set of nodes whose memory is lost, fast to ask and to refill.
 class LostNodes {
  public:
   explicit LostNodes(std::uint32_t nodes) : is_lost_(nodes, 0) {}
-  // Throws std::invalid_argument on a node that is unknown; adding one twice changes nothing.
+  // Throws std::invalid_argument if there is no such node. Adding a node twice changes nothing.
   void add(std::uint32_t node);
   void clear();
   bool contains(std::uint32_t node) const { return is_lost_[node] != 0; }
@@ -24,7 +24,7 @@ class LostNodes {
   std::vector<std::uint32_t> list_;
 };
 
-// Whether every part has a holder left. O(lost * parts per node * copies), whatever the number of nodes.
+// Whether every part has a holder left. O(lost * parts per node * copies), independent of the number of nodes.
 bool survives(const Placement& placement, const LostNodes& lost);
 
 }  // namespace ckpt::placement

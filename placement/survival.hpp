@@ -1,6 +1,6 @@
-// The odds that everything can be had from memory, exactly: of all sets of k lost nodes, the share that leaves every
-// part a holder. A function of the cells alone, so failure domains do not change it: they matter where failures are not
-// independent, which sampling.hpp and fault_trace.hpp deal with. Pure.
+// The exact odds that memory survives: of all sets of k lost nodes, the share that leaves every part a holder. They
+// depend on the cells alone, so failure domains do not change them. Domains matter where failures are not independent;
+// see sampling.hpp and fault_trace.hpp. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace ckpt::placement {
 
 struct Odds {
   double survival = 1;
-  double loss = 0;  // 1 - survival, with its own relative precision: it may be far below 1e-16
-  // Up to 64 nodes the count itself: survival = survivors / total.
+  double loss = 0;  // 1 - survival, computed on its own: precise even far below 1e-16
+  // For up to 64 nodes, the counts: survival = survivors / total.
   struct Count {
     std::uint64_t survivors = 0;
     std::uint64_t total = 0;
@@ -24,13 +24,13 @@ struct Odds {
   std::optional<Count> count;
 };
 
-// `lost` nodes of those in `cells`, each set of them equally likely. Throws std::invalid_argument when there are fewer
-// nodes. Relative error of either figure about 1e-10 for 100,000 nodes; O(nodes) evaluations of the cells.
+// The odds for `lost` of the nodes in `cells`, with all sets equally likely. Throws std::invalid_argument if there are
+// fewer nodes. The relative error of either figure is about 1e-10 for 100,000 nodes. O(nodes) evaluations of the cells.
 Odds survival_odds(std::span<const Cell> cells, std::uint32_t lost);
 
 inline Odds survival_odds(const Pattern& pattern, std::uint32_t lost) { return survival_odds(pattern.cells(), lost); }
 
-// The two ways behind survival_odds, which agree where both apply.
+// The two ways behind survival_odds. They agree where both apply.
 Odds survival_by_counting(std::span<const Cell> cells, std::uint32_t lost);     // at most 64 nodes
 Odds survival_by_integration(std::span<const Cell> cells, std::uint32_t lost);  // any number
 

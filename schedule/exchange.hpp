@@ -1,10 +1,10 @@
-// In which order the members of a group send their pieces to each other: GEMINI's chunks (SOSP'23, section 5.2) where
-// every member both sends and receives. What each member issues follows from the pieces' lengths alone, so that sends
-// and receives meet without a word between the members. Pure.
+// The order in which the members of a group send their pieces to each other. These are GEMINI's chunks (SOSP'23,
+// section 5.2), except that every member both sends and receives. The order follows from the pieces' lengths alone, so
+// sends and receives match without a message between members. Pure.
 //
-// Exchanges go in steps. In step k each member sends the k-th chunk of its piece to every other member and receives the
-// k-th chunks of theirs, all at once: no member waits for one that waits for it. Whose piece has ended sends a byte
-// that means nothing: so a step ends on no member before all have issued it.
+// An exchange goes in steps. In step k, each member sends the k-th chunk of its piece to every other member and
+// receives theirs, all at once. So no two members wait for each other. A member whose piece has ended sends one byte
+// without meaning. So a step ends on no member before all have issued it.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,15 @@ namespace ckpt::schedule {
 
 struct ExchangeRequest {
   std::vector<std::uint64_t> lengths_bytes;   // of each member's piece
-  std::uint64_t reserved_bytes = 128u << 20;  // R: of each member, for what it sends and what it receives
-  std::uint32_t buffers = 4;                  // p: steps that may be under way
-  std::uint64_t grain_bytes = 64u << 10;      // chunks are cut at multiples of it
+  std::uint64_t reserved_bytes = 128u << 20;  // R: each member's, for what it sends and receives
+  std::uint32_t buffers = 4;                  // p: most steps under way
+  std::uint64_t grain_bytes = 64u << 10;      // chunks are cut at multiples of this
 };
 
 struct ExchangeTransfer {
   bool is_send = false;
   std::uint32_t peer = 0;
-  std::uint64_t first_byte = 0;  // of the sender's piece
+  std::uint64_t first_byte = 0;  // in the sender's piece
   std::uint64_t size_bytes = 0;  // 0: the piece has ended
   std::uint64_t crossing_bytes() const { return std::max<std::uint64_t>(size_bytes, 1); }
   bool operator==(const ExchangeTransfer&) const = default;
@@ -31,7 +31,7 @@ struct ExchangeTransfer {
 
 class ExchangePlan {
  public:
-  // Throws std::invalid_argument, in one sentence that names the value, unless there are members, buffers and grains,
+  // Throws std::invalid_argument with one sentence that names the value, unless there are members, buffers and grains,
   // and the reserved memory has room for a grain in each place of every buffer.
   explicit ExchangePlan(const ExchangeRequest& request);
 
@@ -39,12 +39,12 @@ class ExchangePlan {
   // The same for all members.
   std::uint64_t steps() const { return steps_; }
   std::uint32_t buffers() const { return buffers_; }
-  // The size of all chunks but the last one of a piece.
+  // The size of all chunks except the last one of a piece.
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
-  // Chunks that a member has in a step: its own, and those it receives.
+  // How many chunks a member has in a step: its own, and those that it receives.
   std::uint32_t places() const { return members() == 1 ? 2 : members(); }
-  // What a member issues in a step, both ways for every other one. One that is alone sends to itself: that shows what
-  // the way can do.
+  // What a member issues in a step: a send to and a receive from every other member. A member that is alone sends to
+  // itself, which shows what the connection can do.
   std::vector<ExchangeTransfer> step(std::uint32_t member, std::uint64_t number) const;
 
  private:

@@ -1,5 +1,5 @@
-// How long the network of one rank will stay idle, from what its hooks tell and the profile that was learned from them.
-// Pure: times are handed in, in seconds of any one clock.
+// Forecasts how long the network of one rank will stay idle, from the marks of its hooks and the profile learned from
+// them. Pure: callers pass times in, in seconds of any one clock.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace ckpt::schedule {
 
-// In the order of what counts where several ranks share a network.
+// What the network is doing. If several ranks share a network, the last of these states counts.
 enum class NetworkState {
-  free,     // nothing is known that speaks against sending: no hooks, or a trainer that has fallen silent
-  idle,     // for idle_s, as far as the profile goes; infinite where it says nothing
+  free,     // nothing known speaks against sending: no hooks, or a silent trainer
+  idle,     // for idle_s, by the profile; infinite if it does not say
   busy,     // a communication is under way
   learning  // a profile is being learned from iterations without checkpoint traffic
 };
@@ -23,16 +23,16 @@ struct IdleForecast {
   double idle_s = 0;
 };
 
-// Of ranks that share a network.
+// The forecast for two ranks that share a network.
 IdleForecast worse_of(const IdleForecast& a, const IdleForecast& b);
 
 struct IdleForecastOptions {
   ProfilerOptions profiler;
-  double usable = 0.9;  // mu: of a span, for spans vary between iterations
-  // A trainer without any mark for this long, and for three iterations, is taken for silent.
+  double usable = 0.9;  // mu: the share of a span that is used, because spans vary between iterations
+  // A trainer is silent if it made no mark for this long and for three iterations.
   double silence_s = 3;
-  double first_silence_s = 10;  // likewise, while it is not known how long its iterations are
-  double quiet_s = 1800;        // longest that a profile is learned in quiet
+  double first_silence_s = 10;  // the same while the length of its iterations is unknown
+  double quiet_s = 1800;        // learn a profile in quiet for at most this long
 };
 
 struct Mark {
@@ -42,29 +42,30 @@ struct Mark {
 
 class RankIdleForecast {
  public:
-  // `known`: a profile from an earlier incarnation, to be believed until training shows another pattern; none where it
-  // was learned from nothing. Throws std::invalid_argument as Profiler does.
+  // `known`: a profile from an earlier incarnation, used until training shows another pattern. A profile learned from 0
+  // iterations is none. Throws std::invalid_argument as Profiler does.
   explicit RankIdleForecast(const IdleForecastOptions& options = {}, const Profile& known = {});
 
-  // In the order in which they were made; a mark before the one before it counts as at the same time.
+  // Takes marks in the order in which they were made. A mark with an earlier time than the one before it counts as at
+  // the same time.
   void observe(const Mark& mark);
-  // Marks were lost: this iteration teaches nothing, and where it stands is not known until the next one begins.
+  // Marks were lost. Nothing is learned from this iteration, and its position is unknown until the next one begins.
   void lost_marks(double now_s);
 
-  // `busy`: whether a communication is under way, as the gate says, which is newer than any mark. `quiet`: whether
-  // nothing may be sent while a profile is being learned; else the gate alone decides meanwhile. Training that shows no
-  // pattern is not waited for: quiet ends after twice as many iterations as a profile takes, and after quiet_s.
+  // `busy`: whether a communication is under way, by the gate, which is newer than any mark. `quiet`: whether nothing
+  // may be sent while a profile is being learned; otherwise the gate alone decides meanwhile. Quiet ends after twice as
+  // many iterations as a profile takes, and after quiet_s, so training without a pattern does not prevent sending.
   IdleForecast idle_forecast(double now_s, bool busy, bool quiet) const;
 
   const Profile& profile() const { return profiler_.profile(); }
-  // Iterations that the profile being learned has so far; nothing once it is there.
+  // How many iterations the profile being learned has so far. Nothing once it is complete.
   std::optional<std::uint32_t> learned() const;
   std::uint32_t relearned() const { return profiler_.relearned(); }
-  // How long an iteration takes; 0 while unknown.
+  // How long an iteration takes; 0 if unknown.
   double iteration_s() const { return profiler_.is_learning() ? longest_s_ : profile().iteration_s; }
-  // The usable part of an iteration's longest idle span; infinite while there is no profile.
+  // The usable part of an iteration's longest idle span. Infinite if there is no profile.
   double longest_idle_s() const;
-  const std::string& complaint() const { return complaint_; }  // about unbalanced hooks; "" if none
+  const std::string& complaint() const { return complaint_; }  // unbalanced hooks; "" if none
 
  private:
   bool is_silent(double now_s) const;
@@ -80,8 +81,8 @@ class RankIdleForecast {
   bool has_hooks_ = false;
   std::uint32_t iterations_ = 0;
   double first_mark_s_ = -1;
-  bool began_ = false;     // an iteration of which the beginning is known
-  bool is_whole_ = false;  // and of which no mark was lost
+  bool began_ = false;     // the beginning of this iteration is known
+  bool is_whole_ = false;  // and no mark of it was lost
   std::size_t open_ = 0;   // communications that have not ended
   std::size_t begun_ = 0;  // in this iteration
   std::size_t span_ = 0;   // communications that have ended in this iteration

@@ -1,6 +1,6 @@
-// When to copy state from the device to host memory: REFT's hierarchical asynchronous snapshotting (section 4.1). First
-// while the device does nothing (bubbles), then beside computation, and last, where training communicates over a path
-// of its own (NVLink beside PCIe), beside communication. Pure.
+// When to copy state from the device to host memory: REFT's hierarchical asynchronous snapshotting (section 4.1).
+// Copies go first into bubbles, in which the device does nothing. Then they go beside computation. Last they go beside
+// communication, if it uses a path of its own (NVLink beside PCIe). Pure.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ struct DeviceSpan {
 struct CopyRequest {
   std::vector<DeviceSpan> spans;
   std::uint64_t state_bytes = 0;
-  std::uint64_t chunk_bytes = 32u << 20;  // most of one copy
-  double usable = 0.9;                    // mu: of each span
+  std::uint64_t chunk_bytes = 32u << 20;  // most bytes of one copy
+  double usable = 0.9;                    // mu: the share of each span that is used
   LinkModel link;                         // from device to host memory
-  bool separate_paths = false;            // whether communication leaves the copy's path alone
+  bool separate_paths = false;            // communication does not use the copy's path
 };
 
 struct PlannedCopy {
@@ -35,19 +35,20 @@ struct PlannedCopy {
 };
 
 struct CopyPlan {
-  std::vector<PlannedCopy> copies;  // by first_byte: every byte once. A layer's are in the order of time, layers not
+  std::vector<PlannedCopy> copies;  // sorted by first_byte; every byte once. In order of time within a layer only
   std::uint64_t bubble_bytes = 0;
   std::uint64_t compute_bytes = 0;
   std::uint64_t communicate_bytes = 0;
-  double overrun_s = 0;  // of the copies after the last span: state must not change before they end
+  double overrun_s = 0;  // time of the copies after the last span: state must not change before they end
 };
 
-// Throws std::invalid_argument as plan() does, for the same reasons. O(spans + copies).
+// Plans the copies of one snapshot. Throws std::invalid_argument as plan() does, for the same reasons. O(spans +
+// copies).
 CopyPlan plan_copies(const CopyRequest& request);
 
 // How long the device of a pipeline stage is idle in an iteration with the schedule 1F1B, for when there is no profile
-// yet: REFT's (0.8 p + 2 P - p - 2) C for stage p of P, counted from 0. C is the time of one micro-batch's pass, the
-// mean of forward and backward: so the first stage gets (P - 1) passes of each, as it is known for 1F1B. Never
+// yet. REFT's estimate is (0.8 p + 2 P - p - 2) C for stage p of P, counted from 0. C is the time of one micro-batch's
+// pass, the mean of forward and backward. Then the first stage gets (P - 1) passes of each, as is known for 1F1B. Never
 // negative. Throws std::invalid_argument unless stage < stages and the time is finite and not negative.
 double bubble_time_1f1b_s(std::uint32_t stage, std::uint32_t stages, double pass_s);
 

@@ -1,11 +1,11 @@
-// How large a chunk may leave now: Algorithm 2 of GEMINI (SOSP'23, section 5.3) carried out while the iteration passes.
-// A chunk leaves only if it will be through before the idle span's usable part ends, and is cut to what fits; so what
-// is sent in a span is what plan() places there, as long as spans are as learned, and less where training is early.
+// Decides how large a chunk may leave now: Algorithm 2 of GEMINI (SOSP'23, section 5.3), carried out while the
+// iteration passes. A chunk leaves only if it will be through before the usable part of the idle span ends, and is cut
+// to what fits. As long as spans are as learned, a span carries what plan() places there; less if training is early.
 // Pure.
 //
-// Starvation is bounded: what waits gets a tenth of the link. Where less than that has left for starvation_limit_s and
-// for two iterations, chunks leave all the same, in training's way, for a tenth of the time. While a profile is learned
-// in quiet nothing does.
+// Starvation is bounded: waiting pieces get a tenth of the link. If less than that has left for starvation_limit_s and
+// for two iterations, chunks leave anyway, in training's way, for a tenth of the time. While a profile is learned in
+// quiet, no chunk leaves.
 #pragma once
 
 #include <cstddef>
@@ -19,27 +19,29 @@ namespace ckpt::schedule {
 
 struct PacerOptions {
   std::uint64_t chunk_bytes = 2u << 20;   // R / p: no chunk is larger
-  std::uint64_t grain_bytes = 64u << 10;  // chunks are cut at multiples of it, but for a piece's last one
-  double chunk_s = 0.01;  // nor takes longer on the link, but for one grain: so long may training have to wait
+  std::uint64_t grain_bytes = 64u << 10;  // chunks are cut at multiples of this, except a piece's last one
+  double chunk_s = 0.01;  // nor takes longer on the link, except one grain: training may have to wait that long
   double starvation_limit_s = 1;
 };
 
 class Pacer {
  public:
-  // Throws std::invalid_argument unless a chunk has at least one grain, a grain one byte, and times are above 0.
+  // Throws std::invalid_argument unless a chunk has at least one grain, a grain at least one byte, and times are above
+  // 0.
   explicit Pacer(const PacerOptions& options = {});
 
-  // A piece of which `left_bytes` > 0 are left waits, while `under_way` chunks are. Returns the most that may leave
-  // now, which then does; 0: nothing. But where the network is free chunks leave one by one: a communication of
-  // training that begins early finds one on its way at most. `iteration_s`: of the slowest rank; 0 where unknown.
+  // Asks for a waiting piece that has `left_bytes` > 0 left, while `under_way` chunks are under way. Returns the most
+  // bytes that may leave now, and the caller sends them; 0: none. Unless the network is free, chunks leave one by one,
+  // so a communication of training that begins early meets at most one. `iteration_s`: the slowest rank's; 0 if
+  // unknown.
   std::uint64_t allow(double now_s, std::uint64_t left_bytes, std::size_t under_way, const IdleForecast& idle_forecast,
                       double iteration_s);
-  // A chunk that was under way alone; `undisturbed`: training did not communicate meanwhile, so that it tells of the
-  // link.
+  // A chunk that was under way alone has arrived. `undisturbed`: training did not communicate meanwhile, so the chunk
+  // measures the link.
   void received(std::uint64_t size_bytes, double time_s, bool undisturbed);
 
   std::optional<LinkModel> link() const { return estimate_.link(); }
-  // As much as crosses the link in chunk_s, within limits. Before the link is known, chunks are small.
+  // As much as crosses the link in chunk_s, within limits. Small until the link is known.
   std::uint64_t chunk_bytes() const;
   std::uint64_t forced() const { return forced_; }  // chunks that left although they did not fit
 
@@ -51,9 +53,9 @@ class Pacer {
   const PacerOptions options_;
   LinkEstimate estimate_;
   double asked_s_ = -1;      // when allow() was asked last
-  bool all_left_ = false;    // and allowed all there was
-  double owed_s_ = 0;        // time on the link that what waits has been denied
-  double forced_for_s_ = 0;  // what the chunk that was forced last is to take; 0 once it has arrived
+  bool all_left_ = false;    // and it allowed all that there was
+  double owed_s_ = 0;        // time on the link that waiting pieces have been denied
+  double forced_for_s_ = 0;  // expected time of the last forced chunk; 0 once it has arrived
   std::uint64_t forced_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// How a plan runs: chunks cross the network into p sub-buffers, and are copied on to host memory from there (GEMINI,
-// SOSP'23, section 5.2). A model of one iteration in virtual time, for choosing sizes and for seeing what one buffer
-// instead of several costs. Pure.
+// Models how a plan runs, for one iteration in virtual time. Chunks cross the network into p sub-buffers, and are
+// copied from there to host memory (GEMINI, SOSP'23, section 5.2). It helps to choose sizes, and shows what one buffer
+// costs instead of several. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Window {
 };
 
 struct PipelineRequest {
-  std::vector<Window> idle;  // of the network, in order, within the iteration
+  std::vector<Window> idle;  // when the network is idle, in order, within the iteration
   double iteration_s = 0;
   std::vector<std::uint64_t> chunks;  // sizes, in the order in which they are sent
   std::uint32_t buffers = 4;
@@ -25,18 +25,19 @@ struct PipelineRequest {
 };
 
 struct PipelineRun {
-  double iteration_s = 0;  // prolonged by what did not fit
-  double network_s = 0;    // spent on chunks
-  double waited_s = 0;     // within idle time: for a sub-buffer
+  double iteration_s = 0;  // with the chunks that did not fit
+  double network_s = 0;    // time spent on chunks
+  double waited_s = 0;     // idle time spent waiting for a sub-buffer
   std::uint32_t late = 0;  // chunks sent after the last window
 };
 
-// A chunk is sent only when a sub-buffer is free and it will be through before its window ends: training finds the
-// network as it would without. What is left after the last window goes at the iteration's end and prolongs it. The copy
-// to host may go on beside training. Throws std::invalid_argument as plan() does. O(windows + chunks).
+// Runs one iteration. A chunk is sent only when a sub-buffer is free and it will be through before its window ends, so
+// training finds the network as it would without chunks. What is left after the last window goes at the iteration's end
+// and prolongs it. The copy to host may overlap training. Throws std::invalid_argument as plan() does. O(windows +
+// chunks).
 PipelineRun run(const PipelineRequest& request);
 
-// A whole checkpoint in chunks of R / p.
+// A whole checkpoint, cut into chunks of R / p.
 std::vector<std::uint64_t> equal_chunks(std::uint64_t checkpoint_bytes, std::uint32_t copies_sent,
                                         std::uint64_t chunk_bytes);
 

@@ -1,11 +1,11 @@
-// Cutting a checkpoint into chunks that fit the moments in which the network is idle: GEMINI's Algorithm 2 (SOSP'23,
+// Cuts a checkpoint into chunks that fit the moments in which the network is idle: GEMINI's Algorithm 2 (SOSP'23,
 // section 5.3). Pure.
 //
-// As printed the algorithm has two slips. Line 18 takes f(remain_size), the time of all that is left, off the span
-// where f(size), that of the chunk just placed, is meant: a span would be taken for full after its first chunk. And
-// where what is left of a span is too short to hold even the start-up time, the size becomes 0, nothing changes any
-// more, and the loop of line 8 never ends; here such a span is simply over. What fits nowhere is placed after the last
-// span, as in the paper, but as an overrun that is told and not as a span of infinite length.
+// The printed algorithm has two slips. Line 18 takes f(remain_size), the time of all that is left, off the span. It
+// should take f(size), the time of the chunk just placed; as printed, a span is full after its first chunk. And if the
+// rest of a span is shorter than the start-up time, the size becomes 0, nothing changes, and the loop of line 8 never
+// ends. Here such a span is over. What fits nowhere is placed after the last span, as in the paper, but is reported as
+// an overrun instead of a span of infinite length.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace ckpt::schedule {
 
-// f(s) = startup_s + s / bytes_per_s: how long it takes to send s bytes.
+// How long it takes to send s bytes: f(s) = startup_s + s / bytes_per_s.
 struct LinkModel {
   double startup_s = 0;
   double bytes_per_s = 0;
@@ -22,13 +22,13 @@ struct LinkModel {
 };
 
 struct PlanRequest {
-  std::vector<double> spans_s;                // idle, in the order in which an iteration has them
+  std::vector<double> spans_s;                // idle spans, in the order of the iteration
   std::uint64_t checkpoint_bytes = 0;         // C
   std::uint32_t copies = 2;                   // m, the local one included: m - 1 are sent
   std::uint64_t reserved_bytes = 128u << 20;  // R
   std::uint32_t buffers = 4;                  // p: no chunk is larger than R / p
-  std::uint64_t least_bytes = 1;              // no chunk is smaller, but for the last one of a copy
-  double usable = 0.9;                        // mu: of each span, for spans vary between iterations
+  std::uint64_t least_bytes = 1;              // no chunk is smaller, except the last one of a copy
+  double usable = 0.9;                        // mu: the share of each span that is used, because spans vary
   LinkModel link;
 };
 
@@ -41,15 +41,15 @@ struct PlannedChunk {
 };
 
 struct Plan {
-  std::vector<PlannedChunk> chunks;  // in the order in which they are sent: every byte of every copy once
-  double sent_s = 0;                 // all of them, on the link
-  double overrun_s = 0;              // of these, after the last span: by so much an iteration is prolonged
-  std::uint32_t every = 1;  // iterations from one snapshot to the next that would prolong none; 0: no such number
+  std::vector<PlannedChunk> chunks;  // in the order of sending: every byte of every copy once
+  double sent_s = 0;                 // time of all chunks on the link
+  double overrun_s = 0;              // the part of it after the last span, by which an iteration is prolonged
+  std::uint32_t every = 1;           // snapshots so many iterations apart would prolong none; 0: no such number
 };
 
-// Throws std::invalid_argument, in one sentence that names the value, unless 0 < usable < 1, bandwidth is positive, the
-// start-up time and all spans are finite and not negative, there are buffers and each has at least one byte and room
-// for the least chunk, and copies are at least 1. O(spans + chunks), and where it does not fit `every` times that.
+// Throws std::invalid_argument with one sentence that names the value, unless 0 < usable < 1, bandwidth is positive,
+// start-up time and spans are finite and not negative, copies are at least 1, there are buffers, and each has at least
+// one byte and room for the least chunk. O(spans + chunks), and `every` times that if it does not fit.
 Plan plan(const PlanRequest& request);
 
 }  // namespace ckpt::schedule

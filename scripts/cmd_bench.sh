@@ -10,10 +10,12 @@ show_help() {
 usage: ./dev bench [NAME...] [-- ARGUMENT...]
        ./dev bench --list
 
-Runs the named benches, or all of them, one after the other. A bench NAME is bench/NAME.py, or else the program
-bench_NAME of the release build. What follows -- is handed to each of them. Every bench ends with lines
-"ratio: NAME = X (ours A, theirs B, unit)". Fails when a bench fails; of all benches, those that need a GPU may say that
-there is none.
+Runs the named benches, or all of them, one after the other. A bench NAME is bench/NAME.py or, without such a file,
+the program bench_NAME of the release build. Each bench gets the ARGUMENTs after --. Every bench ends with lines
+"ratio: NAME = X (ours A, theirs B, unit)".
+
+The command fails if a bench fails. When all benches run, those that need a GPU may find none without failing it.
+--list prints the names of all benches.
 TEXT
 }
 
@@ -39,7 +41,7 @@ while [[ $# -gt 0 ]]; do
     --help | -h) show_help; exit ;;
     --list) list=yes; shift ;;
     --) shift; arguments=("$@"); break ;;
-    -*) usage_error "unknown option '$1' (what a bench shall get goes behind --)" ;;
+    -*) usage_error "unknown option '$1' (put arguments for a bench after --)" ;;
     *) names+=("$1"); shift ;;
   esac
 done

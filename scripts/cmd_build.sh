@@ -9,7 +9,7 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev build [--preset release|debug|asan|tsan] [TARGET...]
 
-Configures and compiles into build/PRESET (default: release), all targets or the named ones.
+Configures and compiles all targets, or the named ones, into build/PRESET (default: release).
 TEXT
 }
 

@@ -9,10 +9,12 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev bundle
 
-Packs dist/ckptengine-VERSION-ARCHITECTURE.tar.gz: bin/, include/, lib/ (libckptengine, and the shared libraries that
-the programs need beyond those of glibc, UCX's plug-ins among them) and python/. It unpacks anywhere and needs a glibc
-no older than this machine's. Where it was built with CUDA, gpu_test and gpu_bench run tests and benches on a machine with
-a GPU, which needs Python and neither network nor compiler.
+Packs dist/ckptengine-VERSION-ARCHITECTURE.tar.gz with bin/, include/, lib/ and python/. lib/ has libckptengine and the
+shared libraries that the programs need, including UCX's plug-ins but not glibc's libraries. The bundle unpacks
+anywhere. It needs a glibc no older than this machine's.
+
+If the build has CUDA, the bundle's gpu_test and gpu_bench run tests and benches on a machine with a GPU. That machine
+needs Python, but neither network nor compiler.
 TEXT
 }
 

@@ -9,16 +9,16 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev chaos [--runs N] [--seed S] ...
 
-Runs a real job and strikes it at random moments. It kills, stops and moves trainers, agents and nodes. It removes a
-node's memory files, sends unauthenticated peers' bytes to every port, and lets the store through which the nodes meet hang, vanish
-or lose all records. As root each node has a network namespace of its own; then it also cuts links, lets one pass one way
-alone, and fills the disk of etcd, while a standby node waits for a node to be lost.
+Runs a real job and injects faults at random moments. It kills, stops and moves trainers, agents and nodes. It removes
+a node's memory files and sends bytes from unauthenticated peers to every port. It makes the coordination store hang,
+vanish or lose all records. As root it gives each node a network namespace of its own. Then it also cuts links, in both
+directions or in one, and fills etcd's disk, while a standby node waits for a node to be lost.
 
-After each fault it compares what is restored with what was captured. All the while it asks "ckptctl health" on each
-node, about once a second, and judges the answer by what the trainers tell of commits. The last line is
+After each fault it compares the restored state with the captured one. About once a second it runs "ckptctl health" on
+each node and compares the answer with the commits that the trainers report. The last line is
 "chaos: kills=K restores=R wrong=0 lost_within_tolerance=0 silent=0 slowest_restore_ms=T". "silent" counts the moments
-when commits had stopped for longer than allowed and health still said that the job is protected. The run fails when a
-restore was wrong, when it lost something that the placement tolerates, or when health was wrong. All options:
+when commits had stopped for longer than allowed and health still said that the job is protected. The run fails if a
+restore was wrong, if it lost something although the placement tolerates the fault, or if health was wrong. All options:
 
 TEXT
 }

@@ -7,7 +7,7 @@ source scripts/build.sh
 
 ensure_packages build
 build_program release ckptctl
-# What `ckptctl export` starts.
+# For the Python that `ckptctl export` starts.
 export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH}
 [[ -n ${PYTHON:-} || ! -x $venv_python ]] || export PYTHON=$PWD/$venv_python
 exec build/release/bin/ckptctl "$@"

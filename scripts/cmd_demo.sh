@@ -9,20 +9,24 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev demo [--nodes N] [--ranks-per-node N] [--protection P] [--text FILE] ...
 
-Trains a small GPT on several "nodes" of this machine, once undisturbed and once with a snapshot every iteration, in
-which a node is killed at a random moment and a fresh one takes its place. Its last line is
-"restored iteration K on 4 of 4 ranks (3 local, 1 peer); losses identical: yes"; any other end is a failure.
-With --kill-all every node is killed, and the state comes from storage: "(4 persistent)". With --protection xor:4 nodes
-hold parity instead of copies, and what the node had is decoded: "(3 local, 1 decoded)". docs/options.md says what else
-there is. With --standby a further node stands by, takes the dead one's place and gets what it held before the job
-starts again: "(4 local)". With --coordinator etcd the nodes meet through a real etcd server, which the demo starts and ends.
+Trains a small GPT on several "nodes" of this machine, twice: once undisturbed, and once with a snapshot in every
+iteration. In the second run it kills a node at a random moment and starts a new one in its place. The last line is
+"restored iteration K on 4 of 4 ranks (3 local, 1 peer); losses identical: yes". Any other end is a failure.
+
+  --kill-all           kills every node; the state comes from storage: "(4 persistent)"
+  --protection xor:4   nodes hold parity instead of copies; the lost shard is decoded: "(3 local, 1 decoded)";
+                       docs/options.md lists other protections
+  --standby            one more node stands by; it takes the dead node's place and fetches its pieces before the
+                       job restarts: "(4 local)"
+  --coordinator etcd   the coordination store is a real etcd server, which the demo starts and ends
+
 All options:
 TEXT
 }
 
 if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then
   show_help
-  # The full list needs what is installed by a first run.
+  # The full list needs packages that a first run installs.
   if [[ -x $venv_python ]]; then exec "$venv_python" examples/demo/demo.py --help; fi
   echo "  (after the first ./dev demo)"
   exit

@@ -9,11 +9,12 @@ show_help() {
   cat <<'TEXT'
 usage: ./dev fuzz [NAME] [--seconds N] [--keep]
 
-Builds the fuzzers (fuzz/, with clang and libFuzzer) and lets them run, all of them or the named one, one after the
-other, for N seconds together (default 60). Ends with "fuzz: targets=N crashes=0" and fails on any crash. What they
-learn stays in build/fuzz/corpus; an input that crashes is kept in build/fuzz/crashes and tried again by every later
-run. With --keep, what reaches new code goes to fuzz/corpus, which ./dev test replays.
-To see one alone: build/fuzz/fuzz/NAME FILE
+Builds the fuzzers (fuzz/, with clang and libFuzzer) and runs all of them, or the named one. They run one after the
+other, for N seconds together (default 60). The last line is "fuzz: targets=N crashes=0". Any crash is a failure.
+
+The corpus stays in build/fuzz/corpus. An input that crashes is kept in build/fuzz/crashes, and every later run tries it
+again. With --keep, inputs that reach new code are added to fuzz/corpus, which ./dev test replays.
+To run a fuzzer on one input: build/fuzz/fuzz/NAME FILE
 TEXT
 }
 

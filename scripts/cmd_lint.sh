@@ -15,7 +15,8 @@ Checks all tracked sources, or the named parts of the check:
   includes  every #include against the table in docs/architecture.md
   callers   functions that nothing in the product calls
   words     words that docs/glossary.md has replaced
---fix lets clang-format and ruff change what they can. --only limits tidy to sources whose path begins with REGEX.
+
+--fix makes clang-format and ruff repair what they can. --only limits tidy to sources whose path begins with REGEX.
 TEXT
 }
 
@@ -27,13 +28,13 @@ lint_format() {
   sources '*.c' '*.h' '*.cpp' '*.hpp' '*.inl' '*.cu' | xargs -r clang-format "${mode[@]}"
 }
 
-# tidy PRESET FOLDERS: clang-tidy over the sources of a configured build that lie in one of the folders.
+# tidy PRESET FOLDERS: clang-tidy over the sources of a configured build in one of the folders.
 tidy() {
   local log=build/$1/tidy.log
   local status=0
   run-clang-tidy -p "build/$1" -j "$(nproc)" -quiet "^$PWD/(${only:-($2)/})" >"$log.raw" 2>/dev/null || status=1
   sed -e 's/\x1b\[[0-9;]*m//g' -e "s|$PWD/||g" "$log.raw" >"$log"
-  # A header's finding comes once for each source that includes it.
+  # A finding in a header comes once for each source that includes it.
   grep -E '^[^ ]+:[0-9]+:[0-9]+: (warning|error): ' "$log" | sort -u >&2
   return $status
 }
@@ -58,7 +59,7 @@ lint_python() {
   fi
 }
 
-# count SCRIPT: runs a check that ends with "name=N", and keeps that for the last line.
+# count SCRIPT: runs a check whose output ends with "name=N", and keeps that for the last line.
 count() {
   local line status=0
   line=$(python3 "scripts/$1") || status=1

@@ -13,18 +13,21 @@ usage: ./dev sim --seeds N [--first-seed S]
        ./dev sim --scale N [--sharers S]
 
 Runs the protocol core through simulated crashes, delays, losses, partitions, torn writes and bit flips, and checks
-its invariants after every event. The first form ends with "sim: seeds=N violations=0" and fails on any violation;
-the second replays one seed, with all faults of its plan or with some, and shows every event. The third reduces a seed
-that fails to the fewest faults, and prints them with the command that replays exactly these. The last measures what the protocol costs with N nodes, where S ranks
-share each main shard, and ends with
-"sim: nodes=N messages_root=.. messages_worker=.. decide_ms=.. memory_mb=.. violations=0".
+its invariants after every event.
+
+  --seeds   runs N seeds; ends with "sim: seeds=N violations=0" and fails on any violation
+  --trace   replays one seed, with all faults of its plan or only some, and prints every event
+  --shrink  reduces a failing seed to the fewest faults that fail, and prints the command that replays them
+  --scale   measures what the protocol costs with N nodes, where S ranks share each main shard; ends with
+            "sim: nodes=N messages_leader=.. messages_worker=.. decide_ms=.. memory_mb=.. violations=0"
+
 More options: build/release/bin/ckpt_sim --help
 TEXT
 }
 
 case "${1:-}" in
   --help | -h) show_help; exit ;;
-  "") usage_error "say which seeds: --seeds N, or --seed S; or --scale N" ;;
+  "") usage_error "give --seeds N, --seed S or --scale N" ;;
 esac
 ensure_packages build
 build_program release ckpt_sim

@@ -12,25 +12,26 @@ usage: ./dev test [--all] [--since REV]
        ./dev test --gpu [--sanitize]
        ./dev test --pauses
 
-Without arguments: what a change must pass, and CI runs. Python tests, tests of real processes and of the core, and 1,000
-simulator seeds in release; all other C++ tests under the address sanitizer, with 250 seeds and the fuzzers' inputs;
-those of what has threads under the thread sanitizer. Where the core changed, the mutants, and the fuzzers for a minute.
-CONTRIBUTING.md says per test what runs when.
+Without arguments: runs the tests that a change must pass, as CI does.
+  release            Python tests, tests of real processes and of the core, 1,000 simulator seeds
+  address sanitizer  all other C++ tests, 250 seeds, the fuzzers' inputs
+  thread sanitizer   tests of code with threads
+If the core changed, also the mutants, and the fuzzers for one minute. CONTRIBUTING.md says which test runs when.
 
-  --all         what runs nightly: every test in every preset, 100,000 seeds, the mutants, the fuzzers for ten minutes
-  --since REV   the core changed where it differs from this revision; without it from where the branch left
-                origin's main branch, and on that itself from the commit (or merge) before
-  --preset P    all tests of this preset but the nightly seeds; asan and tsan leave out Python and what is labelled
-                release_only
-  --only NAME   only tests whose name contains NAME (in release, unless --preset says otherwise); cuda is all that has
-                to do with GPUs, on a test double of a driver
-  --gpu         the tests of that against this machine's GPU, and nothing else; without one, or with a driver older
-                than the CUDA of the build, it says so and ends with status 3
-  --sanitize    with --gpu: its kernels under compute-sanitizer (memcheck, racecheck), and nothing else
-  --pauses      restores while all agents, or the leader alone, are stopped for 3 to 60 s at each stage, and nothing
-                else; takes some 10 minutes beside the build
+  --all         the nightly run: every test in every preset, 100,000 seeds, the mutants, the fuzzers for ten minutes
+  --since REV   compare the core with this revision to see whether it changed; default: the revision where the branch
+                left origin's main branch or, on the main branch, the commit (or merge) before
+  --preset P    all tests of this preset except the nightly seeds; asan and tsan leave out Python tests and tests with
+                the label release_only
+  --only NAME   only tests whose name contains NAME (in release, unless --preset is given); cuda selects all tests of
+                GPU code, on a test double of a driver
+  --gpu         only the GPU tests, on this machine's GPU; without a GPU, or with a driver older than the build's CUDA,
+                it says so and ends with status 3
+  --sanitize    with --gpu: only the kernels, under compute-sanitizer (memcheck, racecheck)
+  --pauses      only restores while all agents, or just the leader, are stopped for 3 to 60 s at each stage; takes some
+                10 minutes after the build
 
-The last line is "N passed, N failed". A test that does not end in its time is killed, and its stacks are shown.
+The last line is "N passed, N failed". A test that exceeds its time limit is killed, and its stacks are printed.
 TEXT
 }
 
@@ -54,19 +55,19 @@ while [[ $# -gt 0 ]]; do
     *) usage_error "unknown argument '$1'" ;;
   esac
 done
-[[ -z $all$since || -z $only$chosen$gpu ]] || usage_error "--all and --since go with nothing else"
+[[ -z $all$since || -z $only$chosen$gpu ]] || usage_error "--all and --since cannot be combined with --only, --preset or --gpu"
 [[ -z $all || -z $since ]] || usage_error "--all needs no --since"
 
 if [[ -n $gpu ]]; then
-  [[ -z $chosen$only ]] || usage_error "--gpu goes with nothing else"
+  [[ -z $chosen$only ]] || usage_error "--gpu cannot be combined with --preset or --only"
   ensure_packages build test
   ensure_venv
   build_or_die release
   exec "$venv_python" scripts/gpu_tests.py --build build/release ${sanitize:+"$sanitize"}
 fi
-[[ -z $sanitize ]] || usage_error "--sanitize goes with --gpu"
+[[ -z $sanitize ]] || usage_error "--sanitize needs --gpu"
 if [[ -n $pauses ]]; then
-  [[ -z $chosen$only ]] || usage_error "--pauses goes with nothing else"
+  [[ -z $chosen$only ]] || usage_error "--pauses cannot be combined with --preset or --only"
   ensure_packages build test
   ensure_venv
   build_or_die release product
@@ -77,10 +78,10 @@ if [[ -n $pauses ]]; then
   exec "$venv_python" scripts/test_summary.py "$results"
 fi
 
-# What the mutants break, what must notice, and what the fuzzers are made of.
+# The sources that the mutants break, the tests that must notice, and the fuzzers' sources.
 core=(src/protocol src/sim placement tests/protocol tests/mutants fuzz)
 
-# Whether the core changed. Of a clone that does not tell, it did.
+# Whether the core changed. If the clone cannot tell, it counts as changed.
 core_changed() {
   local base=$since
   if [[ -z $base ]]; then
@@ -110,7 +111,7 @@ fuzz=
 [[ $fuzz_s -eq 0 ]] || fuzz=fuzz
 # shellcheck disable=SC2086
 ensure_packages build test etcd network $fuzz
-# The packages of Python come while the first preset is built.
+# Python packages are installed while the first preset is built.
 ensure_venv &
 venv_installer=$!
 
@@ -118,7 +119,7 @@ results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
 
-# build_tests PRESET: says whether it went well.
+# build_tests PRESET: fails if the build fails.
 build_tests() {
   local preset=$1 begin=$SECONDS wanted=("${targets[@]}")
   [[ $preset != release || $scope != core ]] || wanted+=(mutants)
@@ -132,7 +133,7 @@ build_tests() {
   say "$preset: built in $((SECONDS - begin)) s"
 }
 
-# run_tests PRESET PART...: the C++ tests, or those in Python.
+# run_tests PRESET PART...: runs the C++ tests (ctest) or the Python tests (pytest).
 run_tests() {
   local preset=$1 begin=$SECONDS prefix
   read -ra prefix <<<"$(preset_prefix "$preset")"
@@ -142,13 +143,13 @@ run_tests() {
   say "$preset: tested (${*:2}) in $((SECONDS - begin)) s"
 }
 
-# test_preset PRESET: what this run has of it.
+# test_preset PRESET: runs all tests of a preset that belong to this run.
 test_preset() {
   run_tests "$1" ctest
   if [[ $1 == release || $1 == debug ]]; then run_tests "$1" pytest; fi
 }
 
-# Tests wait much of their time. Meanwhile the next preset is built, at the lowest priority.
+# Tests spend much of their time waiting. Meanwhile the next preset is built, at the lowest priority.
 jobs_of_tests=()
 stop_tests() {
   local job
@@ -157,8 +158,8 @@ stop_tests() {
 trap stop_tests EXIT
 build_priority=(nice -n 19)
 
-# test_in_background PRESET: in a process group of its own, so that nothing of it is left when this is interrupted; and
-# without a terminal, whose line several runs would write over.
+# test_in_background PRESET: runs tests in a process group of their own, so that an interrupt ends all of them. They
+# have no terminal, because several runs would overwrite its line.
 test_in_background() {
   set -m
   test_preset "$1" 2> >(cat >&2) &
@@ -166,13 +167,13 @@ test_in_background() {
   set +m
 }
 
-# Those of release go on all the while, those of one sanitizer begin when those of the other have ended.
+# The release tests run all the while. The tests of one sanitizer begin when those of the other have ended.
 of_sanitizer=
 for preset in "${to_run[@]}"; do
   is_built=
   build_tests "$preset" && is_built=yes
   if [[ -n $venv_installer ]]; then
-    wait "$venv_installer" || die "there is no virtual environment to run tests in; why is said above"
+    wait "$venv_installer" || die "there is no virtual environment to run tests in; the reason is above"
     venv_installer=
   fi
   [[ -n $is_built ]] || break

@@ -1,25 +1,27 @@
-/* ckptengine: the C API.
+/* The C API of ckptengine, an in-memory checkpoint engine for large-model training.
  *
- * An engine belongs to one rank: one training process that drives one device. After each iteration it captures the
- * rank's registered tensors into memory that the node's agent owns. Other nodes copy them from there. After a failure
- * the engine brings back the newest checkpoint that every rank can get. See GEMINI (SOSP'23) sections 3-6 and REFT
- * section 4.
+ * An engine belongs to one rank: one training process that drives one device. After each iteration the engine captures
+ * the rank's registered tensors into memory that the node's agent owns. Agents on other nodes copy them from there.
+ * After a failure the engine restores the newest checkpoint that every rank can get. See GEMINI (SOSP'23) sections 3-6
+ * and REFT section 4. docs/glossary.md explains the words.
  *
  * Rules for every function:
- *  - It returns a status. For every status but CKPT_OK, ckpt_last_error() says what happened, why, and what to do.
- *  - It never aborts, exits, prints or installs a signal handler. No C++ exception leaves it.
+ *  - Most functions return a status. For every status but CKPT_OK, ckpt_last_error() says what happened, why, and what
+ *    to do.
+ *  - No function aborts, exits, prints, installs a signal handler, or lets a C++ exception escape.
  *  - Every wait has a deadline.
- *  - One thread at a time uses an engine: the training thread. Any thread may call ckpt_comm_begin(), ckpt_comm_end(),
- *    ckpt_wait(), ckpt_snapshot_stage(), ckpt_stats(), ckpt_health() and ckpt_on_health(). Engines are independent of
- *    each other.
- *  - The caller owns the memory of its tensors. It must stay until the tensor is moved or unregistered, or the engine
- *    is closed.
- *  - Sizes are in bytes, times in milliseconds.
+ *  - Only one thread at a time may use an engine: the training thread. Any thread may call ckpt_comm_begin(),
+ *    ckpt_comm_end(), ckpt_wait(), ckpt_snapshot_stage(), ckpt_stats(), ckpt_health() and ckpt_on_health(). Engines are
+ *    independent of each other.
+ *  - A forked child cannot use its parent's engine: calls return CKPT_ERR_INVALID.
+ *  - The caller owns the memory of its tensors. Keep it until the tensor is moved or unregistered, or the engine is
+ *    closed.
+ *  - Sizes are in bytes. Times are in milliseconds.
  *
- * Structs that may grow begin with `struct_size`. Initialize them with the CKPT_..._INIT macro of their name. The
- * library fills, or reads, no more than struct_size says, so programs built with an older header keep working. New
- * members come at the end, new values at the end of an enum: expect values that your header does not name. docs/api.md
- * says what else may change, and when the SONAME does.
+ * Structs that may grow begin with `struct_size`. Initialize them with the CKPT_..._INIT macro of the same name. The
+ * library reads and fills no more than struct_size bytes, so a program built with an older header keeps working. Later
+ * releases add members at the end of a struct and values at the end of an enum. Expect values that your header does not
+ * name. docs/api.md says what else may change, and when the SONAME changes.
  */
 #ifndef CKPTENGINE_CKPTENGINE_H
 #define CKPTENGINE_CKPTENGINE_H
@@ -33,37 +35,37 @@
 #define CKPT_API
 #endif
 
-/* The checkpoint of this header; ckpt_version() is that of the library. */
+/* The version of this header. ckpt_version() returns the version of the library. */
 #define CKPT_VERSION_MAJOR 0
 #define CKPT_VERSION_MINOR 1
 #define CKPT_VERSION_PATCH 0
-/* 1.2.3 is 10203. */
+/* One number for comparisons: version 1.2.3 is 10203. */
 #define CKPT_VERSION_NUMBER (CKPT_VERSION_MAJOR * 10000 + CKPT_VERSION_MINOR * 100 + CKPT_VERSION_PATCH)
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Below CKPT_ERR_INVALID nothing went wrong with the call: see ckpt_is_error(). */
+/* Result of a call. Values below CKPT_ERR_INVALID are no errors: see ckpt_is_error(). */
 typedef enum ckpt_status {
   CKPT_OK = 0,
   CKPT_SKIPPED = 1,   /* all ranks skip the snapshot of this iteration; training is not affected */
-  CKPT_DISCARDED = 2, /* the snapshot of this iteration was discarded; training is not affected */
+  CKPT_DISCARDED = 2, /* this snapshot was taken and then discarded; training is not affected */
 
-  CKPT_ERR_INVALID = 16,    /* a bad argument, option or order of calls; nothing changed */
+  CKPT_ERR_INVALID = 16,    /* bad argument, bad option or wrong order of calls; nothing changed */
   CKPT_ERR_NO_AGENT = 17,   /* no agent answers on this node, or it belongs to another job */
-  CKPT_ERR_CLAIMED = 18,    /* another live process holds this rank */
-  CKPT_ERR_SUPERSEDED = 19, /* this process belongs to an earlier incarnation: restart the rank with all others */
-  CKPT_ERR_NO_SPACE = 20,   /* the arena does not fit memory, /dev/shm or the budget; or state outgrew its slot */
-  CKPT_ERR_MISMATCH = 21,   /* world size or layout differs from what is stored; the first difference is named */
-  CKPT_ERR_LOST = 22,       /* a committed checkpoint cannot be rebuilt from what is left */
-  CKPT_ERR_TIMEOUT = 23,    /* a deadline passed; the message names what was waited for */
-  CKPT_ERR_CORRUPT = 24,    /* bytes did not match their digest, and no other source was left */
+  CKPT_ERR_CLAIMED = 18,    /* another running process holds this rank */
+  CKPT_ERR_SUPERSEDED = 19, /* this process belongs to an earlier incarnation: restart it with all others */
+  CKPT_ERR_NO_SPACE = 20,   /* arena too large for memory, /dev/shm or its limit; or state outgrew its slot */
+  CKPT_ERR_MISMATCH = 21,   /* world size or layout differs from what is stored; the error names where */
+  CKPT_ERR_LOST = 22,       /* a committed checkpoint is lost and cannot be rebuilt */
+  CKPT_ERR_TIMEOUT = 23,    /* a deadline passed; the error says what the call waited for */
+  CKPT_ERR_CORRUPT = 24,    /* bytes did not match their digest, and no other source has them */
   CKPT_ERR_SYSTEM = 25,     /* the operating system or the GPU refused something */
-  CKPT_ERR_INTERNAL = 26    /* a bug in ckptengine: please report the message */
+  CKPT_ERR_INTERNAL = 26    /* a bug in ckptengine: please report the error text */
 } ckpt_status;
 
-/* Element types, with safetensors' names in comments. */
+/* Element types. The comments give the names that safetensors uses. */
 typedef enum ckpt_dtype {
   CKPT_BOOL = 0,    /* BOOL */
   CKPT_U8 = 1,      /* U8 */
@@ -83,33 +85,35 @@ typedef enum ckpt_dtype {
   CKPT_C64 = 15     /* C64: two F32 */
 } ckpt_dtype;
 
+/* Where a tensor's bytes are. */
 typedef enum ckpt_memory {
   CKPT_HOST = 0,
-  CKPT_DEVICE = 1 /* memory of a CUDA GPU, one GPU per engine; CKPT_ERR_INVALID where there is no CUDA */
+  CKPT_DEVICE = 1 /* memory of a CUDA GPU, one GPU per engine; CKPT_ERR_INVALID without CUDA */
 } ckpt_memory;
 
-/* When a tensor is captured. This also decides which of the rank's two shards it belongs to. */
+/* When a tensor is captured. This also selects one of the rank's two shards. */
 typedef enum ckpt_capture {
   CKPT_OVERLAPPED = 0, /* main shard: copied while training goes on, until ckpt_before_update() */
-  CKPT_SYNCHRONOUS = 1 /* private shard: small state that changes before the update (BatchNorm statistics, random
-                          number generators, counters), copied before ckpt_snapshot() returns */
+  CKPT_SYNCHRONOUS = 1 /* private shard: copied before ckpt_snapshot() returns. For small state that changes before
+                          the update: BatchNorm statistics, random number generators, counters */
 } ckpt_capture;
 
+/* The engine of one rank. ckpt_create() makes it, ckpt_close() frees it. */
 typedef struct ckpt_engine ckpt_engine;
 
-/* One option: a key of docs/options.md and its value as text. */
+/* One option: a key from docs/options.md, and its value as text. ckpt_create() copies both. */
 typedef struct ckpt_option {
   const char* key;
   const char* value;
 } ckpt_option;
 
-/* A tensor of the caller, contiguous in row-major order. */
+/* A tensor of the caller, contiguous in row-major order. The library copies what is marked "copied". */
 typedef struct ckpt_tensor {
   size_t struct_size;   /* sizeof(ckpt_tensor) */
-  const char* name;     /* UTF-8, unique within the rank, 1..4096 bytes; copied */
-  void* data;           /* may be null where the tensor is empty (a zero in its shape) */
-  const int64_t* shape; /* `ndim` non-negative extents, in elements; copied; may be null when ndim is 0 */
-  int32_t ndim;         /* 0..16; 0 is a single element */
+  const char* name;     /* UTF-8, 1 to 4096 bytes, unique within the rank; copied */
+  void* data;           /* stays the caller's; may be null if the tensor is empty (its shape has a zero) */
+  const int64_t* shape; /* `ndim` extents in elements, each 0 or more; copied; may be null if ndim is 0 */
+  int32_t ndim;         /* 0 to 16; 0 means a single element */
   ckpt_dtype dtype;
   ckpt_memory memory;
   ckpt_capture capture;
@@ -117,7 +121,7 @@ typedef struct ckpt_tensor {
 #define CKPT_TENSOR_INIT \
   { sizeof(ckpt_tensor), NULL, NULL, NULL, 0, CKPT_U8, CKPT_HOST, CKPT_OVERLAPPED }
 
-/* Where a part of a restored checkpoint came from. */
+/* Where a shard of a restored checkpoint came from. A main shard in several parts has the highest value of them. */
 typedef enum ckpt_tier {
   CKPT_TIER_NONE = 0,
   CKPT_TIER_LOCAL = 1,     /* this node's memory */
@@ -128,79 +132,79 @@ typedef enum ckpt_tier {
 
 /* What ckpt_restore() did. */
 typedef struct ckpt_restored {
-  size_t struct_size;     /* sizeof(ckpt_restored); afterwards: how much of it was filled */
-  int32_t found;          /* 1: a checkpoint was restored; 0: nothing is stored, a fresh start */
+  size_t struct_size;     /* in: sizeof(ckpt_restored); out: bytes that the library filled */
+  int32_t found;          /* 1: a checkpoint was restored; 0: nothing is stored, so this is a fresh start */
   int32_t behind;         /* 1: a newer checkpoint was committed but is lost; `message` names it */
-  int32_t status_unknown; /* 1: nodes that did not answer might know of a newer commit; `message` names them */
+  int32_t status_unknown; /* 1: nodes that did not answer may know of a newer commit; `message` names them */
   ckpt_tier main_tier;    /* where the main shard came from */
   ckpt_tier private_tier; /* where the private shard came from */
   uint32_t reserved;      /* 0 */
-  uint64_t incarnation;   /* number of this start of the job, from 1 */
-  int64_t iteration;      /* the restored iteration, -1 when not found */
-  int64_t next_iteration; /* iteration + 1, or 0 when not found: where the training loop goes on */
-  uint64_t bytes;         /* restored into the caller's tensors */
-  double fetch_ms;        /* until the agent had the bytes on this node, verified */
-  double load_ms;         /* copying and verifying them into the caller's tensors */
-  const char* message;    /* what a person should know about it, "" if nothing; valid until the next ckpt_restore() of
-                             this engine, or until it is closed */
+  uint64_t incarnation;   /* which start of the job this is; the first is 1 */
+  int64_t iteration;      /* the restored iteration; -1 if not found */
+  int64_t next_iteration; /* where the training loop continues: iteration + 1, or 0 if not found */
+  uint64_t bytes;         /* bytes restored into the caller's tensors */
+  double fetch_ms;        /* until this node's agent had all bytes and had verified them */
+  double load_ms;         /* copying the bytes into the caller's tensors and verifying them */
+  const char* message;    /* what a person should know about this restore, or ""; valid until the engine's next
+                             ckpt_restore() or ckpt_close() */
 } ckpt_restored;
 #define CKPT_RESTORED_INIT \
   { sizeof(ckpt_restored), 0, 0, 0, CKPT_TIER_NONE, CKPT_TIER_NONE, 0, 0, 0, 0, 0, 0, 0, NULL }
 
-/* How far a snapshot has come. The order is that of progress. */
+/* How far a snapshot has come. Later stages have higher values. */
 typedef enum ckpt_stage {
-  CKPT_STAGE_NONE = 0, /* not taken, or forgotten by now */
-  CKPT_STAGE_CAPTURING = 1,
-  CKPT_STAGE_CAPTURED = 2,  /* whole in this node's memory */
-  CKPT_STAGE_COMMITTED = 3, /* every shard of the job has all the copies that were asked for */
+  CKPT_STAGE_NONE = 0,      /* not taken, discarded, or too old to be remembered (256 are) */
+  CKPT_STAGE_CAPTURING = 1, /* the copy is under way */
+  CKPT_STAGE_CAPTURED = 2,  /* complete in this node's memory */
+  CKPT_STAGE_COMMITTED = 3, /* every shard of the job has all its copies and parity */
   CKPT_STAGE_DURABLE = 4    /* the whole checkpoint is on storage (option `storage`) */
 } ckpt_stage;
 
-/* Counters and the last measurements of one engine. */
+/* Counters and latest measurements of one engine. */
 typedef struct ckpt_stats_t {
-  size_t struct_size;          /* sizeof(ckpt_stats_t); afterwards: how much of it was filled */
-  uint64_t snapshots;          /* ckpt_snapshot() calls that took a slot */
+  size_t struct_size;          /* in: sizeof(ckpt_stats_t); out: bytes that the library filled */
+  uint64_t snapshots;          /* snapshots that were taken */
   uint64_t skipped;            /* snapshots that all ranks skipped */
   uint64_t discarded;          /* snapshots that were taken and then discarded */
   uint64_t committed;          /* commits that this rank learned of in this incarnation */
-  int64_t committed_iteration; /* newest committed iteration of this incarnation, -1 if none */
-  int64_t durable_iteration;   /* newest iteration that this rank knows to be on storage, -1 if none */
-  uint64_t bytes_captured;     /* in all */
-  double stall_ms;             /* blocked in the last ckpt_snapshot() and its ckpt_before_update() */
-  double capture_ms;           /* last snapshot: from the call until captured */
+  int64_t committed_iteration; /* newest iteration committed in this incarnation; -1 if none */
+  int64_t durable_iteration;   /* newest iteration that this rank knows to be on storage; -1 if none */
+  uint64_t bytes_captured;     /* total over all snapshots */
+  double stall_ms;             /* time in the last ckpt_snapshot() and its ckpt_before_update() */
+  double capture_ms;           /* last snapshot: from the ckpt_snapshot() call until captured */
   double commit_ms;            /* last commit: from the ckpt_snapshot() call until this rank learned of it */
-  uint64_t gpu_staging_bytes;  /* GPU memory that copies pass through; 0 without tensors there; less than the option
-                                  says where the GPU had less free */
+  uint64_t gpu_staging_bytes;  /* GPU memory that copies pass through. 0 without tensors there. Less than the option
+                                  of this name if the GPU had less free */
 } ckpt_stats_t;
 #define CKPT_STATS_INIT \
   { sizeof(ckpt_stats_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
-/* Whether the job is protected: `ckptctl health` says the same (docs/protection.md). In rising order of trouble. */
+/* Whether the job is protected, from best to worst. `ckptctl health` shows the same (docs/protection.md). */
 typedef enum ckpt_protection {
   CKPT_PROTECTED = 0,
-  CKPT_DEGRADED = 1,     /* checkpoints are committed, or were a moment ago, with fewer copies than asked for */
+  CKPT_DEGRADED = 1,     /* commits go on, or did a moment ago, but something is less than asked for */
   CKPT_NOT_PROTECTED = 2 /* nothing was committed for longer than allowed, or nobody can tell */
 } ckpt_protection;
 
-/* The verdict on the whole job, as far as this rank knows it. Texts end in a zero byte and are "" where there is
- * nothing to say. */
+/* The verdict on the whole job, as far as this rank knows it. Texts end in a zero byte. A text with nothing to say is
+ * "". */
 typedef struct ckpt_health_t {
-  size_t struct_size; /* sizeof(ckpt_health_t); afterwards: how much of it was filled */
+  size_t struct_size; /* in: sizeof(ckpt_health_t); out: bytes that the library filled */
   ckpt_protection state;
-  uint32_t copies_now; /* of the newest commit: fewest copies of any shard */
+  uint32_t copies_now; /* newest commit: the fewest copies that any shard has */
   uint32_t copies_wanted;
-  uint32_t parity_now; /* losses that each parity group can still take */
+  uint32_t parity_now; /* newest commit: lost nodes that each parity group can still replace */
   uint32_t parity_wanted;
-  int64_t since_ms;   /* how long the state has been the same */
-  int64_t at_risk_ms; /* work since the newest commit */
+  int64_t since_ms;   /* how long this state has lasted */
+  int64_t at_risk_ms; /* training time since the newest commit, lost if the job fails now */
   int64_t at_risk_iterations;
-  int64_t allowed_ms;             /* without a commit, before the job is not protected */
-  uint64_t committed_incarnation; /* newest known commit; 0: none */
-  int64_t committed_iteration;    /* -1: none */
-  int64_t rank;                   /* the rank that holds commits up, -1: none in particular */
-  char node[72];                  /* likewise its node */
-  char reason[40];                /* a word for programs, as docs/protection.md lists them */
-  char text[512];                 /* why, for people */
+  int64_t allowed_ms;             /* time without a commit after which the job is not protected */
+  uint64_t committed_incarnation; /* newest known commit; 0 if none */
+  int64_t committed_iteration;    /* its iteration; -1 if none */
+  int64_t rank;                   /* the rank that holds up commits; -1 if no single one */
+  char node[72];                  /* the node that holds up commits; "" if no single one */
+  char reason[40];                /* one word for programs; docs/protection.md lists them */
+  char text[512];                 /* the reason, for people */
   char advice[320];               /* what to do */
 } ckpt_health_t;
 #define CKPT_HEALTH_INIT                                                                         \
@@ -208,140 +212,162 @@ typedef struct ckpt_health_t {
     sizeof(ckpt_health_t), CKPT_PROTECTED, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}, { 0 } \
   }
 
-/* Runs on a thread of the engine. `health` is valid during the call. It must return soon and must not call
- * ckpt_close(). */
+/* Receives the verdict on a thread of the engine. It must return soon and must not call ckpt_close(). `health` is valid
+ * only during the call. `user` is the pointer that ckpt_on_health() got. */
 typedef void (*ckpt_health_callback)(const ckpt_health_t* health, void* user);
 
-/* Something that a person should know, while the call that noticed it succeeded. */
+/* Kinds of warnings: what a person should know although the call succeeded. */
 typedef enum ckpt_warning {
-  CKPT_WARNING_ENVIRONMENT = 1,      /* a variable CKPTENGINE_... is no option, or an old CKPT_... is set */
-  CKPT_WARNING_GPU_MEMORY = 2,       /* the GPU had less memory free than gpu_staging_bytes */
-  CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* a snapshot was discarded: ckpt_before_update() was not called after it */
-  CKPT_WARNING_REPLICATION = 4       /* checkpoints cross the network from host memory, not from GPU to GPU */
+  CKPT_WARNING_ENVIRONMENT = 1,      /* a variable CKPTENGINE_... names no option, or an old CKPT_... is set */
+  CKPT_WARNING_GPU_MEMORY = 2,       /* the GPU had less free memory than gpu_staging_bytes */
+  CKPT_WARNING_FORGOTTEN_UPDATE = 3, /* snapshot discarded: ckpt_before_update() was not called after it */
+  CKPT_WARNING_REPLICATION = 4       /* checkpoints go from host to host, although GPU to GPU was asked for */
 } ckpt_warning;
 
-/* Runs on the training thread, within the call that noticed it. It must not call the engine. `text` is valid during
- * the call. */
+/* Receives a warning on the training thread, within the call that noticed the cause. It must not call the engine.
+ * `text` is valid only during the call. `user` is the pointer that ckpt_on_warning() got. */
 typedef void (*ckpt_warning_callback)(ckpt_warning warning, const char* text, void* user);
 
-/* What a call says where the caller has no CUDA stream. (Null is CUDA's legacy default stream.) */
+/* Pass this where a function takes a stream and you have none. Null would be CUDA's legacy default stream. */
 #define CKPT_NO_STREAM ((void*)~(uintptr_t)0)
 
-/* ckpt_comm_begin() takes channels from 0 to this number less 1. */
+/* The number of channels: ckpt_comm_begin() takes channels 0 to 7. */
 #define CKPT_COMM_CHANNELS 8
 
-/* Why the last call on this thread did not return CKPT_OK; "" if it did. Valid until the thread's next call. */
+/* Why the last call on this thread did not return CKPT_OK, or "" if it did. Valid until the thread's next call. */
 CKPT_API const char* ckpt_last_error(void);
 
-/* Whether something went wrong: 0 for CKPT_OK, CKPT_SKIPPED and CKPT_DISCARDED. */
+/* Returns 1 if `status` is an error. Returns 0 for CKPT_OK, CKPT_SKIPPED and CKPT_DISCARDED. */
 CKPT_API int ckpt_is_error(ckpt_status status);
 
-/* What a status means, in a few words: "a deadline passed". Never null. */
+/* The meaning of a status in a few words, e.g. "a deadline passed". Never null. Valid for ever. */
 CKPT_API const char* ckpt_status_string(ckpt_status status);
 
-/* The library's checkpoint: "0.1.0". */
+/* The version of the library, e.g. "0.1.0". Valid for ever. */
 CKPT_API const char* ckpt_version(void);
 
-/* Creates the engine of one rank. Options come from `options`, then from the environment (CKPTENGINE_<KEY>), then from
- * the file that the option `config` names; the first that names a key wins. Refuses unknown keys in `options` and in
- * the file; an unknown variable is a warning. Connects to the node's agent, claims the rank, and starts an agent where
- * none runs and the option `agent` is "auto". */
+/* Creates the engine of one rank and stores it in `*engine`, or null on failure. Close it with ckpt_close().
+ *
+ * Connects to the node's agent and claims the rank. If no agent runs and the option `agent` is "auto", starts one.
+ *
+ * Options come from `options` (`count` of them), then from environment variables CKPTENGINE_<KEY>, then from the file
+ * that the option `config` names. The first of these that has a key wins. An unknown key in `options` or in the file is
+ * CKPT_ERR_INVALID. An unknown variable is only a warning.
+ *
+ * Common errors: CKPT_ERR_INVALID, CKPT_ERR_NO_AGENT, CKPT_ERR_CLAIMED, CKPT_ERR_TIMEOUT, CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** engine);
 
-/* Ends the engine and frees it; null is fine. Finishes a pending capture as ckpt_before_update() does. The agent and
- * everything captured stay. Waits at most the option `close_timeout_ms`, and 10 s more where a GPU hangs. */
+/* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does. The agent and
+ * everything captured stay. Waits at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
-/* Calls `callback` for each warning of this engine; null: for none. At first it gets those that came before, the 16
- * newest. */
+/* Sets the function that receives this engine's warnings. Null: warnings are kept, the 16 newest. A new callback first
+ * receives the kept warnings, before this call returns. */
 CKPT_API ckpt_status ckpt_on_warning(ckpt_engine* engine, ckpt_warning_callback callback, void* user);
 
-/* Registers a tensor or blob. CKPT_ERR_INVALID for a name that is taken, or for a null with a size. The first tensor in
- * GPU memory makes the engine reserve gpu_staging_bytes there, or what is free. */
+/* Registers a tensor or blob. The first tensor in GPU memory makes the engine reserve `gpu_staging_bytes` (an option)
+ * on that GPU, or what is free. CKPT_ERR_INVALID: the name is taken, or `data` is null and the tensor is not empty. */
 CKPT_API ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor);
 
-/* Says that a registered tensor's memory is now at `data`; its dtype and shape are unchanged. Not between
- * ckpt_snapshot() and ckpt_before_update(). */
+/* Tells the engine that a registered tensor's memory is now at `data`. Its dtype and shape stay. CKPT_ERR_INVALID
+ * between ckpt_snapshot() and ckpt_before_update(). */
 CKPT_API ckpt_status ckpt_move_tensor(ckpt_engine* engine, const char* name, void* data);
 
-/* Forgets a tensor. A later registration may use its name with another dtype or shape. Not between ckpt_snapshot() and
- * ckpt_before_update(). */
+/* Forgets a tensor. A later registration may reuse its name with another dtype or shape. CKPT_ERR_INVALID between
+ * ckpt_snapshot() and ckpt_before_update(). */
 CKPT_API ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* name);
 
-/* The layout of this rank's stored state as JSON: {"found": bool, "iteration": n, "incarnation": n,
- *  "main": {name: {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}}, "private": {...}}.
- * Takes part in the job's restore decision as ckpt_restore() does, so every rank calls one of the two. `*json` stays
- * valid until the next ckpt_restore() has returned, or the engine is closed. */
+/* Stores in `*json` the layout of what is stored for this rank:
+ *   {"found": bool, "iteration": n, "incarnation": n,
+ *    "main": {name: {"dtype": "F32", "shape": [..], "data_offsets": [begin, end]}}, "private": {...}}
+ * Call it before ckpt_restore() to learn which tensors to register. It takes part in the job's restore decision as
+ * ckpt_restore() does, so every rank must call one of the two. Blocks at most `restore_timeout_ms` (an option).
+ * CKPT_ERR_INVALID if the first call comes after ckpt_restore(). The engine owns the text. It is valid until the next
+ * ckpt_restore() has returned, or until the engine is closed. */
 CKPT_API ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json);
 
-/* Brings the newest checkpoint that every rank of the job can get into the registered tensors, verified. All ranks call
- * it, once in each incarnation that they take part in, before their first snapshot of that incarnation. Set
- * result->struct_size first: CKPT_RESTORED_INIT does.
+/* Restores the newest checkpoint that every rank of the job can get into the registered tensors, and verifies it. Every
+ * rank calls it once in each incarnation that it takes part in, before its first snapshot. Set result->struct_size
+ * first; CKPT_RESTORED_INIT does.
  *
- * `stream` is a cudaStream_t of the tensors' GPU, or CKPT_NO_STREAM where all tensors are in host memory. The tensors
- * are written after what is on `stream`; they hold the checkpoint, for every stream, when this returns.
+ * `stream` is a cudaStream_t of the tensors' GPU. If all tensors are in host memory, pass CKPT_NO_STREAM. The engine
+ * writes the tensors after the work that is already on `stream`. When the call returns, every stream sees the restored
+ * tensors.
  *
- * Blocks at most `restore_timeout_ms`, with GPU-to-GPU replication a minute more. On failure the contents of the
- * tensors are undefined, but nothing stored is lost. CKPT_OK with found == 0 is a fresh start. */
+ * Blocks for about `restore_timeout_ms` (an option) at most. That includes up to one minute for setting up GPU-to-GPU
+ * replication. If nothing is stored, it returns CKPT_OK with found == 0: a fresh start. After an error the contents of
+ * the tensors are undefined, but nothing stored is lost.
+ *
+ * Common errors: CKPT_ERR_INVALID, CKPT_ERR_MISMATCH, CKPT_ERR_LOST, CKPT_ERR_CORRUPT, CKPT_ERR_TIMEOUT,
+ * CKPT_ERR_SUPERSEDED, CKPT_ERR_NO_AGENT, CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restored* result);
 
-/* Starts the snapshot of `iteration`, after all of its updates, and returns at once. Iterations grow strictly within an
- * incarnation, from restored.next_iteration on. A snapshot that fails, for whatever reason, leaves training unharmed.
+/* Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. Iterations start
+ * at restored.next_iteration, grow within an incarnation, and stay below 2^40. A snapshot that fails never harms
+ * training. CKPT_SKIPPED: earlier snapshots are still being stored, so all ranks skip this one.
  *
- * `stream` as in ckpt_restore(). The snapshot is of the state after what is on `stream` now: let it wait for other
- * streams that update. What is enqueued on `stream` afterwards may change the CKPT_SYNCHRONOUS tensors in GPU memory.
- * Tensors in host memory are captured when this returns if others are in GPU memory. */
+ * `stream` is as in ckpt_restore(). The snapshot has the state after the work that is on `stream` now. If other streams
+ * update tensors, let `stream` wait for them. Work put on `stream` afterwards may change CKPT_SYNCHRONOUS tensors in
+ * GPU memory. If any tensor is in GPU memory, tensors in host memory are captured before the call returns. */
 CKPT_API ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void* stream);
 
-/* Call it before the next change of CKPT_OVERLAPPED tensors. Makes the snapshot known to the agent. A forgotten call is
- * noticed by the next ckpt_snapshot(), which discards the snapshot before it.
+/* Finishes the pending capture. Call it before CKPT_OVERLAPPED tensors change again. Only then does the agent learn of
+ * the snapshot. If you forget this call, the next ckpt_snapshot() discards the pending snapshot and warns.
  *
- * With all tensors in host memory it blocks until they are captured; `count` may be 0. With tensors in GPU memory the
- * host does not wait: the `count` streams do, on the GPU. Name every stream that changes the tensors. The snapshot
- * becomes known to the agent when its copy has ended; until then ckpt_snapshot() returns CKPT_SKIPPED. ckpt_wait() and
- * ckpt_stats() report a copy that fails after this call. After an error that ends a CUDA context, CKPT_ERR_SYSTEM
- * refuses every later snapshot. */
+ * All tensors in host memory: blocks until they are captured, at most one minute. `count` may be 0. CKPT_DISCARDED: the
+ * capture failed or took too long.
+ *
+ * Any tensor in GPU memory: the host does not wait. The `count` streams in `streams` wait instead, on the GPU. Name
+ * every stream that changes the tensors. The agent learns of the snapshot when its copy has ended. Until then
+ * ckpt_snapshot() returns CKPT_SKIPPED. If the copy fails after this call, ckpt_wait() and ckpt_stats() show it. After
+ * an error that ends the CUDA context, every later snapshot returns CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count);
 
-/* Gives up the capture that ckpt_snapshot() began and ckpt_before_update() has not ended: for state that changed too
- * early. Without effect where none is pending. */
+/* Discards the pending capture: one that ckpt_snapshot() began and ckpt_before_update() has not finished. Use it when
+ * state changed too early. Does nothing if no capture is pending. */
 CKPT_API ckpt_status ckpt_discard(ckpt_engine* engine);
 
-/* Call these around each communication of training (a collective, a send, a receive). Checkpoint traffic then keeps out
- * of its way, and the agent learns when the network is idle. Call ckpt_comm_end() once for each ckpt_comm_begin(), with
- * the same channel; from any thread. Communications that run beside each other, as those of process groups do, take
- * different channels: those of one channel end in the order in which they began. An iteration ends with each
- * ckpt_snapshot(), whatever its result. Before ckpt_restore() these do nothing. They never block, and make no system
- * call. CKPT_ERR_INVALID for a channel out of range, or an end without a begin; nothing is changed then.
+/* Marks the begin and end of one communication of training: a collective, a send or a receive. The engine then keeps
+ * checkpoint traffic out of its way, and the agent learns when the network is idle.
  *
- * `stream` is CKPT_NO_STREAM for a communication that begins and ends with the calls. For one that is enqueued on a
- * CUDA stream, as NCCL's are, name that stream: the communication begins when the GPU gets to what is enqueued there
- * next, and ends when the GPU has done what was enqueued there before. Neither the host nor the stream waits. Begin and
- * end may name different streams, but both or neither must name one: let the stream of the end wait for the
- * communication. Where no tensor was in GPU memory when ckpt_restore() was called, a stream is taken for
- * CKPT_NO_STREAM. What is captured into a CUDA graph is not seen: call these around its launch. */
+ * Call ckpt_comm_end() once for each ckpt_comm_begin(), with the same channel, from any thread. Communications that
+ * overlap, as those of several process groups do, need different channels. On one channel they end in the order in
+ * which they began. Each ckpt_snapshot() call ends an iteration, whatever it returns. Before ckpt_restore() these calls
+ * do nothing. They never block and make no system call. CKPT_ERR_INVALID: the channel is out of range, or nothing has
+ * begun on it. Nothing changes then.
+ *
+ * With CKPT_NO_STREAM, the communication begins and ends with these calls. For one that is put on a CUDA stream, as
+ * NCCL's are, name that stream. The communication then begins when the GPU reaches the next work on it, and ends when
+ * the GPU has finished the work already on it. Neither the host nor the stream waits. Name a stream in both calls or in
+ * neither. The two may differ: then let the stream of the end wait for the communication. If no tensor was in GPU
+ * memory at ckpt_restore(), a stream means the same as CKPT_NO_STREAM. Calls captured into a CUDA graph are not seen:
+ * put them around the graph's launch. */
 CKPT_API ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream);
 CKPT_API ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream);
 
-/* How far the snapshot of `iteration` has come. Iterations are those of the incarnation that was restored last. */
+/* Stores in `*stage` how far the snapshot of `iteration` has come. Iterations are those of the incarnation that this
+ * process restored last. Does not wait. */
 CKPT_API ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage);
 
-/* Waits until the snapshot of `iteration`, or a newer one, has reached `stage`; at most `timeout_ms`. Never finishes a
- * capture by itself: call ckpt_before_update() first. Returns CKPT_ERR_TIMEOUT; or CKPT_SKIPPED or CKPT_DISCARDED when
- * the snapshot will never get there. The options storage_every and storage_interval_s decide which checkpoints go to
- * storage, so CKPT_STAGE_DURABLE can take long. */
+/* Waits up to `timeout_ms` until the snapshot of `iteration`, or a newer one, has reached `stage`. It never finishes a
+ * capture: call ckpt_before_update() first. CKPT_STAGE_DURABLE can take long, because the options storage_every and
+ * storage_interval_s decide which checkpoints go to storage.
+ *
+ * CKPT_ERR_TIMEOUT: not in time. CKPT_SKIPPED, CKPT_DISCARDED, CKPT_ERR_SUPERSEDED, or the error of its
+ * ckpt_snapshot(): the snapshot will never get there. CKPT_ERR_INVALID: a negative iteration or an unknown stage. */
 CKPT_API ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, int64_t timeout_ms);
 
-/* Set stats->struct_size first: CKPT_STATS_INIT does. */
+/* Fills `*stats`. Does not wait. Set stats->struct_size first; CKPT_STATS_INIT does. */
 CKPT_API ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats);
 
-/* Whether the job is protected, as the agents judge. Where this node's agent is gone or frozen the engine judges by
- * itself. At most half a second old. Does not wait. Set health->struct_size first: CKPT_HEALTH_INIT does. */
+/* Fills `*health` with the verdict whether the job is protected. The agents judge. If this node's agent is gone or
+ * frozen, the engine judges by itself. The verdict is at most half a second old. Does not wait. Set health->struct_size
+ * first; CKPT_HEALTH_INIT does. */
 CKPT_API ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health);
 
-/* Calls `callback` when the verdict changes, and once a minute while the job is not simply protected; null: for no
- * change. A change that is over within two seconds is left out, unless the job was not protected. When this returns, an
- * earlier callback does not run any more, unless it makes this call itself. */
+/* Sets the function that is called when the verdict changes, and once a minute while the job is degraded or not
+ * protected. Null: no function. Changes that last less than two seconds are left out, unless the job was not protected.
+ * When this call returns, the earlier callback is not running, unless it made this call itself. */
 CKPT_API ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user);
 
 #ifdef __cplusplus

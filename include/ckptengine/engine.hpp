@@ -1,4 +1,4 @@
-// ckptengine for C++20: a thin, header-only layer over the C API (ckptengine.h). The rules there hold here too.
+// The C++20 API of ckptengine: a thin, header-only layer over the C API. The rules of ckptengine.h hold here too.
 //
 //   ckpt::Engine engine(ckpt::Options::from_env());
 //   engine.register_tensor("weight", weight.data(), CKPT_F32, {rows, columns});
@@ -9,12 +9,13 @@
 //     engine.snapshot(k);
 //   }
 //
-// One thread at a time uses an Engine; any thread may call its const members. Set-up calls that fail throw ckpt::Error.
-// snapshot() and before_update() throw only for wrong use (CKPT_ERR_INVALID): a snapshot that fails never ends
-// training. Its Result says what happened. Ignoring a Result is fine there: the health callback tells when the job is
-// no longer protected.
+// Threads: one thread at a time uses an Engine. Any thread may call its const members.
 //
-// A `stream` is a cudaStream_t of the tensors' GPU. It may be left out where all tensors are in host memory.
+// Errors: set-up calls that fail throw ckpt::Error. snapshot() and before_update() throw only for wrong use
+// (CKPT_ERR_INVALID), so a snapshot that fails never ends training. Their Result says what happened. You may ignore it:
+// the health callback says when the job is no longer protected.
+//
+// Streams: a `stream` is a cudaStream_t of the tensors' GPU. Leave it out if all tensors are in host memory.
 #ifndef CKPTENGINE_ENGINE_HPP
 #define CKPTENGINE_ENGINE_HPP
 
@@ -32,7 +33,7 @@
 namespace ckpt {
 inline namespace v0 {
 
-// A call that failed: a status, and what happened, why, and what to do.
+// A call failed. status() is the kind of failure. what() says what happened, why, and what to do.
 class Error : public std::runtime_error {
  public:
   Error(ckpt_status status, const std::string& sentence) : std::runtime_error(sentence), status_(status) {}
@@ -48,14 +49,14 @@ inline void check(ckpt_status status) {
 }
 }  // namespace detail
 
-// Options of an engine (docs/options.md). What is not set here comes from the environment (CKPTENGINE_<KEY>), then from
-// the file that the option `config` names. Values are checked when the engine is created.
+// Options of an engine (docs/options.md). An option that is not set here comes from the environment (CKPTENGINE_<KEY>),
+// then from the file that the option `config` names, then from its default. Creating the engine checks the values.
 class Options {
  public:
-  // Nothing set in code: everything from the environment.
+  // Sets nothing in code: all options come from the environment, the file and the defaults.
   [[nodiscard]] static Options from_env() { return {}; }
 
-  // Sets `key`; the last call for a key counts.
+  // Sets `key` to `value`. The last call for a key wins.
   Options& set(const std::string& key, const std::string& value) {
     for (auto& pair : pairs_) {
       if (pair.first == key) {
@@ -68,28 +69,29 @@ class Options {
   }
   Options& set(const std::string& key, std::int64_t value) { return set(key, std::to_string(value)); }
 
+  // The options set so far, as (key, value).
   [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& pairs() const { return pairs_; }
 
  private:
   std::vector<std::pair<std::string, std::string>> pairs_;
 };
 
-// What restore() did.
+// What restore() did. See ckpt_restored. The message is copied, so it has no lifetime rule.
 struct Restored : ckpt_restored {
   Restored() : ckpt_restored(CKPT_RESTORED_INIT) {}
-  std::string message;  // what a person should know about it, "" if nothing
+  std::string message;  // what a person should know about this restore, or ""
 };
 
-// Result of a call that can be skipped without failing. True when all went well.
+// Result of a call whose failure does not harm training. Converts to true for CKPT_OK only.
 class Result {
  public:
   explicit Result(ckpt_status status)
       : status_(status), message_(status == CKPT_OK ? std::string() : std::string(ckpt_last_error())) {}
   [[nodiscard]] ckpt_status status() const { return status_; }
-  // What happened, why, and what to do; "" with CKPT_OK.
+  // What happened, why, and what to do. "" for CKPT_OK.
   [[nodiscard]] const std::string& message() const { return message_; }
   [[nodiscard]] explicit operator bool() const { return status_ == CKPT_OK; }
-  // False for skipped and discarded snapshots.
+  // False for CKPT_OK, and for snapshots that were skipped or discarded.
   [[nodiscard]] bool is_error() const { return ckpt_is_error(status_) != 0; }
 
  private:
@@ -97,19 +99,20 @@ class Result {
   std::string message_;
 };
 
-// One snapshot, and the result of snapshot(). Small and copyable. Any thread may use it while its engine lives.
+// What snapshot() returns: its result, and a handle to follow the snapshot. Copyable. Any thread may use it, but only
+// while its engine exists and is not moved.
 class Ticket : public Result {
  public:
   [[nodiscard]] std::int64_t iteration() const { return iteration_; }
 
-  // How far it has come. Throws Error.
+  // How far the snapshot has come. Throws Error.
   [[nodiscard]] ckpt_stage stage() const {
     ckpt_stage stage = CKPT_STAGE_NONE;
     detail::check(ckpt_snapshot_stage(engine_, iteration_, &stage));
     return stage;
   }
-  // Waits until it, or a newer one, has reached `stage`. Waiting for more than CKPT_STAGE_CAPTURING needs
-  // before_update() to be called first, or by another thread. See ckpt_wait().
+  // Waits until this snapshot, or a newer one, has reached `stage`. Stages after CKPT_STAGE_CAPTURING need
+  // before_update(): call it first, or on another thread. See ckpt_wait().
   [[nodiscard]] Result wait(ckpt_stage stage, std::chrono::milliseconds timeout) const {
     return Result(ckpt_wait(engine_, iteration_, stage, timeout.count()));
   }
@@ -123,16 +126,17 @@ class Ticket : public Result {
   std::int64_t iteration_;
 };
 
-// The engine of one rank. Owns the handle; the tensors' memory stays the caller's.
+// The engine of one rank. Owns the C handle. The caller owns the tensors' memory.
 class Engine {
  public:
-  // Connects to the node's agent (starting one where the option `agent` is "auto") and claims the rank. Throws Error.
+  // Connects to the node's agent and claims the rank. If no agent runs and the option `agent` is "auto", starts one.
+  // Throws Error. See ckpt_create().
   explicit Engine(const Options& options) {
     std::vector<ckpt_option> list;
     for (const auto& [key, value] : options.pairs()) list.push_back({key.c_str(), value.c_str()});
     detail::check(ckpt_create(list.data(), list.size(), &engine_));
   }
-  // Finishes a pending capture, as before_update() does. Waits at most the option `close_timeout_ms`.
+  // Finishes a pending capture as before_update() does. See ckpt_close() for how long it may wait.
   ~Engine() { ckpt_close(engine_); }
   Engine(Engine&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
   Engine& operator=(Engine&& other) noexcept {
@@ -140,9 +144,9 @@ class Engine {
     return *this;
   }
 
-  // Registers a contiguous, row-major tensor; `shape` in elements, {} for a single one. `data` must live until it is
-  // moved or unregistered, or the engine is gone. Throws Error: CKPT_ERR_INVALID for a name that is taken, or for a
-  // null with a size.
+  // Registers a contiguous, row-major tensor. `shape` is in elements. {} means a single element. Keep `data` until the
+  // tensor is moved or unregistered, or the engine is gone. Throws Error. CKPT_ERR_INVALID: the name is taken, or
+  // `data` is null and the tensor is not empty.
   void register_tensor(const std::string& name, void* data, ckpt_dtype dtype, std::span<const std::int64_t> shape,
                        ckpt_memory memory = CKPT_HOST, ckpt_capture capture = CKPT_OVERLAPPED) {
     ckpt_tensor tensor = CKPT_TENSOR_INIT;
@@ -159,28 +163,30 @@ class Engine {
                        ckpt_memory memory = CKPT_HOST, ckpt_capture capture = CKPT_OVERLAPPED) {
     register_tensor(name, data, dtype, std::span(shape.begin(), shape.size()), memory, capture);
   }
-  // A blob of the rank's own (RNG state, data position): private, captured within snapshot().
+  // Registers bytes in host memory for the private shard, e.g. RNG state or the position in the data. They are copied
+  // before snapshot() returns. Throws Error.
   void register_blob(const std::string& name, void* data, std::size_t size_bytes) {
     register_tensor(name, data, CKPT_U8, {static_cast<std::int64_t>(size_bytes)}, CKPT_HOST, CKPT_SYNCHRONOUS);
   }
-  // Tells a tensor's new address. Not between snapshot() and before_update(). Throws Error.
+  // Tells the engine a tensor's new address. Not between snapshot() and before_update(). Throws Error.
   void move_tensor(const std::string& name, void* data) {
     detail::check(ckpt_move_tensor(engine_, name.c_str(), data));
   }
   // Forgets a tensor. Not between snapshot() and before_update(). Throws Error.
   void unregister_tensor(const std::string& name) { detail::check(ckpt_unregister_tensor(engine_, name.c_str())); }
 
-  // What is stored for this rank, as JSON (see ckpt_stored_layout). Takes part in the job's restore decision, so every
-  // rank calls this or restore(). Throws Error.
+  // Returns the layout of what is stored for this rank, as JSON. It takes part in the job's restore decision, so every
+  // rank must call this or restore(). Throws Error. See ckpt_stored_layout().
   [[nodiscard]] std::string stored_layout() {
     const char* json = nullptr;
     detail::check(ckpt_stored_layout(engine_, &json));
     return json;
   }
 
-  // Brings the newest checkpoint that every rank can get into the registered tensors, verified; not found is a fresh
-  // start. Once in each incarnation, before its first snapshot. Blocks at most the option `restore_timeout_ms`. Throws
-  // Error; the tensors are undefined then, but nothing stored is lost. See ckpt_restore().
+  // Restores the newest checkpoint that every rank can get into the registered tensors, and verifies it. `found` is 0
+  // for a fresh start. Call it once in each incarnation, before the first snapshot. Blocks at most `restore_timeout_ms`
+  // (an option). Throws Error: the contents of the tensors are undefined then, but nothing stored is lost. See
+  // ckpt_restore().
   [[nodiscard]] Restored restore(void* stream = CKPT_NO_STREAM) {
     Restored restored;
     detail::check(ckpt_restore(engine_, stream, &restored));
@@ -189,28 +195,30 @@ class Engine {
     return restored;
   }
 
-  // Starts the snapshot of `iteration`, after all of its updates, and returns at once. Throws Error only for wrong use
-  // (CKPT_ERR_INVALID: iterations that go backwards, no restore(), no tensors). See ckpt_snapshot().
+  // Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. Throws Error
+  // only for wrong use: CKPT_ERR_INVALID if iterations go backwards, restore() was not called, or there are no tensors.
+  // See ckpt_snapshot().
   Ticket snapshot(std::int64_t iteration, void* stream = CKPT_NO_STREAM) {
     const ckpt_status status = ckpt_snapshot(engine_, iteration, stream);
     if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());
     return {engine_, iteration, status};
   }
 
-  // Call it before the next change of registered tensors. With all of them in host memory it blocks until the last
-  // snapshot is captured; with tensors on a GPU `streams` wait instead: name all that change them. CKPT_DISCARDED when
-  // the capture failed; training is not affected. Throws Error only for wrong use. See ckpt_before_update().
+  // Finishes the pending capture. Call it before registered tensors change again. If all tensors are in host memory, it
+  // blocks until they are captured. Otherwise `streams` wait instead, on the GPU: name every stream that changes the
+  // tensors. CKPT_DISCARDED: the capture failed, training is not affected. Throws Error only for wrong use. See
+  // ckpt_before_update().
   Result before_update(std::initializer_list<void*> streams = {}) {
     const ckpt_status status = ckpt_before_update(engine_, std::data(streams), streams.size());
     if (status == CKPT_ERR_INVALID) throw Error(status, ckpt_last_error());
     return Result(status);
   }
 
-  // Gives up the capture that snapshot() began and before_update() has not ended: for state that was changed too early.
+  // Discards the pending capture, for state that changed too early. Does nothing if none is pending. Throws Error.
   void discard() { detail::check(ckpt_discard(engine_)); }
 
-  // Around each communication of training; see ckpt_comm_begin(). Communication, below, calls both. Throw Error only
-  // for wrong use.
+  // Mark the begin and end of each communication of training. The class Communication, below, calls both. They throw
+  // Error only for wrong use. See ckpt_comm_begin().
   void comm_begin(std::uint32_t channel = 0, void* stream = CKPT_NO_STREAM) const {
     detail::check(ckpt_comm_begin(engine_, channel, stream));
   }
@@ -218,45 +226,45 @@ class Engine {
     detail::check(ckpt_comm_end(engine_, channel, stream));
   }
 
-  // Counters and last measurements.
+  // Counters and latest measurements. Throws Error.
   [[nodiscard]] ckpt_stats_t stats() const {
     ckpt_stats_t stats = CKPT_STATS_INIT;
     detail::check(ckpt_stats(engine_, &stats));
     return stats;
   }
 
-  // Whether the job is protected, and if not, why; see ckpt_health().
+  // Whether the job is protected, and if not, why. Throws Error. See ckpt_health().
   [[nodiscard]] ckpt_health_t health() const {
     ckpt_health_t health = CKPT_HEALTH_INIT;
     detail::check(ckpt_health(engine_, &health));
     return health;
   }
-  // Calls `callback` when that changes, on a thread of the engine; see ckpt_on_health().
+  // Calls `callback` when the verdict changes, on a thread of the engine. Throws Error. See ckpt_on_health().
   void on_health(ckpt_health_callback callback, void* user) const {
     detail::check(ckpt_on_health(engine_, callback, user));
   }
-  // Calls `callback` for each warning, on the training thread; see ckpt_on_warning().
+  // Calls `callback` for each warning, on the training thread. Throws Error. See ckpt_on_warning().
   void on_warning(ckpt_warning_callback callback, void* user) {
     detail::check(ckpt_on_warning(engine_, callback, user));
   }
 
-  // The C handle, still owned by this engine.
+  // The C handle. This engine still owns it.
   [[nodiscard]] ckpt_engine* handle() const { return engine_; }
 
  private:
   ckpt_engine* engine_ = nullptr;
 };
 
-// A communication of training, from its construction to the end of its scope:
+// Marks a communication of training, from construction to the end of the scope:
 //   {
 //     const ckpt::Communication scope(engine);
 //     all_reduce(gradients);
 //   }
-// Not longer than the engine lives, which must not be moved meanwhile.
+// The engine must outlive it and must not be moved meanwhile.
 class [[nodiscard]] Communication {
  public:
   explicit Communication(const Engine& engine, std::uint32_t channel = 0, void* stream = CKPT_NO_STREAM)
-      : engine_(engine), channel_(channel), channel_(channel) {
+      : engine_(engine), channel_(channel), stream_(stream) {
     engine.comm_begin(channel, stream);
   }
   ~Communication() { ckpt_comm_end(engine_.handle(), channel_, stream_); }

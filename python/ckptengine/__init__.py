@@ -1,6 +1,6 @@
 """In-memory checkpoints for large-model training: the Python side of libckptengine.
 
-`Engine` is the C ABI in Python; `ckptengine.torch.Checkpointer` is what a PyTorch training loop wants.
+PyTorch training loops use `ckptengine.torch.Checkpointer`. `Engine` is the C API in Python, for everything else.
 """
 
 from ._abi import Capture, DType, Memory, Protection, Stage, Status, Tier, load_library

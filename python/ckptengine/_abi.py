@@ -1,7 +1,7 @@
-"""The C ABI of libckptengine as ctypes sees it; include/ckptengine/ckptengine.h says what each function does.
+"""The C ABI of libckptengine for ctypes. include/ckptengine/ckptengine.h says what each function does.
 
-Stateless beside a cache of loaded libraries. ctypes releases the GIL during every call, but for those that are over at
-once: to get it back may take milliseconds where other threads run.
+Keeps no state except a cache of loaded libraries. ctypes releases the GIL during calls that may wait. Calls that never
+wait keep it, because getting it back can take milliseconds if other threads run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SO_VERSION = "0"
 
 
 class Status(enum.IntEnum):
-    """What a call came to; the C header explains each."""
+    """Result of a call. The C header explains each value."""
 
     OK = 0
     SKIPPED = 1
@@ -62,7 +62,7 @@ class Status(enum.IntEnum):
 
 
 class DType(enum.IntEnum):
-    """Element types, named as safetensors names them."""
+    """Element types, with the names that safetensors uses."""
 
     BOOL = 0
     U8 = 1
@@ -90,14 +90,14 @@ class Memory(enum.IntEnum):
 
 
 class Capture(enum.IntEnum):
-    """When a tensor is captured, and with it which shard it belongs to."""
+    """When a tensor is captured. This also selects its shard."""
 
     OVERLAPPED = 0  # main shard: copied while training goes on, until before_update()
     SYNCHRONOUS = 1  # private shard: copied before snapshot() returns
 
 
 class Tier(enum.IntEnum):
-    """Where a part of a restored state came from."""
+    """Where a shard of a restored checkpoint came from."""
 
     NONE = 0
     LOCAL = 1
@@ -107,7 +107,7 @@ class Tier(enum.IntEnum):
 
 
 class Protection(enum.IntEnum):
-    """Whether a job is protected, in rising order of trouble."""
+    """Whether a job is protected, from best to worst."""
 
     PROTECTED = 0
     DEGRADED = 1
@@ -118,7 +118,7 @@ class Protection(enum.IntEnum):
 
 
 class Stage(enum.IntEnum):
-    """How far a snapshot has come."""
+    """How far a snapshot has come. Later stages have higher values."""
 
     NONE = 0
     CAPTURING = 1
@@ -132,7 +132,7 @@ class COption(Structure):
 
 
 class _Growing(Structure):
-    """A struct that may grow: it says its size."""
+    """A struct that may grow. Sets its own struct_size."""
 
     def __init__(self, **values: object) -> None:
         super().__init__(struct_size=sizeof(type(self)), **values)
@@ -214,7 +214,7 @@ WarningCallback = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
 NO_STREAM = c_void_p(-1).value
 
-# Function name -> argument types; all of these return a ckpt_status.
+# Argument types by function name. All of these return a ckpt_status and may wait, so ctypes releases the GIL.
 _CALLS: dict[str, list] = {
     "ckpt_create": [POINTER(COption), c_size_t, POINTER(c_void_p)],
     "ckpt_register_tensor": [c_void_p, POINTER(CTensor)],
@@ -232,7 +232,7 @@ _CALLS: dict[str, list] = {
     "ckpt_on_health": [c_void_p, HealthCallback, c_void_p],
     "ckpt_on_warning": [c_void_p, WarningCallback, c_void_p],
 }
-# The same, of functions that never wait for anything: called with the GIL held.
+# The same for functions that never wait. They are called with the GIL held.
 _INSTANT_CALLS: dict[str, list] = {
     "ckpt_comm_begin": [c_void_p, c_uint32, c_void_p],
     "ckpt_comm_end": [c_void_p, c_uint32, c_void_p],
@@ -240,7 +240,7 @@ _INSTANT_CALLS: dict[str, list] = {
 
 
 class Library:
-    """A loaded libckptengine with its functions typed. Thread-safe."""
+    """A loaded libckptengine with typed functions. Thread-safe."""
 
     def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
@@ -261,7 +261,7 @@ class Library:
             setattr(self, name, function)
 
     def last_error(self) -> str:
-        """Why the last call on this thread did not succeed; "" if it did."""
+        """Why the last call on this thread did not return OK, or "" if it did."""
         return (self.ckpt_last_error() or b"").decode("utf-8", "replace")
 
     def version(self) -> str:
@@ -269,7 +269,7 @@ class Library:
 
 
 def _places() -> Iterator[Path]:
-    """Where the library may be, best first: in the package (wheel), in the bundle around it, in the source tree."""
+    """Folders to search for the library, in order: the package (wheel), the bundle around it, the source tree."""
     package = Path(__file__).resolve().parent
     root = package.parent.parent
     yield package
@@ -280,8 +280,8 @@ def _places() -> Iterator[Path]:
 
 
 def load_library(path: str | os.PathLike | None = None) -> Library:
-    """The library at `path`; without one, the first of: inside the package, the bundle that holds the package, the
-    source tree's release build, whatever the system's loader finds. Raises OSError."""
+    """Loads the library at `path`. Without `path`, tries in order: the package, the bundle that holds the package, the
+    release build of the source tree, the system's loader. Raises OSError if none has it."""
     if path is not None:
         return _load(os.fspath(path))
     for place in _places():

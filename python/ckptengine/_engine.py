@@ -1,4 +1,4 @@
-"""One rank's engine: a thin, typed layer over the C ABI."""
+"""The engine of one rank: a thin, typed layer over the C API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("ckptengine")
 
 
 class Error(RuntimeError):
-    """A call failed. `status` says how; the text says what happened, why, and what to do."""
+    """A call failed. `status` is the kind of failure. The text says what happened, why, and what to do."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message or status.name)
@@ -31,23 +31,23 @@ class Error(RuntimeError):
 class Restored:
     """What restore() did. Times in milliseconds, sizes in bytes."""
 
-    found: bool  # False: nothing is stored, a fresh start
-    behind: bool  # a newer checkpoint was committed but is lost; `message` says so
-    status_unknown: bool  # nodes that did not answer might know of a newer commit
-    main_tier: Tier
-    private_tier: Tier
-    incarnation: int  # number of the current incarnation of the job, 1 is the first
-    iteration: int  # -1 when not found
-    next_iteration: int  # where the training loop goes on
-    bytes: int
-    fetch_ms: float
-    load_ms: float
-    message: str = ""
+    found: bool  # False: nothing is stored, so this is a fresh start
+    behind: bool  # a newer checkpoint was committed but is lost; `message` names it
+    status_unknown: bool  # nodes that did not answer may know of a newer commit; `message` names them
+    main_tier: Tier  # where the main shard came from
+    private_tier: Tier  # where the private shard came from
+    incarnation: int  # which start of the job this is; the first is 1
+    iteration: int  # the restored iteration; -1 if not found
+    next_iteration: int  # where the training loop continues
+    bytes: int  # restored into the caller's memory
+    fetch_ms: float  # until this node's agent had all bytes and had verified them
+    load_ms: float  # copying and verifying
+    message: str = ""  # what a person should know about this restore
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counters and the last measurements of an engine, as ckpt_stats_t explains them."""
+    """Counters and latest measurements of an engine. ckpt_stats_t in the C header explains each."""
 
     snapshots: int
     skipped: int
@@ -64,24 +64,24 @@ class Stats:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether the whole job is protected, as docs/protection.md explains it. Times in milliseconds."""
+    """The verdict whether the job is protected. docs/protection.md explains it. Times are in milliseconds."""
 
     state: Protection
-    reason: str  # a word: "none", "rank_stopped", ...
-    text: str  # why, for people; "" where there is nothing to say
+    reason: str  # one word for programs: "none", "rank_stopped", ...
+    text: str  # the reason, for people; "" if there is nothing to say
     advice: str  # what to do
-    since_ms: int  # so long the state has been the same
-    at_risk_ms: int  # work since the newest commit
+    since_ms: int  # how long this state has lasted
+    at_risk_ms: int  # training time since the newest commit, lost if the job fails now
     at_risk_iterations: int
-    allowed_ms: int  # without a commit, before the job is not protected
-    committed_incarnation: int  # newest commit that is known of; 0: none
-    committed_iteration: int  # -1: none
-    copies_now: int
+    allowed_ms: int  # time without a commit after which the job is not protected
+    committed_incarnation: int  # newest known commit; 0 if none
+    committed_iteration: int  # its iteration; -1 if none
+    copies_now: int  # newest commit: the fewest copies that any shard has
     copies_wanted: int
-    parity_now: int
+    parity_now: int  # newest commit: lost nodes that each parity group can still replace
     parity_wanted: int
-    node: str  # that holds commits up; "": none in particular
-    rank: int  # likewise; -1
+    node: str  # the node that holds up commits; "" if no single one
+    rank: int  # the rank that holds up commits; -1 if no single one
 
     def __str__(self) -> str:
         sentences = [f"the job is {self.state!s}" + (f": {self.text}" if self.text else ""), self.advice]
@@ -92,8 +92,8 @@ class Health:
 
 
 class Ticket:
-    """One snapshot() call; true when the snapshot was taken. `status` is then OK, else SKIPPED or what went wrong;
-    `message` says why. Any thread may use it as long as the engine is open."""
+    """What snapshot() returns. True if the snapshot was taken. Otherwise `status` and `message` say why not. Any thread
+    may use it while the engine is open."""
 
     __slots__ = ("_engine", "iteration", "message", "status")
 
@@ -112,17 +112,18 @@ class Ticket:
 
     @property
     def skipped(self) -> bool:
-        """All ranks skip this iteration, as earlier ones are not stored everywhere yet. No error."""
+        """True if all ranks skip this iteration, because earlier snapshots are still being stored. This is no error."""
         return self.status is Status.SKIPPED
 
     @property
     def stage(self) -> Stage:
-        """How far it has come; NONE when it was not taken, was dropped, or is forgotten by now."""
+        """How far the snapshot has come. NONE if it was not taken, was discarded, or is too old to be remembered."""
         return self._engine.stage(self.iteration) if self.taken else Stage.NONE
 
     def wait(self, stage: Stage = Stage.COMMITTED, timeout_ms: int = 10_000) -> bool:
-        """Waits until this snapshot, or a newer one, has reached `stage`. False when it did not in time or never will;
-        then `status` and `message` say why. A capture ends with before_update(): call that first."""
+        """Waits until this snapshot, or a newer one, has reached `stage`. Returns False if it did not in time, or never
+        will. `message` then says why, and so does `status`, except after a timeout. Call before_update() first: it
+        finishes the capture."""
         if not self.taken:
             return False
         status, message = self._engine._wait(self.iteration, stage, timeout_ms)
@@ -140,20 +141,24 @@ class Ticket:
 class Engine:
     """The engine of one rank.
 
-    Options come as an `Options`, or as further arguments of the same names (docs/options.md), which count before it.
-    Values become text by str(), in lower case where they are bool. What is not given is taken from the environment
-    (CKPTENGINE_<KEY>), then from the file that the option `config` names.
+    Options: give an `Options` object, or keyword arguments of the same names (docs/options.md), or both. Arguments
+    override the object. An option that neither has comes from the environment (CKPTENGINE_<KEY>), then from the file
+    that the option `config` names.
 
-    Close it, or use it in a `with` block: one that is only dropped gives up the capture that is under way.
+    Close the engine, or use it in a `with` block. An engine that is collected without close() discards its pending
+    capture.
 
-    A stream is the handle of a CUDA stream as an integer, as `torch.cuda.Stream.cuda_stream` is; 0 is the legacy
-    default stream. Name it where tensors are in GPU memory; leave it out where all are in host memory.
+    Streams: a stream is the handle of a CUDA stream as an integer, e.g. `torch.cuda.Stream.cuda_stream`. 0 is the
+    legacy default stream. Pass one if any tensor is in GPU memory. Leave it out if all are in host memory.
 
-    Warnings and changes of the job's protection go to the logger "ckptengine".
+    Logging: warnings and changes of the job's protection go to the logger "ckptengine".
 
-    One thread at a time (the training thread), except Ticket, stage(), stats(), health(), comm_begin(), comm_end()
-    and communication(). Registered memory is kept alive until it is moved, unregistered or the engine is closed. Every
-    method raises Error on failure, except snapshot().
+    Threads: one thread at a time uses the engine, the training thread. Any thread may use Ticket, stage(), stats(),
+    health(), comm_begin(), comm_end() and communication().
+
+    Memory: the engine holds the owner of registered memory until it is moved or unregistered, or the engine is closed.
+
+    Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use.
     """
 
     def __init__(
@@ -176,8 +181,8 @@ class Engine:
     # ---- registration ----
 
     def register(self, name: str, buffer: Any, *, capture: Capture = Capture.OVERLAPPED) -> None:
-        """Registers a writable, contiguous object with the buffer protocol: a numpy array, bytearray, array.array.
-        The object is held, so that a bytearray cannot be resized while it is registered."""
+        """Registers a writable, contiguous object with the buffer protocol, e.g. a numpy array, bytearray or
+        array.array. The engine holds the object, so a bytearray cannot be resized while it is registered."""
         view = memoryview(buffer)
         if view.readonly or not view.c_contiguous:
             raise Error(Status.INVALID, f"buffer '{name}' is {'read-only' if view.readonly else 'not contiguous'}")
@@ -196,7 +201,8 @@ class Engine:
         capture: Capture = Capture.OVERLAPPED,
         owner: Any = None,
     ) -> None:
-        """Registers contiguous memory in row-major order. `owner` is held as long as the memory is registered."""
+        """Registers contiguous memory in row-major order. `shape` is in elements. The engine holds `owner` while the
+        memory is registered."""
         extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         tensor = _abi.CTensor(
             name=_c_text(name),
@@ -211,7 +217,7 @@ class Engine:
         self._alive[name] = owner
 
     def move(self, name: str, address: int, *, owner: Any = None) -> None:
-        """Tells that a registered tensor is now at `address`. Not between snapshot() and before_update()."""
+        """Tells the engine a registered tensor's new address. Not between snapshot() and before_update()."""
         self._check(self._library.ckpt_move_tensor(self._open(), _c_text(name), address or None))
         self._alive[name] = owner
 
@@ -227,16 +233,15 @@ class Engine:
     # ---- restore ----
 
     def stored_layout(self) -> dict[str, Any]:
-        """What an earlier incarnation left for this rank: {"found", "iteration", "incarnation", "main", "private"},
-        the last
-        two as {name: {"dtype", "shape", "data_offsets"}}. Every rank calls this or restore()."""
+        """Returns the layout of what is stored for this rank: {"found", "iteration", "incarnation", "main", "private"}.
+        "main" and "private" are {name: {"dtype", "shape", "data_offsets"}}. Every rank must call this or restore()."""
         text = ctypes.c_char_p()
         self._check(self._library.ckpt_stored_layout(self._open(), byref(text)))
         return json.loads(text.value or b"{}")
 
     def restore(self, stream: int | None = None) -> Restored:
-        """Brings the newest checkpoint that every rank can get into the registered memory, after what is on `stream`.
-        All ranks call it, once in each incarnation, before its first snapshot."""
+        """Restores the newest checkpoint that every rank can get into the registered memory, after the work that is
+        already on `stream`. Every rank calls it once in each incarnation, before its first snapshot."""
         c = _abi.CRestored()
         self._check(self._library.ckpt_restore(self._open(), _c_stream(stream), byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
@@ -258,9 +263,9 @@ class Engine:
     # ---- per iteration ----
 
     def snapshot(self, iteration: int, stream: int | None = None) -> Ticket:
-        """Starts the snapshot of `iteration`, after all of its updates, those on `stream` included. Never raises
-        because a snapshot was skipped or failed: the ticket says so, and the log does. Raises Error (INVALID) for a
-        wrong call."""
+        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. It has
+        the state after the work that is already on `stream`. A skipped or failed snapshot does not raise: the ticket
+        says so, and the log names failures. Raises Error (INVALID) for wrong use."""
         status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_stream(stream)))
         message = "" if status is Status.OK else self._library.last_error()
         if status is Status.INVALID:
@@ -269,9 +274,9 @@ class Engine:
         return Ticket(self, iteration, status, message)
 
     def before_update(self, streams: Sequence[int] = ()) -> bool:
-        """Call it before the next change of the overlapped tensors. Blocks until they are captured. With tensors in GPU
-        memory `streams` wait instead: name all that change them. Never raises because the capture failed; False
-        then."""
+        """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are
+        captured. With tensors in GPU memory `streams` wait instead: name every stream that changes them. Returns False
+        if the capture failed. Raises Error (INVALID) for wrong use."""
         handles = (ctypes.c_void_p * len(streams))(*streams)
         status = Status(self._library.ckpt_before_update(self._open(), handles, len(streams)))
         if status is Status.OK:
@@ -283,28 +288,28 @@ class Engine:
         return False
 
     def discard(self) -> None:
-        """Gives up the capture that snapshot() began and before_update() has not ended, which is never made known: for
-        state that was changed too early. Without effect where none is pending."""
+        """Discards the pending capture, for state that changed too early. Does nothing if none is pending."""
         self._check(self._library.ckpt_discard(self._open()))
 
     # ---- communication ----
 
     def comm_begin(self, channel: int = 0, stream: int | None = None) -> None:
-        """A communication of training begins: checkpoint traffic keeps out of its way. Call comm_end() once for each,
-        with the same channel; from any thread. Communications that run beside each other take different channels, 0 to
-        7. Before restore() nothing happens.
+        """Marks the begin of a communication of training, so that checkpoint traffic keeps out of its way. Call
+        comm_end() once for each, with the same channel, from any thread. Communications that overlap need different
+        channels, 0 to 7. Does nothing before restore().
 
-        With `stream` it begins when the GPU gets to what is enqueued there next; with one in comm_end() it ends when
-        the GPU has done what was enqueued there before. Name one in both or in neither."""
+        With `stream`, the communication begins when the GPU reaches the next work on that stream. With a stream in
+        comm_end(), it ends when the GPU has finished the work already there. Name a stream in both or in neither."""
         self._check(self._library.ckpt_comm_begin(self._open(), _c_channel(channel), _c_stream(stream)))
 
     def comm_end(self, channel: int = 0, stream: int | None = None) -> None:
-        """A communication of training has ended. Raises Error (INVALID) where none had begun."""
+        """Marks the end of a communication of training. Raises Error (INVALID) if none has begun on `channel`."""
         self._check(self._library.ckpt_comm_end(self._open(), _c_channel(channel), _c_stream(stream)))
 
     @contextlib.contextmanager
     def communication(self, channel: int = 0, stream: int | None = None) -> Iterator[None]:
-        """Around a communication of training: comm_begin() and, whatever happens in the block, comm_end()."""
+        """Context for a communication of training: comm_begin() before the block, comm_end() after it, also if it
+        raises."""
         self.comm_begin(channel, stream)
         try:
             yield
@@ -325,8 +330,8 @@ class Engine:
         return Stats(**{name: getattr(c, name) for name, _ in _abi.CStats._fields_ if name != "struct_size"})
 
     def health(self) -> Health:
-        """Whether the job is protected, and if not, why. Any thread; does not wait. Changes are warnings of the logger
-        "ckptengine", too."""
+        """Whether the job is protected, and if not, why. Any thread may call it. Does not wait. Changes are also logged
+        on the logger "ckptengine"."""
         c = _abi.CHealth()
         self._check(self._library.ckpt_health(self._open(), byref(c)))
         return _health_of(c)
@@ -334,7 +339,8 @@ class Engine:
     # ---- the end ----
 
     def close(self) -> None:
-        """Ends the engine, waiting for a pending capture. The agent and all that was captured stay."""
+        """Closes the engine. Waits for a pending capture, at most the option `close_timeout_ms`. The agent and
+        everything captured stay."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._finalizer.detach()
@@ -363,7 +369,7 @@ class Engine:
         return status, "" if status is Status.OK else self._library.last_error()
 
     def _report(self, status: Status, message: str) -> None:
-        """Logs a failed snapshot, once per run of equal failures: a failure must not hide, nor fill the log."""
+        """Logs a failed snapshot, once per run of equal failures. So failures are seen but do not fill the log."""
         if status not in (Status.OK, Status.SKIPPED) and status is not self._last_status:
             log.warning("snapshot failed (%s): %s", status.name, message)
         self._last_status = status
@@ -378,7 +384,7 @@ def _health_of(c: _abi.CHealth) -> Health:
 
 @_abi.HealthCallback
 def _log_health(health: Any, _user: Any) -> None:
-    """On a thread of the engine, at each change and once a minute while it lasts."""
+    """Runs on a thread of the engine at each change of the verdict, and once a minute while there is trouble."""
     told = _health_of(health.contents)
     log.log(logging.INFO if told.state is Protection.PROTECTED else logging.WARNING, "%s", told)
 
@@ -389,8 +395,8 @@ def _log_warning(_warning: int, text: bytes, _user: Any) -> None:
 
 
 def _let_go(library: _abi.Library, handle: int, alive: dict[str, Any]) -> None:
-    """Of an engine that nobody closed before it was collected or the program ended. What was being captured may have
-    changed since, so it is given up. The registered memory, `alive`, outlives the engine that reads it."""
+    """Closes an engine that was collected, or that was open when the program ended. Its pending capture is discarded,
+    because the tensors may have changed. `alive` keeps the registered memory until the engine is closed."""
     library.ckpt_discard(handle)
     library.ckpt_close(handle)
     alive.clear()
@@ -401,7 +407,7 @@ def _text_of(value: Any) -> str:
 
 
 def _c_text(text: str) -> bytes:
-    """UTF-8 for C, which would silently cut the text off at a null character."""
+    """UTF-8 for C. Refuses null characters, at which C would silently cut the text off."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -416,7 +422,7 @@ def _c_stream(stream: int | None) -> int:
 
 
 def _c_channel(channel: int) -> int:
-    """As C takes it, to which ctypes would silently cut the number off."""
+    """Checks the range of 32 bits, to which ctypes would silently cut the number."""
     if not 0 <= channel < 2**32:
         raise Error(Status.INVALID, f"channel {channel} is out of range; use 0 to 7")
     return channel

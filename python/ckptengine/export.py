@@ -1,12 +1,11 @@
-"""Turns a checkpoint on storage into what torch reads by itself: a file for torch.load, or a directory for
-torch.distributed.checkpoint. `ckptctl export` calls it with the folder of a checkpoint that it has verified:
+"""Exports a checkpoint on storage to what torch reads by itself: a file for torch.load, or a directory for
+torch.distributed.checkpoint. `ckptctl export` verifies a checkpoint and then calls this with its folder:
 
     python -m ckptengine.export STEP_FOLDER (--to FILE | --dcp DIRECTORY) [--shard SHARD]
 
-What is written is {shard: {tensor: ...}}, or {tensor: ...} of the one shard, with the names under which the tensors
-were registered. Tensors are mapped from the files (docs/format.md), not copied, and have the strides they had in
-training. The Python state that a Checkpointer keeps comes as plain values and tensors, so that torch.load takes the
-file with weights_only.
+The result is {shard: {tensor: ...}}, or {tensor: ...} if one shard is named. Tensors have the names under which they
+were registered, and the strides that they had in training. They are mapped from the files (docs/format.md), not copied.
+The Python state of a Checkpointer becomes plain values and tensors, so torch.load reads the file with weights_only.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from typing import Any
 
 
 class ExportError(Exception):
-    """One sentence about why there is no export."""
+    """The export failed. The text is one sentence that says why."""
 
 
 def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]]:
-    """The tensors of every shard of a checkpoint, or of the one named, by shard and name."""
+    """Returns the tensors of a checkpoint by shard and name. `only` names one shard."""
     shards = {}
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -47,7 +46,7 @@ def read_step(folder: Path, only: str | None = None) -> dict[str, dict[str, Any]
 
 
 def map_file(path: Path) -> tuple[dict, memoryview]:
-    """Header and data of a safetensors file; the data is mapped, privately."""
+    """Returns header and data of a safetensors file. The data is a private mapping of the file."""
     with open(path, "rb") as file:
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     begin = 8 + int.from_bytes(mapped[:8], "little")
@@ -70,7 +69,7 @@ def tensors_in(header: dict[str, dict], data: memoryview) -> dict[str, Any]:
 
 
 def tensor(entry: dict, data: memoryview, order: list[int] | None) -> Any:
-    """A tensor on the memory of `data`. `order` is how its dimensions follow each other in memory."""
+    """Returns a tensor on the memory of `data`. `order` is the order of its dimensions in memory."""
     import torch
 
     from .torch._memory import _TORCH_DTYPES
@@ -82,7 +81,7 @@ def tensor(entry: dict, data: memoryview, order: list[int] | None) -> Any:
 
 
 def python_state(data: memoryview) -> Any:
-    """What a Checkpointer stored besides tensors; as bytes where somebody else chose the same name."""
+    """Decodes what a Checkpointer stored besides tensors. Returns raw bytes if another program used the same name."""
     import torch
 
     from .torch import decode
@@ -94,7 +93,7 @@ def python_state(data: memoryview) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The same without types that torch.load refuses with weights_only: numpy's, deques, frozen sets."""
+    """Replaces types that torch.load refuses with weights_only: numpy's, deques, frozen sets."""
     import torch
 
     kind = type(value)
@@ -119,7 +118,7 @@ def bytes_of(value: Any) -> int:
 
 
 def write_file(state: dict, path: Path) -> None:
-    """The file is there when it is whole and on the medium, or not at all."""
+    """Writes the file as a whole: it appears when all of it is on the medium, or not at all."""
     import torch
 
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
@@ -153,7 +152,7 @@ def sync_directory(folder: Path) -> None:
 
 @contextmanager
 def progress(target: Path, total_bytes: int) -> Iterator[None]:
-    """A bar on the terminal, by what has come to be of `target`, a file or a directory."""
+    """Shows a progress bar on a terminal, from the size of `target`, a file or a directory."""
     if not sys.stderr.isatty():
         yield
         return

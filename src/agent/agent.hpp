@@ -1,4 +1,5 @@
-// The node's agent as a whole: takes the arena, joins the job, serves trainers and peers, until it is destroyed.
+// The node's agent as one object. It takes the arena, joins the job and serves trainers and peers until it is
+// destroyed.
 #pragma once
 
 #include <functional>
@@ -19,25 +20,27 @@ struct AgentSetup {
   std::unique_ptr<coord::Store> store;
   std::function<std::unique_ptr<net::Transport>(const net::TransportOptions&, net::Transport::Handlers)> make_transport;
   Log log;
-  std::vector<persist::CheckpointSourceFactory> sources = {};  // of checkpoints, besides storage; the same on all nodes
-  std::int64_t store_timeout_ms = 0;                           // of a call into the store; 0: as its kind wants
+  // Where checkpoints come from besides storage; the same on all nodes.
+  std::vector<persist::CheckpointSourceFactory> sources = {};
+  std::int64_t store_timeout_ms = 0;  // limit of one call to the store; 0: the default for this kind of store
 };
 
-// With the store that the option `coordination` names, and UCX as transport.
+// Uses the store that the option `coordination` names, and UCX as transport.
 AgentSetup standard_setup(const Options& options, Log log);
 
 class Agent {
  public:
-  // On return trainers can connect. Throws Failure.
+  // Trainers can connect once the constructor has returned. Throws Failure.
   explicit Agent(AgentSetup setup);
-  // The arena stays as it is. Bounded by the transport's progress timeout.
+  // Leaves the arena as it is. Takes no longer than the transport's progress timeout.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Readable once the agent should be destroyed: somebody asked it to stop, or another agent serves the node.
+  // Becomes readable when the agent should be destroyed: it was asked to stop, or another agent serves the node.
   int stop_fd() const;
-  // By then: that another agent serves the node, in a sentence; "" where it was asked to stop.
+  // Valid once stop_fd() is readable. Says in a sentence that another agent serves the node, or "" if the agent was
+  // asked to stop.
   std::string replaced() const;
 
  private:

@@ -1,4 +1,5 @@
-// Memory for chunks of pieces on their way to be combined: bounded for the whole agent, touched once and used again.
+// Buffers for the chunks that a coding job reads before it encodes or decodes them. The agent has a fixed number of
+// them and uses them again and again, so that fresh memory is touched only once.
 //
 // Thread-safe.
 #pragma once
@@ -14,7 +15,8 @@ namespace ckpt::agent {
 
 class ChunkBuffers {
  public:
-  // One source more than a group has, for a result that does not fit its place.
+  // At least as many as a parity group can have members. One chunk needs a buffer per fetched source, and one more for
+  // a result that does not fit the end of its slot.
   static constexpr std::size_t count = 64;
   static constexpr std::size_t size_bytes = 1u << 20;
 
@@ -26,8 +28,8 @@ class ChunkBuffers {
   ChunkBuffers(const ChunkBuffers&) = delete;
   ChunkBuffers& operator=(const ChunkBuffers&) = delete;
 
-  // Calls `grant` with so many buffers, at most `count`, when they are free: at once, or from give_back(). All or none,
-  // first come first served, so nobody waits with some of them in hand.
+  // Calls `grant` with `wanted` buffers (at most `count`) as soon as so many are free: at once, or from give_back().
+  // Requests are served in order. Each gets all of its buffers or none, so two requests cannot block each other.
   void ask(std::size_t wanted, OnGranted grant);
   void give_back(std::vector<Buffer> buffers);
 
@@ -41,7 +43,7 @@ class ChunkBuffers {
   std::mutex mutex_;
   std::size_t made_ = 0;
   std::vector<Buffer> free_;
-  std::deque<Request> waiting_;  // bounded by the windows of what combines
+  std::deque<Request> waiting_;  // bounded: each coding job has a limited number of chunks under way
 };
 
 }  // namespace ckpt::agent

@@ -1,10 +1,10 @@
-// Who holds which rank on this node. A rank passes to a new trainer only when the one before is proven dead, or has
-// said goodbye: its pidfd reports exit, or its engine said that it is closed. A closed connection proves nothing: an
-// agent that was stopped finds one while the trainer still writes. A stopped trainer is killed when its rank is
-// claimed.
+// Which trainer holds which rank on this node. A rank passes to a new trainer only when the old one can no longer
+// write: its pidfd reports that it exited, or its engine said that it is closed. A closed connection proves nothing,
+// since a stopped agent loses it while the trainer still writes. If a trainer is stopped (SIGSTOP), a new claim to its
+// rank kills it.
 //
-// Each holder is also recorded in the arena (rank-<r>.trainer), so that a restarted agent knows whom it has to ask
-// about. Belongs to the server's thread.
+// Each holder is also recorded in the arena (rank-<r>.trainer), so that a restarted agent knows which trainers to
+// check. Belongs to the server's thread.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ namespace ckpt::agent {
 struct Claimant {
   protocol::Rank rank = 0;
   std::uint64_t instance = 0;
-  std::uint64_t incarnation = 0;  // 0: a new incarnation of the rank
+  std::uint64_t incarnation = 0;  // 0: the engine has not restored yet
   std::string main_shard;
   std::string private_shard;
   std::optional<Process> process;
-  std::vector<std::uint64_t> open_engines = {};  // of the same process, by instance: they may still write
+  std::vector<std::uint64_t> open_engines = {};  // of the same process, by instance: engines that may still write
 };
 
-// A trainer that an earlier agent recorded and that still lives: it may be writing into its slots at any moment.
+// A trainer that an earlier agent recorded and that still lives. It may be writing to its slots.
 struct LivingTrainer {
   protocol::Rank rank = 0;
   std::uint64_t instance = 0;
@@ -46,25 +46,25 @@ class Claims {
   enum class Verdict { admitted, wait, superseded };
   struct Answer {
     Verdict verdict = Verdict::wait;
-    std::string why;                                // for a wait that ends without success, and for superseded
-    std::optional<std::uint64_t> retired_instance;  // of the holder that this claim found gone
+    std::string why;                                // why the claim timed out or was superseded
+    std::optional<std::uint64_t> retired_instance;  // the earlier holder, if this claim found that it is gone
   };
-  // Asks for the rank; again, until it is admitted or the asker gives up.
+  // Claims the rank. The caller repeats the call until the claimant is admitted or gives up.
   Answer claim(Claimant& claimant);
 
-  // The holder, an engine of process `pid`, says that it is closed; its process may live.
+  // The holder, an engine of process `pid`, says that it is closed. The process itself may go on.
   void closed(protocol::Rank rank, std::uint64_t instance, pid_t pid);
-  // The holder's connection has ended without a goodbye. It keeps its rank for as long as its process lives.
+  // The holder's connection ended without a goodbye. The holder keeps its rank as long as its process lives.
   void disconnected(protocol::Rank rank, std::uint64_t instance);
 
   struct Retired {
     protocol::Rank rank;
     std::uint64_t instance;
   };
-  // Holders that are gone by now; they hold nothing any more.
+  // Removes the holders that are gone, and returns them.
   std::vector<Retired> sweep();
 
-  // pidfds to wait for, and how long at most, until sweep() may have something to say.
+  // The pidfds to wait for, and the longest time to wait, before sweep() is called again.
   std::vector<int> process_fds() const;
   std::int64_t sweep_due_ms() const;
 
@@ -73,7 +73,7 @@ class Claims {
     std::uint64_t instance = 0;
     Process process;
     bool connected = true;
-    bool closed = false;  // it said so
+    bool closed = false;  // the holder said that it is closed
   };
 
   static bool is_own_past(const Holder& holder, const Claimant& claimant);

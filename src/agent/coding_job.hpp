@@ -1,9 +1,9 @@
-// Makes one piece out of others, with parity: the parity of a group's shards, or a shard or parity that was lost out of
-// what is left. A pipeline of chunks: fetch the sources' ranges, verify them and combine them in one pass, verify what
-// came of it. Only the ranges that are needed are read; sources on this node are read where they lie.
+// One encoding or decoding: computes the parity of a group's shards, or a lost shard or parity piece from the rest of
+// its group. It works as a pipeline of chunks: fetch the byte ranges of the sources, verify and combine them in one
+// pass, verify the result. It reads only the ranges it needs, and reads sources on this node where they are.
 //
-// start() and cancel() from any thread. Callbacks come on the transport's and the digest threads; `done` runs exactly
-// once, on one of these or within start(), when nothing touches the slot any more.
+// start() and cancel() may be called from any thread. Callbacks come on the transport's threads and the digest threads.
+// `done` runs exactly once, on one of these threads or within start(), when nothing touches the slot any more.
 #pragma once
 
 #include <functional>
@@ -34,55 +34,55 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
     std::string shard;
     bool operator==(const PieceRef&) const = default;
   };
-  // complete: the piece, with this manifest, is sealed in the slot.
+  // If `result` is complete, the piece is sealed in the slot with this manifest.
   struct Outcome {
     protocol::FetchResult result = protocol::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
-    std::vector<PieceRef> damaged;   // their bytes were not what their digests say
-    std::vector<PieceRef> wrong;     // parity whose bytes are, and of which nothing true can be made all the same
-    std::vector<PieceRef> suspects;  // of these, read together, one at least is wrong like that
-    std::vector<PieceRef> unusable;  // these, and what could not be fetched: to be made without, where that is possible
-    std::uint64_t received_bytes = 0;  // of sources, from other nodes
+    std::vector<PieceRef> damaged;     // sources whose bytes do not match their digests
+    std::vector<PieceRef> wrong;       // parity that matches its digests but does not fit the group's shards
+    std::vector<PieceRef> suspects;    // at least one of these parity pieces does not fit; they were read together
+    std::vector<PieceRef> unusable;    // these, and any that could not be fetched: leave them out if possible
+    std::uint64_t received_bytes = 0;  // bytes of sources from other nodes
   };
   using Done = std::function<void(Outcome outcome)>;
 
-  // The references outlive the object, and the transport's callbacks.
+  // The references must outlive the object and the transport's callbacks.
   struct Dependencies {
     protocol::NodeId node = 0;  // this one
     PieceIndex& index;
     WorkerPool& pool;
     ChunkBuffers& buffers;
     std::shared_ptr<TransportPort> transport;
-    bool urgent = false;  // does not wait for an idle network
+    bool urgent = false;  // fetches do not wait for an idle network
   };
 
   CodingJob(const Dependencies& dependencies, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
             protocol::PieceInfo piece, protocol::CodingInputs coding_inputs, Done done);
 
   void start();
-  // The slot stays unsealed, nothing more is fetched, and what is under way ends first.
+  // Fetches nothing more and leaves the slot unsealed. `done` runs once everything under way has ended.
   void cancel();
 
  private:
   struct Chunk;
   class ManifestSink;
   class ChunkSink;
-  // One of the group's pieces as a source.
+  // One piece of the group, as a source.
   struct Input {
-    std::vector<protocol::NodeId> nodes;  // that have it; the first that works is used
+    std::vector<protocol::NodeId> nodes;  // nodes that have the piece; the first that works is used
     std::uint64_t root_digest = 0;
-    Pin here;  // where it is this one
+    Pin here;  // set if the piece is on this node
     std::optional<arena::Manifest> manifest;
   };
 
-  bool plan();  // false: it cannot be made
+  bool plan();  // false: too few sources
   std::vector<std::string> manifests_needed() const;
   bool has_input(const std::string& shard) const;
   void ask_for_manifest(const std::string& shard, std::size_t attempt);
   void manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
                       bool is_damaged);
   bool is_expected(const std::string& shard, const arena::Manifest& manifest) const;
-  bool is_of_group(const protocol::PieceInfo& piece) const;  // just as the parity manifest has it
+  bool is_of_group(const protocol::PieceInfo& piece) const;  // as the parity manifest describes it
   void keep_manifests();
   bool prepare_slot();
 
@@ -113,19 +113,20 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   placement::ParityLayout layout_;
 
   // Constant once the chunks begin.
-  std::map<std::string, Input> inputs_;  // all that may be read
+  std::map<std::string, Input> inputs_;  // all pieces that may be read
   std::vector<placement::DecodeStep> steps_;
   std::vector<std::shared_ptr<const kernels::Coder>> coders_;  // of each step
   KeptManifests kept_;
-  std::vector<std::uint64_t> expected_;  // leaves of the piece; none where it is made for the first time
+  // Leaf digests that the piece must have; empty when it is computed for the first time.
+  std::vector<std::uint64_t> expected_;
 
   std::mutex mutex_;
   std::size_t under_way_ = 0;  // fetches of manifests, chunks
   std::size_t manifests_missing_ = 0;
   std::size_t step_ = 0;       // of the next chunk
-  std::uint64_t in_step_ = 0;  // its place there
+  std::uint64_t in_step_ = 0;  // offset of the next chunk in that step
   std::vector<std::uint64_t> leaves_;
-  Outcome outcome_;  // as far as it is known
+  Outcome outcome_;
   std::optional<protocol::FetchResult> failure_;
   bool cancelled_ = false;
   bool over_ = false;

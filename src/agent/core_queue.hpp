@@ -1,8 +1,8 @@
-// What waits for the agent's core thread: tasks, in order.
+// The queue of the agent's core thread: tasks, in order.
 //
-// Thread-safe. Never blocks the poster, because some posters must not wait (transport, trainer server). Bounded all the
-// same: offer() drops beyond the limit what is repeated anyway (messages, poll results), and everything that is posted
-// answers something that is bounded itself (an outstanding fetch, a connection, a rank).
+// Thread-safe. Posting never blocks, because some posters must not wait (transport, trainer server). The queue is still
+// bounded. offer() drops a task when the queue is full; it is for what is repeated anyway (messages, poll results).
+// Everything else that is posted answers something bounded: an outstanding fetch, a connection, a rank.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
   explicit CoreQueue(std::size_t offered_limit) : offered_limit_(offered_limit) {}
 
   void post(Task task) { push(std::move(task)); }
-  // False, and the task dropped, where the queue is full.
+  // Returns false and drops the task if the queue is full.
   bool offer(Task task) {
     {
       const std::lock_guard lock(mutex_);
@@ -34,7 +34,7 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
     return true;
   }
 
-  // The next task; nothing when the deadline has passed or the queue was closed.
+  // Returns the next task, or nothing when the deadline has passed or the queue was closed.
   std::optional<Task> take(Deadline deadline) {
     std::unique_lock lock(mutex_);
     ready_.wait_until(lock, deadline.at(), [&] { return closed_ || !tasks_.empty(); });
@@ -44,7 +44,7 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
     return task;
   }
 
-  // What waits and what comes later is dropped.
+  // Drops the tasks that wait, and every later one.
   void close() {
     std::deque<Task> dropped;
     {

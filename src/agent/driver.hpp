@@ -1,7 +1,7 @@
-// Runs the protocol's core: hands it events one by one and carries out what it asks for, on one thread, the core
-// thread. Everything that takes time happens elsewhere and comes back as a task in the queue.
+// Runs the protocol's core. It hands the core one event at a time and carries out the effects that the core returns, on
+// one thread, the core thread. Work that takes time runs on other threads and comes back as a task in the queue.
 //
-// The functions marked [any thread] only queue. All else is for the core thread.
+// Functions marked [any thread] only put a task into the queue. All others belong to the core thread.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ namespace ckpt::agent {
 
 class StorePoller;
 
-// Why the agent is to end: somebody asked it to, or another one serves its node now.
+// Why the agent ends: somebody asked it to, or another agent serves its node now.
 enum class EndReason { asked, replaced };
 
 class Driver : public TrainerRequests {
@@ -53,20 +53,20 @@ class Driver : public TrainerRequests {
     Log log;
     std::function<void(EndReason, const std::string& why)> stop_agent;  // any thread
     std::vector<persist::CheckpointSourceFactory> sources = {};         // besides storage
-    std::function<void()> listen_again = [] {};                         // any thread: at the arena's socket
+    std::function<void()> listen_again = [] {};                         // any thread: makes the agent's socket again
   };
   Driver(const Parts& parts, protocol::NodeId node, std::uint64_t agent_id);
   ~Driver() override;
 
-  // Before run(); both must live until it returned.
+  // To be called before run(). Both must live until run() has returned.
   void use(net::Transport& transport, StorePoller& store);
 
-  // The core thread's body: until the queue is closed.
+  // The body of the core thread. Returns when the queue is closed.
   void run();
-  // After it: nothing uses the transport any more.
+  // To be called after run(). On return nothing uses the transport any more.
   void end_transfers();
 
-  // [any thread] What the other threads have heard.
+  // [any thread] What other threads report to the core.
   void post(protocol::Event event);
   void message_arrived(protocol::NodeId from, std::span<const std::byte> bytes);
   void store_read(protocol::Event read);
@@ -94,7 +94,8 @@ class Driver : public TrainerRequests {
   void run_task(const Task& task);
 
   void carry_out_alone(const protocol::Effect& effect);
-  // What the core hears of an effect that failed, where it waits for an answer. What else it asked for it asks again.
+  // Tell the core that an effect failed, if the core waits for its result. The core repeats all other effects by
+  // itself.
   void failed(const protocol::StartFetch& fetch, const std::string& why);
   void failed(const protocol::ListStorage& list, const std::string& why);
   void failed(const protocol::StartWrite& write, const std::string& why);
@@ -163,31 +164,32 @@ class Driver : public TrainerRequests {
   EventLog event_log_;
   MemberHook hook_;
   Segments segments_;
-  std::optional<StorageTier> storage_;  // where the option says so
+  std::optional<StorageTier> storage_;  // if there is storage
   ReplicationManager replications_;
   Fetches fetches_;
   TrainerManager trainers_;
   protocol::Node core_;
-  std::deque<protocol::Event> events_;  // of the core thread's own making, handled before anything else
+  std::deque<protocol::Event> events_;  // made on the core thread itself; handled before the queue's tasks
   bool handling_ = false;
   std::vector<protocol::Effect>
       unfinished_;  // tried again at the next tick; one for each slot and rank assignments at most
   std::string arena_alarm_;
   Deadline arena_look_ = Deadline::in_ms(0);
   std::map<protocol::NodeId, coord::NodeEntry> nodes_;
-  std::map<protocol::NodeId, net::Reach> lost_;  // members, as the leader of that epoch
+  std::map<protocol::NodeId, net::Reach> lost_;  // lost members, if this agent leads in lost_epoch_
   std::uint64_t lost_epoch_ = 0;
-  std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> probing_;  // at whose listeners; what came since
+  // Nodes whose listeners are being probed, and the changes reported meanwhile.
+  std::map<protocol::NodeId, std::vector<protocol::MemberChanged>> probing_;
   std::set<protocol::SlotRef> verifying_;
-  std::uint64_t decided_incarnation_ = 0;  // whose decision is in the log
-  std::string alarm_;                      // that is in the log
+  std::uint64_t decided_incarnation_ = 0;  // its decision is in the log
+  std::string alarm_;                      // the alarm that is in the log
   protocol::Observed observed_;
   Clock::time_point observe_again_at_ = {};
   Clock::time_point probe_again_at_ = {};
-  std::set<protocol::NodeId> distrusted_;          // whose token is another, as their listeners said last
+  std::set<protocol::NodeId> distrusted_;          // their listeners said that they have another token
   std::optional<protocol::Health> logged_health_;  // the verdict that is in the log
   CheckpointId committed_;
-  std::optional<Clock::time_point> committed_at_;  // heard of by this agent
+  std::optional<Clock::time_point> committed_at_;  // when this agent learned of it
 };
 
 }  // namespace ckpt::agent

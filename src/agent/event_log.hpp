@@ -1,5 +1,4 @@
-// What happened here, for people: the last notices and a few counters, in the log and in `ckptctl status`. Belongs to
-// the core thread.
+// Notices for people: the last ones and a few counters, in the log and in `ckptctl status`. Belongs to the core thread.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,7 @@ class EventLog {
 
   Counters counters;
 
-  // The same again is counted, not repeated; so is what is alike, once there is too much of it.
+  // Writes a notice. A repeated notice is only counted, and so are similar ones once there are too many.
   void note(const std::string& text) {
     const std::time_t now = std::time(nullptr);
     NoticeEntry* known = nullptr;
@@ -45,7 +44,7 @@ class EventLog {
       known = &entry;
       ++alike;
     }
-    log_->warn("{}", text);  // which counts for itself
+    log_->warn("{}", text);  // the log counts repeated lines itself
     if (alike >= FloodGate::alike_max) return count(*known, text, now);
     entries_.push_back({now, now, 1, text});
     if (entries_.size() > entries_max) entries_.pop_front();

@@ -1,7 +1,7 @@
-// Where a fetched piece arrives: a slot of this node, sealed only when every leaf was found to match its digest.
+// Receives a fetched piece into a slot of this node. It seals the slot only if every leaf matches its digest.
 //
-// The transport's thread calls begin, arrived and ended; leaves are verified on the digest threads as soon as all of
-// their bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
+// The transport's thread calls begin(), received() and ended(). The digest threads verify each leaf as soon as all of
+// its bytes are there. `done` runs exactly once, on one of these threads, when neither transfer nor verification
 // touches the slot any more.
 #pragma once
 
@@ -20,14 +20,14 @@ namespace ckpt::agent {
 
 class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSink> {
  public:
-  // complete: the piece, with this manifest, is sealed in the slot.
+  // If `result` is complete, the piece is sealed in the slot with this manifest.
   using Done = std::function<void(protocol::FetchResult result, std::optional<arena::Manifest> manifest)>;
 
-  // `expected`: what the piece must be. `pool` outlives the sink.
+  // `expected`: the piece that must arrive. `pool` outlives the sink.
   FetchSink(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, protocol::PieceInfo expected, WorkerPool& pool,
             Done done);
 
-  // [any thread] The slot stays unsealed, whatever still arrives.
+  // [any thread] The slot stays unsealed, whatever else arrives.
   void cancel();
 
   std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) override;
@@ -48,8 +48,8 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   WorkerPool& pool_;
   const Done done_;
   arena::Manifest manifest_;               // written in begin(), constant afterwards
-  std::vector<std::uint32_t> leaf_bytes_;  // arrived so far; transport's thread
-  std::size_t whole_leaves_ = 0;           // likewise
+  std::vector<std::uint32_t> leaf_bytes_;  // bytes of each leaf received so far; transport's thread only
+  std::size_t whole_leaves_ = 0;           // transport's thread only
 
   mutable std::mutex mutex_;
   std::size_t verifying_ = 0;

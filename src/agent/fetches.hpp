@@ -19,18 +19,18 @@
 
 namespace ckpt::agent {
 
-// Of what was fetched or made to its end, and of what it was made of. Manifests are not counted.
+// Bytes of completed fetches and coding jobs, and of the sources that coding jobs read. Manifests are not counted.
 struct TransferCounters {
-  std::uint64_t received_bytes = 0;  // from other nodes, but for what arrived
-  std::uint64_t coded_bytes = 0;     // by combining: parity, and what was decoded
+  std::uint64_t received_bytes = 0;  // over the network from other nodes, without what came from GPU to GPU
+  std::uint64_t coded_bytes = 0;     // encoded parity and decoded pieces
 };
 
 class Fetches {
  public:
-  // What follows a fetch's end, on the core thread: the piece, where complete, is in the index already.
+  // Called on the core thread when a fetch has ended. A complete piece is in the index already.
   using OnEnded = std::function<void(const protocol::StartFetch& fetch, protocol::FetchEnded ended)>;
   using OnNotice = std::function<void(const std::string& text)>;
-  // Of what a piece was to be made of, something came damaged; or it fits its digests and `is_wrong` all the same.
+  // A source of a coding job arrived damaged. With `is_wrong` it matches its digests but does not fit its group.
   using OnDamaged = std::function<void(const CodingJob::PieceRef& source, CheckpointId checkpoint, bool is_wrong)>;
   struct Callbacks {
     OnEnded ended;
@@ -38,19 +38,18 @@ class Fetches {
     OnDamaged damaged;
   };
 
-  // All references outlive this object; `index`, `pool`, `buffers` and `queue` the transport too.
+  // All references outlive this object. `index`, `pool`, `buffers` and `queue` also outlive the transport.
   Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
           CoreQueue& queue, ReplicationManager& paths, Callbacks callbacks);
 
-  // `storage`: null where there is none.
-  // `urgent`: does not wait for an idle network.
+  // `storage`: null if there is none. `urgent`: does not wait for an idle network.
   void start(const protocol::StartFetch& fetch, bool urgent, net::Transport& transport, StorageTier* storage);
-  // It could not be started: tells so, unless it has ended already.
+  // Reports that the fetch could not be started, unless it has ended already.
   void give_up(const protocol::StartFetch& order);
   void cancel(std::uint64_t fetch);
-  // Something may have arrived, or will not any more.
+  // To be called when bytes may have arrived from GPU to GPU, or when no more will.
   void look();
-  // Nothing uses the transport any more.
+  // On return nothing uses the transport any more.
   void close();
 
   bool writes_into(const SegmentKey& key) const;
@@ -61,16 +60,16 @@ class Fetches {
   struct Fetch {
     protocol::StartFetch order;
     bool urgent = false;
-    std::shared_ptr<FetchSink> sink;          // of a transfer from a peer
-    std::shared_ptr<ReceivedFetch> received;  // of what comes from GPU to GPU
-    std::shared_ptr<CodingJob> coding_job;    // of what is made out of other pieces
-    // Once one of several parity pieces is known to be wrong:
-    std::optional<protocol::CodingInputs> coding_inputs_of_all;  // with all of them
-    std::vector<CodingJob::PieceRef> suspects;                   // to be done without, each in its turn
-    std::optional<CodingJob::PieceRef> suspected;                // that is done without now
-    std::size_t left_out = 0;                                    // sources of it
-    std::stop_source stop;                                       // of a read from storage
-    bool writes = false;                                         // into its slot
+    std::shared_ptr<FetchSink> sink;          // for a transfer from a peer
+    std::shared_ptr<ReceivedFetch> received;  // for a piece that comes from GPU to GPU
+    std::shared_ptr<CodingJob> coding_job;    // for encoding or decoding
+    // Used once one of several parity pieces is known to be wrong:
+    std::optional<protocol::CodingInputs> coding_inputs_of_all;  // with all of the pieces
+    std::vector<CodingJob::PieceRef> suspects;                   // to be left out one at a time
+    std::optional<CodingJob::PieceRef> suspected;                // the one left out now
+    std::size_t left_out = 0;                                    // how many of its sources were left out
+    std::stop_source stop;                                       // stops a read from storage
+    bool writes = false;                                         // it writes to its slot
     bool cancelled = false;
   };
 
@@ -93,7 +92,7 @@ class Fetches {
   ReplicationManager& paths_;
   const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
-  std::shared_ptr<TransportPort> port_;  // once there was a use for it
+  std::shared_ptr<TransportPort> port_;  // made at the first use
   TransferCounters transfer_counters_;
 };
 

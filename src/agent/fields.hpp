@@ -1,7 +1,8 @@
-// The fields of every message and record, named once. Writers and readers of any format visit them.
+// The fields of every message and record, listed once. The readers and writers of every format visit them.
 //
-// A visitor has field(name, value) for integers, bools, CheckpointIds, enums, texts, structs and vectors of these,
-// shard(name, value) for strings that must be the name of a shard, and shard_or_none() for those that may be empty.
+// A visitor has three kinds of function. field(name, value) takes integers, bools, CheckpointIds, enums, texts, structs
+// and vectors of these. shard(name, value) takes a string that must be the name of a shard. shard_or_none() takes one
+// that may also be empty.
 #pragma once
 
 #include <concepts>
@@ -11,19 +12,20 @@
 
 namespace ckpt::agent {
 
-// To the owner of a shard's bytes: asks it to look at them again, since they arrived damaged.
+// Sent to the node that a shard was fetched from: the bytes arrived damaged, so it must verify them again.
 struct VerifyRequest {
   std::string shard;
   CheckpointId checkpoint;
-  bool is_wrong = false;  // parity that fits its digests, and of which nothing true can be made
+  bool is_wrong = false;  // parity that matches its digests but does not fit its group
   bool operator==(const VerifyRequest&) const = default;
 };
 
-// From agent to agent: what a trainer tells the other members of its replication group (arena/replication_page.hpp).
+// Sent from agent to agent: what a trainer tells the other members of its replication group
+// (arena/replication_page.hpp).
 struct ReplicationUpdate {
-  std::uint64_t incarnation = 0;  // the incarnation of the job that it is of
+  std::uint64_t incarnation = 0;  // the incarnation that the group belongs to
   protocol::Rank from = 0, to = 0;
-  std::vector<std::uint8_t> id;  // empty: none
+  std::vector<std::uint8_t> id;  // the communicator's; empty: none
   std::uint64_t chunk_bytes = 0;
   std::uint64_t piece_bytes = 0;
   std::uint64_t checkpoint = 0;

@@ -1,5 +1,5 @@
-// Keeps a log readable: of lines that say the same of ever different things, the first few are written and the rest are
-// counted. Pure; one thread at a time.
+// Keeps a log readable. Of many similar lines it writes the first few and counts the rest. Does no I/O; not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@
 
 namespace ckpt::agent {
 
-// Whether two sentences tell of one cause: they differ in a name or two, in numbers, paths or what is quoted.
+// Returns whether two sentences are similar: they differ only in a name or two, in numbers, paths or quoted text.
 bool are_alike(const std::string& a, const std::string& b);
 
 class FloodGate {
  public:
-  static constexpr std::uint64_t alike_max = 8;  // lines that are alike and differ, written in a window
-  static constexpr std::int64_t window_s = 60;   // the first one; each that overflows is twice as long as the last
+  static constexpr std::uint64_t alike_max = 8;  // similar, but different lines written per window
+  // the first window; after one that overflowed, the next is twice as long
+  static constexpr std::int64_t window_s = 60;
   static constexpr std::int64_t window_max_s = 3600;
-  static constexpr std::size_t kinds_max = 64;  // the oldest are forgotten
+  static constexpr std::size_t kinds_max = 64;  // kinds of line; the oldest are forgotten
 
-  // What to write now, at `now_s`, that `line` has come: it, or not, and what was counted in windows that have ended.
-  // With `exact`, only the same line again is alike.
+  // Returns what to write at `now_s`, when `line` comes: the line or nothing, and the counts of windows that have
+  // ended. With `exact`, only identical lines count as similar.
   std::vector<std::string> pass(const std::string& line, std::int64_t now_s, bool exact = false);
-  // What was counted and not told yet.
+  // Returns the counts that were not written yet.
   std::vector<std::string> rest();
 
  private:
   struct Kind {
-    std::vector<std::string> written;  // the first one names the kind
-    std::string last;                  // that was counted
+    std::vector<std::string> written;  // the first line names the kind
+    std::string last;                  // the last line that was counted
     std::uint64_t counted = 0;
     std::int64_t since_s = 0;
     std::int64_t window_s = FloodGate::window_s;

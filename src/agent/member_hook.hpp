@@ -1,11 +1,11 @@
-// Tells whoever runs the machines what becomes of the job's nodes, by a command or an HTTP request of theirs (option
-// `member_hook`): to ask for a replacement, or to hand back a machine that is no longer used.
+// Runs the option `member_hook`, a command or a URL of the operator, when the job loses, replaces, gets back or
+// releases a node. The operator can then order a replacement, or hand back a machine that is no longer used.
 //
-// A command is run by /bin/sh with CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE (lost, replaced, returned or
-// released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_REPLACEMENT ("" unless replaced) and CKPTENGINE_MEMBER_REASON
-// ("" unless lost) in its environment; a URL gets the same as a JSON object, by POST. Only the leader tells; after a
-// change of leader what still holds is told again, so hooks must bear that. Each call has a deadline. What fails is
-// logged and not repeated.
+// /bin/sh runs a command with these variables in its environment: CKPTENGINE_MEMBER_JOB, CKPTENGINE_MEMBER_CHANGE
+// (lost, replaced, returned or released), CKPTENGINE_MEMBER_NODE, CKPTENGINE_MEMBER_REPLACEMENT ("" unless replaced)
+// and CKPTENGINE_MEMBER_REASON ("" unless lost). A URL gets the same as a JSON object, by POST. Only the leader calls
+// the hook. A new leader repeats what still holds, so a hook must tolerate repetition. Each call has a deadline. A call
+// that fails is logged and not repeated.
 #pragma once
 
 #include <condition_variable>
@@ -38,11 +38,11 @@ bool is_url(const std::string& hook);
 std::vector<std::pair<std::string, std::string>> hook_environment(const MemberNews& news);
 nlohmann::json hook_body(const MemberNews& news);
 
-// Throws Failure when the command cannot be run, ends with another status than 0, or takes too long; or when the
-// request is not answered with a status of 200 to 299. `stop` ends it early.
+// For a command, throws Failure if it cannot be run, exits with a status other than 0 or takes too long. For a URL,
+// throws Failure unless the answer has a status from 200 to 299 in time. `stop` ends the call early.
 void call_member_hook(const std::string& hook, const MemberNews& news, std::int64_t timeout_ms, std::stop_token stop);
 
-// One call at a time, in order, on a thread of its own. Thread-safe.
+// Calls the hook on a thread of its own, one call at a time, in order. Thread-safe.
 class MemberHook {
  public:
   MemberHook(std::string hook, Log log);
@@ -50,7 +50,7 @@ class MemberHook {
   MemberHook(const MemberHook&) = delete;
   MemberHook& operator=(const MemberHook&) = delete;
 
-  void notify(MemberNews news);  // never waits; with too many calls waiting the newest is dropped, and logged
+  void notify(MemberNews news);  // never waits; if too many calls wait, drops this one and logs it
 
  private:
   void run();
@@ -62,7 +62,7 @@ class MemberHook {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<MemberNews> waiting_;
-  std::thread thread_;  // where there is a hook
+  std::thread thread_;  // only if there is a hook
 };
 
 }  // namespace ckpt::agent

@@ -1,6 +1,6 @@
-// Messages between agents as bytes: one byte format, one byte kind, then the fields in the order of fields.hpp,
-// integers little endian, texts and lists behind their 32-bit length. No recursion and no allocation beyond what the
-// bytes hold, so that garbage costs nothing.
+// Codec of the messages between agents. A message is one byte of format, one byte of kind and the fields in the order
+// of fields.hpp. Integers are little endian. Texts and lists follow their 32-bit length. Decoding neither recurses nor
+// allocates more than the bytes can hold, so garbage is cheap.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -20,7 +20,7 @@ using WireMessage = std::variant<protocol::Report, protocol::Directive, VerifyRe
 
 std::vector<std::byte> encode(const WireMessage& message);
 
-// Nothing for anything but the whole encoding of one message.
+// Returns nothing unless `bytes` is exactly one encoded message.
 std::optional<WireMessage> decode(std::span<const std::byte> bytes);
 
 }  // namespace ckpt::agent

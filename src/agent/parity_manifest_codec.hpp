@@ -1,5 +1,5 @@
-// What the manifest of a parity piece carries in the place of a layout: the manifests of the pieces that it was made
-// of, so that whoever holds it can verify what is decoded with its help.
+// Codec for the manifests that a parity piece carries in place of a layout: those of the pieces it was computed from.
+// With them, whoever holds the parity can verify what it helps to decode.
 //
 // Pure functions.
 #pragma once
@@ -17,14 +17,14 @@ namespace ckpt::agent {
 struct KeptManifests {
   std::uint32_t rows = 0;
   std::uint32_t member = 0;
-  std::vector<std::optional<arena::Manifest>> members;  // nothing where that member has no shard
+  std::vector<std::optional<arena::Manifest>> members;  // nothing if that member has no shard
 };
 
 std::string encode(const KeptManifests& kept);
-// Throws Failure (CKPT_ERR_CORRUPT) for anything but what encode() writes of a group that can be.
+// Throws Failure (CKPT_ERR_CORRUPT) unless encode() wrote `text` for a valid group.
 KeptManifests decode_kept_manifests(std::string_view text);
 
-// The parity manifest that they amount to, and how many bytes encode() takes for such.
+// The parity manifest of these manifests, and the size in bytes that encode() needs for such a parity manifest.
 protocol::ParityManifest parity_manifest_of(const KeptManifests& kept);
 std::uint64_t encoded_bytes(const protocol::ParityManifest& parity_manifest);
 

@@ -1,7 +1,7 @@
-// The whole pieces of this node, for those who read them: peers that fetch, trainers that restore, verification.
+// The index of the complete pieces on this node, for all readers: peers that fetch, trainers that restore,
+// verification.
 //
-// A reader pins a piece; a dropped piece is given to no new reader, and its slot is released when the last pin is gone.
-// Thread-safe.
+// A reader pins a piece. A dropped piece gets no new readers, and its slot is released with the last pin. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,10 @@
 
 namespace ckpt::agent {
 
-// Throws Failure (CKPT_ERR_CORRUPT) where it is a parity piece's and tells of no parity manifest.
+// Throws Failure (CKPT_ERR_CORRUPT) for parity without a valid parity manifest.
 protocol::PieceInfo piece_info(const arena::Manifest& manifest);
 
-// A piece while somebody may read it: its slot keeps its bytes, its segment stays mapped.
+// A piece that somebody may be reading: its slot keeps its bytes, and its segment stays mapped.
 class HeldPiece {
  public:
   HeldPiece(protocol::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
@@ -54,7 +54,8 @@ class PieceIndex {
   Pin find(const std::string& shard, CheckpointId checkpoint) const;
   Pin find(const protocol::SlotRef& slot) const;
 
-  // `on_released` runs once no pin is left, on the thread that gave up the last one; at once where there is no piece.
+  // `on_released` runs when no pin is left, on the thread that releases the last one. If there is no such piece it runs
+  // at once.
   void drop(const protocol::SlotRef& slot, std::function<void()> on_released);
 
  private:

@@ -1,5 +1,5 @@
-// What the kernel says of another process. Holds a pidfd, so that the process cannot be mistaken for a later one that
-// has got its number.
+// Another process and what the kernel says about it. Holds a pidfd, so a later process with the same pid is never
+// mistaken for it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,17 +13,17 @@ namespace ckpt::agent {
 
 class Process {
  public:
-  // Nothing when there is none of that number (any more).
+  // Returns nothing if no process has this pid.
   static std::optional<Process> open(pid_t pid);
 
   pid_t pid() const { return pid_; }
-  // In clock ticks since boot; with the number it names a process for good.
+  // In clock ticks since boot. Pid and start time together identify a process for good.
   std::uint64_t start_time() const { return start_time_; }
   int fd() const { return pidfd_.get(); }  // readable once the process has exited
 
-  // Proven: none of its threads runs any more.
+  // True once it is certain that none of its threads runs any more.
   bool exited() const;
-  // SIGSTOPped, or held by a debugger.
+  // Stopped by SIGSTOP or by a debugger.
   bool stopped() const;
   void kill() const;
 
@@ -36,7 +36,7 @@ class Process {
   std::uint64_t start_time_;
 };
 
-// SIGSTOP, or a debugger. False where it is not there.
+// Returns whether SIGSTOP or a debugger has stopped the process. False if there is no such process.
 bool is_process_stopped(std::int64_t pid);
 
 }  // namespace ckpt::agent

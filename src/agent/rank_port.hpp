@@ -1,7 +1,7 @@
-// One trainer as the agent sees it: its control page, the grant it holds, and a thread that waits for its doorbell.
+// One trainer as the agent sees it: its control page, its grant, and a thread that waits for its doorbell.
 //
-// Everything but that thread belongs to the core thread. The thread does nothing but post one task at a time that has
-// the core thread look at the words, so a trainer that rings in a loop costs little.
+// Everything except that thread belongs to the core thread. The thread only posts a task that makes the core thread
+// read the control page, and only one at a time. A trainer that rings in a loop therefore costs little.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace ckpt::agent {
 
-// Leave that a trainer has and may be using.
+// A grant that a trainer has and may be using.
 struct OpenGrant {
   std::uint64_t sequence = 0;
   std::vector<protocol::SlotRef> slots;
@@ -26,11 +26,11 @@ struct OpenGrant {
 
 class RankPort {
  public:
-  // `outstanding`: the grant that a re-attached trainer may be using. `look`: called on the port's own thread when the
-  // trainer rang; it must see to it that looked() is called in the end.
+  // `outstanding`: the grant that a re-attached trainer may be using. `look` is called on the port's own thread when
+  // the trainer rings. It must make sure that looked() is called in the end.
   RankPort(protocol::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
            std::function<void()> look);
-  ~RankPort();  // joins the thread, which wakes at once
+  ~RankPort();  // joins the thread, which ends at once
   RankPort(const RankPort&) = delete;
   RankPort& operator=(const RankPort&) = delete;
 
@@ -39,14 +39,14 @@ class RankPort {
   std::shared_ptr<const arena::Control> shared_control() const { return control_; }
   const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
 
-  // The rank goes on in this incarnation, and captures what belongs to it.
+  // The rank takes part in this incarnation. From now on only its captures for this incarnation count.
   void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
   void grant(const protocol::Share& share, const std::vector<protocol::SlotRef>& slots);
   void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
   void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
   void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
   void ring() const { control_->ring_trainer(); }
-  // 0: refused, or taken for gone, without a newer incarnation.
+  // 0: the trainer was refused, or given up as gone, without a newer incarnation.
   void fence(std::uint64_t incarnation) {
     control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_incarnation);
   }
@@ -55,13 +55,13 @@ class RankPort {
     std::optional<protocol::Captured> captured;
     std::vector<std::pair<protocol::SlotRef, arena::Manifest>> pieces;  // with captured
     std::optional<protocol::Progress> progress;
-    std::string complaint;    // what the trainer's words say that cannot be
-    bool skipped = false;     // the last iteration offered was not taken
-    std::uint8_t failed = 0;  // its ckpt_status, where that was no skip
+    std::string complaint;    // what is impossible in what the trainer wrote
+    bool skipped = false;     // the trainer skipped the last iteration it was offered
+    std::uint8_t failed = 0;  // its ckpt_status, if it failed and did not just skip
   };
-  // Reads the trainer's words. A grant whose slots are not both whole is granted anew.
+  // Reads what the trainer wrote to the control page. If a granted slot is not whole, the slots are granted again.
   ControlChanges look(const Segments& segments);
-  // The task that look() belongs to has run.
+  // To be called when the task that calls look() has run.
   void looked() { pending_.store(false, std::memory_order_release); }
 
  private:
@@ -70,7 +70,7 @@ class RankPort {
 
   const protocol::TrainerHello hello_;
   const std::shared_ptr<arena::Control> control_;
-  std::uint64_t incarnation_ = hello_.incarnation;  // 0: it has not joined an incarnation yet
+  std::uint64_t incarnation_ = hello_.incarnation;  // 0: has not joined an incarnation yet
   std::uint64_t sequence_ = 0;                      // of the newest grant
   std::optional<OpenGrant> outstanding_;
   CheckpointId last_captured_;

@@ -1,5 +1,6 @@
-// Whether it is worth waiting for what is to arrive from one member: each time that most of a piece did not, twice as
-// many of the next ones are fetched at once, up to 63. Then it is tried again, for a replication may come to itself.
+// Decides whether a fetch waits for bytes that should arrive from one member by GPU replication. Each time most of a
+// piece did not arrive, twice as many of the following pieces are fetched at once, up to 63. Then a fetch waits again,
+// since replication may have recovered.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace ckpt::agent {
 class ReceiveBackoff {
  public:
   bool waits() const { return synchronous_ == 0; }
-  // Of a fetch that waited: whether it got most of the piece so.
+  // Reports a fetch that waited: `most_received` says whether at least half of the piece arrived.
   void waited(bool most_received) {
     constexpr std::uint32_t misses_max = 6;
     misses_ = most_received ? 0 : std::min(misses_ + 1, misses_max);

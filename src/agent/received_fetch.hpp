@@ -1,9 +1,9 @@
-// A fetch of a piece that comes to this node from GPU to GPU as well (arena/receive_buffer.hpp): its manifest comes
-// from the node that has it, and so does whatever has not arrived in time or did not arrive as the manifest says. What
-// has arrived is copied into the slot and verified there.
+// Fetches a piece that also arrives by GPU replication (arena/receive_buffer.hpp). It fetches the manifest from the
+// node that has the piece. It copies what has arrived into the slot and verifies it there. It then fetches from the
+// node what did not arrive in time or does not match the manifest.
 //
-// Thread-safe. `done` runs exactly once, on the transport's or a digest thread, when nothing touches the slot any more;
-// within start() where the transport fails at once.
+// Thread-safe. `done` runs exactly once, when nothing touches the slot any more: on the transport's or a digest thread,
+// or within start() if the transport fails at once.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,8 @@ namespace ckpt::agent {
 
 class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
  public:
-  // complete: the piece, with this manifest, is sealed in the slot. `gpu_received_bytes` did not come from the node.
+  // If `result` is complete, the piece is sealed in the slot with this manifest. `gpu_received_bytes` of it came by GPU
+  // replication and not from the node.
   struct Outcome {
     protocol::FetchResult result = protocol::FetchResult::failed;
     std::optional<arena::Manifest> manifest;
@@ -35,8 +36,8 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
     protocol::PieceInfo piece;
     protocol::NodeId source = 0;
     bool urgent = false;
-    std::int64_t timeout_ms = 0;          // of the manifest, of all that arrives, and of what does not, each
-    std::int64_t receive_timeout_ms = 0;  // without anything that arrives
+    std::int64_t timeout_ms = 0;          // limit for the manifest, for everything that arrives, and for the rest: each
+    std::int64_t receive_timeout_ms = 0;  // longest wait in which nothing arrives
   };
   // `pool` outlives the object.
   ReceivedFetch(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, Order order,
@@ -44,11 +45,11 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
                 std::shared_ptr<TransportPort> transport, Done done);
 
   void start();
-  // To be called when something may have arrived, and now and then besides, for its deadline.
+  // To be called when something may have arrived, and regularly besides, because of the deadline.
   void look();
-  // Nothing arrives any more: what has not, comes from the node at once.
+  // Nothing more will arrive: fetches the missing bytes from the node at once.
   void stop_waiting();
-  // The slot stays unsealed, whatever still arrives.
+  // The slot stays unsealed, whatever else arrives.
   void cancel();
 
  private:
@@ -71,18 +72,18 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
   WorkerPool& pool_;
   const std::shared_ptr<TransportPort> transport_;
   const Done done_;
-  arena::Manifest manifest_;  // constant once there is something to take
+  arena::Manifest manifest_;  // constant once leaves are being taken
 
   mutable std::mutex mutex_;  // for all below, until the rest is fetched
   enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
   bool is_busy_ = false;  // leaves are being taken
   bool is_cancelled_ = false;
   bool may_land_ = true;
-  std::size_t taken_ = 0;                           // leaves, good or not
-  std::size_t first_bad_ = 0, end_bad_ = 0;         // all that are not are in this range
-  std::uint64_t gpu_received_bytes_ = 0;            // of the good ones
-  Deadline deadline_ = Deadline::in_ms(0);          // of all that arrives
-  Deadline arrival_deadline_ = Deadline::in_ms(0);  // of what arrives next
+  std::size_t taken_ = 0;                           // leaves, good or bad
+  std::size_t first_bad_ = 0, end_bad_ = 0;         // this range contains all bad leaves
+  std::uint64_t gpu_received_bytes_ = 0;            // bytes of the good leaves
+  Deadline deadline_ = Deadline::in_ms(0);          // for everything that arrives
+  Deadline arrival_deadline_ = Deadline::in_ms(0);  // for the next bytes to arrive
 };
 
 }  // namespace ckpt::agent

@@ -1,4 +1,5 @@
-// The store's records "leader", "incarnation" and "rank_assignments/..." as JSON, so that people can read them.
+// Codec of the coordination store's records "leader", "incarnation" and "rank_assignments/...". They are JSON, so that
+// people can read them.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -15,14 +16,14 @@ std::string to_text(const protocol::LeaderRecord& record);
 std::string to_text(const protocol::IncarnationRecord& record);
 std::string to_text(const protocol::AssignmentsRecord& record);
 
-// Nothing for anything but the text of a record: fields missing, of another type or out of range.
+// Return nothing unless the text is a valid record: no field may be missing, of another type or out of range.
 std::optional<protocol::LeaderRecord> leader_record(std::string_view text);
 std::optional<protocol::IncarnationRecord> incarnation_record(std::string_view text);
 std::optional<protocol::AssignmentsRecord> assignments_record(std::string_view text);
 
 inline constexpr std::string_view assignments_prefix = "rank_assignments/";
 std::string assignments_key(const protocol::AssignmentsName& name, std::size_t number);
-// Of which incarnation the rank assignments below that key are; nothing for any other key.
+// Returns the incarnation whose rank assignments the key holds, or nothing for any other key.
 std::optional<std::uint64_t> incarnation_of_assignments(std::string_view key);
 
 }  // namespace ckpt::agent

@@ -1,8 +1,9 @@
-// The GPU replication of this node's ranks (docs/gpu.md): makes the receive buffer of a rank that has a group, carries
-// the words of its members from agent to agent and between page and trainer, says where a piece arrives, and up to what
-// it was taken. All else is between the trainers, and nothing here is relied on: what does not come is fetched.
+// GPU replication as the agent sees it (docs/gpu.md). It makes the receive buffer of each rank that has a replication
+// group. It passes the state of the group's members between agents, and between the trainer's page and the other
+// agents. It says where a piece arrives, and up to which checkpoint pieces were taken. The trainers do everything else.
+// Nothing relies on GPU replication: what does not arrive is fetched.
 //
-// Belongs to the core thread; only the places of a receive buffer are made on a thread of their own.
+// Belongs to the core thread. Only the memory of a receive buffer is made on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -30,53 +31,54 @@ class ReplicationManager {
     Segments& segments;
     CoreQueue& queue;
     std::function<void(protocol::NodeId to, const ReplicationUpdate& update)> send;
-    std::function<void(protocol::Rank)> ring;                 // the rank's trainer: there is something to read
-    std::function<void()> look;                               // something may have arrived, or will not any more
+    std::function<void(protocol::Rank)> ring;                 // wakes the rank's trainer: there is something to read
+    std::function<void()> look;                               // bytes may have arrived, or no more will
     std::function<void(const std::string& sentence)> notice;  // for people
-    // What slots will take that have still to be made, all ranks' own and those for peers, for pieces so large.
+    // Memory that slots still to be made will take, for pieces of this size: the ranks' own slots and those for peers.
     std::function<std::uint64_t(std::uint64_t piece_bytes)> bytes_to_come;
   };
   explicit ReplicationManager(Dependencies dependencies) : deps_(std::move(dependencies)) {}
 
   void notify(const protocol::NotifyReplicationGroup& notify);
-  // The trainer is gone, and with it its receive buffer.
+  // The trainer is gone, and its receive buffer with it.
   void gone(protocol::Rank rank);
-  // It cannot take part.
+  // The trainer cannot take part, for this reason.
   void refuse(protocol::Rank rank, const std::string& why);
-  // The trainer may have written something.
+  // The trainer may have written to its page.
   void look(protocol::Rank rank);
   void received(protocol::NodeId from, const ReplicationUpdate& update);
 
-  // Where a piece from that node arrives. Nothing where the replication does not live: then there is nothing to wait
-  // for.
+  // The place where a piece from that node arrives. Nothing if the rank has no live replication: then there is nothing
+  // to wait for.
   struct Place {
     protocol::Rank rank = 0;
     std::size_t number = 0;
     std::shared_ptr<const arena::ReceiveBuffer> receive_buffer;
   };
   std::optional<Place> place_of(const protocol::PieceInfo& piece, protocol::NodeId source);
-  // The same for a fetch that begins. Nothing, too, where what was waited for lately has not come.
+  // The same for a fetch that begins. Also nothing if recent waits were in vain (receive_backoff.hpp).
   std::optional<Place> place_to_wait_for(const protocol::PieceInfo& piece, protocol::NodeId source);
-  // A fetch from that node begins: it wants nothing older any more. It has brought the piece, of which so much had
-  // arrived; none where it did not wait for any. It has ended, in whatever way.
+  // The course of a fetch from that node. fetching(): it begins, and no older piece is needed from now on. brought():
+  // it has brought the piece, and `gpu_received_bytes` of it had come by GPU replication; nothing if it did not wait
+  // for that. fetched(): it has ended, in whatever way.
   void fetching(const protocol::PieceInfo& piece, protocol::NodeId source);
   void brought(const protocol::PieceInfo& piece, protocol::NodeId source,
                std::optional<std::uint64_t> gpu_received_bytes);
   void fetched(const protocol::PieceInfo& piece, protocol::NodeId source);
-  // Nothing up to there is fetched any more.
+  // No piece up to this checkpoint will be fetched any more, unless its fetch is under way.
   void committed(CheckpointId checkpoint);
 
-  // Says again what may have been lost. To be called when it is wanted.
+  // Repeats updates that may have been lost. To be called at tick_wanted_at().
   void tick();
   std::optional<Deadline> tick_wanted_at() const { return repeat_at_; }
 
-  // The receive buffer's descriptor, for its trainer; none where it has no replication.
+  // The descriptor of the receive buffer, for its trainer. Nothing if the rank has no GPU replication.
   std::optional<int> receive_buffer_fd(protocol::Rank rank) const;
   struct Status {
     bool is_device = false;
-    bool has_begun = false;  // with any checkpoint; before, members may still be on their way
+    bool has_begun = false;  // false while members may still be joining
     std::uint64_t gpu_received_bytes = 0;
-    std::string trouble;  // why it is the host's, "" where nobody asked for anything else
+    std::string trouble;  // why the host replicates instead; "" if GPU replication works or was not wanted
   };
   Status status(protocol::Rank rank) const;
 
@@ -84,15 +86,15 @@ class ReplicationManager {
   struct Replication {
     std::uint64_t incarnation = 0;
     protocol::ReplicationGroup group;
-    std::shared_ptr<arena::ReceiveBuffer> receive_buffer;  // none: from host to host
+    std::shared_ptr<arena::ReceiveBuffer> receive_buffer;  // null: host to host
     bool is_made = false, is_being_made = false;
-    std::vector<std::optional<arena::ReplicationState>> words;  // of all members
-    std::map<std::size_t, CheckpointId> fetching;               // by place
-    std::map<std::size_t, ReceiveBackoff> backoff;              // likewise
+    std::vector<std::optional<arena::ReplicationState>> words;
+    std::map<std::size_t, CheckpointId> fetching;   // by place
+    std::map<std::size_t, ReceiveBackoff> backoff;  // likewise
     std::string trouble;
     std::uint64_t gpu_received_bytes = 0;
     std::uint64_t reserved_bytes = 0;
-    std::uint32_t ticks = 0;  // since what is told of it changed
+    std::uint32_t ticks = 0;  // since its state last changed
   };
   struct MemberRef {
     protocol::Rank rank = 0;
@@ -113,7 +115,7 @@ class ReplicationManager {
 
   const Dependencies deps_;
   std::map<protocol::Rank, Replication> replications_;
-  std::optional<Deadline> repeat_at_;  // while there is anything to repeat
+  std::optional<Deadline> repeat_at_;  // set while there is anything to repeat
   WorkerPool maker_{1};
 };
 

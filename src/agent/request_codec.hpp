@@ -1,5 +1,5 @@
-// What trainers and tools ask, out of the JSON that came over the socket. Nothing of it is believed but its form: these
-// throw Failure (CKPT_ERR_INVALID), in a sentence for whoever asked, where a field is missing or out of range.
+// Parses the JSON requests that trainers and tools send over the socket. It trusts nothing. If a field is missing or
+// out of range it throws Failure (CKPT_ERR_INVALID), with a sentence for whoever sent the request.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,17 +15,18 @@ namespace ckpt::agent {
 struct HelloRequest {
   protocol::TrainerHello hello;
   std::vector<std::uint64_t> open_engines;  // of its process, by instance
-  // Of the trainer's options, where it names them.
+  // Trainer options, if the request names them.
   std::optional<std::int64_t> claim_timeout_ms;
   std::optional<std::string> protection, placement;
 };
 
 std::string request_type(const nlohmann::json& request);
-std::string hello_job(const nlohmann::json& request);  // of an engine of this version
+std::string hello_job(const nlohmann::json& request);  // throws for an engine of another version
 HelloRequest hello_request(const nlohmann::json& request);
 Asker bye_request(const nlohmann::json& request);  // from an engine that has lost its connection
 RestoreRequest restore_request(const nlohmann::json& request);
-std::string restored_request(const nlohmann::json& request);  // why it cannot take part in its path; "" where it can
+// Why it cannot take part in GPU replication; "" if it can.
+std::string restored_request(const nlohmann::json& request);
 CorruptRequest corrupt_request(const nlohmann::json& request);
 ReserveRequest reserve_request(const nlohmann::json& request);
 

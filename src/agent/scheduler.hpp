@@ -1,7 +1,9 @@
-// Decides when this node's chunks leave. Reads what the hooks of the node's trainers tell (arena/comm_log.hpp), learns
-// each rank's idle moments from it, and lets chunks go in those that all of them leave (schedule/pacer.hpp).
+// Decides when this node sends its chunks. It reads the events of the trainers' hooks (arena/comm_log.hpp) and learns
+// from them when each rank leaves the network idle. It lets chunks go while all ranks leave it idle
+// (schedule/pacer.hpp).
 //
-// Thread-safe: the core thread tells of trainers and asks for the status, the transport's thread asks for leave.
+// Thread-safe. The core thread adds and removes trainers and asks for the status. The transport's thread asks whether
+// it may send.
 #pragma once
 
 #include <deque>
@@ -25,25 +27,25 @@ namespace ckpt::agent {
 
 class Scheduler : public net::ChunkPacer {
  public:
-  // `directory`: of the arena, where profiles are kept. `trace` outlives the scheduler.
+  // `directory`: of the arena; profiles are kept there. `trace` outlives the scheduler.
   Scheduler(const Options& options, std::string directory, TraceBuffer& trace);
 
-  // A trainer that may communicate from now on; one that is known by this rank is forgotten.
+  // Adds a trainer that may communicate from now on. It replaces an earlier trainer of this rank.
   void add(protocol::Rank rank, std::shared_ptr<const arena::Control> control);
-  // Its network is free.
+  // Removes the rank's trainer: it uses the network no more.
   void remove(protocol::Rank rank);
-  // Reads what hooks told since; often enough that logs do not overflow.
+  // Reads the hooks' events. To be called often enough that their logs do not overflow.
   void listen();
-  // When the rank's iteration began, as far as its marks were heard; in microseconds.
+  // When the rank's current iteration began, in microseconds, as far as its hooks reported it.
   std::optional<std::int64_t> iteration_began_us(protocol::Rank rank) const;
-  // There is something to lose: from now on profiles are learned beside checkpoint traffic.
+  // A checkpoint was committed. From now on profiles are learned while checkpoint traffic goes on.
   void received_commit();
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
   void received(const net::SentChunk& chunk) override;
   std::int64_t ask_again_us() const override;
 
-  // For `ckptctl status`; null while no hook has been heard.
+  // For `ckptctl status`. Null while no hook has reported anything.
   nlohmann::json status() const;
 
  private:
@@ -54,8 +56,8 @@ class Scheduler : public net::ChunkPacer {
     std::shared_ptr<const arena::Control> control;
     arena::CommReader log;
     schedule::RankIdleForecast idle_forecast;
-    std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by channel: what has not ended
-    bool is_saved = false;                                      // this profile
+    std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by channel: communications that have not ended
+    bool is_saved = false;                                      // whether the learned profile is in its file
     bool is_received = false;
     std::optional<std::int64_t> iteration_began_us;
   };
@@ -75,11 +77,11 @@ class Scheduler : public net::ChunkPacer {
   std::map<protocol::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
   bool quiet_ = true;
-  bool is_learning_ = false;  // when it was asked last
-  // Where the last chunk left alone into an idle network: communications that had begun by then.
+  bool is_learning_ = false;  // at the last call of allow()
+  // Set if the last chunk was sent alone into an idle network: how many communications had begun by then.
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;
-  std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by checkpoint, of the newest ones
+  std::map<std::uint64_t, std::uint64_t> sent_bytes_;  // by checkpoint; only the newest are kept
 };
 
 }  // namespace ckpt::agent

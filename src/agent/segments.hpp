@@ -1,7 +1,8 @@
-// The segments of this node's arena: found again at start, made and enlarged when they are needed, removed when not.
+// The segments of this node's arena. They are found again at start, made and enlarged on demand, and removed when
+// nobody needs them.
 //
-// Belongs to the core thread; only the making of a segment (reserving and touching its pages, copying what an outgrown
-// one holds) runs on a thread of its own and comes back as a task.
+// Belongs to the core thread. Only the making of a segment runs on a thread of its own and comes back as a task:
+// reserving and touching its pages, and copying the content of a segment that has become too small.
 #pragma once
 
 #include <functional>
@@ -21,12 +22,12 @@
 namespace ckpt::agent {
 
 struct SegmentKey {
-  protocol::Rank rank = protocol::held_rank;  // of the writer; held_rank: the agent
+  protocol::Rank rank = protocol::held_rank;  // the rank that writes; held_rank: the agent writes
   std::string shard;
   auto operator<=>(const SegmentKey&) const = default;
 };
 
-// What a slot must be able to hold.
+// The size that a slot must have.
 struct SlotNeed {
   std::uint64_t data_bytes = 0;
   std::uint64_t layout_bytes = 0;
@@ -35,38 +36,40 @@ struct SlotNeed {
 class Segments {
  public:
   struct Limits {
-    std::uint64_t budget_bytes = 0;  // 0: what the file system has
+    std::uint64_t budget_bytes = 0;  // 0: all that the file system has
     std::uint32_t local_slots = 0;
     std::uint32_t held_slots = 0;
   };
-  // `busy`: whether an unfinished transfer writes into a segment. `index` and `queue` outlive this object.
+  // `busy` says whether an unfinished transfer writes to a segment. `index` and `queue` outlive this object.
   Segments(arena::NodeArena& arena, const Limits& limits, PieceIndex& index, CoreQueue& queue,
            std::function<bool(const SegmentKey&)> busy);
   ~Segments();
 
-  // At start: what is in the arena, into the index too. `granted` are the grants that a living trainer may be using:
-  // their slots count as neither whole nor free.
+  // To be called at start: finds the pieces in the arena and adds them to the index. `granted` are the grants that
+  // living trainers may be using. Their slots count neither as whole nor as free.
   protocol::Recovered recover(const std::vector<protocol::Recovered::Granted>& granted,
                               std::vector<std::string>& notices);
 
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 
-  // Sees to it that the segments are there and large enough, all or none of the new ones; `extra_bytes` more must be
-  // left afterwards. Calls `done` from the core thread, at once or later, with the reason where it failed.
+  // Makes or enlarges segments so that all needs are met; of new segments it makes all or none. `extra_bytes` must be
+  // left afterwards. Calls `done` on the core thread, at once or later, with the reason if it failed.
   using Done = std::function<void(std::optional<Failure>)>;
   void ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done);
 
-  // A transfer has ended: what waited for a segment not to be busy may go on.
+  // A transfer has ended: requests that waited for its segment may go on.
   void unblock();
 
   void remove(const SegmentKey& key);
 
-  // Segments whose files somebody cut off: nobody may touch their memory any more, and they are not found again.
+  // Returns the segments whose files somebody truncated. Nobody may touch their memory any more, and find() does not
+  // return them again.
   std::vector<std::pair<SegmentKey, std::shared_ptr<arena::Segment>>> take_damaged();
-  // Of segments whose files have lost their names.
+  // Bytes of segments whose files were unlinked.
   std::uint64_t nameless_bytes() const;
 
-  // Memory of the arena besides segments. Throws Failure (CKPT_ERR_NO_SPACE) where so much more does not fit.
+  // Memory of the arena that is not in segments. check_space() throws Failure (CKPT_ERR_NO_SPACE) if `more_bytes` do
+  // not fit.
   void check_space(std::uint64_t more_bytes) const { check_space({}, more_bytes); }
   void take_besides(std::uint64_t bytes) { besides_bytes_ += bytes; }
   void give_back_besides(std::uint64_t bytes) { besides_bytes_ -= bytes; }
@@ -76,7 +79,7 @@ class Segments {
   std::uint64_t space_left_bytes() const;
   const std::map<SegmentKey, std::shared_ptr<arena::Segment>>& all() const { return segments_; }
 
-  // Bytes of a whole segment for such slots.
+  // The size in bytes of a whole segment for such slots.
   std::uint64_t segment_bytes(const SegmentKey& key, const SlotNeed& need) const;
 
  private:
@@ -102,8 +105,8 @@ class Segments {
   CoreQueue& queue_;
   const std::function<bool(const SegmentKey&)> busy_;
   std::map<SegmentKey, std::shared_ptr<arena::Segment>> segments_;
-  std::deque<Request> waiting_;  // one is made at a time, so that checks see what earlier ones took
-  std::deque<Request> blocked_;  // would enlarge a segment that a transfer writes into
+  std::deque<Request> waiting_;  // one request at a time, so that each check sees what earlier ones took
+  std::deque<Request> blocked_;  // requests to enlarge a segment that a transfer writes to
   bool coding_inputs_ = false;
   std::uint64_t besides_bytes_ = 0;
   WorkerPool maker_{1};

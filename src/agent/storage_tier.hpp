@@ -1,8 +1,8 @@
-// The agent's way to persistent storage: carries out what the core orders, on the threads of persist/, and answers
-// through the core queue. Checkpoints may come from other sources, too, which all nodes reach; to the core they are
-// one: what several of them offer is taken from the first.
+// The agent's access to persistent storage. It carries out the core's orders on the threads of persist/ and answers
+// through the core queue. Checkpoints may also come from other sources that all nodes reach. The core sees one source:
+// what several of them offer is read from the first.
 //
-// Belongs to the core thread. The destructor calls off what is under way, within 100 ms.
+// Belongs to the core thread. The destructor stops what is under way, within 100 ms.
 #pragma once
 
 #include <functional>
@@ -29,8 +29,8 @@ class StorageTier {
   using Handle = std::function<void(protocol::Event event)>;
   using Note = std::function<void(const std::string& text)>;
 
-  // All outlive this object; `handle` and `note` are called on the core thread. Where the option for storage is empty,
-  // only `others` are read from. Throws Failure (CKPT_ERR_INVALID) for a location that is none.
+  // All outlive this object. `handle` and `note` are called on the core thread. If the storage option is empty,
+  // checkpoints are read only from `others`. Throws Failure (CKPT_ERR_INVALID) for an invalid location.
   StorageTier(const Options& options, const std::vector<persist::CheckpointSourceFactory>& others,
               const PieceIndex& index, CoreQueue& queue, Handle handle, Note note);
   ~StorageTier();
@@ -39,15 +39,15 @@ class StorageTier {
   void write(const protocol::StartWrite& write);
   void commit(const protocol::FinalizeCheckpoint& commit);
 
-  // Reads the piece into the slot and seals it when all of it was found to match. `done` runs once, on the core thread,
-  // and nothing touches the slot any more; a stopped read ends early.
+  // Reads the piece into the slot, and seals it if all of it matches. `done` runs once, on the core thread, when
+  // nothing touches the slot any more. `stop` ends a read early.
   using Done = std::function<void(protocol::FetchResult result, std::optional<arena::Manifest> manifest,
                                   const std::string& trouble)>;
   void read(const protocol::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
             const std::stop_token& stop, Done done);
 
   persist::WriteCounters written() const { return writes_ ? writes_->counters() : persist::WriteCounters(); }
-  // This node's part of a checkpoint, unless others wrote all of it, or an earlier agent.
+  // Bytes that this node wrote of a checkpoint. 0 if other nodes or an earlier agent wrote all of it.
   std::uint64_t bytes_written(CheckpointId step) const;
 
  private:
@@ -66,12 +66,13 @@ class StorageTier {
   CoreQueue& queue_;
   const Handle handle_;
   const Note note_;
-  std::unique_ptr<persist::WriteQueue> writes_;                             // null where there is no storage
-  std::vector<std::unique_ptr<persist::ReadQueue>> sources_;                // storage first
-  std::unique_ptr<Round> round_;                                            // under way
-  bool list_again_ = false;                                                 // and the core asked since it began
-  std::map<CheckpointId, std::uint64_t> written_bytes_;                     // of the newest checkpoints
-  std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;  // as last listed
+  std::unique_ptr<persist::WriteQueue> writes_;               // null if there is no storage
+  std::vector<std::unique_ptr<persist::ReadQueue>> sources_;  // storage first
+  std::unique_ptr<Round> round_;                              // the listing under way
+  bool list_again_ = false;                                   // the core asked for another since that one began
+  std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest checkpoints only
+  // The source that offers each shard, as last listed.
+  std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;
 };
 
 }  // namespace ckpt::agent

@@ -1,9 +1,11 @@
-// Keeps an eye on the coordination store and writes to it what the core asks for.
+// Watches the coordination store and writes to it what the core orders.
 //
-// Where the store tells of changes by itself, and has told anything lately (a living leader renews its record all the
-// time), the store is read only seldom, in case that something was missed; else it is polled. Owns one thread, the only
-// one that calls the store after start, since it may be slow or gone. An outage is logged once, and once when it is
-// over; reading and writing may fail apart from each other. Results go to the callbacks, on that thread.
+// If the store notifies of changes and did so recently, it is read only seldom, in case a notice was lost. (A living
+// leader renews its record all the time, so notices are frequent.) Otherwise the store is polled.
+//
+// The poller owns one thread. After start only this thread calls the store, since the store may be slow or gone. An
+// outage is logged when it begins and when it ends; reading and writing may fail separately. Results go to the
+// callbacks, on that thread.
 #pragma once
 
 #include <array>
@@ -31,40 +33,41 @@ class StorePoller {
     std::function<void(const protocol::LeaderRecordRead&)> leader;
     std::function<void(const protocol::IncarnationRecordRead&)> incarnation_record;
     std::function<void(const protocol::AssignmentsRead&)> assignments;
-    std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all, or those that changed
+    std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all nodes, or those that changed
     std::function<void(const std::string&)> notice = {};              // a sentence for people
   };
-  // What the store has to say of this agent's node. Where it is gone, the agent writes it again.
+  // The record of this agent's node that the store must hold. If the record is gone, the agent writes it again.
   struct Own {
     coord::NodeEntry node;
-    std::string token;  // "": it is not in the store
+    std::string token;  // "": the token is not in the store
   };
-  struct Intervals {  // between two readings
+  struct Intervals {  // between two reads
     std::chrono::milliseconds records, nodes;
   };
-  // `store` outlives this object. `lease_ms`: the leader renews its record four times in it.
+  // `store` outlives this object. The leader renews its record four times in each `lease_ms`.
   StorePoller(coord::Store& store, std::int64_t lease_ms, Handlers handlers, Log log, std::optional<Own> own = {});
   ~StorePoller();
   StorePoller(const StorePoller&) = delete;
   StorePoller& operator=(const StorePoller&) = delete;
 
-  // [any thread] Compare-and-swap, answered by the record as it is then. Of several that wait for one record, the last
-  // counts. What takes many calls, as that with rank assignments does, lets the leader renew its record after each of
-  // them.
+  // [any thread] Compare-and-swap. The answer is the record as it is afterwards. If several swaps wait for one record,
+  // the last one counts. Work that takes many calls, such as a swap with rank assignments, lets the leader renew its
+  // record after each call.
   void swap(const protocol::SwapLeaderRecord& swap);
   void swap(protocol::SwapIncarnationRecord swap);
   // [any thread]
   void read(const protocol::ReadAssignments& read);
   void remove(const protocol::RemoveAssignments& removal);
 
-  // [any thread] What is wrong with the store, in a sentence; "" where nothing is.
+  // [any thread] What is wrong with the store, in a sentence; "" if nothing is.
   std::string trouble() const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Each with its own trouble. Swapping is writing, but of an incarnation with its rank assignments.
+  // Each kind of access has its own trouble. A swap counts as writing, except that of an incarnation with its rank
+  // assignments.
   enum Access { reading, writing, assignment_access, listing };
-  struct Work {  // what there is to do at once
+  struct Work {  // what is to be done next
     std::optional<protocol::SwapLeaderRecord> leader;
     std::optional<protocol::SwapIncarnationRecord> incarnation_record;
     std::optional<protocol::ReadAssignments> assignments;
@@ -91,10 +94,10 @@ class StorePoller {
   void note(Access access, const std::string& trouble);
   void end_trouble(Access access, const char* how);
   std::string exchange_trouble(Access access, const std::string& trouble);
-  // Taken apart once: most reads find what was there before.
+  // A record parsed once: most reads find the same text again.
   template <class Record>
   struct CachedRecord {
-    std::string text = "none";  // of no record
+    std::string text = "none";  // of a missing record
     Record record;
     std::uint64_t revision = 0;
   };
@@ -119,17 +122,17 @@ class StorePoller {
   const Handlers handlers_;
   const Log log_;
   const std::optional<Own> own_;
-  std::string rival_;                      // that was told of
-  const std::chrono::milliseconds trust_;  // how long a watch is trusted after it told something
-  const double pace_;                      // all intervals are so many times as long for this agent
-  const Intervals silent_;                 // of a watch that is not trusted
+  std::string rival_;                      // the rival that was reported
+  const std::chrono::milliseconds trust_;  // how long a watch is trusted after its last notice
+  const double pace_;                      // factor on all intervals of this agent
+  const Intervals silent_;                 // while no watch is trusted
   CachedRecord<protocol::LeaderRecord> leader_record_;
   CachedRecord<protocol::IncarnationRecord> incarnation_record_;
-  protocol::AssignmentsRead assignments_;  // that it wrote or read last, in case that the store loses them
+  protocol::AssignmentsRead assignments_;  // written or read last, in case the store loses them
   bool incarnation_seen_ = false;
-  std::optional<Step> step_;                                      // the next one of what takes several
-  std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // of the thread alone
-  std::size_t nodes_listed_ = 0;                                  // likewise, the last time
+  std::optional<Step> step_;                                      // the next step of work that takes several
+  std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // used by the thread alone
+  std::size_t nodes_listed_ = 0;                                  // likewise: how many the last listing had
 
   mutable std::mutex mutex_;  // for all below
   std::condition_variable wake_;

@@ -1,4 +1,4 @@
-// Where an agent has the job's token from.
+// Finds the job's token.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace ckpt::agent {
 
-// What the file says that the option token_file names; without it, what the store says, which is made there if need be:
-// the one that this node remembers, if any. Throws Failure.
+// Returns the token in the file that the option token_file names. Without that option, returns the token in the store.
+// If the store has none, writes one there: the one this node remembers, or a new one. Throws Failure.
 std::string find_token(const Options& options, coord::Store& store, const std::string& remembered = "");
 
 }  // namespace ckpt::agent

@@ -1,5 +1,5 @@
-// What happened on this node lately, for `ckptctl trace`: communications of training as its hooks told them, captures,
-// chunks that were sent, commits. Bounded: the oldest is forgotten first. Thread-safe.
+// Recent events on this node, for `ckptctl trace`: training's communications as its hooks reported them, captures,
+// chunks sent, commits. Bounded: the oldest event is dropped first. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct TraceEvent {
   std::int64_t begin_us = 0;  // on the monotonic clock
   std::int64_t end_us = 0;
   protocol::Rank rank = 0;    // communication, iteration, capture
-  CheckpointId checkpoint;    // chunk, commit; of a capture the iteration alone
-  protocol::NodeId peer = 0;  // chunk, as those below
+  CheckpointId checkpoint;    // chunk, commit; for a capture only its iteration is set
+  protocol::NodeId peer = 0;  // chunk, as are the fields below
   std::string shard;
   std::uint64_t size_bytes = 0;
 };

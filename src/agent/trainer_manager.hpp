@@ -1,5 +1,5 @@
-// The agent's trainers: their control pages and grants, and the requests of theirs that wait for an answer. Belongs to
-// the core thread.
+// The agent's trainers: their control pages, their grants, and their requests that wait for an answer. Belongs to the
+// core thread.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ namespace ckpt::agent {
 
 class TrainerManager {
  public:
-  // Who the manager works with; all outlive it.
+  // All outlive the manager.
   struct Dependencies {
     const std::string& directory;  // of the arena
     Segments& segments;
@@ -32,11 +32,11 @@ class TrainerManager {
     TraceBuffer& trace;
     ReplicationManager& replications;
     std::function<void(protocol::Event)> to_core;
-    // Looks at a piece's bytes again, tells the core where they are damaged, then calls back.
+    // Verifies a piece again, tells the core if it is damaged, then calls back.
     std::function<void(const protocol::SlotRef&, std::function<void()>)> verify;
-    // Why a restore may take long, for people.
+    // Says for people why a restore may take long.
     std::function<std::string()> what_is_missing;
-    // Bytes that copies of peers' shards will still need, once this rank's segments are of these sizes.
+    // Bytes that copies of peers' shards will still need when this rank's segments have these sizes.
     std::function<std::uint64_t(std::uint64_t rank_bytes)> bytes_for_peers;
   };
   // `granted`: grants that living trainers may be using, by rank.
@@ -59,25 +59,26 @@ class TrainerManager {
   void carry_out(const protocol::RestoreReady& ready);
   void carry_out(const protocol::RestoreFailed& failed);
 
-  // The trainer looks at what its path's board says.
+  // Wakes the rank's trainer, so that it reads its replication page.
   void ring(protocol::Rank rank);
 
-  // The trainers learn that this agent lives, and what it says of the job.
+  // Tells the trainers that this agent lives, and the job's health.
   void notify(const arena::HealthNews& news);
 
-  // Answers restores whose time is up, and reads what hooks tell.
+  // Answers restores whose deadline has passed, and reads the hooks' events.
   void tick();
 
   struct Trainer {
     std::unique_ptr<RankPort> port;
     std::int64_t pid = 0;
-    Clock::time_point progress_at = Clock::now();  // attached, was served, began an iteration or captured one
-    std::string shortage = {};                     // as it said itself
+    // Time of its last progress: it attached, was served, began an iteration or captured one.
+    Clock::time_point progress_at = Clock::now();
+    std::string shortage = {};  // shortage of device memory that it reported
     bool wants_gpu_replication = false;
-    std::uint8_t failed = 0;  // ckpt_status of its newest snapshot, 0 where it did not fail
+    std::uint8_t failed = 0;  // ckpt_status of its newest snapshot; 0 if that did not fail
   };
   const std::map<protocol::Rank, Trainer>& trainers() const { return trainers_; }
-  // What the rank was last given to restore from, or null. An agent that was restarted since does not know.
+  // The pieces that the rank was last given to restore from, or null. A restarted agent does not know them.
   const protocol::RestoreReady* served(protocol::Rank rank) const;
 
  private:

@@ -1,5 +1,5 @@
-// What trainers and tools ask of the agent over its socket, between the server that speaks it and the core thread that
-// answers.
+// The requests of trainers and tools to the agent. The server reads them from the socket, and the core thread answers
+// them.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ struct Reply {
   nlohmann::json fields = nlohmann::json::object();
   std::vector<UniqueFd> fds;
 };
-// Any thread, once.
+// To be called once, on any thread.
 using Respond = std::function<void(Reply)>;
 
-// Which engine on which rank asks.
+// The engine and the rank that ask.
 struct Asker {
   protocol::Rank rank = 0;
   std::uint64_t instance = 0;
 };
 
-// A segment for each of these, in this order: the parts of the rank's share, and its private shard.
+// A segment is needed for each of these, in this order: the parts of the rank's share, then its private shard.
 struct SlotRequest {
   std::string shard;
   std::uint64_t bytes = 0;
@@ -38,7 +38,7 @@ struct SlotRequest {
 };
 struct ReserveRequest {
   std::vector<SlotRequest> slots;
-  std::string shortage;  // of memory on the trainer's device, for people; empty: none
+  std::string shortage;  // what the trainer's device lacks memory for, for people; empty: nothing
 };
 
 struct RestoreRequest {
@@ -49,20 +49,20 @@ struct RestoreRequest {
 struct CorruptRequest {
   std::string shard;
   CheckpointId checkpoint;
-  std::optional<std::int64_t> timeout_ms;  // none: the agent's restore_timeout_ms
+  std::optional<std::int64_t> timeout_ms;  // nothing: the agent's restore_timeout_ms
 };
 
-// Called by the server's thread; returns at once.
+// The server's thread calls these. They return at once.
 class TrainerRequests {
  public:
   virtual ~TrainerRequests() = default;
 
-  // The rank is this trainer's: whoever had it before is proven dead. `pid` is for people.
+  // The rank is now this trainer's. Its earlier trainer is proven dead. `pid` is for people.
   virtual void hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) = 0;
-  // Proven: neither the process nor the engine is there any more.
+  // It is certain that either the process or the engine is gone.
   virtual void exited(Asker asker) = 0;
   virtual void restore(Asker asker, const RestoreRequest& request, Respond respond) = 0;
-  // `no_replication`: why it cannot take part in its path after all; "" where it can, or has none.
+  // `no_replication`: why it cannot take part in GPU replication after all; "" if it can, or has none.
   virtual void restored(Asker asker, std::string no_replication, Respond respond) = 0;
   virtual void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, Respond respond) = 0;
   virtual void reserve(Asker asker, const ReserveRequest& request, Respond respond) = 0;

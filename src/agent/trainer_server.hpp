@@ -1,7 +1,7 @@
-// The agent's unix socket: accepts trainers and tools of this user, checks what they say, passes it to TrainerRequests
-// and sends the answers. Keeps every trainer's pidfd (claims.hpp).
+// The agent's unix socket. It accepts trainers and tools of this user, checks their requests, passes them to
+// TrainerRequests and sends the answers. It keeps the pidfd of every trainer (claims.hpp).
 //
-// Owns one thread. A connection that misbehaves is closed; nothing a trainer sends ends the agent.
+// Owns one thread. A connection that misbehaves is closed. Nothing that a trainer sends ends the agent.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@ namespace ckpt::agent {
 
 class TrainerServer {
  public:
-  // Listens at <directory>/agent.sock; `requests` outlives this object. Throws Failure.
+  // Listens at <directory>/agent.sock. `requests` outlives this object. Throws Failure.
   TrainerServer(const Options& options, TrainerRequests& requests, Log log);
   ~TrainerServer();
-  // [any thread] Makes the socket anew: its file was removed. Those who are connected stay so.
+  // [any thread] Makes the socket again after its file was removed. Open connections stay open.
   void listen_again();
   TrainerServer(const TrainerServer&) = delete;
   TrainerServer& operator=(const TrainerServer&) = delete;
@@ -54,7 +54,7 @@ class TrainerServer {
   const Options options_;
   TrainerRequests& requests_;
   const Log log_;
-  std::unique_ptr<FrameListener> listener_;  // null: until the next attempt
+  std::unique_ptr<FrameListener> listener_;  // null until the next attempt
   Claims claims_;
   std::shared_ptr<Outbox> outbox_;  // shared with answers that are still to come
   std::list<Connection> connections_;

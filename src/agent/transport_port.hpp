@@ -1,6 +1,7 @@
-// The way to the transport for jobs that may outlast it: once it is closed nobody is inside, and nobody comes in.
+// Access to the transport for jobs that may outlast it. Once it is closed, no call is inside the transport and no new
+// call enters.
 //
-// Thread-safe. Passing through may come back here on the same thread.
+// Thread-safe. A callback of fetch() may call fetch() again on the same thread.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +17,7 @@ class TransportPort {
   // Borrowed until close().
   explicit TransportPort(net::Transport& transport) : transport_(transport) {}
 
-  // As net::Transport::fetch(); a closed one ends it at once, as if the peer were gone.
+  // Like net::Transport::fetch(). Once closed, it ends the fetch at once, as if the peer were gone.
   void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
              std::int64_t timeout_ms) {
     if (!enter()) return sink->ended(net::FetchEnd::peer_failed);
@@ -28,7 +29,7 @@ class TransportPort {
     left_.notify_all();
   }
 
-  // Returns when the last one has left.
+  // Returns when the last call has left the transport.
   void close() {
     std::unique_lock lock(mutex_);
     closed_ = true;

@@ -1,7 +1,8 @@
-// A few threads for work that takes time: digests, touching fresh memory. Jobs run in order of submission.
+// A few threads for work that takes time, such as digests and touching fresh memory. Jobs start in the order of
+// submission.
 //
-// Thread-safe. The queue is bounded by what submits: chunks of running transfers and segments being made. Jobs must not
-// throw and must end by themselves; the destructor runs what was submitted before it returns.
+// Thread-safe. The submitters bound the queue: chunks of running transfers and segments being made. Jobs must not throw
+// and must end by themselves. The destructor first runs all submitted jobs.
 #pragma once
 
 #include <condition_variable>
@@ -21,7 +22,7 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   void submit(std::function<void()> job);
-  // Returns once no job waits or runs, those that jobs submitted included.
+  // Returns when no job waits or runs, including jobs that jobs have submitted.
   void drain();
 
  private:

@@ -1,17 +1,17 @@
-// The bytes that agent and trainer share, and that outlive both. docs/arena.md specifies them field by field.
+// The layout of the shared memory of agent and trainer, which outlives both. docs/arena.md specifies it field by field.
 //
-// A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs, all made by the agent:
-//   node              NodeHeader: who this arena belongs to; flock'ed by the one agent that uses it
+// A node's arena is a directory <arena_dir>/<job>/<node>/ of files in tmpfs. The agent creates all of them:
+//   node              NodeHeader: who owns this arena. The one agent that uses it holds the file's flock
 //   rank-<r>.control  RankControl: the words that trainer r and the agent exchange once per iteration; then CommWords:
 //                     when the trainer communicates
-//   rank-<r>.receive_buffer  ReceiveBufferHeader, then what has come to rank r from GPU to GPU (receive_buffer.hpp)
-//   <n>.segment       SegmentHeader, then slots: the slots of one shard, written by one writer
+//   rank-<r>.receive_buffer  ReceiveBufferHeader, then the pieces that other GPUs sent to rank r (receive_buffer.hpp)
+//   <n>.segment       SegmentHeader, then slots: the slots of one shard, with one writer
 //
 // Rules of the shared words:
-//   - One writer per word. Words of one writer share no cache line with words of another.
-//   - Plain fields are written before the word that publishes them (release) and read after it (acquire).
-//   - Whatever a trainer wrote is untrusted: it is bounds-checked, and believed only under a valid seal.
-//   - For every prefix of the stores of either side, attaching again yields a valid state.
+//   - Each word has one writer. Words of different writers share no cache line.
+//   - A writer stores plain fields before the word that publishes them (release). Readers load it first (acquire).
+//   - What a trainer wrote is untrusted. Readers check it against bounds and believe it only under a valid seal.
+//   - Either side may stop after any store, and attaching again yields a valid state.
 //   - All integers are little endian.
 #pragma once
 
@@ -34,23 +34,23 @@ inline constexpr std::uint64_t receive_buffer_magic = 0x31474c5450'4b43ull;  // 
 inline constexpr std::size_t page_bytes = 4096;
 inline constexpr std::uint64_t fenced_without_incarnation = ~std::uint64_t{0};  // in RankControl::fenced
 inline constexpr std::size_t name_bytes_max = 256;
-// What to do where the arena's file system is full.
+// Advice for errors when the arena's file system is full.
 inline constexpr const char* room_advice =
     "enlarge that file system (mount -o remount,size=..., or --shm-size of the container) or set the option arena_dir "
     "to a larger tmpfs";
 
-inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader; 3 had its words in `format_3` alone
+inline constexpr std::uint32_t node_format_version = 4;  // of NodeHeader. Format 3 used `format_3` alone
 
-// What a node must not forget. It is there twice and written one after the other, so that one copy is whole whenever an
-// agent dies, and a damaged one is noticed. A copy counts only with the right `check`.
+// What a node must not forget. NodeHeader has two copies, which the agent writes one after the other. So one copy is
+// whole whenever an agent dies. A copy counts only if its `check` is right, so damage is noticed.
 struct NodeWords {
-  alignas(64) Word64 arena_id;  // random, made with the arena: a fresh arena under an old node's name is told apart
-  Word64 number;                // of the node among those of the job, plus 1; 0: not known
-  Word64 highest_commit;        // newest commit (Checkpoint word) this node ever heard of
+  alignas(64) Word64 arena_id;  // random: distinguishes a fresh arena from an earlier one of the same name
+  Word64 number;                // the node's number in the job, plus 1; 0: not known
+  Word64 highest_commit;        // newest commit (checkpoint word) that this node was told of
   Word64 newest_seen;           // newest checkpoint ever captured or received here
   Word64 highest_epoch;         // newest epoch obeyed; older ones are refused for ever
   Word64 newest_damaged;        // newest checkpoint of which a piece was lost to damage here
-  Word64 token[4];              // the job's, where it came from the coordination store; else 0
+  Word64 token[4];              // the job's, if it came from the coordination store; else 0
   Word64 check;                 // XXH3 of the words before it, the job's and the node's name
 };
 inline constexpr std::size_t node_words_checked = offsetof(NodeWords, check) / sizeof(Word64);
@@ -72,12 +72,12 @@ inline constexpr std::size_t health_words = 128;
 // The agent's verdict on the job, for its trainer (health_page.hpp).
 struct HealthWords {
   // Written by the agent.
-  alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks: it lives
-  Word64 sequence;                // odd while words are stored; 0: nothing was told yet
+  alignas(64) Word64 heartbeats;  // +1 at each of the agent's ticks, so the trainer knows that it lives
+  Word64 sequence;                // odd while words are stored; 0: nothing published yet
   Word64 words[health_words];
 };
 
-// At the start of a control file, one page. The trainer maps its own file and no other.
+// The first page of a control file. A trainer maps its own file and no other.
 struct RankControl {
   std::uint64_t magic;
   std::uint32_t format;
@@ -112,8 +112,8 @@ inline constexpr std::uint32_t comm_channels_max = 8;
 inline constexpr std::size_t comm_events_max = 4096;
 inline constexpr std::uint32_t comm_gpu_max = 1024;
 
-// Behind the control page: when the trainer communicates. Written by the trainer alone, from any of its threads, and by
-// its GPU (comm_log.hpp).
+// Follows the control page: when the trainer communicates. Only the trainer writes it, from any of its threads, and its
+// GPU (comm_log.hpp).
 struct CommWords {
   struct Channel {
     Word32 begun;  // communications begun and ended, modulo 2^32. Equal: the channel is idle
@@ -121,11 +121,11 @@ struct CommWords {
   };
   alignas(64) Word64 written;  // events, ever; counted before they are stored
   alignas(64) Channel channels[comm_channels_max];
-  // Event i is at i % comm_events_max: lap << 56 | stream << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
-  // lap, (i / comm_events_max + 1) mod 256, tells an event that is stored from what was in its place before.
+  // Event i is at i % comm_events_max: lap << 56 | channel << 52 | kind << 50 | microseconds on CLOCK_MONOTONIC. The
+  // lap, (i / comm_events_max + 1) mod 256, distinguishes a stored event from an older one in its place.
   alignas(64) Word64 events[comm_events_max];
-  // Communications on the GPU's timeline: the GPU writes number n, modulo 2^32, to `begun` and to `ended` of place
-  // n % comm_gpu_max when it gets there. A place is used again only when both hold its last number.
+  // Communications on the GPU's timeline. The GPU writes number n, modulo 2^32, to `begun` and later to `ended` of
+  // place n % comm_gpu_max. The host uses a place again only when both hold its last number.
   alignas(64) Channel on_gpu[comm_gpu_max];
 };
 inline constexpr std::size_t control_file_bytes =
@@ -133,22 +133,22 @@ inline constexpr std::size_t control_file_bytes =
 
 inline constexpr std::uint32_t receive_buffer_places_max = 32;
 
-// At the start of a receive buffer file, one page; then ReplicationWords. Once the sizes of the members' pieces are
-// known the places' bytes follow, each from a page's beginning on, in this order. There is a place for each member of
-// the group, the rank's own one too.
+// The first page of a receive buffer file. ReplicationWords follow it. Once the sizes of the members' pieces are known,
+// the bytes of the places follow in this order, each from a page boundary on. Each member of the group has a place,
+// also the rank itself.
 struct ReceiveBufferHeader {
   std::uint64_t magic;
   std::uint32_t format;
   std::uint32_t places;
   std::uint64_t capacity_bytes[receive_buffer_places_max];
-  std::uint64_t incarnation;  // the incarnation of the job that it is of
+  std::uint64_t incarnation;  // the job's incarnation that the file belongs to
   std::uint32_t member;       // the rank's own number in the group
-  alignas(8) Word64 ready;    // agent: 1 once the places are there, with their capacities
+  alignas(8) Word64 ready;    // agent: 1 once the places exist, with their capacities
 
   // Written by the trainer.
   struct Place {
-    alignas(64) Word64 checkpoint;  // of what arrives there, 0: nothing
-    Word64 gpu_received_bytes;      // of it, from the first on
+    alignas(64) Word64 checkpoint;  // the checkpoint that arrives there; 0: none
+    Word64 gpu_received_bytes;      // how many of its first bytes have arrived
   };
   Place place[receive_buffer_places_max];
 };
@@ -157,20 +157,19 @@ static_assert(sizeof(ReceiveBufferHeader) <= page_bytes);
 inline constexpr std::size_t communicator_id_bytes = 128;  // of an NCCL unique id
 inline constexpr std::size_t replication_state_words = 6 + communicator_id_bytes / 8;
 
-// Behind it: what trainer and agent tell each other about the path (replication_page.hpp).
+// Follows ReceiveBufferHeader: how trainer and agent coordinate GPU replication (replication_page.hpp).
 struct ReplicationWords {
   struct ReplicationSlot {
-    alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing was told yet
+    alignas(64) Word64 sequence;  // odd while words are stored; 0: nothing published yet
     Word64 words[replication_state_words];
   };
   // Written by the trainer.
   ReplicationSlot own;
-  alignas(64) Word64 has_failed;  // 1: `failure` is whole
+  alignas(64) Word64 has_failed;  // 1: the GPU replication is over, and `failure` is complete
   char failure[248];              // a sentence, ending in a zero byte
 
   // Written by the agent.
-  alignas(
-      64) Word64 taken[receive_buffer_places_max];  // checkpoint up to which it has taken what arrived, or never will
+  alignas(64) Word64 taken[receive_buffer_places_max];  // newest checkpoint that it has taken, or will never take
   ReplicationSlot members[receive_buffer_places_max];
 };
 inline constexpr std::size_t replication_words_bytes =
@@ -178,9 +177,9 @@ inline constexpr std::size_t replication_words_bytes =
 
 enum class SegmentKind : std::uint32_t { local = 1, held = 2 };
 
-// At the start of a segment file, one page. Slot i begins at page_bytes + i * slot_stride(header); each slot is
-// SlotHeader (one page), manifest_capacity_bytes (leaf digests, then layout text), data_capacity_bytes; both
-// capacities are multiples of page_bytes.
+// The first page of a segment file. Slot i begins at page_bytes + i * slot_stride(header). A slot is a SlotHeader (one
+// page), manifest_capacity_bytes (leaf digests, then layout text) and data_capacity_bytes. Both capacities are
+// multiples of page_bytes.
 struct SegmentHeader {
   std::uint64_t magic;
   std::uint32_t format;
@@ -190,14 +189,13 @@ struct SegmentHeader {
   std::uint64_t data_capacity_bytes;
   std::uint64_t manifest_capacity_bytes;
   char shard[name_bytes_max];
-  alignas(
-      64) Word64 ready;  // agent: 1 once every page is reserved and touched; before, the segment is as good as absent
+  alignas(64) Word64 ready;  // agent: 1 once every page is reserved and touched. Until then the segment does not count
 };
 
 // The writer is the segment's rank for kind local, the agent for kind held.
 struct SlotHeader {
-  // Written by the writer. Valid only under a seal: seal == seal_of(fields, digests' root), never 0.
-  // Order of stores: seal = 0; fields, data, digests, layout in any order; fence; seal.
+  // Written by the writer. Valid only if seal == seal_of(fields), which is never 0. Order of stores: seal = 0; fields,
+  // data, digests, layout in any order; fence; seal.
   alignas(64) Word64 seal;
   std::uint64_t checkpoint;    // Checkpoint word
   std::uint64_t length_bytes;  // of the data
@@ -208,7 +206,7 @@ struct SlotHeader {
   std::uint32_t reserved;
 
   // Written by the agent.
-  alignas(64) Word64 dropped;  // the checkpoint in this slot that was dropped: not to be found again when re-attaching
+  alignas(64) Word64 dropped;  // the checkpoint that the agent dropped: attaching again must not find it
 };
 static_assert(sizeof(SlotHeader) <= page_bytes);
 

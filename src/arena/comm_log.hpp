@@ -1,9 +1,10 @@
-// When a trainer communicates: its hooks write it to the rank's control file (CommWords), the agent reads it there.
+// Records when a trainer communicates. The trainer's hooks write to the rank's control file (CommWords), and the agent
+// reads it there.
 //
-// Two things for two uses. Per communication channel a pair of counters, which tells whether the channel is busy at
-// this moment; and a ring of events with times, from which the agent learns the pattern of an iteration. A slow reader
-// loses events and is told so; a writer waits for nobody. Communications that a GPU begins and ends by itself have a
-// pair of words each, which it writes, and come into the ring a little later (engine/gpu_comm.hpp).
+// It has two parts. A pair of counters per communication channel tells whether the channel is busy at this moment. A
+// ring of events with times tells the agent the pattern of an iteration. A slow reader loses events and learns that it
+// did. A writer waits for nobody. The GPU writes a pair of words of its own for each communication that it begins and
+// ends. The events of such communications enter the ring a little later (engine/gpu_comm.hpp).
 #pragma once
 
 #include <cstdint>
@@ -24,21 +25,23 @@ struct CommEvent {
   bool operator==(const CommEvent&) const = default;
 };
 
-// As schedule/ learns from them. A writer's clock is the reader's: a time to come is nonsense, and is `now`.
+// Converts an event to a mark for schedule/. Writer and reader share a clock, so a time in the future is invalid and
+// becomes `now`.
 schedule::Mark mark_of(const CommEvent& event, Clock::time_point now);
 
-// Trainer's. Any thread, without locks, system calls and allocations. Channels are below comm_channels_max. A thread
-// that is halted within a call holds up what the agent can read until the ring has gone round, and nothing else.
+// For the trainer, from any thread. Takes no lock, makes no system call and allocates nothing. Channels are below
+// comm_channels_max. A thread that is halted within a call blocks the agent's reading until the ring has gone round. It
+// blocks nothing else.
 class CommWriter {
  public:
   explicit CommWriter(CommWords& words) : words_(&words) {}
 
   void begin(std::uint32_t channel, Clock::time_point now);
-  // False, and nothing is written, where all that has begun on this channel has ended.
+  // Returns false and writes nothing if everything that has begun on this channel has ended.
   bool end(std::uint32_t channel, Clock::time_point now);
-  // An iteration ends, and the next begins.
+  // Records that an iteration ends and the next begins.
   void iteration(Clock::time_point now);
-  // What was a while ago on a GPU's timeline, whose gate the GPU turns itself.
+  // Records an earlier event on a GPU's timeline. The GPU itself drives the gate for it.
   void happened(CommKind kind, std::uint32_t channel, Clock::time_point at) { store(kind, channel, at); }
 
  private:
@@ -47,22 +50,23 @@ class CommWriter {
   CommWords* words_;
 };
 
-// Agent's. is_busy() and begun_total() are for any thread, read() for one at a time. Whatever the words hold, read()
-// ends, with at most comm_events_max events. Events of several threads come in the order in which they were counted,
-// which may differ a little from that of their times.
+// For the agent. Any thread may call is_busy() and begun_total(), and one thread at a time read(). read() always ends,
+// with at most comm_events_max events, whatever the words hold. Events of several threads come in the order in which
+// they were counted. That may differ a little from the order of their times.
 class CommReader {
  public:
-  // Reads what is written from now on.
+  // Reads only events that are written from now on.
   explicit CommReader(const CommWords& words);
 
-  // Appends what was written since the last call. An event that a writer has counted but not stored yet is left, with
-  // those behind it, for the next call. False when events were lost, because the ring went round or holds nonsense:
-  // reading goes on with what is written from now on.
+  // Appends what was written since the last call. An event that is counted but not stored yet stays for the next call,
+  // and so do those after it. Returns false if events were lost, because the ring went round or holds invalid words.
+  // Reading then continues with new events.
   bool read(std::vector<CommEvent>& to);
 
-  // Any channel, and any communication on a GPU. False only if all were idle, each at one moment of the call.
+  // True if any channel, or any communication on a GPU, is busy. False only if each of them was idle at some moment of
+  // the call.
   bool is_busy() const;
-  // Another number after every begin.
+  // Changes with every begin.
   std::uint64_t begun_total() const;
 
  private:

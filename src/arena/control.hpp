@@ -1,8 +1,8 @@
-// The control file of a rank: the words that its trainer and the agent exchange every iteration, and those that tell
-// when the trainer communicates (arena_format.hpp; comm_log.hpp reads and writes the latter).
+// The control file of a rank: the words that its trainer and the agent exchange in every iteration, and the words that
+// say when the trainer communicates (arena_format.hpp; comm_log.hpp reads and writes the latter).
 //
-// Owns the mapping. Each side uses its own half of the functions; any thread of that side may, one at a time for the
-// setters. Nothing here blocks but wait_*().
+// Owns the mapping. Each side uses its own half of the functions, from any thread. Setters need one thread at a time.
+// Only wait_*() blocks.
 #pragma once
 
 #include <array>
@@ -19,13 +19,13 @@
 
 namespace ckpt::arena {
 
-// A process, told apart from a later one under the same pid.
+// Identifies a process. The start time distinguishes it from a later process with the same pid.
 struct WriterId {
   std::uint64_t pid = 0;
   std::uint64_t start_ticks = 0;
 };
 
-// Leave to capture once, into these slots of the rank's segments: of the parts of its share in order, then of its
+// Permission to capture once, into these slots of the rank's segments: first the parts of its share in order, then its
 // private shard. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
@@ -37,11 +37,11 @@ struct Grant {
 
 class Control {
  public:
-  // Agent: a fresh page for a new incarnation of the rank. It replaces the file, so that an earlier trainer's mapping
-  // is cut off from it. Throws Failure.
+  // Agent: creates a fresh page for a new incarnation of the rank. It replaces the file, so an earlier trainer's
+  // mapping is cut off from it. Throws Failure.
   static Control create(const std::string& directory, std::uint32_t rank);
-  // Agent: the page that an earlier agent left. Trainer: the page behind a descriptor that the agent sent. Everything
-  // is checked; throws Failure (CKPT_ERR_CORRUPT), for a page that is gone and one of another format version too.
+  // Agent: maps the page that an earlier agent left. Trainer: maps the page behind a descriptor that the agent sent.
+  // Checks everything. Throws Failure (CKPT_ERR_CORRUPT), also if the page is gone or has another format version.
   static Control attach(const std::string& directory, std::uint32_t rank);
   static Control attach(UniqueFd fd, std::uint32_t rank);
 
@@ -49,7 +49,7 @@ class Control {
   // Whether both are the same file.
   bool same_as(const Control& other) const;
 
-  // At the same address for as long as this Control lives, moved or not.
+  // Stays at the same address while this Control lives, even if it is moved.
   CommWords& comm() { return *comm_; }
   const CommWords& comm() const { return *comm_; }
 
@@ -59,9 +59,9 @@ class Control {
   void committed(CheckpointId checkpoint) { set(words_->committed, checkpoint.word()); }
   void stored(CheckpointId checkpoint) { set(words_->stored, checkpoint.word()); }
   void fence(std::uint64_t incarnation) { set(words_->fenced, incarnation); }
-  // Something else that the trainer is to look at has changed.
+  // Tells the trainer that something else has changed.
   void ring_trainer() { ring(words_->agent_doorbell, FutexScope::shared); }
-  // Silent; before the trainer gets the page.
+  // Does not ring. To be called before the trainer gets the page.
   void writer(WriterId id) {
     words_->writer_pid.store(id.pid, std::memory_order_release);
     words_->writer_start_ticks.store(id.start_ticks, std::memory_order_release);
@@ -70,7 +70,7 @@ class Control {
     return {words_->writer_pid.load(std::memory_order_acquire),
             words_->writer_start_ticks.load(std::memory_order_acquire)};
   }
-  void share(const protocol::Share& share);  // silent; before the grants that it goes with
+  void share(const protocol::Share& share);  // does not ring; before the grants that it goes with
   protocol::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
@@ -78,7 +78,7 @@ class Control {
   CheckpointId stored() const { return CheckpointId::from_word(words_->stored.load(std::memory_order_acquire)); }
   std::uint64_t fenced() const { return words_->fenced.load(std::memory_order_acquire); }
   std::uint32_t agent_doorbell() const { return words_->agent_doorbell.load(std::memory_order_acquire); }
-  // Trainer: until the doorbell is not `seen` any more, or the deadline has passed.
+  // Trainer: waits until the doorbell differs from `seen`, or the deadline passes.
   void wait_agent_doorbell(std::uint32_t seen, Deadline deadline) const {
     futex_wait(words_->agent_doorbell, seen, deadline, FutexScope::shared);
   }
@@ -86,12 +86,12 @@ class Control {
   // Written by the agent, read by the trainer.
   HealthPage health() const { return HealthPage(words_->health); }
 
-  // Trainer's words. The setters are silent; ring_agent() makes the agent look.
+  // Trainer's words. The setters do not ring. ring_agent() makes the agent look.
   void not_taken(std::int64_t iteration, std::uint8_t status) {
     words_->not_taken.store(static_cast<std::uint64_t>(iteration) << 8 | status, std::memory_order_release);
   }
-  // ckpt_status of the newest snapshot that failed, where none was captured since; else 0. A trainer may write
-  // anything.
+  // Returns the ckpt_status of the newest failed snapshot if it is newer than `captured`, else 0. Untrusted: a trainer
+  // may write anything.
   std::uint8_t failure_since(std::int64_t captured) const {
     const std::uint64_t word = words_->not_taken.load(std::memory_order_acquire);
     return static_cast<std::int64_t>(word >> 8) > captured ? static_cast<std::uint8_t>(word) : 0;
@@ -104,7 +104,7 @@ class Control {
   CheckpointId capturing() const { return CheckpointId::from_word(words_->capturing.load(std::memory_order_acquire)); }
   std::uint64_t used_grant() const { return words_->used_grant.load(std::memory_order_acquire); }
   std::uint32_t trainer_doorbell() const { return words_->trainer_doorbell.load(std::memory_order_acquire); }
-  // Agent: until the doorbell is not `seen` any more, or the deadline has passed. Wake it yourself with ring_agent().
+  // Agent: waits until the doorbell differs from `seen`, or the deadline passes. ring_agent() wakes it.
   void wait_trainer_doorbell(std::uint32_t seen, Deadline deadline) const {
     futex_wait(words_->trainer_doorbell, seen, deadline, FutexScope::shared);
   }

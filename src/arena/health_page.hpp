@@ -1,8 +1,8 @@
-// Where an agent tells its trainer that it lives, and whether the job is protected: in the rank's control page, without
-// locks or system calls.
+// The part of a rank's control page in which the agent shows its trainer that it lives, and whether the job is
+// protected. Takes no lock and makes no system call.
 //
-// A view into the control page's mapping, which outlives it. One writer, the agent; any number of readers. The agent
-// may die at any store: what is half written is not read.
+// A view into the control page's mapping, which must outlive it. The agent is the only writer. There may be any number
+// of readers. The agent may die after any store, and readers ignore a half-written verdict.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace ckpt::arena {
 
-// The verdict, as the trainer tells it on. Times in milliseconds.
+// The verdict for the trainer. Times are in milliseconds.
 struct HealthNews {
   std::uint8_t state = 2;           // 0 protected, 1 degraded, 2 not protected
-  std::uint32_t rank = UINT32_MAX;  // that holds commits up; UINT32_MAX: none
+  std::uint32_t rank = UINT32_MAX;  // the one that delays commits; UINT32_MAX: none
   std::int64_t lasts_ms = 0;
   std::int64_t at_risk_ms = 0;
   std::int64_t at_risk_iterations = 0;
   std::int64_t allowed_ms = 0;
   CheckpointId committed;
   std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
-  // For people, cut off where they are too long.
+  // For people. Cut off if they are too long.
   std::string reason;  // a word
-  std::string node;    // that holds commits up, or ""
+  std::string node;    // the one that delays commits, or ""
   std::string text, advice;
 };
 
@@ -38,7 +38,7 @@ class HealthPage {
   void heartbeat() { words_->heartbeats.fetch_add(1, std::memory_order_release); }
   void publish(const HealthNews& news);
 
-  // Trainer. Whatever is in the words, the news are within their bounds.
+  // Trainer. Values are always within their bounds, whatever the words hold.
   std::uint64_t heartbeats() const { return words_->heartbeats.load(std::memory_order_acquire); }
   std::optional<HealthNews> read() const;
 

@@ -1,8 +1,8 @@
-// The layout of a shard: which tensor lies where in its packed bytes. Its text is the header of a safetensors file, so
-// text and packed bytes together are one (docs/arena.md). Tensors lie in falling element size, by name within one size,
-// without holes; offset and element size thus always agree in alignment.
+// The layout of a shard: where each tensor lies in its packed bytes. The layout text is the header of a safetensors
+// file, and the packed bytes are that file's data (docs/arena.md). Tensors lie by falling element size, then by name,
+// without gaps. So each offset is aligned to its tensor's element size.
 //
-// Plain values and pure functions; thread-safe as such.
+// Plain values and pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,22 +28,23 @@ struct Layout {
   std::uint64_t length_bytes = 0;
 };
 
-// Bytes of a tensor; nothing for a negative extent or a size beyond 2^53.
+// Returns the size of a tensor in bytes, or nothing for a negative extent or a size beyond 2^53.
 std::optional<std::uint64_t> tensor_bytes(ckpt_dtype dtype, const std::vector<std::int64_t>& shape);
 
-// Whether a tensor may be called so: 1 to 4096 bytes of UTF-8, and not safetensors' "__metadata__".
+// True for a valid tensor name: 1 to 4096 bytes of UTF-8, and not safetensors' "__metadata__".
 bool is_tensor_name(std::string_view name);
 
-// Puts tensors (name, dtype and shape are given, and valid) in order and gives them their place.
+// Sorts tensors and assigns their offsets. Name, dtype and shape must be set and valid.
 Layout pack(std::vector<LayoutEntry> tensors);
 
 std::string layout_text(const Layout& layout);
-// The layout that a text describes. Throws Failure (CKPT_ERR_CORRUPT) where it is not what layout_text() writes.
+// Parses a layout text. Throws Failure (CKPT_ERR_CORRUPT) for anything that layout_text() would not write.
 Layout parse_layout(std::string_view text);
 // XXH3-64 of the text.
 std::uint64_t layout_hash(std::string_view text);
 
-// A sentence that names the first tensor, by name, in which `registered` differs from `stored`; nothing if none does.
+// Returns a sentence about the first tensor, by name, that differs between `registered` and `stored`, or nothing if
+// none does.
 std::optional<std::string> first_difference(const Layout& stored, const Layout& registered);
 
 }  // namespace ckpt::arena

@@ -1,7 +1,7 @@
-// The manifest of a piece: everything that is needed to verify and to understand its bytes. It lies beside the bytes in
-// a slot and travels before them over the network.
+// The manifest of a piece: everything that is needed to verify and interpret its bytes. It lies beside the bytes in a
+// slot and travels before them over the network.
 //
-// Plain values and pure functions; thread-safe as such.
+// Plain values and pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -26,16 +26,17 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// Whether the parts agree: number of leaves, root over the leaves, hash of the layout, a checkpoint and a world size.
+// True if the fields agree: number of leaves, root digest over the leaves, hash of the layout, a checkpoint and a world
+// size.
 bool is_consistent(const Manifest& manifest);
 
-// Manifest capacity of a slot for data of `data_bytes` and a layout text of `layout_bytes`.
+// Returns the manifest capacity that a slot needs for data of `data_bytes` and a layout text of `layout_bytes`.
 std::uint64_t manifest_bytes(std::uint64_t data_bytes, std::uint64_t layout_bytes);
 
-// The bytes that travel (docs/arena.md). decode() trusts nothing: it throws Failure (CKPT_ERR_CORRUPT) for anything but
-// a consistent manifest.
+// Encodes a manifest for the network (docs/arena.md). decode_manifest() trusts nothing. It throws Failure
+// (CKPT_ERR_CORRUPT) for anything but a consistent manifest.
 std::vector<std::byte> encode(const Manifest& manifest);
-// How many these are.
+// Returns the size of an encoded manifest.
 std::uint64_t encoded_bytes(std::uint64_t shard_bytes, std::uint64_t data_bytes, std::uint64_t layout_bytes);
 Manifest decode_manifest(std::span<const std::byte> bytes);
 

@@ -1,4 +1,4 @@
-// What the memory control groups of this process still allow. Free function; thread-safe.
+// Finds how much memory the control groups of this process still allow. Free function; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,18 @@
 
 namespace ckpt::arena {
 
-// Where the kernel tells of control groups; tests have files of their own.
+// Files in which the kernel describes control groups. Tests use their own.
 struct MemoryGroupFiles {
   std::string groups = "/proc/self/cgroup";
   std::string mounts = "/proc/self/mountinfo";
-  std::string root = {};  // before every mount point
+  std::string root = {};  // prefix of every mount point
 };
 
 inline constexpr std::uint64_t unlimited_bytes = std::numeric_limits<std::uint64_t>::max();
 
-// Of the group that this process is in, and of all above it up to the root of the mount: what the tightest has left. A
-// group counts as used what the kernel cannot simply drop. Version 1 and 2; unlimited_bytes where no limit is seen.
+// Returns what the tightest memory limit leaves, of the group that this process is in and all groups above it up to the
+// root of the mount. Memory that the kernel can simply drop counts as free. Supports versions 1 and 2. Returns
+// unlimited_bytes if it sees no limit.
 std::uint64_t memory_groups_left_bytes(const MemoryGroupFiles& files = {});
 
 }  // namespace ckpt::arena

@@ -1,6 +1,6 @@
-// A node's arena: the directory with everything that this node remembers. Opened by its one agent.
+// A node's arena: the directory with everything that this node remembers. The node's one agent opens it.
 //
-// Holds the lock for as long as it lives. One thread at a time, except create_segment(), which any thread may call.
+// Holds the arena's lock while it lives. For one thread at a time, except create_segment(), which any thread may call.
 #pragma once
 
 #include <array>
@@ -26,48 +26,49 @@ struct NodeMemory {
   CheckpointId newest_damaged;
 };
 
-// The arena's directory and those above it, where they are not there yet. Throws Failure for one that cannot be made or
-// belongs to another user.
+// Creates the arena's directory and those above it if they are missing. Throws Failure if one cannot be made or belongs
+// to another user.
 void make_node_directory(const std::string& path);
 
 struct ArenaSummary;
 
 class NodeArena {
  public:
-  // Makes the directory, or re-attaches to what an earlier agent left in it. Throws Failure: CKPT_ERR_CLAIMED when
-  // another agent holds it, CKPT_ERR_INVALID when it belongs to another job or node.
+  // Creates the directory, or attaches to what an earlier agent left in it. Throws Failure: CKPT_ERR_CLAIMED if another
+  // agent holds it, CKPT_ERR_INVALID if it belongs to another job or node.
   NodeArena(std::string directory, const std::string& job, const std::string& node);
 
   const std::string& directory() const { return directory_; }
   std::uint64_t arena_id() const { return state_.arena_id; }
-  // What was found damaged of what the node must not forget, and what was made of it; "" where nothing was.
+  // Describes damage to what the node must not forget, and how it was repaired. "" if there was none.
   const std::string& damage() const { return damage_; }
 
-  // The agent was told to end: trainers that run start no other by themselves. Ends with the next NodeArena here.
+  // Records that somebody stopped this agent on purpose, so running trainers do not start another. The next NodeArena
+  // here clears it.
   void mark_stopped() const;
 
-  // Somebody has removed the arena's directory, or its first file, while this agent holds it.
+  // True if somebody has removed the arena's directory, or its file `node`, while this agent holds it.
   bool is_removed() const;
-  // Makes both again, with all that the node remembers; segments that have lost their names do not get them back.
-  // Throws Failure: CKPT_ERR_CLAIMED where another agent has been faster.
+  // Creates both again, with all that the node remembers. Segments that have lost their names do not get them back.
+  // Throws Failure: CKPT_ERR_CLAIMED if another agent was faster.
   void make_again();
 
   NodeMemory memory() const;
-  // Words only ever grow.
+  // Values only ever grow: smaller ones are ignored.
   void remember(const NodeMemory& memory);
-  // Its number among the job's nodes, and the token that the coordination store had, "" if none. Where the store
-  // forgets them, this node does not.
+  // The node's number in the job, and the token that the coordination store had ("" if none). The node remembers them
+  // even if the store forgets them.
   std::optional<std::uint32_t> number() const;
   std::string token() const;
   void remember_place(std::uint32_t number, const std::string& token);
 
-  // Agent start: every whole segment in the directory, mapped for writing. Files that are none (cut off while they were
-  // made, of another format) are removed, and named in `removed` with the reason.
+  // At the agent's start: maps every whole segment in the directory for writing. Removes files that are no segment (cut
+  // off while they were made, or of another format), and adds them to `removed` with the reason.
   std::vector<Segment> attach_segments(std::vector<std::string>& removed);
 
-  // Makes the next segment. See Segment::create().
+  // Creates the next segment. See Segment::create().
   Segment create_segment(const SegmentSpec& spec, unsigned threads);
-  // Removes its file; the memory is free once everyone has unmapped it.
+  // Removes the segment's file. The memory is free once everyone has unmapped it.
   static void remove_segment(Segment segment);
 
  private:
@@ -94,10 +95,10 @@ class NodeArena {
   std::atomic<std::uint64_t> next_segment_{0};
 };
 
-// Whether the arena's agent was told to end and none has been started since.
+// True if the arena's agent was stopped on purpose and no agent has started since.
 bool was_stopped(const std::string& directory);
 
-// An arena seen from outside, for tools; nothing when there is none at `directory`.
+// Describes an arena to tools. inspect_arena() returns nothing if `directory` holds none.
 struct ArenaSummary {
   std::string job;
   std::string node;
@@ -106,15 +107,15 @@ struct ArenaSummary {
 };
 std::optional<ArenaSummary> inspect_arena(const std::string& directory);
 
-// Locks an arena through its file `node`, as its agent does. False where another process has locked it. Those that
-// inspect an arena share the lock for an instant, so it is tried for some time.
+// Locks an arena through its file `node`, as its agent does. Returns false if another process holds the lock. Tools
+// that inspect an arena share the lock for an instant, so this keeps trying for `wait_limit_ms`.
 bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms);
 
-// Whether an agent of any version made it, or began to: for tools that remove.
+// True if an agent of any version made this directory, or began to. For tools that remove arenas.
 bool is_arena(const std::string& directory);
 
-// Bytes that new segments in `directory` may take: what the file system, the machine and the memory control groups
-// have left, whichever is least.
+// Returns how many bytes new segments in `directory` may take: the least of what the file system, the machine and the
+// memory control groups have left.
 std::uint64_t space_left_bytes(const std::string& directory);
 
 }  // namespace ckpt::arena

@@ -1,4 +1,4 @@
-// Where in the packed bytes of a shard a part of it lies. Pure.
+// Finds the range of a part in the packed bytes of its shard. Pure.
 #pragma once
 
 #include "kernels/digest.hpp"
@@ -7,7 +7,7 @@
 
 namespace ckpt::arena {
 
-// Cut at digest leaves, so that parts have the leaves of the whole.
+// Parts are cut at digest leaves, so their leaves are those of the whole shard.
 inline placement::ByteRange range_of(const protocol::ShardPart& part, std::uint64_t shard_bytes) {
   return placement::bytes_of({part.index, part.of}, shard_bytes, kernels::leaf_size_bytes);
 }

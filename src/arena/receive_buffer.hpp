@@ -1,8 +1,9 @@
-// Where pieces of other nodes arrive from GPU to GPU before an agent takes them: a file of the arena for each rank,
-// with a place for each member of its replication group. The trainer writes it, the agent makes and reads it. Nothing
-// here is a checkpoint, nothing is believed: what the agent takes it copies, and verifies where it copied it to. So no
-// order of stores and no death of the trainer can do harm. Behind its first page is the replication's page
-// (replication_page.hpp).
+// The receive buffer of a rank: a file of the arena in which other nodes' pieces arrive from GPU to GPU before the
+// agent takes them. It has a place for each member of the rank's replication group. The agent creates and reads it, and
+// the trainer writes it. The replication page follows its first page (replication_page.hpp).
+//
+// Nothing in it is a checkpoint, and the agent believes nothing in it. It copies what it takes, and verifies the copy.
+// So no order of stores, and no death of the trainer, can do harm.
 //
 // Owns the mapping. Each side uses its own functions, from any thread.
 #pragma once
@@ -24,28 +25,28 @@ namespace ckpt::arena {
 class ReceiveBuffer {
  public:
   struct Group {
-    std::uint64_t incarnation = 0;  // the incarnation of the job that it is of
+    std::uint64_t incarnation = 0;  // the job's incarnation that the file belongs to
     std::uint32_t member = 0;       // the rank's own number
     std::uint32_t members = 0;
     bool operator==(const Group&) const = default;
   };
-  // Agent: a fresh file for a new incarnation of the rank, without room for what arrives yet. It replaces an earlier
-  // one, whose mappings stay. Throws Failure.
+  // Agent: creates a fresh file for a new incarnation of the rank, without places. It replaces an earlier file.
+  // Mappings of that one stay valid. Throws Failure.
   static ReceiveBuffer create(const std::string& directory, std::uint32_t rank, const Group& group);
-  // Agent: the file that an earlier agent left. Trainer: the one behind a descriptor that the agent sent. Throws
-  // Failure (CKPT_ERR_CORRUPT).
+  // Agent: maps the file that an earlier agent left. Trainer: maps the file behind a descriptor that the agent sent.
+  // Throws Failure (CKPT_ERR_CORRUPT).
   static ReceiveBuffer attach(const std::string& directory, std::uint32_t rank);
   static ReceiveBuffer attach(UniqueFd fd);
-  // Agent: mappings stay.
+  // Agent: removes the file. Mappings stay valid.
   static void remove(const std::string& directory, std::uint32_t rank);
 
-  // Agent, once: room for so many bytes from each member, all pages reserved; 0: nothing comes from that one. Throws
-  // Failure, CKPT_ERR_NO_SPACE where there is no room, and leaves none then. Takes as long as touching it all.
+  // Agent, once: reserves and touches a place of so many bytes for each member, which takes a while. 0: nothing arrives
+  // from that member. Throws Failure, CKPT_ERR_NO_SPACE if there is no room, and then leaves no places.
   void make_places(const std::vector<std::uint64_t>& capacities_bytes);
-  // Whether they are there; the first time they are mapped. Throws Failure (CKPT_ERR_CORRUPT).
+  // True if the places exist. Maps them at the first time. Throws Failure (CKPT_ERR_CORRUPT).
   bool find_places();
 
-  // Of a file with such places.
+  // Returns the size of a file with places of these capacities.
   static std::uint64_t file_bytes(std::span<const std::uint64_t> capacities_bytes);
 
   int fd() const { return fd_.get(); }
@@ -53,16 +54,17 @@ class ReceiveBuffer {
   const Group& group() const { return group_; }
   std::size_t member() const { return group_.member; }
   std::size_t members() const { return group_.members; }
-  // Valid for as long as this Receive buffer lives, moved or not.
+  // Valid while this ReceiveBuffer lives, even if it is moved.
   ReplicationPage page() const;
-  // Of the member with that number; empty before the places are there. All below is for when they are.
+  // The place of the member with that number. Empty until the places exist. All functions below need the places.
   std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }
 
-  // Trainer: what arrives at the place from now on is of that checkpoint, none of it yet; then how much has.
+  // Trainer: begin() announces which checkpoint arrives at the place from now on. received() tells how much of it has.
   void begin(std::size_t place, CheckpointId checkpoint);
   void received(std::size_t place, std::uint64_t size_bytes);
 
-  // Agent: how many of the checkpoint's first bytes are said to have arrived; never more than the place has.
+  // Agent: returns how many of the checkpoint's first bytes the trainer says have arrived. Never more than the place
+  // holds.
   std::uint64_t received(std::size_t place, CheckpointId checkpoint) const;
 
  private:
@@ -71,7 +73,7 @@ class ReceiveBuffer {
 
   UniqueFd fd_;
   Mapping words_, room_;
-  // Not read from the file again, where the other side might change them.
+  // Kept here, because the other side might change it in the file.
   Group group_;
   std::vector<std::span<std::byte>> places_;
 };

@@ -1,10 +1,11 @@
-// Where a trainer and its agent tell each other how the GPU replication goes: behind the first page of the rank's
-// receive buffer file, without locks and system calls. The trainer tells its own word, which the agent carries to the
-// other members of the group; the agent puts down what they told, and up to which checkpoint it has taken what arrived.
-// Who changes something rings the other side's doorbell in the control page.
+// The page through which a trainer and its agent coordinate GPU replication. It follows the first page of the rank's
+// receive buffer file. The trainer publishes its own state, and the agent sends it to the other members of the group.
+// The agent stores the other members' states, and which checkpoints it has taken. Each side rings the other's doorbell
+// in the control page after a change. Nothing here takes a lock or makes a system call.
 //
-// A view into the receive buffer's mapping, which outlives it. Each side uses its own functions; setters one at a time.
-// Either side may die at any store: what is half written is not read, and is written anew by whoever comes next.
+// A view into the receive buffer's mapping, which must outlive it. Each side uses its own functions. Setters need one
+// thread at a time. Either side may die after any store: readers ignore a half-written state, and the next writer
+// replaces it.
 #pragma once
 
 #include <array>
@@ -20,10 +21,10 @@
 
 namespace ckpt::arena {
 
-// What a member of a group tells all others, all of it each time.
+// What a member of a group publishes to all others, always as a whole.
 struct ReplicationState {
-  std::optional<std::array<std::byte, communicator_id_bytes>> id;  // of the communicator: from member 0
-  std::uint64_t piece_bytes = 0;                                   // that its pieces have at most; 0: not known yet
+  std::optional<std::array<std::byte, communicator_id_bytes>> id;  // of the communicator; only from member 0
+  std::uint64_t piece_bytes = 0;                                   // largest size of its pieces; 0: not known yet
   schedule::Agreement::State state;
   bool operator==(const ReplicationState&) const = default;
 };
@@ -35,16 +36,16 @@ class ReplicationPage {
   // Trainer.
   void publish(const ReplicationState& word) { write(words_->own, word); }
   std::optional<ReplicationState> state_of(std::size_t member) const { return read(words_->members[member]); }
-  // What arrived at the place up to that checkpoint may be overwritten.
+  // The newest checkpoint at the place that the trainer may overwrite, with all older ones.
   CheckpointId taken(std::size_t place) const;
-  // The replication is over for this incarnation, and this is why: a sentence for people. The first one counts.
+  // Records that GPU replication is over for this incarnation, and why, for people. Only the first call counts.
   void fail(std::string_view sentence);
 
-  // Agent. Nothing that the trainer wrote is more than it says: text of bounded length, numbers that may be anything.
+  // Agent. What the trainer wrote is untrusted: text has a bounded length, and numbers may be anything.
   std::optional<ReplicationState> own_state() const { return read(words_->own); }
   std::optional<std::string> failure() const;
   void put_state(std::size_t member, const ReplicationState& word) { write(words_->members[member], word); }
-  // It never falls.
+  // Never decreases.
   void taken(std::size_t place, CheckpointId checkpoint);
 
  private:

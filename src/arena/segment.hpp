@@ -1,6 +1,6 @@
-// A segment: the slots of one shard in one file of the arena, written by one writer (arena_format.hpp).
+// A segment: one file of the arena with the slots of one shard, written by one writer (arena_format.hpp).
 //
-// A Segment owns its mapping and its descriptor; slots are views into it. Its functions are thread-safe.
+// Owns its mapping and its descriptor. Slots are views into the mapping. Its functions are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ class Segment {
  public:
   using Access = Mapping::Access;
 
-  // Makes the file `path`, reserves and touches every page of it (on up to `threads` threads) and marks it ready.
-  // Throws Failure and leaves no file behind: CKPT_ERR_NO_SPACE when the memory is not there. `spec` is checked by
-  // whoever asks for it.
+  // Creates the file `path`, reserves and touches all its pages on up to `threads` threads, and marks it ready. The
+  // caller checks `spec`. Throws Failure, CKPT_ERR_NO_SPACE if there is not enough memory, and then leaves no file
+  // behind.
   static Segment create(const std::string& path, const SegmentSpec& spec, unsigned threads);
 
-  // Maps an existing one. Everything in it is checked; throws Failure (CKPT_ERR_CORRUPT) when it is not a whole, ready
+  // Maps an existing segment and checks everything in it. Throws Failure (CKPT_ERR_CORRUPT) if it is not a whole, ready
   // segment of this format. `path` is for messages.
   static Segment attach(UniqueFd fd, Access access, const std::string& path);
   static Segment attach(const std::string& path, Access access);
@@ -45,7 +45,7 @@ class Segment {
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
   std::uint64_t size_bytes() const { return mapping_.size_bytes(); }
-  // False: somebody cut the file off, and who touches what is missing is killed.
+  // False if somebody truncated the file. Touching the missing pages would kill the process.
   bool is_whole_file() const;
   const Mapping& mapping() const { return mapping_; }
 
@@ -61,7 +61,7 @@ class Segment {
   std::string path_;
   UniqueFd fd_;
   Mapping mapping_;
-  std::unique_ptr<const SegmentSpec> spec_;  // slots refer to it: it stays where it is when the segment moves
+  std::unique_ptr<const SegmentSpec> spec_;  // slots refer to it, so it must not move with the segment
 };
 
 }  // namespace ckpt::arena

@@ -294,156 +294,158 @@ constexpr std::uint64_t iterations_max = 1ull << 40;
 
 const std::array keys = {
     entry<&Options::job, Name>("job", "", "required", all, engine | agent,
-                               "Name of the training run; its checkpoints are found again under it."),
+                               "Name of the training run. A restarted job finds its checkpoints by this name."),
     entry<&Options::rank, Count<0, ranks_max - 1>>("rank", "0", "required", engine, engine,
                                                    "Number of this training process within the job, from 0."),
     entry<&Options::world_size, Count<1, ranks_max>>("world_size", "1", "required", engine, engine,
-                                                     "How many training processes the job has."),
-    entry<&Options::node, Name>("node", "", "the host name", all, 0,
-                                "Name of this machine within the job; agents of one machine need different ones."),
+                                                     "Number of training processes in the job."),
+    entry<&Options::node, Name>(
+        "node", "", "the host name", all, 0,
+        "Name of this machine within the job. Several agents on one machine need different names."),
     entry<&Options::shard, ShardName>("shard", "", "`rank<rank>`", engine, 0,
-                                      "Name of this rank's main shard; ranks that hold identical state give the same."),
+                                      "Name of this rank's main shard. Ranks with identical state give the same name."),
     entry<&Options::agent, Mode>("agent", "auto", "", engine, 0,
-                                 "`auto`: start the node's agent where none runs; `attach`: it must be running."),
+                                 "`auto`: start the node's agent if none runs. `attach`: the agent must already run."),
     entry<&Options::ckptd, Text>("ckptd", "", "beside the library, then `PATH`", engine, 0,
-                                 "Path of the agent's program."),
+                                 "Path of the agent program."),
     entry<&Options::arena_dir, AbsolutePath>("arena_dir", "", "`/dev/shm/ckptengine-<uid>`", all, 0,
-                                             "Directory in a tmpfs under which checkpoints are held in memory."),
-    entry<&Options::arena_bytes, Bytes>("arena_bytes", "0", "", agent, 0,
-                                        "Most memory the node's arena may take; 0: what the file system has."),
+                                             "Directory in a tmpfs that holds the checkpoints in memory."),
+    entry<&Options::arena_bytes, Bytes>(
+        "arena_bytes", "0", "", agent, 0,
+        "Upper limit for the memory of the node's arena. 0: as much as the file system has."),
     entry<&Options::coordination, Coordination>(
         "coordination", "", "`/tmp/ckptengine-<uid>`", agent | tool, 0,
-        "Through what agents find each other, the same on all nodes of the job: a directory, or etcd as "
-        "`etcd://host:port,host:port/prefix` (`etcds://` with TLS)."),
-    entry<&Options::etcd_user, Text>("etcd_user", "", "none", agent | tool, 0, "User at etcd, where it has users."),
+        "The coordination store, through which agents find each other: a directory, or etcd as "
+        "`etcd://host:port,host:port/prefix` (`etcds://` with TLS). The same on all nodes of the job."),
+    entry<&Options::etcd_user, Text>("etcd_user", "", "none", agent | tool, 0,
+                                     "User name for etcd, if etcd asks for one."),
     entry<&Options::etcd_password_file, OptionalPath>("etcd_password_file", "", "none", agent | tool, 0,
-                                                      "File with that user's password, of mode 0600."),
+                                                      "File with that user's password. Its mode must be 0600 or 0400."),
     entry<&Options::etcd_ca_file, OptionalPath>(
         "etcd_ca_file", "", "the system's", agent | tool, 0,
-        "File with the certificates (PEM) of those who may vouch for etcd's servers."),
+        "File with the certificates (PEM) of the authorities that sign etcd's certificates."),
     entry<&Options::etcd_cert_file, OptionalPath>("etcd_cert_file", "", "none", agent | tool, 0,
-                                                  "File with the certificate (PEM) that is shown to etcd."),
+                                                  "File with the client certificate (PEM) for etcd."),
     entry<&Options::etcd_key_file, OptionalPath>("etcd_key_file", "", "none", agent | tool, 0,
-                                                 "File with the key (PEM) of that certificate."),
-    entry<&Options::copies, Count<1, 16>>("copies", "2", "", agent | engine, 0,
-                                          "On how many nodes each shard is held, the own one included; short for "
-                                          "`protection=copies(m)`."),
+                                                 "File with the private key (PEM) of that certificate."),
+    entry<&Options::copies, Count<1, 16>>(
+        "copies", "2", "", agent | engine, 0,
+        "How many nodes hold each shard, its own node included. Short for `protection=copies(m)`."),
     entry<&Options::protection, Protection>(
         "protection", "", "`copies(<copies>)`", agent | engine, 0,
-        "What survives the loss of nodes: `copies(m)`, `xor(n)` (parity in groups of n nodes, one of which may be "
-        "lost), `rs(n,p)` (p of which may be), or copies and parity, as `copies(2)+xor(8)`. Counts before `copies`."),
-    entry<&Options::placement, Placement>("placement", "auto", "", agent | engine, 0,
-                                          "Which nodes hold what: `auto` (groups; shards that several ranks name are "
-                                          "cut among them), or `group`, `ring`, "
-                                          "`mixed`, `cover`, `sharded`, `sharded+copy`."),
+        "How shards survive the loss of nodes: `copies(m)`; `xor(n)`, parity in groups of n nodes, which survives one "
+        "lost node per group; `rs(n,p)`, which survives p; or copies and parity, as in `copies(2)+xor(8)`. Overrides "
+        "`copies`."),
+    entry<&Options::placement, Placement>(
+        "placement", "auto", "", agent | engine, 0,
+        "Which nodes hold which pieces. `auto`: groups of nodes; a shard that several ranks name is cut into parts. Or "
+        "`group`, `ring`, `mixed`, `cover`, `sharded`, `sharded+copy`."),
     entry<&Options::domain, Domain>("domain", "", "none", agent | engine, 0,
                                     "Failure domain of this node, outermost level first, as in `row2/rack7`."),
-    entry<&Options::standby, Flag>("standby", "false", "", agent, 0,
-                                   "`true`: this node takes the place of one that is lost; until then no rank sits on "
-                                   "it, and it holds nothing."),
+    entry<&Options::standby, Flag>(
+        "standby", "false", "", agent, 0,
+        "`true`: this node is a standby node. It has no rank and holds nothing until it replaces a lost node."),
     entry<&Options::member_hook, Text>("member_hook", "", "none", agent | tool, 0,
-                                       "Command or http(s) URL that the leader calls when a node is "
-                                       "lost, replaced, back, or no longer used ([operations](operations.md))."),
-    entry<&Options::storage, Location>(
-        "storage", "", "none", engine | agent | tool, 0,
-        "Where checkpoints are kept when memory is gone: a directory that all nodes see, "
-        "or `nfs://server/export/path`."),
+                                       "Command or http(s) URL that the leader calls when a node is lost, replaced, "
+                                       "back, or no longer used ([operations](operations.md))."),
+    entry<&Options::storage, Location>("storage", "", "none", engine | agent | tool, 0,
+                                       "Where checkpoints go that must survive the loss of memory: a directory that "
+                                       "all nodes see, or `nfs://server/export/path`."),
     entry<&Options::storage_every, Count<0, iterations_max>>(
         "storage_every", "0", "", engine | agent, 0,
-        "Every how many iterations a checkpoint goes to storage; 0: only as `storage_interval_s` says."),
+        "A checkpoint goes to storage every so many iterations. 0: only `storage_interval_s` decides."),
     entry<&Options::storage_interval_s, Count<0, 30u * 24 * 3600>>(
         "storage_interval_s", "300", "", engine | agent, 0,
-        "Every how many seconds a checkpoint goes to storage; 0: only as `storage_every` says."),
+        "A checkpoint goes to storage every so many seconds. 0: only `storage_every` decides."),
     entry<&Options::storage_keep_last, Count<1, 1'000'000>>("storage_keep_last", "2", "", engine | agent, 0,
-                                                            "How many of the newest checkpoints on storage are kept."),
+                                                            "How many of the newest checkpoints stay on storage."),
     entry<&Options::storage_keep_every, Count<0, iterations_max>>(
         "storage_keep_every", "0", "", engine | agent, 0,
-        "Checkpoints whose iteration is a multiple of it are kept on storage for good; 0: none."),
+        "Checkpoints whose iteration is a multiple of this number stay on storage for good. 0: none."),
     entry<&Options::storage_bytes_per_s, Bytes>("storage_bytes_per_s", "0", "", engine | agent, 0,
-                                                "Most bytes that a node writes to storage in a second; 0: no limit."),
-    entry<&Options::storage_depth, Count<1, 256>>("storage_depth", "16", "", engine | agent | tool, 0,
-                                                  "Transfers to or from storage that are in flight at once."),
+                                                "Most bytes per second that a node writes to storage. 0: no limit."),
+    entry<&Options::storage_depth, Count<1, 256>>(
+        "storage_depth", "16", "", engine | agent | tool, 0,
+        "Number of transfers to or from storage that are in flight at the same time."),
     entry<&Options::storage_block_bytes, BlockBytes>("storage_block_bytes", "1MiB", "", engine | agent | tool, 0,
                                                      "Size of one transfer to or from storage."),
-    entry<&Options::storage_timeout_ms, Milliseconds>(
-        "storage_timeout_ms", "30000", "", engine | agent | tool, 0,
-        "How long storage may take for one operation before it is given up."),
-    entry<&Options::slot_bytes, Bytes>(
-        "slot_bytes", "0", "", engine,
-        0,
-        "Least size of a slot of the main shard, for state that will grow; 0: as large as "
-        "the state is at the first snapshot."),
+    entry<&Options::storage_timeout_ms, Milliseconds>("storage_timeout_ms", "30000", "", engine | agent | tool, 0,
+                                                      "Time after which one storage operation counts as failed."),
+    entry<&Options::slot_bytes, Bytes>("slot_bytes", "0", "", engine, 0,
+                                       "Minimum size of a main shard's slot, for state that will grow. 0: the size of "
+                                       "the state at the first snapshot."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
-                                                "Threads that copy and digest host tensors."),
+                                                "Threads that copy and digest tensors in host memory."),
     entry<&Options::gpu_staging_bytes, Bytes>(
         "gpu_staging_bytes", "128MiB", "", engine, 0,
-        "Memory of the GPU through which its tensors are copied; as much as the main shard lets the next update go on "
-        "as soon as the state is copied within the GPU. Less is taken where less is free."),
+        "GPU memory through which tensors are copied. If it is as large as the main shard, the next update can start "
+        "as soon as the state is copied within the GPU. The engine takes less if less is free."),
     entry<&Options::replication, Replication>(
         "replication", "host", "", engine, 0,
-        "How main shards go to other nodes: `host`: from memory to memory; `gpu`: from GPU to GPU, with NCCL, where "
-        "their tensors lie there and the nodes of a group hold each other's copies ([gpu](gpu.md)), else as with "
-        "`host`. The same on all ranks."),
-    entry<&Options::gpu_replication_bytes, PathBytes>("gpu_replication_bytes", "128MiB", "", engine, 0,
-                                                      "Memory of the GPU for chunks that go from GPU to GPU, with "
-                                                      "`replication` = `gpu`; less is taken where the ranks' "
-                                                      "state needs no more."),
+        "How main shards go to other nodes. `host`: from host memory to host memory. `gpu`: from GPU to GPU with NCCL, "
+        "if the tensors are on GPUs and the nodes of a group hold each other's copies ([gpu](gpu.md)); otherwise as "
+        "with `host`. The same on all ranks."),
+    entry<&Options::gpu_replication_bytes, PathBytes>(
+        "gpu_replication_bytes", "128MiB", "", engine, 0,
+        "GPU memory for chunks that go from GPU to GPU, with `replication` = `gpu`. The engine takes less if the "
+        "ranks' state needs less."),
     entry<&Options::schedule, Sending>(
         "schedule", "idle", "", agent | engine, 0,
-        "When checkpoints cross the network: `idle`: in moments in which training leaves it idle, as far as its "
-        "communication hooks tell; `immediate`: as soon as there is something to send."),
+        "When checkpoints cross the network. `idle`: while training leaves the network idle, as its communication "
+        "hooks show. `immediate`: as soon as there is something to send."),
     entry<&Options::profile_iterations, Count<1, 10'000>>(
         "profile_iterations", "20", "", agent, 0,
-        "From how many iterations the idle moments are learned; a job's first ones pass without checkpoint traffic."),
+        "Number of iterations from which the agent learns when the network is idle. During a job's first ones it sends "
+        "no checkpoint."),
     entry<&Options::chunk_bytes, BlockBytes>("chunk_bytes", "2MiB", "", agent, 0,
                                              "Largest size of one transfer between nodes."),
     entry<&Options::chunk_ms, Count<1, 1000>>(
         "chunk_ms", "10", "", agent, 0,
-        "Longest that one transfer may keep the link while training uses it, too; 64KiB may always go."),
-    entry<&Options::sub_buffers, Count<1, 64>>(
-        "sub_buffers", "4", "", agent, 0,
-        "How many transfers of a piece may have arrived without being verified yet before the next one is sent."),
+        "Longest time for which one transfer may occupy the link while training may use it, too. 64KiB may always go."),
+    entry<&Options::sub_buffers, Count<1, 64>>("sub_buffers", "4", "", agent, 0,
+                                               "How many transfers of one piece may wait for verification at the "
+                                               "receiver. More are not sent until one is verified."),
     entry<&Options::transport, Text>(
         "transport", "tcp", "", agent, 0,
-        "How agents reach each other: `tcp`; `shm`, which is tcp and reads the memory of agents on the same machine; "
-        "or "
-        "UCX, by a list as UCX_TLS takes it, e.g. `rc,ud` or `all`. The same on all nodes."),
+        "How agents talk to each other: `tcp`; `shm`, which is `tcp` but reads the memory of agents on the same "
+        "machine directly; or UCX, by a list as for UCX_TLS, e.g. `rc,ud` or `all`. The same on all nodes."),
     entry<&Options::interface, Text>(
         "interface", "", "the first that is no loopback", agent, 0,
-        "Network interface whose address an agent tells others and listens on, e.g. `eth0`. With UCX: a list of "
-        "devices as UCX_NET_DEVICES takes it; the agent listens on the first that has an "
-        "address."),
-    entry<&Options::port, Count<0, 65528>>("port", "0", "", agent, 0,
-                                           "TCP port at which the agent lets others of its job in; UCX uses the seven "
-                                           "after it, too. 0: any that are free."),
-    entry<&Options::token_file, OptionalPath>(
-        "token_file", "", "the token is a record of `coordination`", agent, 0,
-        "File of mode 0600 with the job's token, the same on all nodes; `ckptctl token FILE` makes one."),
-    entry<&Options::heartbeat_ms, Milliseconds>("heartbeat_ms", "250", "", agent, 0, "How often agents say they live."),
+        "Network interface on which the agent listens and whose address it publishes, e.g. `eth0`. With UCX: a list of "
+        "devices as for UCX_NET_DEVICES. The agent then listens on the first that has an address."),
+    entry<&Options::port, Count<0, 65528>>(
+        "port", "0", "", agent, 0,
+        "TCP port of the agent's listener. UCX also uses the seven ports after it. 0: any free ports."),
+    entry<&Options::token_file, OptionalPath>("token_file", "", "the token is a record of `coordination`", agent, 0,
+                                              "File with the job's token, the same on all nodes. Its mode must be 0600 "
+                                              "or 0400. `ckptctl token FILE` makes one."),
+    entry<&Options::heartbeat_ms, Milliseconds>("heartbeat_ms", "250", "", agent, 0,
+                                                "Time between the heartbeats of an agent."),
     entry<&Options::node_timeout_ms, Milliseconds>(
         "node_timeout_ms", "2000", "", agent, 0,
-        "Silence after which a node is taken for dead; three times `heartbeat_ms` or more."),
+        "A node counts as dead after this time without a sign from it. At least three times `heartbeat_ms`."),
     entry<&Options::relay_from, Count<2, ranks_max>>(
         "relay_from", "256", "", agent, 0,
-        "From how many nodes on agents report to the leader in groups, each through one of its nodes."),
+        "In jobs with at least so many nodes, agents report to the leader in groups, each through a relay."),
     entry<&Options::lease_ms, Lease>("lease_ms", "2000", "", agent, 0,
-                                     "How long the leader's term holds without renewal; 200 to 30000."),
+                                     "How long the leader's term lasts without renewal. 200 to 30000."),
     entry<&Options::node_wait_ms, Milliseconds>("node_wait_ms", "5000", "", agent, 0,
-                                                "How long a restore waits for nodes that are missing."),
+                                                "How long a restore waits for missing nodes."),
     entry<&Options::unprotected_after_ms, Milliseconds>(
         "unprotected_after_ms", "5000", "", agent | engine, 0,
-        "A job that commits nothing for so long, and for longer than four of its iterations, is *not protected* "
+        "A job that commits nothing for this time, and for longer than four of its iterations, is *not protected* "
         "([protection](protection.md))."),
     entry<&Options::restore_timeout_ms, Milliseconds>("restore_timeout_ms", "60000", "", engine | agent, 0,
-                                                      "How long a restore may take in all."),
+                                                      "Longest time for a whole restore."),
     entry<&Options::claim_timeout_ms, Milliseconds>(
         "claim_timeout_ms", "5000", "", engine | agent, 0,
-        "How long a new trainer waits for an earlier one of its rank to be gone."),
+        "How long a new trainer waits for an earlier process of its rank to end."),
     entry<&Options::close_timeout_ms, Milliseconds>("close_timeout_ms", "2000", "", engine, 0,
                                                     "How long closing the engine may wait for a capture to end."),
     entry<&Options::log_file, AbsolutePath>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
-                                            "Where the agent writes its log."),
-    entry<&Options::config, Text>("config", "", "none", all, 0, "JSON file with options: one object, key to value."),
+                                            "The log of the agent."),
+    entry<&Options::config, Text>("config", "", "none", all, 0,
+                                  "JSON file with options: one object of keys and values."),
 };
 
 const Key* find_key(std::string_view name) {

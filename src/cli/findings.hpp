@@ -1,4 +1,4 @@
-// What `ckptctl doctor` finds.
+// The findings of `ckptctl doctor`.
 #pragma once
 
 #include <string>
@@ -16,8 +16,7 @@ struct Finding {
   std::string text;
 };
 
-// Of the persistent tier: writes and reads a small file there, and looks at the checkpoints of the scope's job, or of
-// all.
+// Checks storage: writes and reads a small file there, and checks the checkpoints of the scope's job, or of all jobs.
 std::vector<Finding> storage_findings(const StorageScope& scope);
 
 }  // namespace ckpt::cli

@@ -1,17 +1,17 @@
-// Plots are drawn by gnuplot, in a process of its own.
+// Draws plots with gnuplot, in a process of its own.
 #pragma once
 
 #include <string>
 
 namespace ckpt::cli {
 
-// As a single-quoted string of gnuplot's, on one line.
+// The text as a single-quoted gnuplot string, on one line.
 std::string gnuplot_quoted(const std::string& text);
 
-// The lines with which a script begins. Throws Failure for a path that ends neither in .png nor in .svg.
+// The first lines of a script. Throws Failure if `path` ends neither in .png nor in .svg.
 std::string gnuplot_output(const std::string& path, int width_px, int height_px);
 
-// Has gnuplot draw `path`, which the script names as its output. Throws Failure when `path` cannot be written, and when
+// Runs gnuplot to draw `path`, which the script names as its output. Throws Failure if `path` cannot be written, or if
 // gnuplot is missing, fails or hangs.
 void run_gnuplot(const std::string& script, const std::string& path);
 

@@ -1,4 +1,4 @@
-// Verdicts on jobs, as agents tell them in JSON: which one counts, and how it reads.
+// Reads the health verdicts that agents give in JSON: which one counts, and how it reads.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,17 +9,17 @@
 
 namespace ckpt::cli {
 
-// What there is to say where no agent says anything.
+// The verdict when an agent says nothing.
 nlohmann::json silent_agent(const Arena& arena, const std::string& why);
 nlohmann::json no_agent(const std::string& job);
 
-// By job. Of equally bad ones, that of the leader.
+// The worst verdict of each job. Among equally bad ones, the leader's.
 std::vector<nlohmann::json> worst_of_each_job(const std::vector<nlohmann::json>& verdicts);
 
 // Begins with "protected", "degraded" or "not protected".
 std::string headline(const nlohmann::json& verdict);
 
-// 0 protected, 1 degraded, 2 not protected; of several jobs the worst.
+// 0 protected, 1 degraded, 2 not protected; the worst of several jobs.
 int exit_status_of(const std::vector<nlohmann::json>& verdicts);
 
 }  // namespace ckpt::cli

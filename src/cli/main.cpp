@@ -1,4 +1,4 @@
-// ckptctl: looks after the agents and arenas of this machine, and after what is on storage.
+// ckptctl: the tool for this machine's agents and arenas, and for checkpoints on storage.
 
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ struct CommandLine {
   bool json = false;
   cli::GcOptions gc;
   std::string job, node, arena_dir, coordination, storage;
-  std::vector<std::string> words;  // key=value, as ckptd and trainers take them
+  std::vector<std::string> words;  // key=value, as for ckptd and trainers
 
   OptionPairs pairs() const {
     OptionPairs pairs = split_key_values(words);
@@ -40,7 +40,7 @@ Options options_of(const CommandLine& line) { return cli::read_options(line.pair
 cli::Scope scope_of(const CommandLine& line) {
   const OptionPairs pairs = line.pairs();
   const Options options = options_of(line);
-  // The host name stands for no choice: several nodes may share a machine.
+  // The default, the host name, selects nothing: several nodes may share a machine.
   const bool node_given =
       std::any_of(pairs.begin(), pairs.end(), [](const auto& pair) { return pair.first == "node"; });
   return {options.arena_dir, coord::StoreLocation(options), options.job, node_given ? options.node : ""};
@@ -49,45 +49,46 @@ cli::Scope scope_of(const CommandLine& line) {
 CLI::App* add_command(CLI::App& app, CommandLine& line, const char* name, const char* help) {
   CLI::App* command = app.add_subcommand(name, help);
   command->add_flag("--json", line.json, "Print JSON");
-  command->add_option("--job", line.job, "Of this job alone");
-  command->add_option("--node", line.node, "Of this node alone");
+  command->add_option("--job", line.job, "Only this job");
+  command->add_option("--node", line.node, "Only this node");
   command->add_option("--arena-dir,--arena_dir", line.arena_dir,
-                      "Where the arenas are (default: /dev/shm/ckptengine-<uid>)");
+                      "Directory of the arenas (default: /dev/shm/ckptengine-<uid>)");
   command->add_option("--coordination", line.coordination,
-                      "Where the job's nodes meet: a directory or etcd://host:port (default: /tmp/ckptengine-<uid>)");
-  command->add_option("OPTION", line.words, "The same as KEY=VALUE, e.g. job=demo");
+                      "Coordination store: a directory or etcd://host:port (default: /tmp/ckptengine-<uid>)");
+  command->add_option("OPTION", line.words, "Options as KEY=VALUE, e.g. job=demo");
   return command;
 }
 
 CLI::App* add_trace_command(CLI::App& app, CommandLine& line, cli::TraceOptions& options) {
   CLI::App* command = add_command(app, line, "trace",
-                                  "Write the last iterations as a timeline: communication, idle spans, checkpoints");
-  command->add_option("--iterations", options.iterations, "So many of the last whole ones")
+                                  "Write a timeline of the last iterations: communication, idle spans, checkpoints");
+  command->add_option("--iterations", options.iterations, "Number of complete iterations")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_option("--output", options.output, "Trace events, for ui.perfetto.dev")->capture_default_str();
-  command->add_option("--plot", options.plot, "Draw them, too: a .png or .svg (needs gnuplot)");
+  command->add_option("--output", options.output, "File for the trace events, for ui.perfetto.dev")
+      ->capture_default_str();
+  command->add_option("--plot", options.plot, "Also draw them: a .png or .svg file (needs gnuplot)");
   return command;
 }
 
 CLI::App* add_hook_command(CLI::App& app, CommandLine& line, cli::HookRequest& request) {
-  CLI::App* command = app.add_subcommand("hook", "Call the member hook as the leading agent does, to try it");
-  command->add_option("CHANGE", request.change, "What became of the node")
+  CLI::App* command = app.add_subcommand("hook", "Call the member hook as the leader does, to try it");
+  command->add_option("CHANGE", request.change, "What happened to the node")
       ->required()
       ->check(CLI::IsMember({"lost", "replaced", "returned", "released"}));
   command->add_option("NODE", request.node, "The node's name")->required();
-  command->add_option("--replacement", request.replacement, "The node that has its place now, where it was replaced");
-  command->add_option("--reason", request.reason, "How the lost node was found")
+  command->add_option("--replacement", request.replacement, "The node that replaces it, if it was replaced");
+  command->add_option("--reason", request.reason, "In what state the lost node was found")
       ->check(
           CLI::IsMember({"ended", "silent", "unreachable", "answers", "wrong_token", "unauthenticated", "unknown"}));
-  command->add_flag("--dry-run", request.dry_run, "Only print what would be called");
+  command->add_flag("--dry-run", request.dry_run, "Only print what it would call");
   command->add_option("--hook", request.hook, "Command or URL (default: the option member_hook)");
-  command->add_option("--job", line.job, "Of this job");
+  command->add_option("--job", line.job, "The job");
   command->add_flag("--json", line.json, "Print JSON");
   return command;
 }
 
-// In one line: a document for each look.
+// One line per document.
 std::string line_of(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -101,7 +102,7 @@ std::string look(const cli::Scope& scope, bool json) {
   }
 }
 
-// Again every second, until it is interrupted. On a terminal each picture replaces the one before.
+// Prints the status every second until it is interrupted. On a terminal each status replaces the one before.
 [[noreturn]] void watch(const cli::Scope& scope, bool json) {
   const bool is_terminal = !json && ::isatty(STDOUT_FILENO) == 1;
   for (;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
@@ -123,35 +124,35 @@ int print(const cli::Result& result, bool json) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "ckptctl looks after the agents (ckptd) of this machine, the memory they hold, and the checkpoints on storage.",
+      "ckptctl manages the agents (ckptd) of this machine, their checkpoint memory, and the checkpoints on storage.",
       "ckptctl");
   app.set_version_flag("--version", std::string(CKPT_VERSION));
   app.require_subcommand(0, 1);
   app.footer(
-      "Options may also come from the environment, as CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"
-      "Exit status: 0, or 1 when something failed or is in a bad state; the reason is on standard error.\n"
-      "Of health: 0 when the job is protected, 1 when it is degraded, 2 when it is not protected or not known.\n"
-      "Of status: 2 when the job is not protected.");
+      "Options may also come from the environment: CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"
+      "Exit status: 0; or 1 if something failed or is in a bad state. Standard error says why.\n"
+      "Exit status of health: 0 the job is protected, 1 degraded, 2 not protected or unknown.\n"
+      "Exit status of status: 2 if the job is not protected.");
   CommandLine line;
   CLI::App* status = add_command(app, line, "status", "Show what the agents are doing");
-  const CLI::App* health = add_command(app, line, "health", "Say whether the job is protected, and if not, why");
+  const CLI::App* health = add_command(app, line, "health", "Show whether the job is protected, and if not, why");
   bool is_watched = false;
-  status->add_flag("--watch", is_watched, "Again every second, until interrupted; with --json a line each");
-  const CLI::App* stop =
-      add_command(app, line, "stop", "End the agents; what they hold stays in memory, and trainers go on without");
+  status->add_flag("--watch", is_watched, "Repeat every second until interrupted; with --json print one line each");
+  const CLI::App* stop = add_command(
+      app, line, "stop", "End the agents; checkpoints stay in memory, and trainers continue without an agent");
   cli::HookRequest hook_request;
   const CLI::App* hook = add_hook_command(app, line, hook_request);
   std::string token_path;
-  CLI::App* token = app.add_subcommand("token", "Write a fresh token for a job to a new file of mode 0600");
+  CLI::App* token = app.add_subcommand("token", "Write a new token for a job to a new file of mode 0600");
   token->add_option("FILE", token_path, "The file")->required();
   token->add_flag("--json", line.json, "Print JSON");
   cli::TraceOptions trace_options;
   const CLI::App* trace = add_trace_command(app, line, trace_options);
   CLI::App* gc = add_command(app, line, "gc", "Remove the memory and records of a job whose agents have ended");
-  gc->add_flag("--all", line.gc.all, "Of every job that has no agent any more");
-  gc->add_flag("--records", line.gc.records_only, "The coordination records only: the job goes on from its memory");
-  add_command(app, line, "doctor", "Look for what will hurt: memory, stale arenas, limits, storage")
-      ->add_option("--storage", line.storage, "Look at this, too: an absolute path, or nfs://server/export/path");
+  gc->add_flag("--all", line.gc.all, "All jobs that have no agent any more");
+  gc->add_flag("--records", line.gc.records_only, "Only the coordination records: the job can go on from its memory");
+  add_command(app, line, "doctor", "Look for problems: memory, stale arenas, limits, storage")
+      ->add_option("--storage", line.storage, "Also check this storage: an absolute path, or nfs://server/export/path");
   const cli::StorageCommands storage(app, line.json);
   cli::PlacementOptions placement_options;
   CLI::App* list = app.add_subcommand("options", "List all options of trainers, agents and tools");

@@ -243,33 +243,36 @@ Result replay_trace(const PlacementOptions& options, const std::vector<Strategy>
 }  // namespace
 
 CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& json) {
-  CLI::App* command = app.add_subcommand("placement", "Show who would store what, and the odds of getting it back");
+  CLI::App* command =
+      app.add_subcommand("placement", "Show which nodes would store what, and the odds of recovering it");
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--nodes", options.nodes, "Number of nodes")->required();
   command
       ->add_option("--copies", options.copies,
-                   "Copies of every shard, the node's own included; for sharded "
-                   "strategies, nodes that have the same shard")
+                   "Copies of every shard, including the node's own; for sharded "
+                   "strategies, the number of nodes that have the same shard")
       ->capture_default_str();
   command
       ->add_option("--strategy", options.strategy,
-                   "group, ring, mixed, cover, sharded, sharded+copy, or all for a comparison")
+                   "group, ring, mixed, cover, sharded, sharded+copy, or all to compare them")
       ->capture_default_str();
   command->add_option("--lost", options.lost, "Nodes lost at once")->capture_default_str();
   command->add_option("--domains", options.domains_path,
                       "File of failure domains: lines \"CHILD PARENT\"; a number is a node, a name a domain");
   command->add_option("--correlation", options.correlation,
-                      "Also simulate losses of which each is, with this probability, in the domain of the one before");
-  command->add_option("--trials", options.trials, "Of that simulation")->capture_default_str();
-  command->add_option("--trace", options.trace_path, "File with a fault trace, replayed over the placement");
+                      "Also simulate losses: each is in the domain of the one before with this probability");
+  command->add_option("--trials", options.trials, "Trials of that simulation")->capture_default_str();
+  command->add_option("--trace", options.trace_path, "File with a fault trace to replay over the placement");
   command->add_option("--repair-hours", options.repair_hours,
-                      "After so long a lost node's pieces are held again (default: when its fault ends)");
+                      "Hours until a lost node's pieces are stored again (default: when its fault ends)");
   command->add_option("--synthetic-racks", options.synthetic_racks,
-                      "Also replay with SYNTHETIC racks of so many nodes, filled in the order of first faults");
-  command->add_option("--numberings", options.numberings, "Of the trace's nodes, at random, to take the mean over")
+                      "Also replay with SYNTHETIC racks of this many nodes, filled in the order of first faults");
+  command
+      ->add_option("--numberings", options.numberings,
+                   "Number of random numberings of the trace's nodes to average over")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->add_option("--seed", options.seed, "Of all that is random")->capture_default_str();
+  command->add_option("--seed", options.seed, "Seed of all random choices")->capture_default_str();
   command->add_option("--plot", options.plot_path, "Draw survival against lost nodes: a .png or .svg (needs gnuplot)");
   return command;
 }

@@ -1,4 +1,5 @@
-// `ckptctl placement`: who stores what, and the odds of getting it back. Needs no agent; reads the files it is given.
+// `ckptctl placement`: which nodes store what, and the odds of recovering it. Needs no agent; reads the files it is
+// given.
 #pragma once
 
 #include <cstdint>
@@ -15,22 +16,22 @@ namespace ckpt::cli {
 struct PlacementOptions {
   std::uint32_t nodes = 0;
   std::uint32_t copies = 2;
-  std::string strategy = "group";  // or "all": compared in a table
+  std::string strategy = "group";  // or "all": compares all strategies in a table
   std::uint32_t lost = 1;
   std::string domains_path;
   std::string plot_path;
-  // Failures that come together, by trial.
+  // Simulation of failures that come together.
   double correlation = 0;
   std::uint64_t trials = 100'000;
   std::uint64_t seed = 1;
-  // A fault trace, replayed.
+  // Replay of a fault trace.
   std::string trace_path;
   double repair_hours = -1;           // negative: a node's memory is lost until its fault ends
   std::uint32_t synthetic_racks = 0;  // nodes per synthetic rack; 0: none
-  std::uint32_t numberings = 100;     // of the trace's nodes, drawn at random
+  std::uint32_t numberings = 100;     // random numberings of the trace's nodes
 };
 
-// Declares the subcommand `placement`, whose arguments end up in `options`, which must outlive `app`.
+// Declares the subcommand `placement`. Its arguments are stored in `options`, which must outlive `app`.
 CLI::App* add_placement_command(CLI::App& app, PlacementOptions& options, bool& json);
 
 // Throws Failure or std::invalid_argument with one sentence.

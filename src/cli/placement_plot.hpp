@@ -15,10 +15,10 @@ struct SurvivalPlot {
   std::vector<placement::Strategy> strategies;
 };
 
-// What gnuplot is told. Left, survival against the number of lost nodes; right, against the number of nodes.
+// The gnuplot script. Left: survival against the number of lost nodes. Right: survival against the number of nodes.
 std::string plot_script(const SurvivalPlot& plot, const std::string& path);
 
-// Writes `path`, a .png or .svg. Throws Failure when it is neither, when gnuplot is missing, fails or hangs.
+// Writes `path`, a .png or .svg. Throws Failure if it is neither, or if gnuplot is missing, fails or hangs.
 void draw(const SurvivalPlot& plot, const std::string& path);
 
 }  // namespace ckpt::cli

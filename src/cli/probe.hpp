@@ -1,4 +1,4 @@
-// Whether anybody listens at an address: how a tool finds out about agents on other machines.
+// Checks which addresses somebody listens at. With it a tool finds agents on other machines.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace ckpt::cli {
 
-// Those of `addresses` ("host:port") that take a connection within `timeout_ms`. What is no address is passed over. A
-// process that is stopped answers, too: the kernel does it for it.
+// Returns the `addresses` ("host:port") that accept a connection within `timeout_ms`. Ignores what is not an address. A
+// stopped process also answers, because the kernel accepts for it.
 std::set<std::string> who_answers(const std::set<std::string>& addresses, std::int64_t timeout_ms);
 
 }  // namespace ckpt::cli

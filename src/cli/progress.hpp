@@ -1,4 +1,4 @@
-// How far something long is, for a person: a bar on a terminal, once it has taken a moment; elsewhere a line when an
+// Shows the progress of a long operation: on a terminal a bar, once it has taken a moment; elsewhere a line when an
 // item begins. One thread.
 #pragma once
 
@@ -21,10 +21,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Also ends what was begun before.
+  // Begins an item, and ends the one before.
   void begin(const std::string& what, std::uint64_t total_bytes);
   void advance(std::uint64_t bytes);
-  // Takes the bar away.
+  // Removes the bar.
   void end();
 
  private:

@@ -1,4 +1,4 @@
-// What `ckptctl status` says of an agent's schedule. Pure.
+// What `ckptctl status` says about an agent's schedule. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,8 +6,8 @@
 
 namespace ckpt::cli {
 
-// Lines for people, of what the agent has under "schedule". Empty where that is null; fields that are missing are left
-// out, for the agent may be of another version.
+// Formats what the agent reports under "schedule" for people. Empty if that is null. Missing fields are left out, since
+// the agent may be of another version.
 std::string schedule_text(const nlohmann::json& schedule);
 
 }  // namespace ckpt::cli

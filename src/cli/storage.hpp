@@ -1,4 +1,4 @@
-// The persistent tier as ckptctl's commands see it: a location, a job, and the checkpoints that a user's words name.
+// Storage as ckptctl's commands see it: a location, a job, and the checkpoints that a user names.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@
 namespace ckpt::cli {
 
 struct StorageScope {
-  std::string location;  // as the option `storage`
-  std::string job;       // empty: none is named
+  std::string location;  // like the option `storage`
+  std::string job;       // empty: no job is named
   persist::FileSystemOptions files;
 };
 
-// Of one thread.
+// Belongs to one thread.
 class Storage {
  public:
-  // Throws Failure where no location is named, or it is not there.
+  // Throws Failure if no location is named or it does not exist.
   explicit Storage(const StorageScope& scope);
 
   persist::FileSystem& files() { return *files_; }
@@ -31,10 +31,10 @@ class Storage {
 
   // Names of the jobs that have checkpoints here.
   std::vector<std::string> jobs();
-  // Of the job, newest first. Throws Failure (CKPT_ERR_INVALID) where none is named, or it has no checkpoint.
+  // The job's checkpoints, newest first. Throws Failure (CKPT_ERR_INVALID) if no job is named or it has no checkpoint.
   std::vector<persist::StoredCheckpoint> stored_checkpoints();
-  // Whether somebody may just be writing this checkpoint, one of `checkpoints` of `job`: newer than all that are
-  // usable, and without a manifest.
+  // Whether somebody may be writing this checkpoint, one of the `stored_checkpoints` of `job`: it is newer than all
+  // usable ones and has no manifest.
   bool may_be_coming(const std::string& job, const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
                      const persist::StoredCheckpoint& stored);
 
@@ -45,19 +45,19 @@ class Storage {
   const std::unique_ptr<persist::FileSystem> files_;
 };
 
-// The newest that can be used; null where none can.
+// The newest usable checkpoint; null if there is none.
 const persist::StoredCheckpoint* newest_usable(const std::vector<persist::StoredCheckpoint>& stored_checkpoints);
-// The checkpoint that a word names: an iteration, or "latest" for the newest usable one. Throws Failure
+// The checkpoint that an argument names: an iteration, or "latest" for the newest usable one. Throws Failure
 // (CKPT_ERR_INVALID).
 const persist::StoredCheckpoint& find_checkpoint(const Storage& storage,
                                                  const std::vector<persist::StoredCheckpoint>& stored_checkpoints,
                                                  const std::string& word);
-// The same, which must be usable.
+// The same, but the checkpoint must be usable.
 const persist::CheckpointRecord& find_usable_checkpoint(
     const Storage& storage, const std::vector<persist::StoredCheckpoint>& stored_checkpoints, const std::string& word);
 
-// A shard by the name that its ranks give it; it refers to the record. Throws Failure (CKPT_ERR_INVALID) with the names
-// of those that are there.
+// Finds a shard by the name that its ranks give it. The result refers to `record`. Throws Failure (CKPT_ERR_INVALID),
+// which names the existing shards.
 persist::ShardFile find_shard(const Storage& storage, const persist::CheckpointRecord& record, const std::string& name);
 
 inline std::uint64_t data_bytes(const persist::ShardFile& shard) { return shard.file_bytes - shard.header_bytes; }
@@ -65,11 +65,11 @@ std::uint64_t data_bytes(const persist::CheckpointRecord& record);
 
 // "checkpoint 7"
 std::string stored_text(const persist::StoredCheckpoint& stored);
-// Why it cannot be used.
+// Why the checkpoint cannot be used.
 std::string problem_text(const persist::StoredCheckpoint& stored);
 
-// Reads shards of a checkpoint, every digest included; what is wrong with each piece, a sentence. Throws StorageError
-// where the storage, not the checkpoint, is the matter.
+// Reads shards of a checkpoint and verifies every digest. Returns a sentence for each bad piece. Throws StorageError if
+// storage, not the checkpoint, is the problem.
 std::vector<std::string> read_shards(persist::FileSystem& files, const persist::CheckpointRecord& record,
                                      const std::vector<persist::ShardFile>& shards, Progress& progress);
 

@@ -36,20 +36,20 @@ CLI::App* StorageCommands::add(CLI::App& app, bool& json, const char* name, cons
   CLI::App* command = app.add_subcommand(name, help);
   command->add_flag("--json", json, "Print JSON");
   command->add_option("--storage", location_, "An absolute path, or nfs://server/export/path");
-  command->add_option("--job", job_, "Of this job");
+  command->add_option("--job", job_, "The job");
   return command;
 }
 
 void StorageCommands::add_export(CLI::App& app, bool& json) {
   export_ = add(app, json, "export", "Turn a checkpoint into a file for torch.load, or into a DCP directory");
   export_->add_option("CHECKPOINT", words_, "An iteration, or latest; options as KEY=VALUE");
-  export_->add_option("--shard", exporting_.shard, "This shard alone");
+  export_->add_option("--shard", exporting_.shard, "Only this shard");
   export_->add_option("--to", exporting_.file, "File for torch.load");
   export_->add_option("--dcp", exporting_.dcp, "Directory for torch.distributed.checkpoint");
   export_->add_option("--raw", exporting_.raw,
-                      "Directory to which the checkpoint is copied as it is, as another storage");
-  export_->add_flag("--no-verify", no_verify_, "Leave the digests unchecked");
-  export_->add_option("--python", exporting_.python, "Python that has torch and the package ckptengine")
+                      "Directory to copy the checkpoint to unchanged; it can be used as storage");
+  export_->add_flag("--no-verify", no_verify_, "Do not check the digests");
+  export_->add_option("--python", exporting_.python, "Python interpreter that has torch and the package ckptengine")
       ->envname("PYTHON")
       ->default_str("python3");
 }
@@ -61,13 +61,13 @@ StorageCommands::StorageCommands(CLI::App& app, bool& json) {
   inspect_->add_option("CHECKPOINT", words_, "An iteration, or latest; options as KEY=VALUE");
   inspect_->add_option("--shard", shard_, "Show the tensors of this shard");
   verify_ = add(app, json, "verify", "Read checkpoints to the last byte and check every digest");
-  verify_->add_option("CHECKPOINT", words_, "Iterations, or latest (default: all checkpoints); options as KEY=VALUE");
+  verify_->add_option("CHECKPOINT", words_, "Iterations or latest (default: all checkpoints); options as KEY=VALUE");
   add_export(app, json);
   rm_ = add(app, json, "rm", "Remove checkpoints");
   rm_->add_option("CHECKPOINT", words_, "Iterations; options as KEY=VALUE");
-  rm_->add_flag("--yes,-y", yes_, "Ask nothing");
+  rm_->add_flag("--yes,-y", yes_, "Do not ask");
   rm_->add_flag("--force", force_,
-                "Also the newest usable checkpoint, which a restore takes, and one that may be being written");
+                "Also remove the newest usable checkpoint, which a restore uses, and one that may be being written");
 }
 
 bool StorageCommands::parsed() const {

@@ -17,10 +17,10 @@ StorageScope storage_scope(const Options& options);
 
 class StorageCommands {
  public:
-  // Declares the subcommands; it and `json` must stay where they are while `app` parses.
+  // Declares the subcommands. This object and `json` must stay where they are while `app` parses.
   StorageCommands(CLI::App& app, bool& json);
 
-  // Whether one of them was given.
+  // Whether one of these subcommands was given.
   bool parsed() const;
   // Throws Failure with one sentence.
   Result run() const;

@@ -9,7 +9,8 @@ namespace ckpt::cli {
 
 using Row = std::vector<std::string>;
 
-// Columns as wide as their widest cell, two spaces apart, each line behind `indent`; the first row is the head.
+// Formats rows as a table. Each column is as wide as its widest cell, two spaces apart. Each line begins with `indent`.
+// The first row is the head.
 std::string table(const std::vector<Row>& rows, const std::string& indent = "");
 
 // "1.5 GiB"

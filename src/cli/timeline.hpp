@@ -1,8 +1,8 @@
-// What agents recorded of their last iterations, put into tracks that can be drawn. Pure functions.
+// Arranges what agents recorded of their last iterations into tracks that can be drawn. Pure functions.
 //
-// What an agent answered is not trusted: events of unknown kinds are passed over, for agents may be newer, and so are
-// malformed ones, which are counted. Times stay as they are, in microseconds on the node's monotonic clock, and all
-// nodes of a job are taken to have the same one, as those of one machine do.
+// An agent's answer is not trusted. Events of unknown kinds are skipped, since agents may be newer. Malformed events
+// are skipped and counted. Times are in microseconds on the node's monotonic clock. All nodes of a job are assumed to
+// share one clock, as nodes on one machine do.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// In the order in which they are shown.
+// In the order of display.
 enum class Lane { iteration, communication, idle, capture, chunk, commit };
 
 struct Mark {
-  Extent extent;  // of an instant, both ends are the same
+  Extent extent;  // both ends are the same for an instant
   std::string name;
-  nlohmann::json args;    // what else is known of it, an object
-  std::uint32_t row = 0;  // those of a track that overlap lie in rows of their own
+  nlohmann::json args;    // other details, an object
+  std::uint32_t row = 0;  // marks of a track that overlap are in different rows
 };
 
 struct Track {
   Lane lane = Lane::iteration;
   std::string name;
-  std::vector<Mark> marks;  // by beginning
+  std::vector<Mark> marks;  // sorted by beginning
   std::uint32_t rows = 1;
 
   bool is_of_instants() const { return lane == Lane::iteration || lane == Lane::commit; }
@@ -45,26 +45,26 @@ struct NodeTimeline {
 };
 
 struct Timeline {
-  std::vector<NodeTimeline> nodes;  // those that have something to show
-  std::uint32_t iterations = 0;     // whole ones shown, of the job that shows most
+  std::vector<NodeTimeline> nodes;  // nodes that have something to show
+  std::uint32_t iterations = 0;     // complete iterations shown, of the job that shows most
   std::size_t malformed = 0;        // events
 };
 
-// What the agent of a node answered to {"type": "trace"}, under "trace".
+// An agent's answer to {"type": "trace"}, the value of "trace".
 struct Recording {
   std::string job;
   std::string node;
   nlohmann::json trace;
 };
 
-// Of each job its last whole iterations, at most so many: those of the rank whose newest mark is newest. All there is
-// where no rank has a whole one.
+// Shows the last complete iterations of each job, at most `iterations`: those of the rank whose newest mark is newest.
+// Shows everything if no rank has a complete one.
 Timeline timeline_of(const std::vector<Recording>& recordings, std::uint32_t iterations);
 
-// The parts of `shown` that nothing of `busy` covers.
+// The parts of `shown` that nothing in `busy` covers.
 std::vector<Extent> gaps(const Extent& shown, std::vector<Extent> busy);
 
-// For chrome://tracing and ui.perfetto.dev: a process per node, a thread per row of a track.
+// Trace events for chrome://tracing and ui.perfetto.dev: one process per node, one thread per row of a track.
 nlohmann::json trace_events(const Timeline& timeline);
 
 }  // namespace ckpt::cli

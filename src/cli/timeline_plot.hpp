@@ -7,8 +7,8 @@
 
 namespace ckpt::cli {
 
-// What gnuplot is told: a band for each node, and in it a lane for each track, over time. `timeline` has nodes, all of
-// one job. Throws Failure for a path that is neither .png nor .svg.
+// The gnuplot script: over time, a band for each node, and in it a lane for each track. `timeline` has nodes, all of
+// one job. Throws Failure if `path` is neither .png nor .svg.
 std::string timeline_script(const Timeline& timeline, const std::string& path);
 
 }  // namespace ckpt::cli

@@ -1,4 +1,4 @@
-// Base64 (RFC 4648), in which etcd's JSON wraps keys and values. Pure functions.
+// Base64 (RFC 4648). etcd's JSON encodes keys and values with it. Pure functions.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@ namespace ckpt::coord {
 
 std::string to_base64(std::string_view bytes);
 
-// Nothing for anything but base64 with its padding.
+// Returns nothing unless `text` is base64 with its padding.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace ckpt::coord

@@ -17,7 +17,7 @@ constexpr std::int64_t seldom = 10;  // times the deadline of a call
 Failure no_answer(const std::string& store, std::int64_t timeout_ms) {
   return {CKPT_ERR_TIMEOUT, "the coordination store " + store + " has not answered for " +
                                 std::to_string(timeout_ms / 1000) +
-                                " s; if it lies on a mount, look whether the mount's server answers"};
+                                " s; if it is on a mount, check the mount's server"};
 }
 
 struct BoundedStore::Shared {
@@ -84,7 +84,7 @@ void BoundedStore::run(std::function<void()> body) {
   const auto wait_until = [&](auto holds) {
     shared_->changed.wait_until(lock, deadline.at(), [&] { return shared_->gave_up || holds(); });
     if (shared_->gave_up)
-      throw Failure(CKPT_ERR_TIMEOUT, "the agent ends; the coordination store " + name_ + " is asked nothing any more");
+      throw Failure(CKPT_ERR_TIMEOUT, "the agent ends and makes no more calls to the coordination store " + name_);
     return holds();
   };
   if (!wait_until([&] { return lane_ == nullptr || lane_->call == nullptr; })) throw no_answer(name_, timeout_ms_);

@@ -1,7 +1,7 @@
-// Calls into a store that may never return, as on a mount whose server is gone: each call ends at its deadline.
+// Gives each call to a store a deadline, even if the store never answers, as on a mount whose server is gone.
 //
-// A thread that hangs is left behind, and ends by itself once the file system answers. The next call takes a new
-// thread. While several hang, calls fail at once, and a new thread is tried seldom.
+// A thread that hangs is left behind and ends by itself when the file system answers. The next call uses a new thread.
+// While several threads hang, calls fail at once, and a new thread is tried only seldom.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,15 @@
 
 namespace ckpt::coord {
 
-// A directory's call takes a few system calls. etcd's calls have deadlines of their own; these only back them up.
+// A call to a directory takes a few system calls. etcd's calls have deadlines of their own, and this one only backs
+// them up.
 inline constexpr std::int64_t directory_timeout_ms = 5000;
 inline constexpr std::int64_t etcd_timeout_ms = 20'000;
 
 Failure no_answer(const std::string& store, std::int64_t timeout_ms);
 
-// The result of `body`, which runs in a thread of its own and owns all that it uses. `store`: its name in sentences.
+// Returns the result of `body`. It runs in a thread of its own, so it must own everything it uses. `store` is the
+// store's name in messages.
 template <class Body>
 auto within(std::int64_t timeout_ms, const std::string& store, Body body) {
   using Result = std::invoke_result_t<Body&>;
@@ -61,7 +63,7 @@ class BoundedStore : public Store {
   void remove(const std::string& key) override;
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
-  // [any thread] All calls fail from now on, those that wait too.
+  // [any thread] From now on all calls fail, including those that wait.
   void give_up();
 
  private:
@@ -76,9 +78,9 @@ class BoundedStore : public Store {
   const std::string name_;
   const std::int64_t timeout_ms_;
   const std::shared_ptr<Shared> shared_;
-  // With shared_'s mutex.
+  // Guarded by shared_'s mutex.
   std::shared_ptr<Lane> lane_;
-  Deadline next_thread_ = Deadline::in_ms(0);  // while many hang
+  Deadline next_thread_ = Deadline::in_ms(0);  // while many threads hang
 };
 
 }  // namespace ckpt::coord

@@ -86,7 +86,7 @@ std::optional<std::uint64_t> DirectoryStore::put_if(const std::string& key, cons
     files = RevisionFiles::open(place.directory, &hooks_);
     if (!files)
       throw Failure(CKPT_ERR_SYSTEM, "the coordination directory " + place.directory +
-                                         " vanished; is somebody removing the job's records?");
+                                         " has vanished; check whether somebody removes the job's records");
   }
   return files->put(place.name, key, value, expected, next_draft());
 }
@@ -137,8 +137,8 @@ bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
     return true;
   }
   if (::rename(aside.c_str(), here.c_str()) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "records of " + directory_ + " changed while they were removed, and new ones took " +
-                                     "their place; what was there is in " + aside.string());
+    throw_errno(CKPT_ERR_SYSTEM, "records in " + directory_ + " changed while they were removed, and new ones " +
+                                     "took their place; the removed ones are in " + aside.string());
   return false;
 }
 

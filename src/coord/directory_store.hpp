@@ -1,8 +1,9 @@
-// The store as a directory that all nodes mount. Each revision of a record is a file; revision_files.hpp says how they
-// are changed.
+// A coordination store in a directory that all nodes mount. Each revision of a record is a file; revision_files.hpp
+// describes how they change.
 //
-// A directory of another user, or one that everybody can write into, is refused. Directories are 0700 and files 0600:
-// who can read them can join the job. Nothing here waits for another process; what waits is the file system.
+// The store refuses a directory that belongs to another user or that everybody can write to. Directories are 0700 and
+// files 0600, because whoever can read them can join the job. Nothing here waits for another process, only for the file
+// system.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,7 @@ namespace ckpt::coord {
 
 class DirectoryStore : public Store {
  public:
-  // Makes `directory` where it does not exist.
+  // Makes `directory` if it does not exist.
   explicit DirectoryStore(std::string directory, RevisionHooks hooks = {});
 
   std::optional<Entry> get(const std::string& key) override;
@@ -26,10 +27,10 @@ class DirectoryStore : public Store {
   std::vector<Entry> list(const std::string& prefix) override;
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
-  // All records but those that are damaged.
+  // All records except damaged ones.
   std::vector<Entry> undamaged();
-  // Removes all records if they still are `seen`, which undamaged() told before; whether it did. A record that is
-  // written meanwhile is either found and kept with all others, or its writer fails.
+  // Removes all records if they still are `seen`, as undamaged() returned them. Returns whether it did. If a record is
+  // written meanwhile, either it is found and all records stay, or its writer fails.
   bool remove_all(const std::vector<Entry>& seen);
 
  private:

@@ -165,31 +165,31 @@ Failure EtcdClient::failure_of(std::size_t member, const HttpTrouble& trouble) c
     case HttpTrouble::Kind::broken:
       break;
   }
-  return {CKPT_ERR_TIMEOUT, name_of(member) + " does not answer (" + why + "); look whether it runs"};
+  return {CKPT_ERR_TIMEOUT, name_of(member) + " does not answer (" + why + "); check that it runs"};
 }
 
 Failure EtcdClient::failure_of(std::size_t member, const Refused& refused) const {
   const std::string who = name_of(member), why = std::string(" (") + refused.what() + ")";
   if (refused.is("space exceeded"))
     return {CKPT_ERR_NO_SPACE,
-            who + " is full" + why + "; compact and defragment it and disarm its alarm, or raise its quota"};
+            who + " is full" + why + "; compact it, defragment it and disarm its alarm, or raise its quota"};
   if (refused.is("user name is empty"))
-    return {CKPT_ERR_INVALID, who + " wants a user" + why + "; give the options etcd_user and etcd_password_file"};
+    return {CKPT_ERR_INVALID, who + " requires a user" + why + "; set the options etcd_user and etcd_password_file"};
   if (refused.is("authentication is not enabled"))
-    return {CKPT_ERR_INVALID, who + " knows no users" + why + "; leave out the option etcd_user, or enable them there"};
+    return {CKPT_ERR_INVALID, who + " has no users" + why + "; leave out the option etcd_user, or enable users there"};
   if (refused.is("authentication failed") || refused.is("user name not found"))
     return {CKPT_ERR_INVALID, who + " refuses the user " + access_.user + why +
                                   "; check the option etcd_user and the file that etcd_password_file names"};
   if (refused.is("permission denied"))
-    return {CKPT_ERR_INVALID, who + " lets the user " + access_.user + " not see or change the job's keys" + why +
-                                  "; grant it a role with readwrite on their prefix"};
+    return {CKPT_ERR_INVALID, who + " does not let the user " + access_.user + " read or write the job's keys" + why +
+                                  "; grant the user a role with readwrite on their prefix"};
   if (refused.is("too large"))
     return {CKPT_ERR_NO_SPACE, who + " refuses a record of this size" + why + "; raise its --max-request-bytes"};
   if (refused.is_passing())
-    return {CKPT_ERR_TIMEOUT, who + " cannot serve now" + why + "; look whether most of its members run"};
+    return {CKPT_ERR_TIMEOUT, who + " cannot serve now" + why + "; check that most of its members run"};
   if (refused.status == 404)
-    return {CKPT_ERR_SYSTEM, who + " is no etcd of version 3.4 or newer with its JSON gateway" + why +
-                                 "; correct the option coordination"};
+    return {CKPT_ERR_SYSTEM,
+            who + " is not etcd 3.4 or newer with a JSON gateway" + why + "; correct the option coordination"};
   return {CKPT_ERR_SYSTEM, who + " refuses" + why};
 }
 

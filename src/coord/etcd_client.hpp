@@ -1,7 +1,7 @@
-// Calls of etcd v3 (3.4 or newer) through the JSON gateway that every member serves.
+// A client of etcd v3 (3.4 or newer), through the JSON gateway that every member serves.
 //
-// One member is asked until it fails; then the next one is. Every call ends within the time given. What goes wrong is a
-// Failure: a sentence that names the server and what to do. Thread-safe.
+// It asks one member until that fails, then the next one. Every call ends within its time limit. An error is a Failure,
+// whose sentence names the server and says what to do. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -33,15 +33,15 @@ class EtcdClient {
   explicit EtcdClient(EtcdAccess access);
   const TlsFiles& tls() const { return access_.tls; }
 
-  // `path` as in "/v3/kv/range". After a Failure a write may or may not have happened; it is never done twice.
+  // `path` as in "/v3/kv/range". After a Failure a write may or may not have happened. It is never sent twice.
   nlohmann::json call(const char* path, const nlohmann::json& request, Effect effect);
 
-  // Hands on what comes of a streaming call until `goes_on` says no, or calls have moved on to another member.
+  // Passes on the lines of a streaming call until `goes_on` returns false, or calls have moved on to another member.
   void stream(HttpStream& stream, const char* path, const nlohmann::json& request, const std::function<bool()>& goes_on,
               const std::function<void(const nlohmann::json&)>& on_message);
 
  private:
-  struct Refused;  // by the server, with its reason
+  struct Refused;  // refused by the server, with its reason
 
   nlohmann::json call_member(std::size_t member, const char* path, const std::string& body, Effect effect,
                              Deadline deadline);
@@ -56,7 +56,7 @@ class EtcdClient {
   Http http_;
   std::atomic<std::size_t> member_{0};
   std::mutex mutex_;
-  std::string token_;  // what the user's password was exchanged for; until the server forgets it
+  std::string token_;  // exchanged for the user's password; valid until the server forgets it
 };
 
 }  // namespace ckpt::coord

@@ -11,9 +11,9 @@ namespace {
 using nlohmann::json;
 
 [[noreturn]] void throw_senseless(const json& text) {
-  throw Failure(CKPT_ERR_CORRUPT, "etcd's answer makes no sense (" +
+  throw Failure(CKPT_ERR_CORRUPT, "an answer from etcd is malformed (" +
                                       text.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 100) +
-                                      "); is there a proxy before it?");
+                                      "); check whether a proxy is in front of it");
 }
 
 std::string bytes_field(const json& object, const char* name) {

@@ -1,4 +1,4 @@
-// Keys, values and numbers as etcd's JSON has them. Pure functions; what makes no sense is a Failure.
+// Parses keys, values and numbers in etcd's JSON. Pure functions. Throws Failure for invalid data.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,23 @@
 
 namespace ckpt::coord {
 
-// A field, or null where it is missing.
+// A field, or null if it is missing.
 const nlohmann::json& field(const nlohmann::json& object, const char* name);
 bool flag_field(const nlohmann::json& object, const char* name);         // false where it is missing
 std::string text_field(const nlohmann::json& object, const char* name);  // "" where it is missing
-// Of 64 bits, which comes as text; 0 where it is missing.
+// A number of 64 bits, which comes as text; 0 if it is missing.
 std::uint64_t number_field(const nlohmann::json& object, const char* name);
 
-// The store's, as every reply has it; a reply without is not etcd's.
+// The store's revision, which every reply has. A reply without it does not come from etcd.
 std::uint64_t revision_of(const nlohmann::json& reply);
 
-// As the fields of a request: a key; a key and the one after all that begin with it; a key and one after it.
+// Fields of a request for one key; for all keys that begin with a prefix; or for the keys from `from` up to, but
+// without, `to`.
 nlohmann::json one_key(const std::string& key);
 nlohmann::json keys_from(const std::string& prefix);
 nlohmann::json keys_between(const std::string& from, const std::string& to);
 
-// Of "kvs" in a reply, or "kv" in an event; the prefix is taken off its key.
+// Parses an entry of "kvs" in a reply, or "kv" in an event. Removes the prefix from its key.
 Entry entry_of(const nlohmann::json& key_value, const std::string& prefix);
 
 }  // namespace ckpt::coord

@@ -1,8 +1,8 @@
-// The store in etcd v3: a key per record below a prefix of the job's own.
+// A coordination store in etcd v3: one key per record, under a prefix for the job.
 //
-// put_if is a transaction that compares the key's mod revision; revisions are those of etcd, and so grow across all
-// keys, and across the removal of a job's records, too. Reads are linearizable. etcd's leases are not used: who is
-// alive is judged by agents alone, from records that stay unchanged (docs/coordination.md).
+// put_if is a transaction that compares the key's mod revision. Revisions are etcd's, so they grow across all keys, and
+// even when a job's records are removed. Reads are linearizable. etcd's leases are not used: only agents judge who is
+// alive, by records that stay unchanged (docs/coordination.md).
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace ckpt::coord {
 
 class EtcdStore : public Store {
  public:
-  // `prefix`: of the keys, with a slash at its end, as in "/ckptengine/job/".
+  // `prefix` of the keys ends with a slash, as in "/ckptengine/job/".
   EtcdStore(std::shared_ptr<EtcdClient> client, std::string prefix);
 
   std::optional<Entry> get(const std::string& key) override;
@@ -26,19 +26,19 @@ class EtcdStore : public Store {
   std::vector<Entry> list(const std::string& prefix) override;
   std::vector<std::string> keys(const std::string& prefix) override;
   void remove(const std::string& key) override;
-  // Tells everything that is there first, and again where it was cut off for so long that etcd forgot what came
+  // First reports all existing records. Reports all again if it was cut off for so long that etcd forgot the changes in
   // between.
   std::unique_ptr<Watch> watch(std::function<void(const Entry&)> on_change) override;
 
-  // What is there now below the prefix, and the store's revision at that moment.
+  // The records now under the prefix, and the store's revision at that moment.
   struct Content {
     std::vector<Entry> entries;
     std::uint64_t revision = 0;
   };
   Content content();
-  Content notified_content();  // what a watch tells of
+  Content notified_content();  // the content that a watch reports
 
-  // Removes what is there, all at once, unless any has changed after this revision of the store; whether it did.
+  // Removes all records at once, unless one has changed after this revision of the store. Returns whether it did.
   bool remove_all(std::uint64_t unchanged_since);
 
  private:

@@ -77,12 +77,12 @@ void EtcdWatch::follow() {
 void EtcdWatch::take(const json& message) {
   if (flag_field(message, "canceled")) {
     if (number_field(message, "compact_revision") != 0) next_revision_ = 0;  // what came between is forgotten there
-    throw Failure(CKPT_ERR_SYSTEM, "etcd has ended the watch: " + text_field(message, "cancel_reason"));
+    throw Failure(CKPT_ERR_SYSTEM, "etcd ended the watch: " + text_field(message, "cancel_reason"));
   }
   // Of a revision yet to come etcd would say nothing until it is there.
   if (flag_field(message, "created") && number_field(field(message, "header"), "revision") + 1 < next_revision_) {
     next_revision_ = 0;
-    throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back: it was restored from an older state");
+    throw Failure(CKPT_ERR_SYSTEM, "etcd's revisions went back, because it was restored from an older state");
   }
   has_received_ = true;
   for (const json& event : field(message, "events")) {

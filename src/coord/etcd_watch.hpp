@@ -1,9 +1,9 @@
-// Tells what changes below a prefix in etcd, over one streaming call at a time.
+// Reports changes under a prefix in etcd, over one streaming call at a time.
 //
-// Owns a thread, on which it tells. When the stream ends, the next one begins where it stopped, at another member if
-// need be, so that no last change of a key is missed. Where etcd cannot go on from there, since it has forgotten what
-// came between or was restored from an older state, everything is told anew, and what has gone as removed. While nobody
-// answers it tries less and less often.
+// Owns a thread and reports on it. When the stream ends, the next one begins where it stopped, at another member if
+// need be, so the last change of a key is never missed. etcd may be unable to go on from there, because it has
+// forgotten the changes in between or was restored from an older state. Then all records are reported again, and
+// missing ones as removed. While no member answers, it retries less and less often.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace ckpt::coord {
 class EtcdWatch : public Watch {
  public:
   EtcdWatch(std::shared_ptr<EtcdClient> client, std::string prefix, std::function<void(const Entry&)> on_change);
-  ~EtcdWatch() override;  // after the call that is under way, if there is one
+  ~EtcdWatch() override;  // waits for a callback under way
   EtcdWatch(const EtcdWatch&) = delete;
   EtcdWatch& operator=(const EtcdWatch&) = delete;
 
@@ -36,9 +36,9 @@ class EtcdWatch : public Watch {
   const std::string prefix_;
   const std::function<void(const Entry&)> on_change_;
   HttpStream stream_;
-  std::uint64_t next_revision_ = 0;  // of what was not told yet; 0: everything is to be told
-  std::set<std::string> there_;      // keys, as far as was told
-  bool has_received_ = false;        // anything since the last pause
+  std::uint64_t next_revision_ = 0;  // of the first change not reported yet; 0: report everything
+  std::set<std::string> there_;      // keys that were reported to exist
+  bool has_received_ = false;        // whether anything came since the last pause
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -130,7 +130,7 @@ void Transfer::take_lines(const std::function<void(const std::string&)>& on_line
 
 CurlEasy make_easy() {
   CurlEasy handle(curl_easy_init());
-  if (!handle) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl has no memory", false);
+  if (!handle) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl is out of memory", false);
   return handle;
 }
 
@@ -165,7 +165,7 @@ HttpReply Http::post(const HttpRequest& request, std::int64_t timeout_ms, bool s
 }
 
 HttpStream::HttpStream(TlsFiles tls) : tls_(std::move(tls)), multi_((start_curl(), curl_multi_init())) {
-  if (multi_ == nullptr) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl has no memory", false);
+  if (multi_ == nullptr) throw HttpTrouble(HttpTrouble::Kind::unreachable, "libcurl is out of memory", false);
 }
 
 HttpStream::~HttpStream() { curl_multi_cleanup(multi_); }
@@ -192,7 +192,7 @@ HttpReply HttpStream::run(const HttpRequest& request, std::int64_t silence_ms, c
       return {transfer.status(), std::move(transfer.received)};
     }
     if (milliseconds_between(transfer.received_at, Clock::now()) > static_cast<double>(silence_ms))
-      throw HttpTrouble(HttpTrouble::Kind::broken, "nothing was heard for " + std::to_string(silence_ms) + " ms", true);
+      throw HttpTrouble(HttpTrouble::Kind::broken, "no data arrived for " + std::to_string(silence_ms) + " ms", true);
     pause(look_interval_ms);
   }
   return {200, {}};

@@ -1,8 +1,8 @@
-// HTTP/1.1 by libcurl, as etcd's gateway is spoken to: a JSON text is posted, and a reply comes back at once or, for a
-// watch, line by line for as long as both sides live.
+// HTTP/1.1 through libcurl, for etcd's gateway. It posts a JSON text. The reply comes at once or, for a watch, line by
+// line as long as both sides live.
 //
-// Http may be used from several threads; its connections stay open for the next call. HttpStream belongs to one thread,
-// but for wake(). Neither follows redirects nor asks the environment for proxies.
+// Several threads may use an Http; its connections stay open for the next call. HttpStream belongs to one thread,
+// except for wake(). Neither follows redirects, and neither takes proxies from the environment.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace ckpt::coord {
 
 struct TlsFiles {                // paths of PEM files
   std::string ca;                // empty: the system's
-  std::string certificate, key;  // empty: this side shows none
+  std::string certificate, key;  // empty: this side shows no certificate
 };
 
 struct HttpRequest {
@@ -31,18 +31,18 @@ struct HttpReply {
   std::string body;
 };
 
-// No whole reply came.
+// No complete reply came.
 class HttpTrouble : public std::runtime_error {
  public:
   enum class Kind {
     unreachable,  // nothing was sent
     tls,          // the two sides do not accept each other
-    broken        // what was sent got no whole reply
+    broken        // a request was sent, but no complete reply came
   };
   HttpTrouble(Kind kind, const std::string& why, bool was_sent)
       : std::runtime_error(why), kind_(kind), was_sent_(was_sent) {}
   Kind kind() const { return kind_; }
-  bool was_sent() const { return was_sent_; }  // any of the request: it may have been carried out
+  bool was_sent() const { return was_sent_; }  // some of the request was sent: it may have been carried out
 
  private:
   Kind kind_;
@@ -58,7 +58,8 @@ class Http {
  public:
   explicit Http(TlsFiles tls);
 
-  // `sent_once`: on a connection of its own, since libcurl sends again by itself what was sent on one that had died.
+  // `sent_once`: uses a new connection, because libcurl by itself repeats a request when an old connection turns out
+  // dead.
   HttpReply post(const HttpRequest& request, std::int64_t timeout_ms, bool sent_once);
 
  private:
@@ -76,13 +77,13 @@ class HttpStream {
   HttpStream(const HttpStream&) = delete;
   HttpStream& operator=(const HttpStream&) = delete;
 
-  // Hands on every line of a reply of status 200; another reply is returned whole. Ends when the server ends it, when
-  // `goes_on` says no (asked at least once a second, and after wake()), or after `silence_ms` without a byte, which is
-  // an HttpTrouble.
+  // Passes on every line of a reply with status 200, and returns any other reply whole. Ends when the server ends it,
+  // when `goes_on` returns false (asked at least once a second, and after wake()), or with HttpTrouble after
+  // `silence_ms` without a byte.
   HttpReply run(const HttpRequest& request, std::int64_t silence_ms, const std::function<bool()>& goes_on,
                 const std::function<void(const std::string&)>& on_line);
 
-  // Returns after wake(), or when the time is over.
+  // Returns after wake(), or when the time has passed.
   void pause(int milliseconds);
   void wake();  // [any thread]
 

@@ -65,7 +65,7 @@ std::string outcome(const std::string& scratch, const RevisionHooks& hooks) {
              ": link(2) is not exclusive there" + remedy;
   const auto last = DirectoryStore(scratch, hooks).get(contested);
   if (!last || last->revision != rounds || contenders[0].won.size() + contenders[1].won.size() != rounds)
-    return "what one writer wrote in " + scratch + " another one did not see" + remedy;
+    return "a writer did not see what another one wrote in " + scratch + remedy;
   return "";
 }
 

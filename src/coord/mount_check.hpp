@@ -1,4 +1,4 @@
-// Whether compare-and-swap works in a directory: two handles contend for a record in it.
+// Checks whether compare-and-swap works in a directory: two handles compete for a record in it.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace ckpt::coord {
 
-// What the file system of `directory` cannot do, in a sentence; "" where it can do all that is needed. Makes a scratch
-// directory in there and removes it. It may hang where the file system does.
+// Says in a sentence what the file system of `directory` cannot do; "" if it can do all that is needed. Makes a scratch
+// directory there and removes it. May hang if the file system hangs.
 std::string what_fails_in(const std::string& directory, const RevisionHooks& hooks = {});
 
 }  // namespace ckpt::coord

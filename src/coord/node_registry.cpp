@@ -49,7 +49,7 @@ std::string random_bytes_hex(std::size_t count) {
 [[noreturn]] void throw_never_won(const std::string& key) {
   throw Failure(CKPT_ERR_TIMEOUT, "the coordination record \"" + key +
                                       "\" changed at every attempt to write it; "
-                                      "look for agents that start over and over");
+                                      "look for agents that restart again and again");
 }
 
 std::string to_text(const NodeEntry& node) {
@@ -113,7 +113,7 @@ std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::
     if (!entry) entry = store.get(key);  // somebody was first: another agent, or this one's call that was not answered
     if (entry && entry->value == name) return id;
   }
-  throw Failure(CKPT_ERR_SYSTEM, "there is no number left for the node " + name + " among the coordination records");
+  throw Failure(CKPT_ERR_SYSTEM, "the coordination store has no number left for the node " + name);
 }
 
 std::optional<NodeEntry> node_entry(const Entry& entry) {

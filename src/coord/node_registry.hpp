@@ -1,8 +1,8 @@
-// Who takes part in a job: node numbers, the agents' addresses, the job's secret.
+// The registry of a job's nodes: their numbers, their agents' addresses, and the job's token.
 //
-// Store keys: "taken/<number>" (the name of the node that has it, for ever), "nodes/<name>" (the agent that serves the
-// node now), "rivals/<name>" (who was refused), "token". Free functions over a Store; they throw Failure where it does,
-// or when compare-and-swap never wins.
+// Store keys: "taken/<number>" (the name of the node that has the number, for ever), "nodes/<name>" (the agent that
+// serves the node now), "rivals/<name>" (an agent that was refused), "token". Free functions over a Store. They throw
+// Failure if the store does, or if compare-and-swap never succeeds.
 #pragma once
 
 #include <cstdint>
@@ -29,32 +29,32 @@ struct NodeEntry {
 };
 
 std::string node_key(const std::string& name);
-// Where an agent that was refused leaves a word for the one that serves the node: its machine, and its address.
+// The key under which a refused agent leaves a note for the agent that serves the node: its machine and its address.
 std::string rival_key(const std::string& name);
 
-// The number of the node `name`: one that is free at first, the same one ever after. Small where there are few nodes.
-// `remembered`: the one that the node had, as its arena says. It counts where the store has forgotten it, and no other
-// node uses it.
+// The number of the node `name`: a free one at first, always the same afterwards. Small if there are few nodes.
+// `remembered` is the number in the node's arena. It is used if the store has forgotten it and no other node uses it.
 std::uint32_t node_id(Store& store, const std::string& name, std::optional<std::uint32_t> remembered = {});
 
-// Puts this node's entry. `may_replace` is asked whether the one that is there may go.
+// Writes this node's entry. `may_replace` is asked whether an existing entry may be replaced.
 void register_node(Store& store, const NodeEntry& node,
                    const std::function<bool(const NodeEntry& there)>& may_replace = {});
-// Where the node's records are gone: the entry and the number, unless others are there. Whether any was gone.
+// Writes the node's entry and number again if they are gone, unless others have taken their place. Returns whether any
+// was gone.
 bool put_back_node(Store& store, const NodeEntry& node);
-// Gives the number to this node, whoever has it.
+// Gives the number to this node, even if another has it.
 void take_number(Store& store, const NodeEntry& node);
 
-// What a record whose key begins with "nodes/" says; nothing where it is of another format.
+// Parses a record whose key begins with "nodes/". Nothing if it has another format.
 std::optional<NodeEntry> node_entry(const Entry& entry);
 
-// All nodes that ever registered, by name. Entries of another format are left out, and so are damaged ones: `damaged`,
-// if not null, gets why, a sentence each.
+// All nodes that ever registered, by name. Entries that are damaged or have another format are left out. For each
+// damaged one, `damaged` (if not null) gets a sentence that says why.
 std::vector<NodeEntry> registered_nodes(Store& store, std::vector<std::string>* damaged = nullptr);
 
 // 32 random bytes as hex digits.
 std::string fresh_token();
-// The job's, made at its first use; `remembered`, if any, where the store has none.
+// The job's token. If the store has none, stores `remembered` or, if that is empty, a new one.
 std::string job_token(Store& store, const std::string& remembered = "");
 
 }  // namespace ckpt::coord

@@ -1,6 +1,6 @@
-// From options to stores: what the option `coordination` and those of etcd say, and the records of jobs below it.
+// Opens the store that the option `coordination` and the etcd options name, and manages the records of jobs in it.
 //
-// Free functions over plain values; thread-safe. They throw Failure, also where the store does not answer in time.
+// Free functions over plain values; thread-safe. They throw Failure, also if the store does not answer in time.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@ namespace ckpt::coord {
 
 struct StoreLocation {
   StoreLocation() = default;
-  // Of a directory, or an etcd that lets in everybody, the one text is all there is to say.
+  // For a directory, or an etcd without authentication, this text is enough.
   StoreLocation(std::string coordination) : at(std::move(coordination)) {}  // NOLINT(google-explicit-constructor)
   explicit StoreLocation(const Options& options);
   bool is_etcd() const { return !at.starts_with('/'); }
-  std::int64_t timeout_ms() const;  // of a call; no function below takes longer, whatever the mount does
+  std::int64_t timeout_ms() const;  // limit of a call; no function below takes longer, whatever the mount does
 
   std::string at;  // "/directory", or "etcd[s]://host:port[,host:port...][/prefix]"
   std::string user, password_file;
   TlsFiles tls;
 };
 
-// What an "etcd://" or "etcds://" names: "http://host:port" or "https://host:port" each, and where keys begin, from one
-// slash to another.
+// The content of an "etcd://" or "etcds://" address: endpoints as "http://host:port" or "https://host:port", and the
+// prefix of the keys, which begins and ends with a slash.
 struct EtcdAddress {
   std::vector<std::string> endpoints;
   std::string prefix;
 };
 EtcdAddress parse_etcd_address(const std::string& at);
 
-// Of one job. A directory is made where there is none.
+// Opens the store of one job. Makes the directory if there is none.
 std::unique_ptr<Store> open_store(const StoreLocation& location, const std::string& job);
 
 // The jobs that have records, by name.
@@ -44,10 +44,10 @@ std::vector<std::string> jobs_with_records(const StoreLocation& location);
 // A job's records at one moment, without those that are damaged.
 struct JobRecords {
   std::vector<Entry> entries;
-  std::uint64_t revision = 0;  // of all of etcd
+  std::uint64_t revision = 0;  // etcd's revision
 };
 JobRecords look_at_records(const StoreLocation& location, const std::string& job);
-// Removes all there are of a job, unless any has changed since it was looked at; whether it did.
+// Removes all records of a job, unless any has changed since `seen`. Returns whether it did.
 bool remove_records(const StoreLocation& location, const std::string& job, const JobRecords& seen);
 
 }  // namespace ckpt::coord

@@ -1,8 +1,9 @@
-// The bytes of one record in a directory, and how they get there and back.
+// Reads and writes the file of one record in a directory.
 //
-// The first line holds revision, length and digest, so that a damaged file is noticed:
+// The first line holds revision, length and digest, so that damage is noticed:
 //   ckptengine record 1 <revision> <length in bytes> <XXH3 of value and revision, hex>
-// Free functions; they throw Failure. No file is waited for: what is not a regular file, a FIFO say, is refused.
+// Free functions; they throw Failure. They never wait for another process: anything but a regular file, such as a FIFO,
+// is refused.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace ckpt::coord {
 
 std::string encode_record(const std::string& value, std::uint64_t revision);
 
-// The record in the file `name` of the directory `at`. Nothing where that file does not exist. `path` is its name in
-// sentences.
+// Reads the record in the file `name` of the directory `at`. Nothing if the file does not exist. `path` is its name in
+// messages.
 std::optional<Entry> read_record(int at, const std::string& name, const std::string& key, const std::string& path);
 
 // Makes the file and syncs it.

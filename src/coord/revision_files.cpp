@@ -154,7 +154,8 @@ std::optional<Entry> RevisionFiles::read(const std::string& name, const std::str
     if (!exists(revision_file(name, entry->revision + 1)) && exists(newest)) return entry;
   }
   throw Failure(CKPT_ERR_TIMEOUT, "the coordination record " + path_of(name) +
-                                      " changed at every attempt to read it; look for agents that start over and over");
+                                      " changed at every attempt to read it; "
+                                      "look for agents that restart again and again");
 }
 
 std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const std::string& key,
@@ -183,7 +184,8 @@ std::optional<std::uint64_t> RevisionFiles::put(const std::string& name, const s
   reached(Step::synced);
   if (!reopened())
     throw Failure(CKPT_ERR_SYSTEM, "the coordination directory " + path_ +
-                                       " vanished while a record was written; is somebody removing the job's records?");
+                                       " vanished while a record was written; "
+                                       "check whether somebody removes the job's records");
   sweep(name, revision);
   return revision;
 }
@@ -199,7 +201,7 @@ bool RevisionFiles::place(const std::string& draft, int draft_fd, const std::str
   errno = error;
   if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK)
     throw_errno(CKPT_ERR_SYSTEM, "the file system of " + path_ +
-                                     " makes no hard links, which coordination needs; choose a directory elsewhere, or "
+                                     " has no hard links, which coordination needs; choose another directory, or "
                                      "etcd (option coordination)");
   throw_errno(CKPT_ERR_SYSTEM, "cannot put the coordination record " + path_of(target) + " in place");
 }

@@ -1,10 +1,11 @@
 // The coordination store: a few small records per job, changed by compare-and-swap. All agents of a job see the same
-// one.
+// store.
 //
-// The interface is what etcd v3 offers (key, value, mod revision), and what a directory can do as well. Records that
-// are written over are never removed one by one, lest their revisions start anew: `ckptctl gc` removes a job's store as
-// a whole. Implementations are safe to use from several threads and processes at once. Every call has a deadline of its
-// own; a store that cannot be reached or holds a damaged record throws Failure, and the call can be repeated.
+// The interface is what etcd v3 offers (key, value, mod revision) and a directory can offer too. Records that are
+// written over are never removed one by one, because their revisions would start again at the beginning. `ckptctl gc`
+// removes a job's store as a whole. Implementations are safe to use from several threads and processes at once. Every
+// call has a deadline. If the store cannot be reached or holds a damaged record, the call throws Failure and can be
+// repeated.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct Entry {
   bool operator==(const Entry&) const = default;
 };
 
-// Tells of changes until it is destroyed.
+// Reports changes until it is destroyed.
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -34,11 +35,11 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // The newest record, or nothing where none was ever put.
+  // The newest record, or nothing if none was ever put.
   virtual std::optional<Entry> get(const std::string& key) = 0;
 
-  // Writes the record if its revision still is `expected` (0: it does not exist), and returns the new revision;
-  // nothing when somebody else was first. After a Failure it may or may not have been written.
+  // Writes the record if its revision still is `expected` (0: it does not exist), and returns the new revision. Returns
+  // nothing if somebody else was first. After a Failure it may or may not have been written.
   virtual std::optional<std::uint64_t> put_if(const std::string& key, const std::string& value,
                                               std::uint64_t expected) = 0;
 
@@ -48,19 +49,19 @@ class Store {
   // The keys that begin with `prefix`, in order.
   virtual std::vector<std::string> keys(const std::string& prefix) = 0;
 
-  // Whether it was there or not.
+  // Removes the record, if there is one.
   virtual void remove(const std::string& key) = 0;
 
-  // Tells every change of a key before unwatched_from by anybody, on a thread of the store's own: the record as it is
-  // then, or with revision 0 where it was removed. Several changes of a key may be told as the last one, but the last
-  // one always is, once the store can be reached again. Nothing where the store cannot tell: it has to be read. The
-  // store outlives what is returned.
+  // Reports every change of a key before unwatched_from, by anybody, on a thread of the store: the record as it is
+  // then, or revision 0 if it was removed. Several changes of a key may be reported as the last one. The last one is
+  // always reported, once the store can be reached again. Returns null if the store cannot watch and must be read. The
+  // store outlives the result.
   virtual std::unique_ptr<Watch> watch(std::function<void(const Entry&)> /*on_change*/) { return nullptr; }
 };
 
 inline constexpr std::size_t value_bytes_max = 1u << 20;
 
-// What is long or many, and for few to read, is kept under keys from here on.
+// Keys from here on are for records that are long or many and that few agents read.
 inline constexpr std::string_view unwatched_from = "rank_assignments/";
 
 // Parts of [A-Za-z0-9._-]{1,64} that do not begin with a dot, joined by '/', e.g. "nodes/a".

@@ -1,4 +1,4 @@
-// The host's device until the first tensor in device memory is registered, and from then on the device of its GPU: a
+// A device that starts as the host's and becomes that of a GPU when the first tensor in device memory is registered. A
 // process that registers none never touches the CUDA driver.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace ckpt::device {
 
 class AutoDevice : public Device {
  public:
-  // `staging_bytes` of the GPU's memory.
+  // Uses up to `staging_bytes` of the GPU's memory.
   AutoDevice(unsigned copy_threads, std::uint64_t staging_bytes) : staging_bytes_(staging_bytes), host_(copy_threads) {}
 
   void reach(ckpt_memory memory, const void* data) override;

@@ -1,6 +1,6 @@
-// Threads that work through the leaves of one piece at a time, in batches taken from a shared counter.
+// A pool of threads that works through the leaves of one piece at a time, in batches taken from a shared counter.
 //
-// Used by one thread. Starting a job costs one futex wake and allocates nothing; the threads take no lock.
+// For one thread. Starting a job costs one futex wake and allocates nothing. The threads take no lock.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,8 @@ namespace ckpt::device {
 
 class CopyPool {
  public:
-  // Works on leaves [first, last). Called on any of the threads; does not throw. False: the rest need not be done.
+  // Works on leaves [first, last). Runs on any of the threads and does not throw. Returns false if the rest is not
+  // needed.
   using Work = std::function<bool(std::size_t first_leaf, std::size_t last_leaf)>;
 
   explicit CopyPool(unsigned threads);
@@ -24,11 +25,11 @@ class CopyPool {
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
-  // The job before must be over: wait() returned true, or cancel() returned.
+  // The previous job must be over: wait() returned true, or cancel() returned.
   void start(std::size_t leaves, Work work);
-  // Until the job is done, or the deadline has passed (false).
+  // Waits until the job is done. Returns false if the deadline passes first.
   bool wait(Deadline deadline) const;
-  // Takes no further batch; returns when no thread is at work any more.
+  // Stops the job. Returns when no thread works on it any more.
   void cancel();
 
  private:
@@ -41,7 +42,7 @@ class CopyPool {
   std::size_t batch_ = 1;
   alignas(64) std::atomic<std::size_t> next_leaf_{0};
   alignas(64) std::atomic<std::uint32_t> started_{0};  // jobs so far; futex
-  std::atomic<std::uint32_t> working_{0};              // threads that are not through with the job; futex
+  std::atomic<std::uint32_t> working_{0};              // threads that have not finished the job; futex
   std::atomic<bool> stop_{false};
   std::vector<std::thread> threads_;
 };

@@ -1,9 +1,9 @@
 // The device for tensors on one GPU, and for tensors in host memory beside them.
 //
-// A thread of its own feeds the staging pipeline as sub-buffers become free, and sees when all has arrived: nobody's
-// thread waits for the GPU. It runs only between start() and the end of a copy.
+// Its thread feeds the staging pipeline as sub-buffers become free, and notices when everything has arrived. So no
+// caller's thread waits for the GPU. The thread works only between start() and the end of a copy.
 //
-// Ends with the destination still mapped; gives the copy that runs up.
+// The destructor gives up a running copy. The destination must still be mapped then.
 #pragma once
 
 #include <condition_variable>
@@ -21,13 +21,13 @@ namespace ckpt::device {
 
 class CudaDevice : public Device {
  public:
-  // The number of the GPU in whose memory `data` is. Throws Failure (CKPT_ERR_INVALID) for other memory.
+  // Returns the number of the GPU in whose memory `data` is. Throws Failure (CKPT_ERR_INVALID) for other memory.
   static int ordinal_of(const void* data);
 
-  static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // of a few sub-buffers
+  static constexpr std::int64_t default_drain_timeout_ms = 10'000;  // for a few sub-buffers
 
-  // Uses up to `staging_bytes` of the GPU's memory, and a little for what is captured synchronously. A copy that was
-  // given up and has not ended `drain_timeout_ms` later breaks the device. Throws Failure.
+  // Uses up to `staging_bytes` of the GPU's memory, and a little more for what is captured synchronously. A copy that
+  // was given up and has not ended after `drain_timeout_ms` breaks the device. Throws Failure.
   CudaDevice(int ordinal, std::uint64_t staging_bytes, std::int64_t drain_timeout_ms = default_drain_timeout_ms);
   ~CudaDevice() override;
   CudaDevice(const CudaDevice&) = delete;
@@ -54,7 +54,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  // failed: what was enqueued may still run. ending: `done` is being called.
+  // failed: work that was enqueued may still run. ending: `done` is being called.
   enum class Phase { idle, copying, released, failed, ending };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -79,7 +79,7 @@ class CudaDevice : public Device {
   Phase phase_ = Phase::idle;
   Done done_;
   Deadline deadline_ = Deadline::in_ms(0);
-  bool dead_ = false;      // the context, or what waits for it
+  bool dead_ = false;      // the context died, or a wait for it did not end
   bool unpinned_ = false;  // the ranges could not be pinned
   std::string failure_;
   bool stop_ = false;

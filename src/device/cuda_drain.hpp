@@ -1,4 +1,5 @@
-// When all that was enqueued on some streams so far is over, for whoever has to know that and enqueues nothing there.
+// Waits until the GPU has finished everything that is enqueued on some streams so far. For an observer that enqueues no
+// work there.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,8 @@ class CudaDrain {
     }
   }
 
-  // False where it was not so by then, and where nobody knows: a context that has died may have written until then.
+  // Returns false if the work has not finished by then, or if nobody can know: a context that has died may have written
+  // until then.
   bool wait(Deadline deadline) const {
     constexpr auto pause = std::chrono::microseconds(100);
     try {

@@ -1,8 +1,7 @@
-// The CUDA driver, found at run time: one build serves machines with and without a GPU, and no second CUDA runtime
-// comes into the training process. Its primary contexts are those that PyTorch's runtime uses, and a cudaStream_t is a
-// CUstream.
+// The CUDA driver, loaded at run time. So one build serves machines with and without a GPU, and no second CUDA runtime
+// enters the training process. Its primary contexts are those of PyTorch's runtime, and a cudaStream_t is a CUstream.
 //
-// Thread-safe. A driver stays loaded once it is.
+// Thread-safe. The driver is never unloaded.
 #pragma once
 
 #include <cuda.h>
@@ -11,8 +10,8 @@
 
 namespace ckpt::device {
 
-// The driver's functions by the names under which it exports them: a call behaves as the header says that this was
-// compiled with, whatever the driver's own version. Names that the header replaces by others are those others.
+// The driver's functions by their exported names. Whatever the driver's own version, a call behaves as the header says
+// that this was compiled with. If that header redefines a name, the list has the redefined one.
 #define CKPT_CUDA_FUNCTIONS(X)         \
   X(cuInit)                            \
   X(cuDriverGetVersion)                \
@@ -56,16 +55,16 @@ struct CudaDriver {
 #undef CKPT_CUDA_MEMBER
 };
 
-// Loads the driver and starts it, the first time. Throws Failure (CKPT_ERR_INVALID) where there is none, where it is
-// too old or lacks a function; its sentence follows after a tensor's name. Tried again at the next call.
+// Loads and starts the driver at the first call. Throws Failure (CKPT_ERR_INVALID) if there is none, or if it is too
+// old or lacks a function. The sentence is to follow a tensor's name. Each later call tries again.
 const CudaDriver& cuda_driver();
 
-// A call that failed: "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
+// Describes a failed call: "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (out of memory)".
 std::string cuda_text(const char* call, CUresult result);
 // Throws Failure (CKPT_ERR_SYSTEM) with that text.
 void check_cuda(const char* call, CUresult result);
 
-// Calls a function of the driver and checks.
+// Calls a function of the driver and checks its result.
 #define CKPT_CUDA(name, ...) ::ckpt::device::check_cuda(#name, ::ckpt::device::cuda_driver().name(__VA_ARGS__))
 
 }  // namespace ckpt::device

@@ -1,7 +1,7 @@
-// Owners of what the CUDA driver gives. Constructors throw Failure (CKPT_ERR_SYSTEM); destructors never fail: a context
-// that died has let go of everything by itself. All but Context need a ContextScope around them, destructors too.
+// Owners of the CUDA driver's objects. Constructors throw Failure (CKPT_ERR_SYSTEM). Destructors never fail: a context
+// that died has released everything by itself. All but Context need a ContextScope around them, destructors too.
 //
-// Nothing here synchronizes unless it says so; nothing is enqueued on a default stream.
+// Nothing here synchronizes unless its comment says so. Nothing is enqueued on a default stream.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class Context {
   CUcontext context_ = nullptr;
 };
 
-// Makes a context the calling thread's, and at its end the one before again.
+// Makes a context the calling thread's current one, and restores the previous one at the end.
 class ContextScope {
  public:
   explicit ContextScope(const Context& context)
@@ -46,8 +46,8 @@ class ContextScope {
   const bool pushed_;
 };
 
-// What a thread of ours calls does not disturb the capture of a graph that another thread has begun: cuEventQuery()
-// would end it. For the thread's incarnation, with a context current.
+// Keeps this thread's driver calls from disturbing a graph capture that another thread has begun. Without it
+// cuEventQuery() would end that capture. Lasts as long as the thread. Needs a current context.
 inline void leave_graph_captures_alone() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   cuda_driver().cuThreadExchangeStreamCaptureMode(&mode);
@@ -70,14 +70,15 @@ class Event {
 
   void record(CUstream stream) const { CKPT_CUDA(cuEventRecord, event_, stream); }
   void hold_back(CUstream stream) const { CKPT_CUDA(cuStreamWaitEvent, stream, event_, 0); }
-  // Whether what it was recorded behind is done; true for one that was never recorded.
+  // True if the GPU has finished the work that was enqueued before the event. True for an event that was never
+  // recorded.
   bool reached() const {
     const CUresult result = cuda_driver().cuEventQuery(event_);
     if (result == CUDA_ERROR_NOT_READY) return false;
     check_cuda("cuEventQuery", result);
     return true;
   }
-  // Of two events with time that were reached; negative where this was the later one.
+  // Time between two reached events with time. Negative if this one was the later.
   float ms_until(const Event& other) const {
     float ms = 0;
     CKPT_CUDA(cuEventElapsedTime, &ms, event_, other.event_);
@@ -88,9 +89,9 @@ class Event {
   CUevent event_ = nullptr;
 };
 
-// A stream of ours: it knows nothing of the default streams. Its kernels, NCCL's among them, have the lowest priority,
-// which is that of ordinary streams: those of streams with a higher one are begun before them, but none that runs is
-// interrupted, and copies to and from the host have no priority.
+// A stream of ours, independent of the default streams. Its kernels, also NCCL's, have the lowest priority, which is
+// that of ordinary streams. The GPU begins kernels of higher-priority streams first. It interrupts no running kernel,
+// and copies to and from the host have no priority.
 class BackgroundStream {
  public:
   BackgroundStream() {
@@ -115,7 +116,7 @@ class DeviceMemory {
   explicit DeviceMemory(std::size_t size_bytes) : size_bytes_(size_bytes) {
     if (size_bytes != 0) CKPT_CUDA(cuMemAlloc_v2, &pointer_, size_bytes);
   }
-  // Of memory that was allocated with the driver.
+  // Takes over memory that was allocated with the driver.
   static DeviceMemory of(CUdeviceptr pointer, std::size_t size_bytes) {
     DeviceMemory memory;
     memory.pointer_ = pointer;
@@ -143,7 +144,7 @@ class DeviceMemory {
   std::size_t size_bytes_ = 0;
 };
 
-// Host memory of ours that the GPU reaches at the same address.
+// Host memory of ours that the GPU sees at the same address.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
@@ -174,7 +175,7 @@ class PinnedMemory {
   std::size_t size_bytes_ = 0;
 };
 
-// Somebody else's host memory, pinned where it lies. It must stay mapped until this has ended.
+// Pins host memory that others own. It must stay mapped until this object has gone.
 class Registration {
  public:
   Registration(void* data, std::size_t size_bytes, unsigned flags) : data_(data) {

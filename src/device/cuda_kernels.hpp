@@ -1,5 +1,5 @@
-// The kernels of kernels/capture_kernels.cu, loaded into a context. Used with that context current. Launches do not
-// synchronize, allocate or copy; they throw Failure.
+// The kernels of kernels/capture_kernels.cu, loaded into a context. Use it with that context current. Launches do not
+// synchronize, allocate or copy. They throw Failure.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class CudaKernels {
 
   void pack(const kernels::device::SegmentsJob& job, CUstream stream) const;
   void unpack(const kernels::device::SegmentsJob& job, CUstream stream) const;
-  // One digest per leaf of `length_bytes` bytes at `data`; both pointers are the device's.
+  // Computes one digest per leaf of `length_bytes` bytes at `data`. Both pointers are the device's.
   void digest(CUdeviceptr data, std::uint64_t length_bytes, CUdeviceptr digests, CUstream stream) const;
 
  private:

@@ -1,5 +1,5 @@
-// The replicator of pieces that lie in host memory: takes them from the slots that they were captured into, so that no
-// update waits for other members, and pins the receive buffers (replicator.hpp).
+// A replicator for pieces in host memory (replicator.hpp). It sends them from the slots that they were captured into,
+// so no update waits for other members. It pins the receive buffers.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,12 @@ namespace ckpt::device {
 
 class CudaPieceReplicator : public Replicator {
  public:
-  // Throws Failure: NCCL is missing here, or its environment overrides what a communicator of ours asks for.
+  // Throws Failure if NCCL is missing, or if its environment overrides what a communicator of ours asks for.
   static void check(const char* const* environment);
   static Id new_id();
 
-  // `receive_buffers` stay mapped as long as `failed`, which goes with the replicator or, where NCCL or the GPU does
-  // not end, with its thread. Throws Failure.
+  // `receive_buffers` must stay mapped while `failed` exists. The replicator destroys `failed`, or its thread does if
+  // NCCL or the GPU does not end. Throws Failure.
   CudaPieceReplicator(int ordinal, const Group& group, const Settings& settings, Range receive_buffers, Failed failed);
   bool wait_to_meet(Deadline deadline) override { return replicator_->wait_to_meet(deadline); }
   bool begin(Exchange exchange) override;

@@ -1,14 +1,14 @@
-// What the replicator and its thread share: the thread carries exchanges in run(), everybody else asks for them. It
-// outlives the replicator where the thread cannot end.
+// The state that the replicator shares with its progress thread. The thread issues exchanges in run(), and all others
+// request them. This object outlives the replicator if the thread cannot end.
 //
-// The end goes in this order: NCCL's abort begins; what was given to begin() becomes still, which a thread that does
-// nothing but watch tells; all is freed. Each of them may hang, and none is waited for beyond one deadline.
+// It ends in this order: NCCL's abort begins; a thread that only watches notices when nothing reads or writes any more
+// what was given to begin(); everything is freed. Each of these may hang. One deadline limits all waiting for them.
 //
-// The thread that issues may hang in the driver before it comes to that: where training waits there for a chunk of
-// ours, with a lock of the driver's, no call comes back before the chunk has ended. So whenever somebody waits for what
-// that thread does next it has a deadline: until the members have met, while a step is allowed that has not arrived,
-// until NCCL's abort begins, until the end is told. A watchdog keeps it, which calls nothing of the driver's or NCCL's:
-// it has one more thread begin the abort, and tells the end itself.
+// The progress thread may hang in the driver before that. If training waits there for one of our chunks, and holds a
+// lock of the driver's, no call returns before the chunk has ended. So whatever others expect of the thread has a
+// deadline: that the members meet, that an allowed step arrives, that NCCL's abort begins, that the end is reported. A
+// watchdog keeps these deadlines. It calls neither the driver nor NCCL. When one passes, it has another thread begin
+// the abort, and reports the end itself.
 #pragma once
 
 #include <utility>
@@ -21,14 +21,15 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
  public:
   ProgressThread(const Group& group, const Settings& settings, Failed failed);
 
-  // On the thread that issues. May never return.
+  // On the progress thread. May never return.
   void run(const std::shared_ptr<const Context>& context);
-  // On the watchdog's: until that thread leaves, or should have got further.
+  // On the watchdog's thread. Returns when the progress thread leaves. If that misses its deadline first, ends in its
+  // place.
   void watch_thread();
-  // There is no thread that issues, or no more.
+  // Called when the progress thread has ended or never started.
   void leave();
 
-  // As the replicator's.
+  // The same as the replicator's functions.
   bool wait_to_meet(Deadline deadline);
   bool begin(Exchange exchange);
   void allow(std::uint64_t number, std::uint64_t steps);
@@ -36,9 +37,9 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   void give_up(const std::string& why);
   bool works() const;
 
-  // Asks the thread to end, and says until when to wait for that.
+  // Asks the thread to end. Returns the deadline until which to wait for that.
   Deadline stop();
-  // Tells how it ended, as far as that is known now; nothing that was given is called any more. Once.
+  // Reports how it ended, as far as that is known. After that no callback runs. Only the first call has an effect.
   void report_failure();
 
  private:
@@ -63,29 +64,29 @@ class CudaReplicator::ProgressThread : public std::enable_shared_from_this<Progr
   const Group group_;
   const Settings settings_;
   const Failed failed_;
-  std::unique_ptr<CudaExchange> exchange_;                     // the thread's
+  std::unique_ptr<CudaExchange> exchange_;                     // the progress thread's
   Progress progress_;                                          // likewise
   Done done_;                                                  // likewise
   std::pair<std::uint64_t, std::uint64_t> reported_progress_;  // likewise
 
-  std::mutex calls_mutex_;  // held while something that was given is called; taken before mutex_
+  std::mutex calls_mutex_;  // held while a callback runs; taken before mutex_
   bool failure_reported_ = false;
 
   mutable std::mutex mutex_;  // for all below
   std::condition_variable changed_;
   std::optional<Exchange> next_;
   bool busy_ = false;   // from begin() until `done`
-  bool holds_ = false;  // what was given to begin() may be read and written
+  bool holds_ = false;  // memory given to begin() may be read and written
   bool has_met_ = false, works_ = true, stop_ = false;
   std::uint64_t number_ = 0, allowed_ = 0;  // of the exchange that was begun last
   bool finishes_ = false;                   // likewise
-  std::string why_;                         // it failed, or is to
+  std::string why_;                         // why it failed, or is to fail
   std::optional<Deadline> end_deadline_;
-  // When the thread that issues must have got further; none where nobody waits for that. Where one is set, or an
-  // earlier one, changed_ is told.
+  // When the progress thread must have got further; none if nobody waits for it. Notify changed_ after setting it or
+  // moving it forward.
   std::optional<Deadline> due_;
-  bool has_left_ = false;           // that thread
-  std::shared_ptr<NcclComm> comm_;  // until it ends it; the watchdog may
+  bool has_left_ = false;           // the progress thread
+  std::shared_ptr<NcclComm> comm_;  // until that thread, or the watchdog, ends it
 };
 
 }  // namespace ckpt::device

@@ -1,11 +1,11 @@
-// The thread that issues what goes from this GPU to others: the only one, so that all members issue in one order. It
-// carries exchanges, one after the other, within one group of members and for one incarnation of the job. The first
-// thing that goes wrong ends it: what is under way is given up, that is told once, and nothing is tried again. Beside
-// it a watchdog keeps its deadlines, and gives up in its place where it hangs in the driver.
+// Sends pieces from this GPU to others and receives theirs, within one group of members and for one incarnation of the
+// job. Its progress thread is the only one that issues, so all members issue in one order. It runs one exchange after
+// the other. The first failure ends it: it gives up what is under way, reports once and retries nothing. A watchdog
+// keeps the progress thread's deadlines, and gives up in its place if it hangs in the driver.
 //
-// Thread-safe; no call waits for the GPU or for other members, but wait_to_meet() and the destructor, the latter until
-// `end_timeout_ms`. What NCCL and the driver do not let go of by then is left to the thread, which frees it as soon as
-// it can.
+// Thread-safe. Only wait_to_meet() and the destructor wait for the GPU or for other members, the destructor until
+// `end_timeout_ms`. The thread keeps what NCCL and the driver have not released by then, and frees it as soon as it
+// can.
 #pragma once
 
 #include <condition_variable>
@@ -29,35 +29,34 @@ class CudaReplicator {
   };
   struct Settings {
     CudaExchange::Settings exchange;
-    std::int64_t meet_timeout_ms = 60'000;  // until all members are there
-    std::int64_t end_timeout_ms = 10'000;   // until nothing is left of it, once it fails or is to end
+    std::int64_t meet_timeout_ms = 60'000;  // limit for all members to meet
+    std::int64_t end_timeout_ms = 10'000;   // limit for ending it, after a failure or in the destructor
   };
-  // On a thread of the replicator's or in its destructor, once at most. Nothing reads or writes what was given to
-  // begin() any more, unless `is_stuck`: then that memory must stay for good, and so must what a `fill` uses that has
-  // not come back.
+  // Called at most once, on a thread of the replicator's or in its destructor. Then nothing reads or writes the memory
+  // given to begin() any more, unless `is_stuck`. If it is stuck, that memory must stay for good, and so must whatever
+  // a `fill` uses that has not returned.
   //
-  // What is called, this and what comes with an exchange, neither throws nor blocks, and does not end the replicator.
-  // Nothing is called once this was told or the replicator has gone. What it owns may go later than the replicator, on
-  // a thread of its.
+  // This and the callbacks of an exchange must not throw, block or destroy the replicator. No callback runs after this
+  // one, or after the destructor. A thread of the replicator's may destroy the callbacks later than that.
   using Failed = std::function<void(const std::string& why, bool is_stuck)>;
 
-  // Throws Failure where there is no thread or no such GPU, or where `environment`, as in environ(7) or null, overrides
-  // what a communicator of ours asks for; all else is told.
+  // Throws Failure if there is no thread or no such GPU, or if `environment`, as in environ(7) or null, overrides what
+  // a communicator of ours asks for. Other failures go to `failed`.
   CudaReplicator(int ordinal, const Group& group, const Settings& settings, const char* const* environment,
                  Failed failed);
   ~CudaReplicator();
   CudaReplicator(const CudaReplicator&) = delete;
   CudaReplicator& operator=(const CudaReplicator&) = delete;
 
-  // False where the members have not met by then, or it has failed.
+  // Returns false if the members have not met by then, or after a failure.
   bool wait_to_meet(Deadline deadline);
-  // As CudaExchange::begin(); `fill` is called on the replicator's thread. So are `progress`, each time that there is
-  // more of it, and, unless the replicator fails, `done` when that is all; the next exchange may begin in it. False,
-  // and nothing is called, where the replicator has failed or the exchange before is not over.
+  // Begins an exchange, as CudaExchange::begin() does. The progress thread calls `fill`, `progress` on each progress,
+  // and at the end `done`, unless the replicator fails. `done` may begin the next exchange. Returns false, and calls
+  // nothing, after a failure or if the previous exchange is not over.
   using Progress = std::function<void(std::uint64_t filled_steps, std::uint64_t received_steps)>;
   using Done = std::function<void()>;
   struct Exchange {
-    std::uint64_t number;  // the same for all members, and never again
+    std::uint64_t number;  // the same for all members, and used once
     schedule::ExchangePlan plan;
     CudaExchange::Fill fill;
     std::vector<std::byte*> to;
@@ -65,14 +64,14 @@ class CudaReplicator {
     Done done;
   };
   bool begin(Exchange exchange);
-  // Steps below this one of the exchange of this number. Where that is not the one that was begun last, nothing: what
-  // members have said of another holds for that one alone. What was allowed stays so.
+  // Allows the steps below this one. Ignored if `number` is not the exchange begun last, because members' promises hold
+  // for one exchange alone. It cannot be taken back.
   void allow(std::uint64_t number, std::uint64_t steps);
-  // Likewise: no more steps of it will be allowed.
+  // Ends the exchange with the steps that are allowed so far. Ignored likewise.
   void finish(std::uint64_t number);
-  // Fails it, as what went wrong here would: for what is known to end nowhere, which so waits for no deadline.
+  // Makes it fail at once, as an error here would. For exchanges that can never end: they need not wait for a deadline.
   void give_up(const std::string& why);
-  // Whether it carries anything, or will once the members have met.
+  // True if it can run exchanges now, or once the members have met.
   bool works() const;
 
  private:

@@ -1,6 +1,6 @@
-// Sub-buffers in device memory that pieces pass through on their way between tensors and the host, in turn.
+// A ring of sub-buffers in device memory. Pieces pass through them on their way between tensors and the host.
 //
-// Used with the context current.
+// Use it with the context current.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct SubBuffer {
 
 class CudaRing {
  public:
-  // Takes up to `size_bytes` of device memory, less where there is less. Throws Failure where there is next to none.
+  // Takes up to `size_bytes` of device memory, less if less is free. Throws Failure if there is next to none.
   explicit CudaRing(std::uint64_t size_bytes);
 
   SubBuffer& operator[](std::uint64_t number) { return buffers_[number % buffers_.size()]; }
@@ -29,7 +29,7 @@ class CudaRing {
   std::size_t leaves() const { return leaves_; }
   std::size_t chunk_bytes() const { return leaves_ * kernels::leaf_size_bytes; }
   std::uint64_t size_bytes() const { return count() * chunk_bytes(); }
-  // Whether there was less memory.
+  // True if less memory was free than asked for.
   bool is_short() const { return is_short_; }
 
  private:

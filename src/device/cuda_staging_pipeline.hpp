@@ -1,18 +1,18 @@
-// Pieces on their way between tensors and host memory, through sub-buffers in device memory:
+// The pipeline that moves pieces between tensors and host memory, through sub-buffers in device memory:
 //
 //   pack stream:  [pack 0][digest 0][pack 1][digest 1]...        tensors -> sub-buffers; by kernels
 //   copy stream:            [copy out 0       ][copy out 1 ...   sub-buffers -> slots; by a copy engine
 //
-// A sub-buffer is written only by us: the digests in a slot are of the bytes that are in it, whatever happens to the
-// tensors meanwhile. Packing reads a tensor once, at the speed of device memory: what the host link is slower by is
-// what the sub-buffers hold, so that as many as the state needs let the next update go on at once.
+// Only this class writes a sub-buffer. So the digests match the bytes in the slot, even if the tensors change
+// meanwhile. Packing reads a tensor once, at the speed of device memory. The sub-buffers hold what the slower host link
+// has not taken yet. If they hold the whole state, the next update can go on at once.
 //
-// All work is enqueued in the order in which it can be done. A stream may share its hardware queue with the caller's
-// (CUDA_DEVICE_MAX_CONNECTIONS): work that waited for something enqueued later would block both, and work that waits at
-// all delays what others enqueue behind it. Therefore room() is asked before enqueue_next(), unless nobody would gain.
+// Work is enqueued in the order in which it can be done. A stream may share its hardware queue with the caller's
+// (CUDA_DEVICE_MAX_CONNECTIONS). Work that waited for something enqueued later would block both. Work that waits at all
+// delays what others enqueue behind it. So call room() before enqueue_next(), unless nobody would gain.
 //
-// Used by one thread at a time, with the context current. Throws Failure; nothing waits for the GPU but where a queue
-// of the driver is full.
+// For one thread at a time, with the context current. Throws Failure. Waits for the GPU only if a queue of the driver
+// is full.
 #pragma once
 
 #include <array>
@@ -31,25 +31,25 @@ class CudaStagingPipeline {
   explicit CudaStagingPipeline(std::uint64_t staging_bytes) : ring_(staging_bytes) {}
 
   std::uint64_t staging_bytes() const { return ring_.size_bytes(); }
-  // Whether there was no memory for as much as was wanted.
+  // True if less memory was free than asked for.
   bool is_short() const { return ring_.is_short(); }
 
-  // Begins a capture, behind what is enqueued on `stream`; what is enqueued there next comes after `synchronous` was
-  // packed. The one before is over.
+  // Begins a capture after the work that is enqueued on `stream`. Work enqueued there later comes after `synchronous`
+  // was packed. The previous capture must be over.
   void begin(std::span<const Device::Copy> overlapped, const Device::Copy& synchronous, CUstream stream);
-  // Whether there are chunks left, whether a sub-buffer is free for the next one, and the next one's way.
+  // remaining(): chunks are left. room(): a sub-buffer is free for the next one. enqueue_next(): enqueues the next one.
   bool remaining() const { return piece_ < overlapped_count_; }
   bool room() { return ring_[number_].emptied.reached(); }
   void enqueue_next();
-  // No chunks are left: what is enqueued on `streams` from now on comes after everything is packed.
+  // To be called when no chunks are left. Work enqueued on `streams` from now on comes after everything is packed.
   void end(std::span<const Stream> streams);
-  // Forgets the chunks that are left.
+  // Drops the chunks that are left.
   void abandon() { piece_ = overlapped_count_; }
-  // Once end() was called: whether everything is where it goes.
+  // After end(): true if everything has arrived.
   bool arrived() const { return arrived_.reached(); }
 
-  // Enqueues all of a restore, behind what is enqueued on `stream`. Once arrived(), `digests` are those of the leaves,
-  // and tensors in host memory are written by land().
+  // Enqueues a whole restore after the work that is enqueued on `stream`. Once arrived(), `digests` holds the digests
+  // of the leaves, and land() writes the tensors in host memory.
   void load(const Plan& plan, const std::byte* from, std::uint64_t* digests, CUstream stream);
   void land() const { table_.write_back(); }
 
@@ -68,7 +68,7 @@ class CudaStagingPipeline {
   std::array<Device::Copy, plans_max> overlapped_{};
   std::size_t overlapped_count_ = 0;
   std::size_t piece_ = 0, leaf_ = 0;  // the next chunk
-  std::uint64_t number_ = 0;          // of chunks, since ever
+  std::uint64_t number_ = 0;          // of chunks, ever
 };
 
 }  // namespace ckpt::device

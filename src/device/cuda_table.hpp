@@ -1,10 +1,10 @@
-// The tables by which kernels find tensors: one for each plan of a capture or a restore, made anew for each, since that
-// costs less than to know whether anything moved.
+// The tables with which kernels find tensors: one for each plan of a capture or a restore. They are made anew each
+// time, because that costs less than to find out whether anything moved.
 //
-// Tensors in host memory are seen by the GPU as an image: pinned memory of ours with a copy of their bytes. So their
-// bytes are captured when assign() returns, whatever their plan.
+// The GPU sees tensors in host memory as an image: pinned memory of ours with a copy of their bytes. So their bytes are
+// captured when assign() returns, in every plan.
 //
-// Used by one thread at a time, with the context current.
+// For one thread at a time, with the context current.
 #pragma once
 
 #include <span>
@@ -20,15 +20,15 @@ class CudaTable {
  public:
   enum class Images { copied, blank };
 
-  // The plans in order. What the GPU does with the tables before must be over. Allocates where these are larger than
-  // any before.
+  // Makes the tables of these plans. The GPU must have finished with the previous tables. Allocates if these are larger
+  // than all before.
   void assign(std::span<const Plan* const> plans, Images images);
-  // Takes the tables to the GPU, on this stream.
+  // Copies the tables to the GPU, on this stream.
   void upload(CUstream stream) const;
-  // A job on `length_bytes` packed bytes of plan number `plan` from `first_byte` on, which lie at `packed`.
+  // Returns a job for `length_bytes` packed bytes of plan number `plan`, from `first_byte` on. They lie at `packed`.
   kernels::device::SegmentsJob job(std::size_t plan, std::uint64_t first_byte, std::uint64_t length_bytes,
                                    CUdeviceptr packed) const;
-  // From the images back into the host's tensors.
+  // Copies the images back into the tensors in host memory.
   void write_back() const;
 
  private:

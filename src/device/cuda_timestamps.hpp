@@ -1,11 +1,11 @@
-// The timeline of one GPU. Per point a stream-ordered write of its word and an event with time; a thread of its own
-// asks for the events, and never for more than the first of each channel.
+// The timeline of one GPU. For each point it enqueues a write of the point's word and an event with time. Its thread
+// queries the events, and only the first one of each track.
 //
-// Times of the GPU become the host's by an anchor: an event on a stream that has nothing else to do, whose moment is
-// known to a fraction of a millisecond. A new one is tried for every second, since float milliseconds lose digits.
+// An anchor converts the GPU's times to the host's. It is an event on an otherwise idle stream, and its moment is known
+// to a fraction of a millisecond. The thread tries for a new one every second, because float milliseconds lose digits.
 //
-// When it ends before the GPU was everywhere, what the GPU still writes to is kept for good: a collective whose peer
-// has died is never over, and nobody waits for it.
+// If the timeline ends before the GPU has reached every point, it keeps the memory that the GPU still writes, for good.
+// A collective whose peer has died never ends, and nobody waits for it.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace ckpt::device {
 
 class CudaTimestamps : public StreamTimestamps {
  public:
-  // The first word of `words` must not be in use yet. Throws Failure, also where the GPU cannot write words.
+  // The first word of `words` must not be in use yet. Throws Failure, also if the GPU cannot write words.
   CudaTimestamps(int ordinal, Range words, std::shared_ptr<void> owner, Reached reached);
   ~CudaTimestamps() override;
   CudaTimestamps(const CudaTimestamps&) = delete;
@@ -32,7 +32,7 @@ class CudaTimestamps : public StreamTimestamps {
   bool add(Stream stream, const Point& point) override;
 
  private:
-  // What the GPU needs: to be kept where it cannot be taken from it.
+  // What the GPU works with. It stays for good if the GPU may still write to it.
   struct Resources {
     Resources(const Range& range, std::shared_ptr<void> words_owner);
     std::shared_ptr<void> owner;
@@ -64,11 +64,11 @@ class CudaTimestamps : public StreamTimestamps {
   const Reached reached_;
   CUdeviceptr words_on_device_ = 0;
 
-  // Of the thread alone.
+  // Only the thread uses these.
   std::vector<Reading> readings_;
   Clock::time_point anchored_at_, anchor_again_at_;
 
-  std::mutex mutex_;  // for all below, but for the anchors
+  std::mutex mutex_;  // for all below except the anchors
   std::condition_variable changed_;
   std::unique_ptr<Resources> resources_;
   bool dead_ = false;

@@ -1,9 +1,10 @@
-// Where tensors live, and how their bytes get into a slot and back. One interface for host memory and for CUDA.
+// The interface that captures and restores tensors: copies their bytes into a slot and back. Implementations exist for
+// host memory and for CUDA.
 //
-// A device belongs to one engine and is used by one thread, the training thread. While a started copy runs, plans,
-// tensors and destination belong to the device: until `done` has been called or cancel() has returned.
+// A device belongs to one engine and is for one thread, the training thread. While a copy runs, the device owns plans,
+// tensors and destination: until it has called `done`, or cancel() has returned.
 //
-// A stream is a CUstream, null for the legacy default one; the host's device knows none and ignores it.
+// A stream is a CUstream, null for the legacy default stream. The host's device ignores streams.
 #pragma once
 
 #include <atomic>
@@ -24,10 +25,10 @@
 
 namespace ckpt::device {
 
-// The tensors of one shard in the order of its layout. Made once per layout, used every iteration. Immutable.
+// The tensors of one shard in the order of its layout. Made once per layout and used in every iteration. Immutable.
 class Plan {
  public:
-  // Of a tensor; null only where its size is 0.
+  // A tensor's bytes. Null only if the size is 0.
   struct Region {
     std::byte* data = nullptr;
     std::size_t size_bytes = 0;
@@ -35,7 +36,7 @@ class Plan {
   };
   explicit Plan(const std::vector<Region>& regions);
 
-  // Of `size_bytes` of the packed bytes from `first_byte` on.
+  // Returns the plan for `size_bytes` of the packed bytes, from `first_byte` on.
   Plan slice(std::uint64_t first_byte, std::uint64_t size_bytes) const;
 
   const std::vector<kernels::Source>& sources() const { return sources_; }
@@ -52,10 +53,10 @@ class Plan {
   std::vector<std::size_t> offsets_;
 };
 
-// As many as start() takes.
+// The most plans that start() takes.
 inline constexpr std::size_t plans_max = 8;
 
-// A piece in host memory, 64-byte aligned, and the digests of its leaves.
+// A piece in host memory, 64-byte aligned, with the digests of its leaves.
 struct Packed {
   std::byte* data;
   std::uint64_t* digests;
@@ -73,25 +74,25 @@ struct Range {
 
 using Stream = void*;
 
-// Points of streams: the GPU writes a word when it gets to one, and a thread of the timeline tells a little later when
-// that was. Thread-safe; does not throw.
+// A timeline of points on streams. The GPU writes a word when it reaches a point. A little later a thread of the
+// timeline reports when that was. Thread-safe. Does not throw.
 class StreamTimestamps {
  public:
-  // Points of one channel are taken to be reached in the order in which they were added.
+  // The timeline assumes that the GPU reaches the points of one track in the order in which they were added.
   static constexpr std::uint32_t tracks_max = 32;
   struct Point {
     std::uint32_t track = 0;
     std::atomic<std::uint32_t>* word = nullptr;  // null: none
     std::uint32_t value = 0;
   };
-  // In the order of the times, but for those of points that a channel held up. On a thread of the timeline; does not
+  // Called in the order of the times, except for points that their track delayed. On a thread of the timeline. Must not
   // throw.
   using Reached = std::function<void(std::uint32_t track, Clock::time_point at)>;
 
   virtual ~StreamTimestamps() = default;
-  // Behind what is enqueued on `stream`, which does not wait for it. False, and nothing is written and told, where the
-  // GPU does not take it: a stream that is being captured into a graph, thousands of points that were not reached, an
-  // error that has ended the context.
+  // Adds a point after the work that is enqueued on `stream`. The stream does not wait for it. Returns false, and
+  // neither writes nor reports anything, if the GPU does not take the point: the stream is being captured into a graph,
+  // thousands of points are not reached yet, or an error has ended the context.
   virtual bool add(Stream stream, const Point& point) = 0;
 };
 
@@ -99,54 +100,56 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Gets ready for tensors in this kind of memory, of which `data` is one. Throws Failure where they are out of reach;
-  // its sentence follows after a tensor's name.
+  // Prepares for tensors in this kind of memory. `data` is one of them. Throws Failure if they are out of reach. The
+  // sentence is to follow a tensor's name.
   virtual void reach(ckpt_memory memory, const void* data) = 0;
-  // From now on pieces go to these ranges, and not to the ones before, which may be unmapped afterwards. Not while a
-  // copy runs. Does not throw: where it fails, the device is broken().
+  // Sets the ranges to which pieces go from now on. The previous ranges may be unmapped afterwards. Not to be called
+  // while a copy runs. Does not throw. If it fails, the device is broken().
   virtual void attach(std::vector<Range> ranges) = 0;
-  // Whether nothing can be captured any more, at least until the next attach(); failure() says why.
+  // True if nothing can be captured any more, at least until the next attach(). failure() says why.
   virtual bool broken() const = 0;
-  // One sentence about what failed last; empty if nothing did.
+  // One sentence about the last failure. Empty if there was none.
   virtual std::string failure() const = 0;
-  // Device memory that copies pass through; 0 where there is none. One sentence where it is less than was asked for.
+  // staging_bytes(): device memory that copies pass through; 0 if there is none. shortage(): one sentence if that is
+  // less than asked for.
   virtual std::uint64_t staging_bytes() const { return 0; }
   virtual std::string shortage() const { return {}; }
 
-  // Starts to copy and digest up to plans_max pieces, and copies one more before it returns (CUDA: before anything
-  // later on `stream`). CUDA: all of it after what was enqueued on `stream` before. One start() at a time; does not
-  // throw.
+  // Starts to copy and digest up to plans_max pieces, and copies `synchronous` before it returns. On CUDA,
+  // `synchronous` is copied before anything enqueued later on `stream`, and everything comes after what was enqueued
+  // there before. One start() at a time. Does not throw.
   struct Copy {
     const Plan* plan = nullptr;
     Packed to{};
   };
   virtual void start(std::span<const Copy> overlapped, const Copy& synchronous, Stream stream) = 0;
 
-  // The tensors may change afterwards: on the host once this returns, which waits for the copy; with CUDA by what is
-  // enqueued on `streams` from then on, and the host does not wait. `done` is called once, with whether the pieces are
-  // whole: before this returns, or later on a thread of the device; it does not throw. False, and `done` is not called,
-  // where the copy did not end before the deadline or failed: cancel() it.
+  // Releases the tensors: afterwards they may change. On the host, waits for the copy. With CUDA the host does not
+  // wait, and work enqueued later on `streams` may change them. `done` is called once, with true if the pieces are
+  // whole: before this returns, or later on a thread of the device. It must not throw. Returns false, without calling
+  // `done`, if the copy failed or did not end before the deadline. Then call cancel().
   using Done = std::function<void(bool whole)>;
   virtual bool release(std::span<const Stream> streams, Deadline deadline, Done done) = 0;
-  // Gives the started copy up. When it returns, nothing reads the tensors or writes the destination any more, and
-  // `done` is not called any more.
+  // Gives up the running copy. Once it returns, nothing reads the tensors or writes the destination, and `done` is not
+  // called.
   virtual void cancel() = 0;
 
-  // Copies a piece back into the tensors, after what was enqueued on `stream` before, and returns when they hold it;
-  // each leaf is verified. Returns the number of a leaf that does not match; the tensors are undefined then. Throws
+  // Copies a piece back into the tensors, after the work enqueued on `stream` before, and verifies each leaf. Returns
+  // when the tensors hold it. If a leaf does not match, returns its number, and the tensors are undefined. Throws
   // Failure.
   virtual std::optional<std::size_t> load(const Plan& plan, ConstPacked from, Stream stream) = 0;
 
-  // A timeline whose words are in these whole pages, which stay mapped while anybody owns `owner`. Null where there is
-  // none: tensors are not on a GPU, or it cannot write such words. It may outlive the device.
+  // Creates a timeline whose words are in these whole pages. They must stay mapped while anybody owns `owner`. Returns
+  // null if the tensors are not on a GPU or it cannot write such words. The timeline may outlive the device.
   virtual std::unique_ptr<StreamTimestamps> timestamps(Range /*words*/, std::shared_ptr<void> /*owner*/,
                                                        StreamTimestamps::Reached /*reached*/) {
     return nullptr;
   }
 
-  // What the members of a group meet with, made by one of them; and the path of one of them, to these whole pages,
-  // which stay mapped as long as anybody owns `failed`. check_replication() finds out early what they would refuse.
-  // Throw Failure, also where no tensor is on a GPU.
+  // For GPU replication. new_communicator_id() makes the id with which members of a group meet; one member calls it.
+  // replicator() creates one member's replicator into these whole pages, which must stay mapped while anybody owns
+  // `failed`. check_replication() finds out early what these two would refuse. All throw Failure, also if no tensor is
+  // on a GPU.
   virtual void check_replication(const char* const* /*environment*/) const { refuse_replication(); }
   virtual Replicator::Id new_communicator_id() { refuse_replication(); }
   virtual std::unique_ptr<Replicator> replicator(const Replicator::Group& /*group*/,

@@ -1,4 +1,4 @@
-// The device for tensors in host memory: copies and digests in one pass, on threads of its own.
+// The device for tensors in host memory. Its threads copy and digest in one pass.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace ckpt::device {
 
 class HostDevice : public Device {
  public:
-  // Keeps `copy_threads` threads, asleep between copies.
+  // Keeps `copy_threads` threads, which sleep between copies.
   explicit HostDevice(unsigned copy_threads) : pool_(copy_threads) {}
 
   void reach(ckpt_memory memory, const void* data) override;
@@ -25,7 +25,7 @@ class HostDevice : public Device {
  private:
   void copy_leaves(std::size_t first, std::size_t last) const;
 
-  // The started copies: kept here so that the pool's function holds one pointer, and nothing is allocated for it.
+  // The copies under way. Kept here so that the pool's function holds one pointer and needs no allocation.
   std::array<Copy, plans_max> copies_{};
   std::size_t copy_count_ = 0;
   CopyPool pool_;  // last: its threads end before what they use

@@ -1,6 +1,6 @@
-// The part of NCCL's C interface that is used here, as its header has declared it since version 2.18: numbers and
-// layouts are NCCL's ABI, to which later versions only append. NCCL's own header would bring that of the CUDA runtime,
-// and ask for NCCL where this is built.
+// The part of NCCL's C interface that is used here, as declared since version 2.18. Numbers and layouts are NCCL's ABI,
+// to which later versions only append. NCCL's own header is not used, because it needs that of the CUDA runtime, and
+// NCCL on the build machine.
 #pragma once
 
 #include <cuda.h>
@@ -10,12 +10,12 @@
 
 namespace ckpt::device::nccl {
 
-// major * 10000 + minor * 100 + patch; the abort of older ones is not to be trusted
+// major * 10000 + minor * 100 + patch. The abort of older versions is unreliable.
 inline constexpr int version_min = 22000;
 
 struct Communicator;  // opaque
 
-// Whoever has it may become a rank of the communicator.
+// Anyone who has it may become a rank of the communicator.
 struct UniqueId {
   char internal[128];
 };
@@ -35,7 +35,7 @@ enum DataType : int { uint8 = 1 };
 
 inline constexpr int undefined = INT_MIN;
 
-// NCCL copies `size` bytes of it and takes its own defaults for what `version` did not have.
+// NCCL copies `size` bytes of it, and uses its own defaults for fields that `version` lacked.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;

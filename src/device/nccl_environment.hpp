@@ -1,11 +1,11 @@
-// What NCCL's environment asks of every communicator in the process, ours too. Pure.
+// Refuses environment variables that override the settings of our communicator. Pure.
 #pragma once
 
 namespace ckpt::device {
 
-// Throws Failure (CKPT_ERR_INVALID), in one sentence that names the variable, where one is set that overrides what our
-// communicator asks for. `environment` is as in environ(7), or null for none; NCCL puts there what its configuration
-// files (/etc/nccl.conf) say, once it has started.
+// Throws Failure (CKPT_ERR_INVALID) with a sentence that names the variable, if one is set that overrides what our
+// communicator asks for. `environment` is as in environ(7), or null for none. Once NCCL has started, it also has the
+// settings of NCCL's configuration files (/etc/nccl.conf).
 void refuse_nccl_overrides(const char* const* environment);
 
 }  // namespace ckpt::device

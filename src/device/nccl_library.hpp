@@ -1,7 +1,7 @@
-// NCCL, found at run time by the name under which training has loaded it: where PyTorch is, this is PyTorch's. Nothing
-// is linked, and a process that does not use the GPU replication never opens it.
+// The NCCL library, loaded at run time by the name under which training loads it. With PyTorch, this is PyTorch's copy.
+// Nothing is linked, and a process without GPU replication never opens it.
 //
-// Thread-safe. A library stays loaded once it is.
+// Thread-safe. The library is never unloaded.
 #pragma once
 
 #include <string>
@@ -22,23 +22,23 @@ namespace ckpt::device {
   X(Send)                      \
   X(Recv)
 
-// Its functions by their names without "nccl".
+// NCCL's functions, by their names without "nccl".
 struct NcclLibrary {
 #define CKPT_NCCL_MEMBER(name) nccl::name* name = nullptr;
   CKPT_NCCL_FUNCTIONS(CKPT_NCCL_MEMBER)
 #undef CKPT_NCCL_MEMBER
 };
 
-// Loads it the first time. Throws Failure (CKPT_ERR_INVALID) where there is none, or one that is too old. Tried again
-// at the next call.
+// Loads it at the first call. Throws Failure (CKPT_ERR_INVALID) if there is none or it is too old. Each later call
+// tries again.
 const NcclLibrary& nccl_library();
 
-// Throws Failure (CKPT_ERR_INVALID): the GPU replication is not possible here.
+// Throws Failure (CKPT_ERR_INVALID): GPU replication is not possible here.
 [[noreturn]] void refuse_nccl(const std::string& why);
 
-// A call that failed: "ncclSend: remote process exited or there was a network error".
+// Describes a failed call: "ncclSend: remote process exited or there was a network error".
 std::string nccl_text(const char* call, nccl::Result result);
-// Throws Failure (CKPT_ERR_SYSTEM) with that text; that something is in progress is no error.
+// Throws Failure (CKPT_ERR_SYSTEM) with that text. Results of success, and of an operation in progress, are no errors.
 void check_nccl(const char* call, nccl::Result result);
 
 }  // namespace ckpt::device

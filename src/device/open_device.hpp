@@ -1,4 +1,4 @@
-// The device that this build has for an engine.
+// Creates the device for an engine in this build.
 #pragma once
 
 #include <memory>

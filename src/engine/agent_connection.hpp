@@ -1,4 +1,4 @@
-// A connection to the node's agent, from hello to the end. Requests one at a time; used under AgentLink's lock.
+// A connection to the node's agent, from hello to its end. It carries one request at a time, under AgentLink's lock.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@ namespace ckpt::engine {
 
 inline constexpr int protocol_version = 1;
 
-// Throws Failure with status and sentence of an answer that is not CKPT_OK.
+// Throws Failure with the answer's status and sentence unless the answer is CKPT_OK.
 void check_answer(const nlohmann::json& answer);
 
 class AgentConnection {
  public:
-  // Connects, starts an agent where none answers and the options say so, and claims the rank. `instance` names this
-  // engine; `incarnation` is 0 until it has restored. Throws Failure.
+  // Connects and claims the rank. Starts an agent if none answers and the options allow it. `instance` names this
+  // engine. `incarnation` is 0 until the engine has restored. Throws Failure.
   static AgentConnection open(const Options& options, std::uint64_t instance, std::uint64_t incarnation);
 
-  // Says that engine `instance`, which has lost its connection, is closed. An agent that is stopped reads it once it
-  // runs again; where there is no agent, nobody hears it.
+  // Tells the agent that engine `instance`, which has lost its connection, is closed. A stopped agent reads this when
+  // it runs again. Does nothing if there is no agent.
   static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
 
-  // Sends a request and returns the answer, which may be a refusal. Throws Failure where there is none:
-  // CKPT_ERR_TIMEOUT, CKPT_ERR_NO_AGENT or CKPT_ERR_INVALID; the connection is not usable() any more then.
+  // Sends a request and returns the answer, which may be a refusal. Throws Failure if no answer comes:
+  // CKPT_ERR_TIMEOUT, CKPT_ERR_NO_AGENT or CKPT_ERR_INVALID. The connection is then no longer usable().
   Frame ask(const nlohmann::json& request, Deadline deadline);
   bool usable() const { return usable_; }
 
-  // The agent has gone. For use between requests.
+  // True if the agent has gone. To be called between requests.
   bool hung_up() const;
 
   const std::shared_ptr<arena::Control>& control() const { return control_; }

@@ -1,4 +1,4 @@
-// Starts the node's agent, as a process of its own that outlives this one.
+// Starts the node's agent as a process of its own, which outlives this one.
 #pragma once
 
 #include "base/clock.hpp"
@@ -6,9 +6,9 @@
 
 namespace ckpt::engine {
 
-// Runs "ckptd --detach key=value...", which ends once its agent serves the socket, or with a sentence about why not.
-// Returns when an agent serves, or is about to: several ranks may do this at once, and one of the agents gets the
-// arena. Throws Failure (CKPT_ERR_NO_AGENT) with that sentence where none will.
+// Runs "ckptd --detach key=value...". It exits when its agent serves the socket, or prints a sentence that says why
+// not. start_agent() returns when an agent serves or is about to. Several ranks may do this at once: one of the agents
+// gets the arena. Throws Failure (CKPT_ERR_NO_AGENT) with that sentence if no agent will serve.
 void start_agent(const Options& options, Deadline deadline);
 
 }  // namespace ckpt::engine

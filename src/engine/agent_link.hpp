@@ -1,8 +1,8 @@
-// The engine's lasting link to its agent. A watcher thread listens for commits and for the agent's death, and connects
-// again after it; the slots stay where they are meanwhile.
+// The engine's lasting link to its agent. A watcher thread waits for commits and for the agent's death, and reconnects
+// after it. The slots stay where they are meanwhile.
 //
-// Requests come from the training thread, one at a time. connected(), disowned(), session_number(), why_disconnected()
-// and what comm() offers are for any thread; all but why_disconnected() take no lock.
+// Requests come from the training thread, one at a time. Any thread may call connected(), disowned(), session_number()
+// and why_disconnected(), and use what comm() offers. All of these except why_disconnected() take no lock.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace ckpt::engine {
 
-// How large the slots of a local segment must be.
+// The size that the slots of a local segment must have.
 struct SlotSize {
   std::string shard;
   std::uint64_t bytes = 0;
@@ -34,13 +34,13 @@ using SlotSizes = std::vector<SlotSize>;
 
 struct Reservation {
   SlotSizes sizes;
-  std::string shortage;  // of memory on the device, in a sentence for people; empty: none
+  std::string shortage;  // what the device lacks memory for, a sentence for people; empty: nothing
 };
 
 class AgentLink {
  public:
-  // Called on the watcher's thread after the agent changed a word of the control page, or may have. Does not throw.
-  // Says whether to look again soon, for something of which the agent does not tell.
+  // Called on the watcher's thread after the agent changed the control page, or may have. Must not throw. Returns
+  // whether to call again soon, for something that the agent does not announce.
   enum class Look { later, soon };
   using OnWords = std::function<Look(const arena::Control&)>;
 
@@ -51,30 +51,30 @@ class AgentLink {
   AgentLink& operator=(const AgentLink&) = delete;
 
   bool connected() const { return connected_.load(std::memory_order_acquire); }
-  // Why snapshots are not taken while the link is down.
+  // Why snapshots are skipped while the link is down.
   Failure why_disconnected() const;
-  // The agent does not know this engine any more: it is no use to connect again.
+  // True once the agent does not know this engine any more: connecting again is useless.
   bool disowned() const { return disowned_.load(std::memory_order_acquire); }
 
-  // The control page of now, also while a request is under way.
+  // The current control page, even while a request is under way.
   std::shared_ptr<arena::Control> control() const;
 
-  // Grows whenever session() becomes another.
+  // Grows whenever session() changes.
   std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
   AgentSession session() const;
 
-  // Asks the agent; where it dies meanwhile, waits for a new one and asks that `again`, since it knows nothing of what
-  // went before. Throws Failure, also for an answer that is a refusal.
+  // Sends a request and returns the answer. If the agent dies meanwhile, waits for a new agent and sends it `again`,
+  // since it knows nothing of earlier requests. Throws Failure, also if the answer is a refusal.
   Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
 
-  // Has the slots made and maps them; session() has them then. Throws Failure. Done again by itself for every new
-  // agent.
+  // Has the agent make the slots and maps them; session() then has them. Every new agent is asked again without a call.
+  // Throws Failure.
   void reserve(const Reservation& wanted);
 
-  // Tells the agent that this engine is closed and writes nothing any more.
+  // Tells the agent that this engine is closed and will not write any more.
   void leave(Deadline deadline);
 
-  // From now on this engine is known to its agents as one that has restored, and tells them when it communicates.
+  // From now on the engine tells its agents that it has restored, and when it communicates.
   void joined(std::uint64_t incarnation);
 
   const CommHooks& comm() const { return comm_; }
@@ -97,7 +97,7 @@ class AgentLink {
   std::atomic<bool> disowned_{false};
   std::atomic<std::uint32_t> session_number_{0};
   std::atomic<bool> stop_{false};
-  CommHooks comm_;  // its files are set with the lock held
+  CommHooks comm_;  // its files are set under the lock
 
   mutable std::mutex mutex_;  // for all below; held while a request is under way
   std::condition_variable changed_;

@@ -1,4 +1,5 @@
-// What the agent has given this engine: the control page and, once reserved, the slots. A new agent gives a new one.
+// What the agent has given this engine: the control page and, once reserved, the slots. A new agent gives a new
+// session.
 #pragma once
 
 #include <memory>
@@ -10,10 +11,10 @@
 
 namespace ckpt::engine {
 
-// A segment for each part of the rank's share, in order, and then one for its private shard.
+// One segment for each part of the rank's share, in order, then one for its private shard.
 using Slots = std::vector<arena::Segment>;
 
-// Shared by the training thread, which captures, and the watcher, which listens to the control page. Immutable.
+// Immutable. Shared by the training thread, which captures, and the watcher, which reads the control page.
 struct AgentSession {
   std::shared_ptr<arena::Control> control;
   std::shared_ptr<Slots> slots;  // null: not reserved yet

@@ -1,8 +1,8 @@
-// One rank's capture of one iteration into the slots that the agent granted: begun in snapshot(), released in
-// before_update(), and sealed when the copy is whole: in before_update() too, or later on a thread of the device.
+// One rank's capture of one iteration into the slots that the agent granted. snapshot() begins it and before_update()
+// releases it. The slots are sealed when the copy is whole: in before_update(), or later on a thread of the device.
 //
-// Used by the training thread; from a release() that returned true until `sealed` is called, by nobody. Host tensors:
-// no system calls but one futex wake in each, no locks, no allocation.
+// Used by the training thread. After release() has returned true nobody uses it until `sealed` is called. For host
+// tensors begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
 #pragma once
 
 #include <array>
@@ -25,33 +25,34 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  // Captures into these slots from now on. Not while active().
+  // Captures into these slots from now on. Not allowed while active().
   void attach(AgentSession session);
-  // Lets go of the slots.
+  // Gives up the slots.
   void detach() { attach({}); }
   const AgentSession& session() const { return session_; }
 
-  // The agent's leave to capture, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for one that
-  // names no slot.
+  // The agent's grant, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no
+  // slot.
   std::optional<arena::Grant> unused_grant() const;
-  // Whether the state fits the slots; a sentence if not.
+  // Nothing if the state fits the slots; otherwise a sentence that says why not.
   std::optional<std::string> misfit(const RankState& state) const;
 
-  // Starts to copy the main shard's parts and copies the private one, as Device::start() does. `state` stays unchanged
-  // until the capture is over.
+  // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
+  // must not change until the capture is over.
   void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream);
   bool active() const { return active_.has_value(); }
   CheckpointId checkpoint() const { return active_->checkpoint; }
   std::uint64_t length_bytes() const;
-  // Where the main shard is copied to, or this rank's first part of it.
+  // Where the main shard, or this rank's first part of it, is copied to.
   std::span<const std::byte> main_piece() const;
 
-  // What is enqueued on `streams` next, or done by the host, may change the tensors. When the copy is whole the slots
-  // are sealed, the agent is told, and `sealed(true)` is called; `sealed(false)` where it failed, and the capture is
-  // given up. False when it failed or the deadline passed before: still active, and `sealed` is not called.
+  // Allows the tensors to change: by work enqueued on `streams` after this call, or by the host. When the copy is
+  // whole, the slots are sealed, the agent is told, and `sealed(true)` is called. If the copy fails later, the capture
+  // is given up and `sealed(false)` is called. Returns false if it failed or the deadline passed before: the capture is
+  // still active, and `sealed` is not called.
   using Sealed = std::function<void(bool whole)>;
   bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
-  // Gives up what is active. The grant stays unused.
+  // Gives up the active capture. The grant stays unused.
   void cancel();
 
  private:
@@ -60,7 +61,7 @@ class Capture {
     CheckpointId checkpoint;
     const RankState* state;
   };
-  // Which layout text this engine wrote to each slot, so that it is written once and not every iteration.
+  // Which layout text this engine wrote to each slot, so that each is written once and not in every iteration.
   using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
 
   void over(bool whole);

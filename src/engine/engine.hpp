@@ -1,7 +1,7 @@
-// The engine of one rank: what stands behind the C ABI, whose words (ckptengine.h) apply.
+// The engine of one rank: the implementation of the C ABI. The terms of ckptengine.h apply.
 //
-// Used by the training thread, but for the const functions, which any thread may call. Failures are thrown as
-// Failure. Owns everything; the tensors' memory is the caller's.
+// The training thread uses it, but any thread may call the const functions. Failures are thrown as Failure. The engine
+// owns everything except the tensors' memory, which is the caller's.
 #pragma once
 
 #include <atomic>
@@ -51,13 +51,13 @@ class Engine {
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
-  // Whether streams mean something.
+  // Whether there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 
-  // Around each communication of training. `channel` is checked.
+  // To be called around each communication of training. `channel` is checked.
   void comm_begin(std::uint32_t channel) const;
   Outcome comm_end(std::uint32_t channel) const;
-  // The same, when the GPU gets there.
+  // The same, at the time when the GPU gets there on stream `on`.
   void comm_begin(std::uint32_t channel, device::Stream on) const;
   Outcome comm_end(std::uint32_t channel, device::Stream on) const;
 
@@ -89,7 +89,7 @@ class Engine {
   void discard_forgotten();
   void pass_on_news_of_path();
   Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
-  // Whether one was begun and not released.
+  // Whether a capture was begun and not released.
   bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
   bool release(std::span<const device::Stream> streams, Deadline deadline);
   void sealed(bool whole);
@@ -106,7 +106,7 @@ class Engine {
     std::int64_t iteration;
     std::uint64_t bytes;
     Clock::time_point called_at;
-    std::span<const std::byte> main;  // where it lies, and what keeps it there: for the GPU replication
+    std::span<const std::byte> main;  // the main piece, for GPU replication; `slots` keeps it there
     std::shared_ptr<Slots> slots;
   } released_{};
   Sealing sealing_;
@@ -123,11 +123,11 @@ class Engine {
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;
-  std::unique_ptr<GpuReplication> gpu_replication_;      // once there was one, until the watcher has ended
+  std::unique_ptr<GpuReplication> gpu_replication_;      // made once it is needed; lives until the watcher has ended
   std::atomic<GpuReplication*> watched_path_{nullptr};   // the same, for the watcher
-  std::shared_ptr<arena::Control> replication_control_;  // of the arena in which it arrives
-  AgentLink link_;                                       // behind the tickets, which its watcher uses
-  HealthWatch health_;                                   // behind the link, which it asks
+  std::shared_ptr<arena::Control> replication_control_;  // of the arena that it receives into
+  AgentLink link_;                                       // after the tickets, which its watcher uses
+  HealthWatch health_;                                   // after the link, which it asks
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };

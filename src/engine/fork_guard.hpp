@@ -1,4 +1,4 @@
-// Tells a process from the children it forks: they inherit an engine's memory, but not its threads and mappings.
+// Detects that a process is a forked child. A child inherits an engine's memory, but not its threads and mappings.
 #pragma once
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@ class ForkGuard {
  public:
   ForkGuard() {
     void* page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    // The kernel hands a child this page full of zeros, so that looking costs a load and no system call.
+    // The kernel gives a child this page full of zeros, so the check costs a load and no system call.
     if (page == MAP_FAILED || ::madvise(page, page_bytes, MADV_WIPEONFORK) != 0)
       throw_errno(CKPT_ERR_SYSTEM, "cannot map a page that forked children see empty");
     page_ = static_cast<volatile char*>(page);

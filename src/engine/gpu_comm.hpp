@@ -1,9 +1,9 @@
-// Communications that begin and end on streams of the GPU: their gate is turned by the GPU itself when it gets there,
-// and their events come into the log with the times of the GPU (arena/comm_log.hpp). So the agent knows when the
-// network is idle, and not when the host has enqueued something.
+// Marks communications that begin and end on streams of the GPU. The GPU itself writes the mark when it gets there, and
+// the log has the GPU's times (arena/comm_log.hpp). So the agent knows when the network is really idle, not when the
+// host enqueued something.
 //
-// Each has a place in the words, so that communications of several streams may begin and end in any order. Where all
-// places are taken, because the host is far ahead of the GPU, a communication is not seen.
+// Each communication has a place of its own in the shared words, so communications on several streams may begin and end
+// in any order. If all places are taken because the host is far ahead of the GPU, a communication is not seen.
 //
 // Any thread. Belongs to the control file that the engine had when it restored.
 #pragma once
@@ -24,16 +24,16 @@ namespace ckpt::engine {
 
 class GpuComm {
  public:
-  // Null where the device has no timeline.
+  // Null if the device has no timeline.
   static std::unique_ptr<GpuComm> open(device::Device& device, std::shared_ptr<arena::Control> control);
 
-  // Whether anything has begun here, ever.
+  // Whether any communication has ever begun here.
   bool is_used() const { return used_.load(std::memory_order_acquire); }
-  // Channels are below arena::comm_channels_max. Throws Failure where thousands have begun and none has ended.
+  // Channels are below arena::comm_channels_max. Throws Failure if thousands have begun and none has ended.
   void begin(std::uint32_t comm_channel, device::Stream on);
-  // What has begun first on `comm_channel` ends. False where all has ended.
+  // Ends the oldest communication on `comm_channel`. False if all have ended.
   bool end(std::uint32_t comm_channel, device::Stream on);
-  // An iteration ends behind what is enqueued on `on`.
+  // An iteration ends after the work enqueued on `on`.
   void iteration(device::Stream on);
 
  private:

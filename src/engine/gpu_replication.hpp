@@ -1,10 +1,10 @@
-// A rank's part in the GPU replication, for one incarnation of the job: what it captures goes to the other members of
-// its group, and theirs arrives here (docs/gpu.md). Speaks with the others through the receive buffer's page, which the
-// agent carries on, and decides with Agreement which steps are issued. No thread of its own: each call goes on as far
-// as that is possible now, and none but meet() and the end waits.
+// One rank's part in GPU replication, for one incarnation of the job. It sends what the rank captures to the other
+// members of its replication group, and receives theirs (docs/gpu.md). The members exchange state through the receive
+// buffer's page, which the agents pass on. Agreement decides which steps are issued. There is no thread of its own:
+// each call does what is possible now. Only meet() and end() wait.
 //
-// What goes wrong, here or with another member, ends it for this incarnation, and that is told once: all goes from host
-// to host then. Any thread, but for meet() and end(), which are the training thread's.
+// A failure, here or at another member, ends GPU replication for this incarnation and is reported once. From then on
+// pieces go from host to host. Any thread may call, except that meet() and end() belong to the training thread.
 #pragma once
 
 #include <atomic>
@@ -30,32 +30,35 @@ class GpuReplication {
  public:
   struct Settings {
     device::Replicator::Settings replicator;
-    std::uint32_t buffers = 4;  // steps that may be under way
+    std::uint32_t buffers = 4;  // steps that may be under way at once
     std::uint64_t grain_bytes = 64u << 10;
-    std::function<schedule::Training()> training;  // steps are promised for its idle spans; none: whenever they can
+    std::function<schedule::Training()> training;  // steps are promised for training's idle spans; null: at any time
   };
-  // `piece_bytes`: that the own piece has at most. `ring`: has the agent look at the page. `device` outlives end().
+  // `piece_bytes`: largest size of the own piece. `ring` makes the agent read the page. `device` outlives end().
   GpuReplication(device::Device& device, arena::ReceiveBuffer receive_buffer, std::uint64_t piece_bytes,
                  const Settings& settings, std::function<void()> ring);
   ~GpuReplication() { end("the engine was closed"); }
   GpuReplication(const GpuReplication&) = delete;
   GpuReplication& operator=(const GpuReplication&) = delete;
 
-  // Until all members are there, one has failed, or the deadline has passed.
+  // Waits until all members are there, one has failed, or the deadline has passed.
   void meet(Deadline deadline);
-  // The agent may have changed the page, or the job's newest commit: nothing more of that is exchanged.
+  // To be called when the agent may have changed the page, or when `committed` is the job's newest commit. Pieces up to
+  // it are not exchanged any more.
   void look(CheckpointId committed);
-  // A step waits for training's network to be idle, of which nothing is told: to be looked at often.
+  // True while a step waits until training leaves the network idle. Nobody announces that, so look() must be called
+  // often.
   bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
-  // It is to end, and need not have ended when this returns: for what is known to lead nowhere.
+  // Asks it to end, without waiting until it has ended. For an exchange that cannot succeed any more.
   void give_up(const std::string& why);
-  // Captured: newer than all before. `piece` stays as it is until the slot is granted again, and mapped and pinned as
-  // long as anybody owns `owner` and end() was not called.
+  // The rank has captured a newer checkpoint. `piece` does not change until the slot is granted again. It stays mapped
+  // and pinned as long as anybody owns `owner` and end() was not called.
   void captured(CheckpointId checkpoint, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
-  // Nothing reads what was captured any more, or it is kept for good. The others are told.
+  // Ends it and tells the other members. On return nothing reads the captured pieces any more, or their memory is kept
+  // for good.
   void end(const std::string& why);
 
-  // Why it is host replication, once. Takes no lock unless there is something.
+  // Returns once why pieces now go from host to host. Takes no lock unless there is news.
   std::optional<std::string> take_news();
 
  private:
@@ -64,10 +67,10 @@ class GpuReplication {
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
   };
-  // What the GPU writes to and reads, kept for good where it does not let go of it.
+  // The memory that the GPU writes to and reads. It is kept for good if the GPU does not let go of it.
   struct Memory {
     arena::ReceiveBuffer receive_buffer;
-    std::map<std::uint64_t, Piece> pieces;  // by checkpoint: the one that is exchanged, and what may be next
+    std::map<std::uint64_t, Piece> pieces;  // by checkpoint: the one being exchanged, and the next if there is one
   };
 
   bool is_member(std::size_t number) const { return number != memory_->receive_buffer.member(); }
@@ -97,12 +100,12 @@ class GpuReplication {
       mutex_;  // for all below; a replication's callbacks take it, so nothing that waits for them holds it
   std::condition_variable changed_;
   std::shared_ptr<Memory> memory_;
-  std::vector<std::optional<arena::ReplicationState>> words_;  // of all members
+  std::vector<std::optional<arena::ReplicationState>> words_;
   std::optional<arena::ReplicationState> sent_state_;
   schedule::Agreement agreement_;
   schedule::StepPacer pacer_;
-  schedule::Training training_;  // when it was looked at last
-  // Of the exchange that was begun last, which goes on while it is busy.
+  schedule::Training training_;  // as of the last look
+  // The exchange that began last. It goes on while busy_ is set.
   std::uint64_t begun_ = 0;  // checkpoint
   std::optional<schedule::ExchangePlan> plan_;
   std::vector<std::uint64_t> lengths_bytes_;

@@ -1,5 +1,5 @@
-// The trainer's own judge of whether the job is protected: passes on what its agent says while the agent lives, and
-// speaks for itself when it is silent. A thread looks some times a second; it never touches a tensor or a slot.
+// The trainer's own judgement of the job's health. While the agent lives, it passes on what the agent says. When the
+// agent is silent, it decides by itself. A thread looks several times a second and never touches a tensor or a slot.
 #pragma once
 
 #include <condition_variable>
@@ -16,16 +16,16 @@
 
 namespace ckpt::engine {
 
-// What can be seen from here.
+// The facts that this trainer can see.
 struct HealthFacts {
   bool is_connected = false;
   std::string why_disconnected;
   bool is_superseded = false;
   std::int64_t silent_ms = 0;       // since the agent's last heartbeat
-  std::int64_t quiet_ms = 0;        // since this trainer heard of a commit, or began
-  std::int64_t heartbeat_ms = 250;  // how often the agent says that it lives, at least
+  std::int64_t quiet_ms = 0;        // since this trainer last learned of a commit, or since it began
+  std::int64_t heartbeat_ms = 250;  // at least how often the agent says that it lives
   std::int64_t unprotected_after_ms = 5000;
-  std::string node;  // this one
+  std::string node;  // this node
   std::optional<arena::HealthNews> news;
 };
 // Pure.
@@ -51,7 +51,8 @@ class HealthWatch {
 
   // [any thread]
   ckpt_health_t now() const;
-  // [any thread] Null: nobody. When it returns, the one before is not running any more, unless it made this call.
+  // [any thread] Sets the callback, or none if null. On return the earlier callback does not run any more, unless that
+  // callback made this call.
   void on_change(ckpt_health_callback callback, void* user);
 
  private:
@@ -63,13 +64,13 @@ class HealthWatch {
   const Settings settings_;
   const Source source_;
 
-  // The thread's own.
+  // Used only by the thread.
   std::shared_ptr<arena::Control> watched_;
   std::uint64_t heartbeats_ = 0;
   CheckpointId committed_;
   Clock::time_point heartbeat_at_, committed_at_;
   std::optional<arena::HealthNews> news_;
-  std::optional<ckpt_health_t> notified_;  // to the callback
+  std::optional<ckpt_health_t> notified_;  // last given to the callback
   Clock::time_point notified_at_, changed_at_;
 
   mutable std::mutex mutex_;  // for the next three

@@ -1,5 +1,5 @@
-// The engines of this process that are open, by instance. The agent gives the rank of an engine to another one of the
-// same process only when it is not among them: an open engine may still write.
+// The open engines of this process, by instance. The agent gives an engine's rank to another engine of the same process
+// only if the first is not among them, since an open engine may still write.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ckpt::engine {
 
-// One open engine, for as long as this object lives. Any thread.
+// Registers one open engine as long as this object lives. Any thread.
 class OpenEngine {
  public:
   explicit OpenEngine(std::uint64_t instance);

@@ -1,5 +1,5 @@
-// A capture that was released and is sealed later, on a thread of the device: the training thread asks whether it still
-// is, and otherwise leaves it alone.
+// The state of a capture that was released and that a thread of the device seals later. The training thread asks
+// whether sealing is still under way, and leaves the capture alone until it has ended.
 #pragma once
 
 #include <atomic>
@@ -11,18 +11,18 @@ namespace ckpt::engine {
 
 class Sealing {
  public:
-  // Training thread, before the capture is released; and where it was not released after all.
+  // Training thread. begin(): before the capture is released. none(): if it was not released after all.
   void begin() { under_way_.store(1, std::memory_order_relaxed); }
   void none() { under_way_.store(0, std::memory_order_relaxed); }
-  // Any thread: the last it does with the capture.
+  // Any thread. The last thing it does with the capture.
   void end() {
-    // Sequentially consistent, as in wait(): either the waiter sees the end, or it is seen here.
+    // Sequentially consistent, as in wait(): either the waiter sees the end, or this thread sees the waiter.
     under_way_.store(0);
     if (waiters_.load() != 0) futex_wake_all(under_way_, FutexScope::process);
   }
 
   bool under_way() const { return under_way_.load(std::memory_order_acquire) != 0; }
-  // Until it is over, or the deadline has passed (false).
+  // Waits until sealing has ended. False if the deadline passed first.
   bool wait(Deadline deadline) const {
     waiters_.fetch_add(1);
     while (under_way_.load() != 0 && !deadline.passed()) futex_wait(under_way_, 1, deadline, FutexScope::process);

@@ -1,4 +1,4 @@
-// What the agent brought home for this rank: the decided checkpoint's pieces. Nothing is written there.
+// The pieces of the chosen checkpoint that the agent fetched for this rank. They are only read.
 //
 // Used by the training thread.
 #pragma once
@@ -31,26 +31,27 @@ struct Stored {
   std::uint64_t incarnation = 0;
   std::int64_t iteration = -1;
   double fetch_ms = 0;
-  protocol::Share share;          // that this rank captures from now on
+  protocol::Share share;          // what this rank captures from now on
   std::vector<StoredPiece> main;  // when found: the shard's parts in order
   std::optional<StoredPiece> private_;
-  // Where what comes from GPU to GPU arrives, and the page of that path: where the rank asked for it and has a group.
+  // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.
   std::optional<arena::ReceiveBuffer> receive_buffer;
   std::string no_receive_buffer;  // why it cannot be used
 };
 
-// A piece that is not what the agent said; the agent can bring another.
+// A piece that differs from what the agent said. The agent can fetch another copy.
 struct CorruptPiece {
   std::string shard;
   CheckpointId checkpoint;
   std::size_t leaf = 0;
 };
 
-// Takes the agent's answer to "restore" apart. Throws Failure (CKPT_ERR_INTERNAL) where it is malformed, CorruptPiece
-// where a slot holds no whole piece.
+// Parses the agent's answer to "restore". Throws Failure (CKPT_ERR_INTERNAL) if it is malformed, and CorruptPiece if a
+// slot holds no whole piece.
 Stored take_stored(Frame answer);
 
-// Throws Failure (CKPT_ERR_MISMATCH), with the first differing tensor named, unless it can be loaded into `state`.
+// Throws Failure (CKPT_ERR_MISMATCH) unless the pieces can be loaded into `state`. The message names the first tensor
+// that differs.
 void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size);
 
 // The answer to ckpt_stored_layout().

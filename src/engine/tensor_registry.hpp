@@ -1,6 +1,6 @@
-// The tensors that the caller has registered, and the two shards that they make up.
+// The tensors that the caller has registered, and the two shards that they form.
 //
-// Used by the training thread. Nothing is computed anew unless a registration changed.
+// Used by the training thread. Nothing is computed again unless a registration changed.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace ckpt::engine {
 
-// One shard as it is registered now.
+// One shard as registered now.
 struct ShardState {
   arena::Layout layout;
   std::string layout_text;
@@ -27,7 +27,7 @@ struct ShardState {
   std::uint64_t length_bytes() const { return layout.length_bytes; }
 };
 
-// What arrives in one slot: a part of the main shard, or the private shard.
+// The content of one slot: a part of the main shard, or the private shard.
 struct PieceState {
   std::string name;  // of the part
   const ShardState* shard = nullptr;
@@ -48,10 +48,10 @@ class TensorRegistry {
   TensorRegistry(std::string main_shard, std::string private_shard)
       : main_shard_(std::move(main_shard)), private_shard_(std::move(private_shard)) {}
 
-  // What this rank captures of the main shard: all of it until this is called.
+  // Sets what this rank captures of the main shard: all of it until this is called.
   void share(const protocol::Share& share);
 
-  // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory is taken.
+  // All three throw Failure (CKPT_ERR_INVALID) and then change nothing. `device` decides which memory is accepted.
   void add(const ckpt_tensor& tensor, device::Device& device);
   void move(const std::string& name, void* data, device::Device& device);
   void remove(const std::string& name);

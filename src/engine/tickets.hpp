@@ -1,5 +1,5 @@
-// What became of each snapshot, and the counters: written by the training thread and the link's watcher, read by any
-// thread. Takes no lock; a waiter sleeps on a futex, and nobody is woken where nobody waits.
+// The stage of each snapshot, and the counters. The training thread and the link's watcher write them; any thread reads
+// them. Takes no lock. A waiter sleeps on a futex, which is woken only if somebody waits.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@ namespace ckpt::engine {
 
 class Tickets {
  public:
-  // Training thread. Of one iteration: taken() then captured() or discarded(); or refused(), once.
+  // Training thread. For each iteration either taken() and then captured() or discarded(), or refused() once.
   void taken(std::int64_t iteration, Clock::time_point called_at);
   void captured(std::int64_t iteration, std::uint64_t bytes, double capture_ms);
   void discarded(std::int64_t iteration);
-  void refused(std::int64_t iteration, ckpt_status why);  // skipped, or not taken for an error
+  void refused(std::int64_t iteration, ckpt_status why);  // skipped, or failed
   void stalled(double ms) { stall_ms_.store(ms, std::memory_order_relaxed); }
-  void restored(std::int64_t iteration);  // is committed, and where iterations go on
+  void restored(std::int64_t iteration);  // it is committed, and iterations go on from it
 
   // Watcher. Repetition is harmless.
   void committed(CheckpointId checkpoint, Clock::time_point now);
@@ -29,7 +29,8 @@ class Tickets {
 
   // Any thread.
   ckpt_stage stage(std::int64_t iteration) const;
-  // CKPT_OK once `iteration` or a newer one has reached `stage`; CKPT_ERR_TIMEOUT; or why it never will.
+  // Returns CKPT_OK once `iteration` or a newer one has reached `stage`, CKPT_ERR_TIMEOUT, or the reason why it never
+  // will.
   ckpt_status wait(std::int64_t iteration, ckpt_stage stage, Deadline deadline) const;
   ckpt_stats_t stats() const;
 
@@ -41,7 +42,7 @@ class Tickets {
     std::atomic<ckpt_status> why{CKPT_OK};
     std::atomic<Clock::rep> called_at{0};
   };
-  // How many snapshots are remembered one by one; of older ones only what is committed is known.
+  // How many snapshots are remembered one by one. Of older ones only the commit is known.
   static constexpr std::size_t remembered = 256;
 
   Entry& entry(std::int64_t iteration) { return entries_[static_cast<std::size_t>(iteration) % remembered]; }

@@ -1,6 +1,6 @@
-// What the rank's own marks (arena/comm_log.hpp) tell of its training: whether it communicates now, and how long it
-// will not. Its agent learns the same from them, for the chunks that go from host to host; here it is for those that go
-// from GPU to GPU. One thread at a time; to be asked often enough that the log does not overflow.
+// Learns from the rank's own marks (arena/comm_log.hpp) whether training communicates now, and how long it will leave
+// the network idle. The agent learns the same for chunks that go from host to host. This one serves those that go from
+// GPU to GPU. One thread at a time. To be asked often enough that the log does not overflow.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class TrainingWatch {
   const std::shared_ptr<const arena::Control> control_;
   arena::CommReader log_;
   schedule::RankIdleForecast idle_forecast_;
-  std::vector<arena::CommEvent> events_;  // kept, for its room
+  std::vector<arena::CommEvent> events_;  // kept to reuse its memory
 };
 
 }  // namespace ckpt::engine

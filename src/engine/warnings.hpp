@@ -1,5 +1,5 @@
-// What a person should know although no call failed. Warnings go to the caller's callback; the newest few are kept
-// until there is one. Training thread.
+// Warnings: what a person should know although no call failed. They go to the caller's callback. Until there is one,
+// the newest few are kept. Training thread.
 #pragma once
 
 #include <deque>

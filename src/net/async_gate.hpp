@@ -1,16 +1,16 @@
-// Makes UCX's asynchronous thread stand still for a moment.
+// Pauses UCX's asynchronous thread for a moment.
 //
-// That thread, one for the whole process, accepts connections and reads what they begin with, beside the thread that
-// drives the worker. Two things must not happen meanwhile (both are so in UCX 1.13 and, as it seems, up to 1.19):
+// The process has one such thread. It accepts connections and reads their first bytes, while another thread drives the
+// worker. Two things must not happen meanwhile (true in UCX 1.13 and, as it seems, up to 1.19):
 //
-// - The end of listener and worker. A connection that has not yet sent all that it begins with belongs to no endpoint
-//   and outlives the listener, but uses its memory when the rest arrives. It ends with the worker, which can only end
-//   after the listener.
-// - The rejection of a connection, by us or inside an accept that fails. An event of its socket that could not be
-//   handled at once is kept under the socket's number, and is handled for whichever connection has that number by then.
+// - Closing the listener and the worker. A connection that has not yet sent all of its first bytes belongs to no
+//   endpoint. It outlives the listener, but uses the listener's memory when the rest arrives. It ends only with the
+//   worker, and the worker must be closed after the listener.
+// - Rejecting a connection, by us or inside an accept that fails. UCX keeps a socket event that it could not handle at
+//   once under the socket's number. It later handles the event for whichever connection has that number then.
 //
-// The thread is held inside a handler of ours, where it has none of UCX's locks and is in no other handler. One holder
-// at a time; others wait. Not to be used on the asynchronous thread itself.
+// The gate holds the thread inside a handler of ours, where it has none of UCX's locks and runs no other handler. There
+// is one holder at a time; others wait. Not to be used on the asynchronous thread itself.
 #pragma once
 
 #include <condition_variable>
@@ -28,7 +28,7 @@ class AsyncGate {
   AsyncGate(const AsyncGate&) = delete;
   AsyncGate& operator=(const AsyncGate&) = delete;
 
-  // The thread stands still while this lives.
+  // The thread is paused while this object lives.
   class Closed {
    public:
     explicit Closed(AsyncGate& gate) : gate_(gate) { gate_.close(); }

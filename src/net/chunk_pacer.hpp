@@ -1,4 +1,4 @@
-// When chunks may leave: what a scheduler tells the transport that serves pieces to peers.
+// Interface through which a scheduler tells the transport when chunks may leave for peers.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct SentChunk {
   const PieceName& piece;
   std::size_t size_bytes = 0;
   Clock::time_point begin;
-  Clock::time_point end;  // when its receiver's word was here that it has arrived
+  Clock::time_point end;  // when the receiver's acknowledgement came
   bool alone = false;     // no other chunk of this node was under way meanwhile
 };
 
@@ -22,12 +22,12 @@ struct SentChunk {
 class ChunkPacer {
  public:
   virtual ~ChunkPacer() = default;
-  // A chunk of a piece of which `left_bytes` are still to be sent waits to leave, while `under_way` chunks of this node
-  // are. Returns how large it may be at most; 0: not now. What is allowed leaves. What is not is asked for again: when
-  // a chunk has arrived if any is under way, and else after ask_again_us().
+  // Returns how large the next chunk of a piece may be at most; 0: not now. `left_bytes` of the piece are still to be
+  // sent, and `under_way` chunks of this node are under way. What is allowed leaves at once. What is refused is asked
+  // for again: when a chunk has arrived if any is under way, otherwise after ask_again_us().
   virtual std::size_t allow(std::size_t left_bytes, std::size_t under_way) = 0;
   virtual void received(const SentChunk& chunk) = 0;
-  // After a refusal with nothing under way: in how long it is worth asking again.
+  // After a refusal with nothing under way: when to ask again.
   virtual std::int64_t ask_again_us() const { return 250; }
 };
 

@@ -1,8 +1,8 @@
-// What other threads ask of a thread that waits for descriptors, in order, with a descriptor that is readable while
-// there is something. Bounded where it grows at the pace of callers that do not wait for an answer: messages are
-// admitted up to a limit and counted until they were sent or dropped.
+// Queue of commands to a thread that waits on file descriptors, in order. Its descriptor is readable while the queue is
+// not empty. Messages come from callers that do not wait for an answer, so their number is bounded: each is admitted up
+// to a limit, and counts until it was sent or dropped.
 //
-// Thread-safe, except run_all(): one thread.
+// Thread-safe, except run_all(), which one thread calls.
 #pragma once
 
 #include <sys/eventfd.h>

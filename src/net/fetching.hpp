@@ -1,10 +1,10 @@
 // The asking side of a fetch: request, manifest, then chunks straight into the sink's memory.
 //
 // asked --answer--> (manifest received) --begin, accept--> receiving --last chunk--> over
-// Each chunk is acknowledged when it is here, so that the source knows what is on its way, with the word whether the
-// sink has room for more. From anywhere a fetch may start to end (timeout, refusal, broken link): it takes no new
-// chunk, tells the source, and is over when the receives already posted have finished. They cannot be cancelled one by
-// one, so where they do not finish soon the whole link is failed, which ends them.
+// The asker acknowledges each chunk when it is here, so that the source knows what is on its way. The acknowledgement
+// also says whether the sink has room for more. A fetch may start to end anywhere: timeout, refusal, broken link. It
+// then takes no new chunk, tells the source, and is over when the receives already posted have finished. They cannot be
+// cancelled one by one. If they do not finish soon, the whole link is failed, which ends them.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -23,15 +23,15 @@ class Fetching {
  public:
   explicit Fetching(const TransportOptions& options) : options_(options) {}
 
-  // `link` may be null: the peer cannot be reached.
+  // `link` is null if the peer cannot be reached.
   void start(const std::shared_ptr<Link>& link, const PieceName& piece, const FetchPart& part,
              std::shared_ptr<Sink> sink, std::int64_t timeout_ms);
   void answered(const std::shared_ptr<Link>& link, Arrival& arrival);
   void chunk_arrived(const std::shared_ptr<Link>& link, Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
-  // Tells sources of room that there is again.
+  // Tells the sources that wait for room that there is room again.
   void pump();
-  // Whether a source waits to hear of room.
+  // Whether a source waits for room.
   bool owes() const { return owing_ != 0; }
   void tick();
   bool idle() const { return fetches_.empty(); }

@@ -1,19 +1,19 @@
-// How two nodes prove to each other that they have the job's token, byte by byte. It happens on a TCP connection of our
-// own, which then carries their frames, or ends where UCX does that.
+// The handshake by which two nodes prove to each other that they have the job's token. It runs on a TCP connection of
+// our own. That connection then carries the frames, or ends if UCX carries them.
 //
 //   asker                                                    answerer (the listener)
 //   preamble 8 bytes    magic, version           -->
-//   introduction    64 bytes   job, nodes, lives, nonce -->
+//   introduction    64 bytes   job, nodes, instances, nonce -->
 //                                                <--  greeting  16 bytes  magic, version, refusal
 //                                                <--  nonce     32 bytes  unless refused
 //   proof    32 bytes   HMAC of all this         -->
 //                                                <--  verdict    8 bytes  refusal
 //                                                <--  welcome   96 bytes  unless refused: UCX's address, HMAC of all
 //
-// Preamble and greeting stay as they are in all versions, so that peers of different ones can say so. Every HMAC is
-// over a role's label, the job's name and all that was said before; none can be used in the other direction, another
-// job, or again, as both sides put a fresh nonce in. The place, where to go on, is told only to who has the token.
-// Whatever is not exactly what is due ends the handshake.
+// Preamble and greeting are the same in all versions, so that peers of different versions can say so. Every HMAC covers
+// a role's label, the job's name and everything said before. Since both sides contribute a fresh nonce, no HMAC can be
+// used in the other direction, in another job, or again. Only a peer that has the token is told the place where to go
+// on. A frame that is not exactly the one due ends the handshake.
 //
 // Pure: bytes in, bytes out. Not thread-safe.
 #pragma once
@@ -41,7 +41,7 @@ struct Identity {
   std::uint64_t instance = 0;
 };
 
-// Why the other side was refused, or refuses. Those after `token` are told only to who has the token.
+// Why a side was refused. The reasons after `token` are told only to a peer that has the token.
 enum class Refusal : std::uint32_t {
   none = 0,
   nonsense = 1,  // never sent
@@ -50,21 +50,21 @@ enum class Refusal : std::uint32_t {
   token = 4,
   node = 5,
   other_instance = 6,
-  unknown = 7  // one of a later version; never sent
+  unknown = 7  // a refusal of a later version; never sent
 };
 
-// The end of a sentence of which the refused one is the subject: "speaks another version of the protocol".
+// The predicate of a sentence about the refused side, e.g. "speaks another version of the protocol".
 const char* to_text(Refusal refusal);
 
 // One side of a handshake, from its own point of view.
 class Handshake {
  public:
   virtual ~Handshake() = default;
-  // What it says first.
+  // The frame that it sends first.
   virtual std::vector<std::byte> opening() { return {}; }
-  // Size of the frame that is due from the other side; 0 when the handshake is over.
+  // Size of the next frame from the other side; 0 when the handshake is over.
   virtual std::size_t due_bytes() const = 0;
-  // Takes that frame and returns what to send for it.
+  // Takes that frame and returns the answer to send.
   virtual std::vector<std::byte> take(std::span<const std::byte> frame) = 0;
 
   Refusal refusal() const { return refusal_; }
@@ -76,7 +76,7 @@ class Handshake {
   std::optional<Session> session_;
 };
 
-// Of who wants to talk to the incarnation `peer_instance` of `peer`.
+// The side that dials: it wants to talk to instance `peer_instance` of node `peer`.
 class Asking final : public Handshake {
  public:
   Asking(const Identity& self, PeerId peer, std::uint64_t peer_instance, const Nonce& nonce);
@@ -84,9 +84,9 @@ class Asking final : public Handshake {
   std::size_t due_bytes() const override;
   std::vector<std::byte> take(std::span<const std::byte> frame) override;
 
-  // Where to go on: here ("stream"), or where the peer's UCX listens. Together with session().
+  // Where to go on: on this connection ("stream"), or at the address of the peer's UCX. Set together with session().
   const std::string& place() const { return place_; }
-  // What the other side said that it speaks; 0 before.
+  // The version that the other side speaks; 0 until it has said so.
   std::uint32_t peer_version() const { return peer_version_; }
 
  private:
@@ -96,13 +96,13 @@ class Asking final : public Handshake {
   const Identity self_;
   const PeerId peer_;
   const std::uint64_t peer_instance_;
-  std::vector<std::byte> said_;  // by both, in order
+  std::vector<std::byte> said_;  // by both sides, in order
   Due due_ = Due::greeting;
   std::string place_;
   std::uint32_t peer_version_ = 0;
 };
 
-// Of the listener.
+// The listener's side.
 class Answering final : public Handshake {
  public:
   Answering(const Identity& self, const std::string& place, const Nonce& nonce);

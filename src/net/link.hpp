@@ -1,11 +1,12 @@
-// One connection to a peer, whatever carries it: a TCP stream of ours (tcp_link.hpp) or UCX (ucx_link.hpp).
+// One connection to a peer, over a TCP stream of ours (tcp_link.hpp) or UCX (ucx_link.hpp).
 //
 // An operation is a send or a receive under way. It is over when its bytes were sent or received, or some time after
-// the link was closed: from then on nobody can reach its memory. Either way its `done` runs exactly once. A link that
-// makes no progress for too long while operations are under way has failed: the kernel does not notice a peer that is
-// stopped but alive, nor does UCX.
+// the link was closed. From then on nobody can reach its memory. Either way its `done` runs exactly once. A link fails
+// if operations are under way and it makes no progress for too long: neither the kernel nor UCX notices a peer that is
+// stopped but alive.
 //
-// An outgoing link is there before its connection: it opens when the peer's listener has let this node in.
+// The object of an outgoing link exists before its connection. The link opens when the peer's listener has let this
+// node in.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -28,10 +29,10 @@ namespace ckpt::net {
 // Milliseconds on the monotonic clock.
 std::int64_t now_ms();
 
-// A frame from a peer, during the call that delivers it.
+// A frame from a peer. Valid only during the call that delivers it.
 struct Arrival {
   std::span<const std::byte> header;
-  void* payload = nullptr;  // the bytes themselves, or the link's name for bytes that are to be received
+  void* payload = nullptr;  // the bytes, or the link's handle for bytes still to be received
   std::size_t payload_bytes = 0;
   bool to_receive = false;
   bool taken = false;  // a receive was posted: the link must not drop the payload
@@ -41,31 +42,31 @@ struct Arrival {
 
 class Link : public std::enable_shared_from_this<Link> {
  public:
-  // `ok`: sent as far as we can tell, or received. May run before the call that started the operation returns.
+  // `ok`: received, or sent as far as we can tell. May run before the call that started the operation returns.
   using Done = std::function<void(bool ok)>;
 
-  // `failures` counts the links that failed and are not closed yet.
+  // `failures` counts the links that have failed and are not closed yet.
   Link(bool outgoing, std::size_t& failures) : outgoing_(outgoing), failures_(failures) {}
   virtual ~Link() = default;
 
-  // Opens an outgoing link. `place` and `connection` are what the dial to the peer's listener has brought. False where
-  // that is nothing to talk over.
+  // Opens an outgoing link with `place` and `connection`, the results of dialing the peer's listener. Returns false if
+  // they cannot carry a link.
   virtual bool open(const std::string& place, UniqueFd connection) = 0;
   bool outgoing() const { return outgoing_; }
 
-  // Who is at the other end; meaningful once proven.
+  // The peer at the other end; meaningful once proven.
   PeerId peer() const { return peer_; }
   std::uint64_t peer_instance() const { return peer_instance_; }
   bool proven() const { return proven_; }
   void expect(PeerId peer, std::uint64_t instance);
-  // Of an outgoing link: what the peer's answer will prove.
+  // For an outgoing link: the session that the peer's answer must prove.
   void expect(const Session& session) { session_ = session; }
   const Session& session() const { return session_; }
   void prove(const Session& session);
-  // Runs `work` once the peer is proven: now, or later, or never when the link fails before.
+  // Runs `work` once the peer is proven: now or later. Never runs it if the link fails first.
   void when_proven(std::function<void()> work);
 
-  // `payload` stays valid until `done`; `keep` is held until then. The seal of the session goes before the header.
+  // `payload` must stay valid until `done`; `keep` is held until then. The session's seal is sent before the header.
   template <class Header>
   void send(wire::Kind kind, const Header& header, std::span<const std::byte> payload = {},
             const std::shared_ptr<const void>& keep = nullptr, const Done& done = nullptr) {
@@ -73,43 +74,44 @@ class Link : public std::enable_shared_from_this<Link> {
   }
   void send_bytes(wire::Kind kind, std::span<const std::byte> header, std::span<const std::byte> payload,
                   std::shared_ptr<const void> keep, Done done);
-  // Takes the seal off; false where it is not this session's.
+  // Removes the seal. Returns false if it is not this session's.
   bool unseal(Arrival& arrival) const;
-  // Receives the payload of `arrival` (inside the call that delivers it) into `memory` of the same size.
+  // Receives the payload of `arrival` into `memory` of the same size. To be called inside the call that delivers
+  // `arrival`.
   void receive(Arrival& arrival, std::span<std::byte> memory, Done done);
 
-  // Hands the payload of `arrival` to `then`, now or when it was received; drops it when too much is under way.
+  // Passes the payload of `arrival` to `then`, at once or when it was received. Drops it if too much is under way.
   void read(Arrival& arrival, std::function<void(std::span<const std::byte>)> then);
 
-  // Why the link is no longer used; set once, by whoever notices first. The owner then closes it.
+  // Fails the link. The first reason counts. The owner then closes the link.
   void fail(FetchEnd reason);
-  // Fails a link of which nobody need hear: ours to drop, or an unauthenticated peer's.
+  // Fails a link quietly, without reporting the peer as failed: we drop it, or an unauthenticated peer made it.
   void retire();
   bool failed() const { return failed_; }
   bool retired() const { return retired_; }
   FetchEnd failure() const { return failure_; }
-  // Fails a link without progress for `timeout_ms`.
+  // Fails the link if it made no progress for `timeout_ms`.
   void check_progress(std::int64_t timeout_ms);
   void note_progress() { progressed_at_ms_ = now_ms(); }
   std::int64_t progressed_at_ms() const { return progressed_at_ms_; }
 
-  // Closes the connection. Operations under way then end on their own, or are given up by end_operations().
+  // Closes the connection. Operations under way then end by themselves, or end_operations() gives them up.
   void close();
   virtual bool idle() const = 0;
   virtual void end_operations() = 0;
 
  protected:
   struct Header {
-    std::array<std::byte, sizeof(wire::Hello)> bytes = {};  // the largest
+    std::array<std::byte, sizeof(wire::Hello)> bytes = {};  // the largest header
     std::size_t size_bytes = 0;
 
     std::span<const std::byte> span() const { return std::span(bytes).first(size_bytes); }
   };
   virtual bool is_open() const = 0;
-  // Of an open link; see send_bytes().
+  // For an open link; see send_bytes().
   virtual void transmit(wire::Kind kind, const Header& header, std::span<const std::byte> payload,
                         std::shared_ptr<const void> keep, Done done) = 0;
-  // Of an arrival whose payload is to be received.
+  // For an arrival whose payload is still to be received.
   virtual void receive_rest(Arrival& arrival, std::span<std::byte> memory, Done done) = 0;
   virtual void shut() = 0;
 

@@ -1,8 +1,8 @@
-// All connections of this node: who is known, who is connected, who has proven to be whom.
+// All links of this node: known peers, connected peers, and peers that have proven who they are.
 //
-// Towards each peer there is at most one outgoing link, made when it is first needed and made again after it broke: by
-// a dial to the peer's listener, and a hello on the connection that comes of it, which proves that the dial was ours.
-// Incoming links are the peers' outgoing ones; they only carry what the peer asks and our answers.
+// Each peer has at most one outgoing link. It is made when it is first needed, and again after it broke: this node
+// dials the peer's listener, and the hello on the resulting connection proves that the dial was ours. Incoming links
+// are the peers' outgoing ones. They carry only the peers' requests and our answers.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -23,29 +23,29 @@ namespace ckpt::net {
 class Links {
  public:
   using OnDown = std::function<void(const std::shared_ptr<Link>&)>;
-  // Dials the listener of a peer for a link, and calls on_dialed() when that is over.
+  // Dials a peer's listener for a link, and calls on_dialed() when that has ended.
   using Dial = std::function<void(const std::shared_ptr<Link>&, const std::string& address)>;
 
-  // `on_down` hears of every link before it is closed; operations on it may still be in flight. `backend` and
+  // `on_down` is called for every link before it is closed; operations on it may still be under way. `backend` and
   // `pending_connections` outlive this.
   Links(LinkBackend& backend, const TransportOptions& options, PendingConnections& pending_connections, Dial dial,
         OnDown on_down);
 
   void set_peer(PeerId peer, std::uint64_t instance, const std::string& address);
-  // The link to ask `peer` things, made if need be; null for an unknown peer.
+  // Returns the link for requests to `peer`, and makes it if needed. Null for an unknown peer.
   std::shared_ptr<Link> to(PeerId peer);
   void on_dialed(const std::shared_ptr<Link>& link, const Listener::DialResult& result);
   bool has_room() const;
   void joined(const std::shared_ptr<Link>& link) { open_.insert(link); }
   void hello(const std::shared_ptr<Link>& link, const Arrival& arrival);
 
-  // Closes what has failed and forgets what is over.
+  // Closes failed links and forgets those that are over.
   void sweep();
-  // Fails what makes no progress; to be called every few milliseconds.
+  // Fails links that make no progress. To be called every few milliseconds.
   void tick();
 
   void retire_all();
-  // Nothing of any link is under way.
+  // True if nothing is under way on any link.
   bool idle() const { return visiting_.empty() && open_.empty() && closing_.empty(); }
   void end_operations();
 
@@ -71,7 +71,7 @@ class Links {
   const Dial visit_;
   const OnDown on_down_;
   std::unordered_map<PeerId, Peer> peers_;
-  std::unordered_set<std::shared_ptr<Link>> visiting_;  // outgoing ones that are not open yet
+  std::unordered_set<std::shared_ptr<Link>> visiting_;  // outgoing links that are not open yet
   std::unordered_set<std::shared_ptr<Link>> open_;
   std::list<Closing> closing_;
 };

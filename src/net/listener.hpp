@@ -1,10 +1,10 @@
-// Where nodes meet first: a TCP listener of ours, and our own dials to the listeners of others. Both sides prove that
-// they have the job's token (handshake.hpp). The connection of a dialing peer that has done so carries frames from then
-// on, or ends where UCX carries them.
+// The first contact between nodes: our TCP listener, and our dials to the listeners of other nodes. Both sides prove
+// that they have the job's token (handshake.hpp). The connection of a peer that has done so carries frames from then
+// on, or ends if UCX carries them.
 //
-// One thread, the listener's, does all of it without blocking. Whatever an unauthenticated peer does, it takes of the
-// listener: one entry of a table whose oldest one makes room, for at most `timeout_ms`, some hundred bytes, and no more
-// turns than its source address may have in a second.
+// One thread, the listener's, does all of this without blocking. An unauthenticated peer cannot take much from the
+// listener, whatever it does: one entry of a table whose oldest entry makes room, for at most `timeout_ms`; some
+// hundred bytes; and no more turns than its source address may have in a second.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +27,17 @@ namespace ckpt::net {
 struct ListenerOptions {
   SocketAddress listen_on;
   std::int64_t timeout_ms = 3000;   // of a handshake, on both sides
-  std::size_t half_open_max = 256;  // visitors that have not proven themselves yet
+  std::size_t half_open_max = 256;  // connections that have not proven themselves yet
   double source_burst = 256;        // dials of one source address that may come at once,
-  double source_per_s = 64;         // and in the long run
-  // Hears where a dialing peer comes from that has proven itself, before that is told where to go on. On the listener's
-  // thread.
+  double source_per_s = 64;         // and per second in the long run
+  // Called with the address of a dialing peer that has proven itself, before the peer is told where to go on. On the
+  // listener's thread.
   std::function<void(const std::string&)> proven = {};
 };
 
 class Listener {
  public:
-  // How a dial ended. Without a session `end` says why.
+  // How a dial ended. Without a session, `end` says why.
   struct DialResult {
     std::optional<Session> session;
     std::string place;  // see Asking::place()
@@ -48,23 +48,23 @@ class Listener {
   using OnDialed = std::function<void(const DialResult&)>;
   using OnMember = std::function<void(UniqueFd)>;
 
-  // Who is let in is told `place` and found among `pending_connections`, which outlive the listener. `member`, unless
-  // it is null, gets the connection. `member` and `remark` are called on the listener's thread. Throws Failure
-  // (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID where a token is lacking).
+  // A peer that is let in is told `place` and entered in `pending_connections`, which outlive the listener. `member`
+  // gets its connection unless `member` is null. `member` and `remark` are called on the listener's thread. Throws
+  // Failure (CKPT_ERR_SYSTEM, or CKPT_ERR_INVALID if a token is missing).
   Listener(const Identity& self, const ListenerOptions& options, std::string place,
            PendingConnections& pending_connections, OnMember member, std::function<void(const std::string&)> remark);
-  // Dials under way end without a call.
+  // Dials under way end without calling their `done`.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // Where it listens.
+  // The address at which it listens.
   const std::string& address() const { return address_; }
 
   // [any thread] Dials the listener at `address`. `done` is called once, on the listener's thread.
   void dial(PeerId peer, std::uint64_t peer_instance, const std::string& address, OnDialed done);
 
-  // [any thread] Who was turned away.
+  // [any thread] The peers that were rejected.
   UnauthenticatedPeers unauthenticated_peers() const { return turned_away_.seen(); }
 
  private:
@@ -94,7 +94,7 @@ class Listener {
 
   // The listener's thread only.
   SourceLimit limit_;
-  std::list<Talk> visitors_;  // the oldest first
+  std::list<Talk> visitors_;  // incoming connections, the oldest first
   std::list<Dial> visits_;
   Clock::time_point accepts_again_at_ = {};
   Clock::time_point complains_again_at_ = {};

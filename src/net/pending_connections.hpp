@@ -1,5 +1,5 @@
-// Sessions of peers that were let in at the listener and have not said hello yet. Each is good for one connection, and
-// not for long; the oldest make room.
+// Sessions of peers that the listener let in and that have not said hello yet. Each session is good for one connection,
+// and for a short time. The oldest make room for new ones.
 //
 // Thread-safe.
 #pragma once
@@ -24,7 +24,7 @@ class PendingConnections {
     pending_connections_.push_back({session, Deadline::in_ms(stay_ms)});
   }
 
-  // The session that `hello` proves; it is used up.
+  // Returns the session that `hello` proves, and removes it.
   std::optional<Session> arrived(const wire::Hello& hello) {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(

@@ -1,5 +1,5 @@
-// Keeps a listening socket of somebody else's code to hosts that have proven themselves elsewhere: the kernel drops
-// what comes from other addresses, before a connection is made.
+// Protects a listening socket that other code owns (UCX's): only hosts that have proven themselves elsewhere reach it.
+// The kernel drops packets from other addresses before a connection is made.
 //
 // Thread-safe.
 #pragma once
@@ -15,13 +15,13 @@ namespace ckpt::net {
 
 class PortGuard {
  public:
-  // Of the TCP socket of this process that listens at `address`, if there is one. Nobody reaches it from now on, and
-  // who has reached it before is hung up on.
+  // Guards the TCP socket of this process that listens at `address`, if there is one. From now on nobody reaches it.
+  // Connections made before are closed.
   explicit PortGuard(const SocketAddress& address);
-  // Whether it keeps anybody out: some kernels refuse filters to all users but root.
+  // Whether the guard works: some kernels let only root set socket filters.
   bool stands() const { return static_cast<bool>(listener_); }
 
-  // Lets this host connect, whatever its port. Those that were let in first make room.
+  // Lets this host connect, from any port. The hosts admitted first make room for new ones.
   void admit(const SocketAddress& host);
 
  private:

@@ -1,9 +1,9 @@
-// The giving side of fetches: pieces that peers asked for, sent in chunks, a few at a time.
+// The serving side of fetches: sends the pieces that peers asked for in chunks, a few at a time.
 //
-// At most serves_max requests are served at once, and as many that are urgent; further ones wait (the asker is told) up
-// to a limit, then are refused. A piece stays pinned until the link has handed back every chunk of it, also when the
-// asker cancelled or vanished. When a chunk leaves is the pace's to say; it is under way until its receiver has
-// acknowledged it. An asker whose next chunk waits is told so now and then.
+// At most serves_max requests are served at once, and as many urgent ones besides. Further requests wait, up to a
+// limit, and the asker is told. Beyond the limit they are refused. A piece stays pinned until the link has handed back
+// every chunk of it, even if the asker cancelled or vanished. The pacer decides when a chunk leaves. A chunk is under
+// way until its receiver has acknowledged it. An asker whose next chunk waits is told so from time to time.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -21,7 +21,7 @@ namespace ckpt::net {
 
 class Serving {
  public:
-  // `pacer` may be null: chunks leave as soon as they can.
+  // `pacer` is null if chunks leave as soon as they can.
   Serving(const TransportOptions& options, Transport::OnServe serve, ChunkPacer* pacer)
       : options_(options), serve_(std::move(serve)), pacer_(pacer) {}
 
@@ -31,9 +31,9 @@ class Serving {
   void received(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void has_room(const std::shared_ptr<Link>& link, const Arrival& arrival);
   void link_down(const std::shared_ptr<Link>& link);
-  // Starts what waits and sends what may be sent.
+  // Starts waiting requests and sends the chunks that may be sent.
   void pump();
-  // Where a chunk waits for nothing but the pace: in how long to ask that again.
+  // If a chunk waits only for the pacer: when to ask the pacer again.
   std::optional<std::int64_t> ask_again_us() const;
   void tick();
 

@@ -1,7 +1,7 @@
-// What two nodes have in common after their handshake, and what they make of it.
+// The secret that two nodes share after their handshake, and the proofs they derive from it.
 //
-// A session opens one connection, once. Its key is never sent: the hello on that connection proves it, and each
-// header after that begins with a seal made of it, so that frames of others that get into the connection are dropped.
+// A session opens one connection, once. Its key is never sent. The hello on that connection proves it. Each later
+// header begins with a seal derived from it, so that frames which others inject into the connection are dropped.
 //
 // Pure; thread-safe as plain values are.
 #pragma once
@@ -20,17 +20,17 @@ inline Side other(Side side) { return side == Side::asker ? Side::answerer : Sid
 
 struct Session {
   Mac key = {};
-  std::uint64_t id = 0;  // names the session; says nothing of the key
+  std::uint64_t id = 0;  // names the session; reveals nothing about the key
   PeerId peer = 0;
   std::uint64_t peer_instance = 0;
 };
 
-// Completes `hello`, as `side` says it.
+// Completes `hello` with the proof of `side`.
 void prove(const Session& session, Side side, wire::Hello& hello);
 // Whether `hello` was completed by `side` of this session.
 bool proves(const Session& session, Side side, const wire::Hello& hello);
 
-// What the headers that `side` sends begin with.
+// The seal with which the headers from `side` begin.
 std::uint64_t seal_of(const Session& session, Side side);
 
 }  // namespace ckpt::net

@@ -22,11 +22,12 @@ std::optional<SocketAddress> parse_socket_address(const std::string& text);
 
 // An address (port 0) of the named interface, if it is up and has one that others could reach.
 std::optional<SocketAddress> address_on(const std::string& interface);
-// Of the first of a list of interfaces ("eth0,eth1") that has an address. Without a name, or when none is an IP
-// interface (an RDMA device): of the first interface that is up and not loopback, else loopback.
+// The address of the first interface in a list ("eth0,eth1") that has one. If the list is empty, or none of them is an
+// IP interface (an RDMA device), the address of the first interface that is up and not loopback. If there is none,
+// loopback.
 SocketAddress local_address(const std::string& interfaces);
 
-// The same host, at another port.
+// The same host at another port.
 SocketAddress with_port(SocketAddress address, std::uint16_t port);
 
 }  // namespace ckpt::net

@@ -1,5 +1,6 @@
-// How often one source address may come: a burst, and then so many in a second. Takes the same memory however many
-// sources there are: those that fall into one bucket share it, and where they fall nobody outside can know.
+// Limits how often one source address may connect: a burst, and then a number per second. Its memory is fixed, however
+// many sources there are. Sources that fall into one bucket share its limit. Nobody outside can know which bucket a
+// source falls into.
 //
 // Not thread-safe.
 #pragma once
@@ -19,7 +20,7 @@ class SourceLimit {
  public:
   SourceLimit(double burst, double per_s, std::uint64_t seed) : burst_(burst), per_s_(per_s), seed_(seed) {}
 
-  // Whether the source may come in once more, at `now`, which never goes back.
+  // Whether the source may connect once more at `now`, which never goes back.
   bool admit(std::span<const std::byte> source, Clock::time_point now) {
     Bucket& bucket = buckets_[XXH3_64bits_withSeed(source.data(), source.size(), seed_) % buckets_.size()];
     const double regained = milliseconds_between(bucket.at, now) * per_s_ / 1000;

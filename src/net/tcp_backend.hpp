@@ -1,5 +1,5 @@
-// Links over plain TCP connections of our own: those that the listener made and authenticated. There is no other port,
-// and nothing of an unauthenticated peer gets here.
+// Links over plain TCP connections that the listener made and authenticated. There is no other port, and no data of an
+// unauthenticated peer gets here.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -14,10 +14,10 @@ class TcpLink;
 
 class TcpBackend final : public LinkBackend {
  public:
-  // Throws Failure (CKPT_ERR_SYSTEM). `events` outlive this.
+  // Throws Failure (CKPT_ERR_SYSTEM). `events` outlive the backend.
   TcpBackend(const TransportOptions& options, BackendEvents& events);
 
-  // What the listener tells members: the connection that they have is the one.
+  // The place that the listener tells members: the connection that they already have.
   static const std::string& here();
 
   std::shared_ptr<Link> outgoing() override;
@@ -31,7 +31,7 @@ class TcpBackend final : public LinkBackend {
 
  private:
   friend class TcpLink;
-  // Waits for what `connection` brings, and for room in it if `for_room`. False where the kernel refuses.
+  // Waits until `connection` brings data, and with `for_room` until it has room. Returns false if the kernel refuses.
   bool watch(int connection, TcpLink& link, bool for_room, bool anew);
   void forget(int connection);
 

@@ -3,12 +3,13 @@
 // Frames follow each other in each direction:
 //
 //   head 16 bytes   kind, size of the header, whether the payload is in place, size of the payload
-//   header          as wire.hpp has it, behind the session's seal
-//   payload         unless it is in place: then 8 bytes, where it lies in the sender's memory
+//   header          as in wire.hpp, after the session's seal
+//   payload         its bytes; if it is in place: 8 bytes, its address in the sender's memory
 //
-// A large payload goes from the socket straight into the memory of its receiver. One that nobody takes is skipped.
-// Two nodes of one machine whose transport is "shm" show each other a few bytes of their memory first (kind_beacon).
-// Who can read them (kind_readable) gets chunks in place, reads them there, and says so (kind_released).
+// A large payload goes from the socket straight into the receiver's memory. A payload that nobody takes is skipped. If
+// two nodes are on one machine and their transport is "shm", each first shows the other a few bytes of its memory
+// (kind_beacon). A peer that can read them (kind_readable) gets chunks in place. It reads them there and says so
+// (kind_released).
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -27,11 +28,11 @@ class TcpLink final : public Link {
 
   bool open(const std::string& place, UniqueFd connection) override;
   bool idle() const override { return frames_.empty() && lent_.empty() && !receiving_; }
-  void end_operations() override {}  // all have ended when it was closed
+  void end_operations() override {}  // all ended when the link was closed
 
-  // Takes what the connection brings, a bounded part of it.
+  // Reads what has arrived, a bounded part of it.
   void read_some();
-  // Sends what waits.
+  // Sends queued frames.
   void write_some();
 
  private:
@@ -45,7 +46,7 @@ class TcpLink final : public Link {
   struct Beacon {
     std::uint64_t pid = 0;
     std::uint64_t address = 0;
-    std::array<std::byte, 16> bytes = {};  // what is there
+    std::array<std::byte, 16> bytes = {};  // the bytes that are there
   };
   static constexpr std::uint16_t kind_beacon = 0x100;
   static constexpr std::uint16_t kind_readable = 0x101;
@@ -88,21 +89,21 @@ class TcpLink final : public Link {
 
   // Outwards.
   std::deque<Frame> frames_;
-  std::size_t sent_bytes_ = 0;  // of the first one
+  std::size_t sent_bytes_ = 0;  // of the first frame
   bool writing_ = false;
   bool waits_for_room_ = false;
   bool is_readable_ = false;    // the peer can read our memory
-  std::deque<Operation> lent_;  // what it reads there, in order
+  std::deque<Operation> lent_;  // operations whose memory the peer reads, in order
   std::array<std::byte, 16> shown_ = {};
 
-  // Inwards: what has arrived and was not looked at, and the payload that is on its way.
+  // Inwards: bytes that arrived and were not looked at, and the payload that is being received.
   std::vector<std::byte> buffer_;
   std::size_t begin_ = 0, end_ = 0;
   std::uint64_t payload_left_bytes_ = 0;
-  bool receiving_ = false;  // the payload is wanted: its rest belongs at target_
+  bool receiving_ = false;  // the payload is wanted; the rest goes to target_
   std::byte* target_ = nullptr;
   Done received_;
-  std::uint64_t peer_pid_ = 0;  // of a peer whose memory we can read
+  std::uint64_t peer_pid_ = 0;  // of a peer whose memory we can read; otherwise 0
 };
 
 }  // namespace ckpt::net

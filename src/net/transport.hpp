@@ -1,12 +1,15 @@
-// How agents talk: small messages, and pieces fetched straight into the receiver's memory.
+// The transport between agents: small messages, and pieces fetched straight into the receiver's memory.
 //
-// One thread, owned by the transport, drives the streams or the UCX worker; every callback below runs on it and must
-// not block, take long or call back into the transport except through the functions marked [any thread]. Everything is
-// best effort with a deadline: a message may be lost or overtake another (the protocol repeats its state), a fetch ends
-// in exactly one of FetchEnd. Peers are proven: before a connection both sides show at the listener (listener.hpp) that
-// they have the job's token, and it starts with a hello that proves that it belongs to that handshake and carries both
-// nodes' identities. Whoever cannot, or answers as somebody else, is dropped (a released port may belong to an
-// unauthenticated peer).
+// One thread, owned by the transport, drives the TCP streams or the UCX worker. Every callback below runs on it. A
+// callback must not block, take long or call back into the transport except through the functions marked [any thread].
+//
+// Everything is best effort with a deadline. A message may be lost or overtake another (the protocol repeats its
+// state). A fetch ends in exactly one of FetchEnd.
+//
+// Peers are proven. Before a connection both sides prove at the listener (listener.hpp) that they have the job's token.
+// The connection starts with a hello that proves that it belongs to that handshake, and that names both nodes. A peer
+// that cannot prove this, or that answers as somebody else, is dropped (an unauthenticated peer may listen at a port
+// that a node gave up).
 #pragma once
 
 #include <cstddef>
@@ -34,8 +37,9 @@ struct PieceName {
   bool operator==(const PieceName&) const = default;
 };
 
-// Which part of a piece: the bytes [first_byte, first_byte + size_bytes), cut off at its end (there may be none), and
-// whether its manifest comes before them. What is urgent does not wait for an idle network: a rank waits for it.
+// A part of a piece: the bytes [first_byte, first_byte + size_bytes), cut off at the end of the piece (possibly none),
+// and whether the manifest comes before them. An urgent fetch does not wait for an idle network, because a rank waits
+// for it.
 struct FetchPart {
   std::uint64_t first_byte = 0;
   std::uint64_t size_bytes = UINT64_MAX;
@@ -43,41 +47,41 @@ struct FetchPart {
   bool urgent = false;
 };
 
-// A piece that this node serves. `pin` keeps both ranges alive and unchanged until the transfer's callbacks ran.
+// A piece that this node serves. `pin` keeps both ranges alive and unchanged until the transfer's callbacks have run.
 struct ServedPiece {
-  std::span<const std::byte> manifest;  // small: travels with the answer's header where it is wanted
+  std::span<const std::byte> manifest;  // small: sent with the answer's header if it is wanted
   std::span<const std::byte> data;
   std::shared_ptr<void> pin;
 };
 
 enum class FetchEnd { complete, refused, not_there, timed_out, peer_failed };
 
-// How a peer is found when one connects at its listener.
+// What a probe of a peer's listener finds.
 enum class Reach {
   unknown,
-  answers,               // its agent does
-  silent,                // its machine does, and its agent does not: it is stopped, or far too slow
-  ended,                 // its machine does, and nobody listens
-  wrong_token,           // its agent does, and one side's token of the job is wrong
-  unauthenticated_peer,  // an agent of another job or release does
+  answers,               // its agent answers
+  silent,                // its machine answers and its agent does not: it is stopped, or far too slow
+  ended,                 // its machine answers, and nobody listens
+  wrong_token,           // its agent answers, and one side's token of the job is wrong
+  unauthenticated_peer,  // an agent of another job or release answers
   unreachable            // nothing comes back: the machine is down, or the network is cut
 };
 
-// Where what is fetched goes. All calls on the transport's thread, in this order: begin once, arrived per chunk, ended
-// exactly once (also without begin). After `ended` the transport touches none of the memory any more; a slot with an
-// unfinished transfer is in use until then.
+// The receiver of a fetch. All calls come on the transport's thread, in this order: begin() at most once, received()
+// per chunk, ended() exactly once (even without begin()). After ended() the transport does not touch the memory any
+// more. Until then a slot with an unfinished transfer is in use.
 class Sink {
  public:
   virtual ~Sink() = default;
-  // The memory of `data_bytes` bytes to receive the part's bytes into, or nothing to refuse. `data_bytes` is what the
-  // piece has of them. `manifest` is valid during the call, and empty when it was not asked for.
+  // Returns the memory that receives the part's bytes, `data_bytes` long, or nothing to refuse. `data_bytes` is how
+  // many bytes the piece has in the part. `manifest` is valid during the call, and empty if it was not asked for.
   virtual std::optional<std::span<std::byte>> begin(std::span<const std::byte> manifest, std::size_t data_bytes) = 0;
   // [offset, offset + size) of that memory has arrived. Chunks may arrive in any order; each byte arrives once.
   virtual void received(std::size_t offset_bytes, std::size_t size_bytes) = 0;
-  // How many chunks have arrived and are still being worked on. The source sends no further one before there are fewer
-  // than sub_buffers.
+  // How many chunks have arrived and are still being worked on. The source sends the next chunk only when there are
+  // fewer than sub_buffers.
   virtual std::size_t backlog() const { return 0; }
-  // Once false the fetch ends, as refused.
+  // Once false, the fetch ends as refused.
   virtual bool wanted() const { return true; }
   virtual void ended(FetchEnd end) = 0;
 };
@@ -86,17 +90,18 @@ struct TransportOptions {
   std::string job;    // both sides must agree
   std::string token;  // the job's secret; both sides must have it, and it is never sent
   PeerId node = 0;    // this node
-  std::uint64_t node_instance =
-      0;  // this incarnation of the node's arena: tells a replacement from the node it replaces
-  std::string transports = "tcp";  // "tcp"; "shm": tcp, bulk by reading a local peer's memory; else UCX_TLS, e.g. "all"
-  std::string interface;           // network device ("eth0", "lo"), for UCX a list as UCX names them; empty: any
-  std::uint16_t port = 0;          // of the listener; UCX takes some of the next ones (ucx.hpp); 0: any
-  std::size_t chunk_bytes = 2u << 20;        // size of one transfer: still in a cache when it is verified
-  std::size_t chunks_in_flight = 4;          // per fetch, until the receiver has them
-  std::size_t sub_buffers = 4;               // per fetch: chunks that have arrived and are being worked on
+  // The id of the node's arena. It differs when a node comes back with a new arena.
+  std::uint64_t node_instance = 0;
+  // "tcp"; "shm": tcp, but bulk data is read from a local peer's memory; else UCX_TLS, e.g. "all".
+  std::string transports = "tcp";
+  std::string interface;               // network device ("eth0", "lo"); for UCX a list as UCX names them; empty: any
+  std::uint16_t port = 0;              // the listener's; UCX takes some of the next ones (ucx.hpp); 0: any
+  std::size_t chunk_bytes = 2u << 20;  // size of one transfer; still in a cache when it is verified
+  std::size_t chunks_in_flight = 4;    // per fetch, until the receiver has them
+  std::size_t sub_buffers = 4;         // per fetch: chunks that have arrived and are being worked on
   std::size_t message_bytes_max = 8u << 20;  // larger messages are refused on both sides
   std::size_t queue_limit = 4096;           // requests waiting for the transport's thread; beyond: send() returns false
-  std::int64_t progress_timeout_ms = 3000;  // a fetch or send without any progress for so long has failed
+  std::int64_t progress_timeout_ms = 3000;  // a fetch or send fails after so long without progress
 };
 
 class Transport {
@@ -107,50 +112,51 @@ class Transport {
   struct Handlers {
     OnMessage message;
     OnServe serve;
-    OnPeerFailed peer_failed;     // the connection broke; a hint only, heartbeats decide who is alive
+    OnPeerFailed peer_failed;     // the connection broke; only a hint: heartbeats decide who is alive
     ChunkPacer* pacer = nullptr;  // outlives the transport; null: chunks leave as soon as they can
-    // A sentence for people, on a thread of its own and seldom: who was turned away, which peer does not fit.
+    // A sentence for people: which peers were rejected, and which peer does not fit. Called seldom, on a thread of its
+    // own.
     std::function<void(const std::string&)> remark = {};
   };
 
-  // Throws Failure (CKPT_ERR_SYSTEM) when it cannot start, e.g. for an unknown transport or interface, or when the
-  // port is taken, and CKPT_ERR_INVALID without a token.
+  // Throws Failure (CKPT_ERR_SYSTEM) if it cannot start, e.g. for an unknown transport or interface, or a port that is
+  // taken; and CKPT_ERR_INVALID without a token.
   static std::unique_ptr<Transport> create(const TransportOptions& options, Handlers handlers);
 
-  // Ends all transfers (their sinks see `ended`), joins the thread; bounded by progress_timeout_ms.
+  // Ends all transfers (their sinks get ended()) and joins the thread. Takes at most progress_timeout_ms.
   virtual ~Transport() = default;
 
-  // Opaque bytes by which peers reach this node, for the coordination store: where its listener is.
+  // Opaque bytes for the coordination store, by which peers reach this node's listener.
   virtual std::string address() const = 0;
 
-  // [any thread] Tells or replaces the address of a peer. An unchanged (address, instance) is a no-op; a change closes
-  // the old endpoint first. The connection is made when it is needed, and made again after it broke.
+  // [any thread] Sets or replaces the address of a peer. An unchanged (address, instance) is a no-op. A change closes
+  // the old endpoint first. The connection is made when it is needed, and again after it broke.
   virtual void set_peer(PeerId peer, std::uint64_t node_instance, const std::string& address) = 0;
 
-  // [any thread] Queues a message; false when the queue is full or the peer unknown.
+  // [any thread] Queues a message. Returns false if the queue is full or the peer is unknown.
   virtual bool send(PeerId to, std::vector<std::byte> message) = 0;
 
-  // [any thread] Fetches a part of a piece into `sink`. At most `timeout_ms` since the source last said that it waits
-  // with the next chunk, and in all if it never does; receives that are under way then
-  // get another quarter of a second before the connection, with all that runs over it, is closed to end them.
+  // [any thread] Fetches a part of a piece into `sink`. It may take `timeout_ms` from the last time the source said
+  // that the next chunk waits, or from the start if the source never says so. Receives under way then get another
+  // quarter of a second. After that the connection, with everything that runs over it, is closed to end them.
   virtual void fetch(PeerId from, PieceName piece, FetchPart part, std::shared_ptr<Sink> sink,
                      std::int64_t timeout_ms) = 0;
-  // The whole piece with its manifest.
+  // Fetches the whole piece with its manifest.
   void fetch(PeerId from, PieceName piece, std::shared_ptr<Sink> sink, std::int64_t timeout_ms) {
     fetch(from, std::move(piece), FetchPart{}, std::move(sink), timeout_ms);
   }
 
-  // [any thread] Connects to the listener at `address`, and says how that went: once, on a thread of the transport's,
-  // within progress_timeout_ms; never, where the transport ends before.
+  // [any thread] Connects to the listener at `address` and reports the result: once, on one of the transport's threads,
+  // within progress_timeout_ms. Never, if the transport ends first.
   virtual void probe(PeerId, std::uint64_t /*node_instance*/, const std::string& /*address*/,
                      std::function<void(Reach)> done) {
     done(Reach::unknown);
   }
 
-  // [any thread] What was chosen, for people: "tcp over lo".
+  // [any thread] The transport in use, for people: "tcp over lo".
   virtual std::string description() const = 0;
 
-  // [any thread] Who was turned away so far.
+  // [any thread] The peers rejected so far.
   virtual UnauthenticatedPeers unauthenticated_peers() const { return {}; }
 };
 

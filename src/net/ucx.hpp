@@ -1,12 +1,13 @@
-// UCX as this module uses it: one context, one worker and one listener with one owner. Where the listener's port is
-// given, the listener takes the next one, and UCX's own data sockets some of the six after that.
+// UCX as this module uses it: one context, one worker and one listener, with one owner. If the listener's port is
+// given, UCX's own listener takes the next port, and its data sockets take some of the six after that.
 //
-// Connections are made between socket addresses rather than between worker addresses: both sides then hold an endpoint
-// of their own with a defined end, and the death of a peer shows at once on every transport. Endpoints between worker
+// Connections are made between socket addresses, not between worker addresses. Both sides then hold an endpoint of
+// their own with a defined end, and the death of a peer shows at once on every transport. Endpoints between worker
 // addresses are paired by a count that goes wrong when one side gives up a connection (docs/security.md has figures).
-// Endpoints run in peer-failure mode. Once the receives of a closed endpoint have called back nobody can touch their
-// memory, however late he wakes: bulk data is never pushed into it by its sender, but read by its receiver or copied
-// there out of what came over a socket.
+//
+// Endpoints run in peer-failure mode. Once the receives of a closed endpoint have called back, nobody can touch their
+// memory, however late the peer wakes. The sender never pushes bulk data into that memory. The receiver reads it, or
+// copies it there from a socket.
 //
 // Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
 #pragma once
@@ -47,22 +48,22 @@ class Ucx {
   ucp_worker_h worker() const { return worker_; }
   unsigned progress() { return ucp_worker_progress(worker_); }
   int event_fd() const { return event_fd_; }
-  // Makes event_fd() readable at the next event; false: there is something to progress now.
+  // Makes event_fd() readable at the next event. Returns false if there is work now.
   bool arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
-  // Where the listener is reached: "192.0.2.7:40123", "[fd00::2]:40123".
+  // The address of the listener: "192.0.2.7:40123", "[fd00::2]:40123".
   const std::string& address() const { return address_; }
 
-  // Whether only hosts that were let in reach it.
+  // Whether only admitted hosts reach it.
   bool is_guarded() const { return guard_->stands(); }
   // [any thread] Lets the host at this address reach the listener.
   void admit(const std::string& from);
 
-  // An endpoint whose failure is reported to `handler`; null when UCX refuses.
+  // An endpoint whose failure is reported to `handler`. Null if UCX refuses.
   ucp_ep_h connect(const std::string& address, const ucp_err_handler_t& handler);
   ucp_ep_h accept(ucp_conn_request_h request, const ucp_err_handler_t& handler);
   void reject(ucp_conn_request_h request);
-  // The handle is gone afterwards. Operations in flight call back, with an error, during later progress.
+  // The handle is invalid afterwards. Operations under way call back, with an error, during later progress.
   void close(ucp_ep_h endpoint);
   int closes_in_flight() const { return closes_in_flight_; }
 

@@ -1,7 +1,7 @@
 // A link over UCX.
 //
-// An operation is over when UCX has called back, or some time after the endpoint was closed: from then on UCX has no
-// way left to reach its memory.
+// An operation is over when UCX has called back, or some time after the endpoint was closed. From then on UCX has no
+// way to reach its memory.
 //
 // Not thread-safe: everything on the transport's thread.
 #pragma once
@@ -18,7 +18,7 @@ class UcxLink final : public Link {
  public:
   using ByEndpoint = std::unordered_map<ucp_ep_h, UcxLink*>;
 
-  // An open link stands in `by_endpoint`, which outlives it, unless that is null.
+  // An open link is entered in `by_endpoint`, which outlives it, unless that is null.
   UcxLink(Ucx& ucx, bool outgoing, std::size_t& failures, ByEndpoint* by_endpoint = nullptr)
       : Link(outgoing, failures), ucx_(ucx), by_endpoint_(by_endpoint) {}
   ~UcxLink() override;

@@ -1,4 +1,4 @@
-// Who was turned away at the listener, counted, and told to people now and then: one sentence for many of them.
+// Counts the peers that the listener rejects, and reports them to people: one sentence for many of them.
 //
 // seen() is thread-safe; the rest belongs to the listener's thread.
 #pragma once
@@ -15,8 +15,8 @@
 namespace ckpt::net {
 
 struct UnauthenticatedPeers {
-  std::uint64_t count = 0;  // connections that did not prove to be of the job
-  std::string last;         // who was the last, and why it was turned away
+  std::uint64_t count = 0;  // connections that did not prove that they belong to the job
+  std::string last;         // the last one, and why it was rejected
 };
 
 class RejectedPeers {
@@ -35,8 +35,7 @@ class RejectedPeers {
   }
 
   bool has_unreported() const { return seen().count != reported_; }
-  // Says what there is to say: some time after the first one, so that those who come in a crowd are one remark, and not
-  // again for a while.
+  // Reports new rejections: 1 s after the first, so that a crowd is one remark, and at most once a minute.
   void notify_if_due(Clock::time_point now) {
     const UnauthenticatedPeers unauthenticated_peers = seen();
     if (unauthenticated_peers.count == reported_) return;

@@ -1,27 +1,26 @@
-// What agents say to each other, byte by byte.
+// The wire format between agents.
 //
-// Each kind is one kind of frame on a stream, or one UCX active message id. It has a header of fixed size (below: all
-// fields little-endian, naturally aligned, without holes) and, where noted, a payload. A connection is made by the side
-// that asks, after the handshake at the listener (handshake.hpp); answers go back over it. All headers but the hello's
-// come behind a seal of 8 bytes, which only the two sides of the session know (session.hpp).
+// Each kind is one kind of frame on a stream, or one UCX active message id. It has a header of fixed size (below; all
+// fields little-endian, naturally aligned, without holes) and, where noted, a payload. The asking side makes the
+// connection, after the handshake at the listener (handshake.hpp). Answers go back over it. Every header except the
+// hello's follows a seal of 8 bytes, which only the two sides of the session know (session.hpp).
 //
 //   id  kind            header    payload             direction
-//   1   hello           80 bytes  -                   both ways, first; nothing else is heard before it
+//   1   hello           80 bytes  -                   both ways, first; nothing else is accepted before it
 //   2   message         0 bytes   the message         asker to other
 //   3   fetch_request   40 bytes  shard name          asker to source
 //   4   fetch_answer    32 bytes  manifest if wanted  source to asker
 //   5   accept          8 bytes   -                   asker to source: send the chunks
 //   6   chunk           16 bytes  the chunk's bytes   source to asker
 //   7   cancel          8 bytes   -                   asker to source: send no more
-//   8   arrived          24 bytes  -                   asker to source: this chunk is here, and whether there is room
+//   8   received        24 bytes  -                   asker to source: this chunk is here, and whether there is room
 //   9   room            8 bytes   -                   asker to source: there is room again
 //
-// A request names a range of the piece, which is cut off at the piece's end and may so be empty. From the answer on
-// there is only the range: data_bytes is its size, and offsets count from its first byte. It is cut into grains of 64
-// KiB, the last one possibly short; a chunk is any number of grains that follow each other and have at most
-// chunk_bytes. They may arrive in any order, each grain once. A source that has answered and sends nothing for a while
-// says that it waits. Whatever does not decode, exceeds a bound or names an unknown request is dropped, payload
-// included.
+// A request names a range of the piece. The range is cut off at the piece's end, so it may be empty. From the answer on
+// only the range counts: data_bytes is its size, and offsets count from its first byte. The range is cut into grains of
+// 64 KiB; the last one may be shorter. A chunk is a run of consecutive grains of at most chunk_bytes. Chunks may arrive
+// in any order, each grain once. A source that has answered and sends nothing for a while says that it waits. A frame
+// that does not decode, exceeds a bound or names an unknown request is dropped with its payload.
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -40,12 +39,12 @@ namespace ckpt::net::wire {
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian and copied as it lies in memory");
 
 inline constexpr std::uint32_t magic = 0x4e504b43;  // "CKPN"
-// Stands for all that both sides must have alike, among it socket_segment_size of ucx.cpp.
+// The version of everything that both sides must have alike, including socket_segment_size of ucx.cpp.
 inline constexpr std::uint32_t version = 8;
 inline constexpr std::size_t shard_name_bytes_max = 4096;
 inline constexpr std::size_t manifest_bytes_max = 64u << 20;
 inline constexpr std::size_t grain_bytes = 64u << 10;
-// For how many progress timeouts an asker may be without room for more.
+// How long an asker may be without room, in progress timeouts.
 inline constexpr std::int64_t room_timeout = 10;
 
 enum Kind : std::uint16_t {
@@ -70,11 +69,11 @@ struct Hello {
   std::uint64_t from_instance = 0;
   std::uint64_t to_instance = 0;
   std::uint64_t session = 0;
-  std::array<std::byte, 32> proof = {};  // that the session's key is known (session.hpp)
+  std::array<std::byte, 32> proof = {};  // proof that the sender knows the session's key (session.hpp)
 };
 static_assert(sizeof(Hello) == 80);
 
-// What a request wishes, or'ed together.
+// What a request asks for, or'ed together.
 inline constexpr std::uint32_t wants_manifest = 1;
 inline constexpr std::uint32_t is_urgent = 2;
 
@@ -118,11 +117,11 @@ static_assert(sizeof(Chunk) == 16);
 struct Received {
   std::uint64_t request = 0;
   std::uint64_t offset = 0;
-  std::uint64_t room = 1;  // 0: the next chunk waits until there is
+  std::uint64_t room = 1;  // 0: the next chunk waits until there is room
 };
 static_assert(sizeof(Received) == 24);
 
-// What was received where a header of type T is due; nothing unless the size is exactly right.
+// Decodes a header of type T. Nothing unless the size is exactly right.
 template <class T>
 std::optional<T> decode(std::span<const std::byte> bytes) {
   if (bytes.size() != sizeof(T)) return std::nullopt;
@@ -136,7 +135,7 @@ std::span<const std::byte> bytes_of(const T& value) {
   return std::as_bytes(std::span<const T, 1>(&value, 1));
 }
 
-// These say whether the fields are possible at all; who sent them is judged elsewhere.
+// These say whether the fields are possible at all. Other code decides whether their sender is genuine.
 bool plausible(const Hello& hello);
 bool plausible(const FetchRequest& request, std::size_t payload_bytes);
 bool plausible(const FetchAnswer& answer, std::size_t payload_bytes);
@@ -147,7 +146,7 @@ bool plausible(const Chunk& chunk, std::size_t payload_bytes, std::size_t data_b
 
 constexpr std::size_t grain_count(std::size_t bytes) { return bytes / grain_bytes + (bytes % grain_bytes != 0); }
 
-// What `request` asks for of a piece's data; inside it, whatever the fields are.
+// The bytes of `data` that `request` asks for; inside `data`, whatever the fields are.
 std::span<const std::byte> range_of(const FetchRequest& request, std::span<const std::byte> data);
 
 std::uint64_t job_hash(std::string_view job);

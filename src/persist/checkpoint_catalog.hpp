@@ -1,6 +1,6 @@
-// The checkpoints of a job on storage: which are there, whether each is whole, and which may go.
+// The catalog of a job's checkpoints on storage: which there are, which are complete, and which may be removed.
 //
-// Used by the thread that the file system belongs to. A checkpoint that somebody removes meanwhile counts as damaged.
+// Used by the thread that owns the file system. A checkpoint that somebody removes meanwhile counts as damaged.
 #pragma once
 
 #include <cstdint>
@@ -16,29 +16,29 @@ namespace ckpt::persist {
 
 struct StoredCheckpoint {
   std::int64_t iteration = 0;
-  std::optional<CheckpointRecord> record;  // nothing: its manifest is missing or cannot be believed
-  std::string problem;                     // why the checkpoint cannot be used, as a sentence; empty: it can
-  bool is_withheld = false;                // the problem is that storage keeps it from us: it may be whole
-  // The largest that a file's name or the manifest carries; 0: none was seen. Anybody can leave a name, so one that is
-  // far beyond all manifests does not count.
+  std::optional<CheckpointRecord> record;  // nothing: its manifest is missing or invalid
+  std::string problem;                     // why the checkpoint cannot be used, in a sentence; empty: it can
+  bool is_withheld = false;                // the problem is that storage does not let us read it: it may be complete
+  // The largest incarnation in a file's name or in the manifest; 0: none was seen. Anybody can create a file name, so
+  // one far above all manifests does not count.
   std::uint64_t newest_incarnation = 0;
-  std::string remark;  // a sentence about such a name; empty: there is none
+  std::string remark;  // a sentence about such a file name; empty: there is none
   bool usable() const { return problem.empty(); }
   CheckpointId checkpoint() const { return record ? record->checkpoint : CheckpointId(); }
-  // Whether what lies there may be newer than that.
+  // Whether the files there may belong to a newer checkpoint than `other`.
   bool may_be_newer_than(CheckpointId other) const {
     return newest_incarnation == 0 || CheckpointId(newest_incarnation, iteration) > other;
   }
 };
 
-// Newest first, those of unknown checkpoint last. Reads manifests and the sizes of what they name, not the data: a
-// checkpoint found usable may still turn out damaged where it is read. Nothing where the job was never here. Throws
-// StorageError where the storage is not there, or does not let us look at all.
+// Lists the checkpoints, the newest first and those with an unknown id last. Reads manifests and the sizes of the files
+// that they name, not the data. A checkpoint found usable may therefore turn out damaged when it is read. Empty if the
+// job never used this storage. Throws StorageError if the storage is missing or cannot be read at all.
 std::vector<StoredCheckpoint> list_checkpoints(FileSystem& files, const std::string& job);
 
 struct Retention {
-  std::uint32_t keep_last = 2;  // usable checkpoints, at least one
-  std::int64_t keep_every = 0;  // besides, every checkpoint whose iteration is a multiple; 0: none
+  std::uint32_t keep_last = 2;  // number of usable checkpoints to keep, at least one
+  std::int64_t keep_every = 0;  // also keep every checkpoint whose iteration is a multiple; 0: none
 };
 
 struct Pruned {
@@ -46,11 +46,11 @@ struct Pruned {
   std::vector<std::string> problems;  // what could not be removed, and why
 };
 
-// Removes what need not be kept: usable checkpoints beyond `retention`, what is left of older ones that never became
-// whole or are damaged, and, in those kept, what other incarnations and broken writes left. The newest usable
-// checkpoint, everything newer, what storage keeps from us, and whatever this program does not understand stay. At
-// every instant a checkpoint is whole or does not count: its manifest goes first. `damaged` are checkpoints that pass
-// for usable and were found not to be, where they were read.
+// Removes what need not be kept: usable checkpoints beyond `retention`; the remains of older checkpoints that never
+// became complete or are damaged; and, in the checkpoints kept, files of other incarnations and of broken writes. Keeps
+// the newest usable checkpoint and everything newer, everything that storage does not let us read, and everything that
+// this program does not understand. At every instant a checkpoint is either complete or does not count, since its
+// manifest is removed first. `damaged` are checkpoints that look usable but were found damaged when they were read.
 Pruned prune_checkpoints(FileSystem& files, const std::string& job, const Retention& retention,
                          const std::set<CheckpointId>& damaged = {});
 

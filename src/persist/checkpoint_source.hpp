@@ -1,9 +1,9 @@
-// Somebody who offers checkpoints, whole or in parts: storage is one (StorageSource); a save that healthy replicas make
-// while the job goes down would be another. What is offered are pieces as they were captured, shards or parts of them
-// (protocol/shard_parts.hpp). They are checked where they are read, against the offer's digests.
+// Interface of a source of checkpoints, whole or in part. Storage is one (StorageSource). A save that healthy replicas
+// make while the job goes down would be another. It offers pieces as they were captured: shards or parts of them
+// (protocol/shard_parts.hpp). Whoever reads them verifies them against the offer's digests.
 //
-// A Source belongs to one thread; make one per thread (CheckpointSourceFactory). Every call ends by itself, with
-// Failure where the source cannot do what it is asked.
+// A source belongs to one thread; make one per thread (CheckpointSourceFactory). Every call ends by itself, and throws
+// Failure if the source cannot do what it is asked.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ struct ShardOffer {
   std::uint64_t length_bytes = 0;
   std::uint64_t layout_bytes = 0;
   std::uint64_t root_digest = 0;
-  std::vector<ByteRange> ranges;  // what of it can be had; {0, length_bytes}: all
+  std::vector<ByteRange> ranges;  // the ranges it can deliver; {0, length_bytes}: all
 };
 
 struct Offer {
@@ -34,11 +34,12 @@ struct Offer {
 struct Listing {
   std::vector<Offer> offers;
   std::vector<std::string> problems;  // what was found and cannot be used, a sentence each
-  std::vector<std::string> remarks;   // what else people should know, likewise
-  std::vector<std::string> withheld;  // what there is and cannot be read now: it may be newer than all that is offered
-  // The largest that anything found belongs to, whole or not; beyond what is withheld, of which nothing may be known.
+  std::vector<std::string> remarks;   // what else people should know, a sentence each
+  std::vector<std::string> withheld;  // what exists and cannot be read now: it may be newer than everything offered
+  // The largest incarnation of anything found, complete or not. It leaves out what is withheld, if nothing is known of
+  // that.
   std::uint64_t newest_incarnation = 0;
-  bool knows_incarnations = true;  // false: there may be newer ones in what is withheld
+  bool knows_incarnations = true;  // false: there may be newer incarnations in what is withheld
 };
 
 class CheckpointSource {
@@ -46,10 +47,10 @@ class CheckpointSource {
   virtual ~CheckpointSource() = default;
   virtual std::string name() const = 0;  // for messages
   virtual Listing list() = 0;
-  // Digests and layout of a shard that was offered.
+  // Digests and layout of an offered shard.
   virtual arena::Manifest manifest(const std::string& shard, CheckpointId checkpoint) = 0;
-  // Verified: CKPT_ERR_CORRUPT where the source no longer has what it offered. After a failure the destination holds
-  // anything, and nothing writes to it any more.
+  // Reads and verifies a range. Throws CKPT_ERR_CORRUPT if the source no longer has what it offered. After a failure
+  // the content of the destination is undefined, and nothing writes to it any more.
   virtual void read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination) = 0;
 };
 

@@ -1,10 +1,10 @@
-// Writes checkpoints: each node its pieces, and one of them, when all are there, the manifest that completes the
-// checkpoint. The parts of a shard that was cut come together in one file, each in its range, which gets its name with
-// the manifest.
+// Writes checkpoints to storage. Each node writes its pieces. When all are there, one node writes the manifest that
+// completes the checkpoint. The parts of a divided shard go into one file, each into its range. The file gets its final
+// name with the manifest.
 //
-// Used by the thread that the file system belongs to. Functions return when what they wrote is on the medium. They may
-// be repeated after a failure, and by several nodes at once: a file in place is always a whole one, and a checkpoint's
-// bytes never change once a record tells of them.
+// Used by the thread that owns the file system. A function returns when what it wrote is on the medium. It may be
+// repeated after a failure, and by several nodes at once. A file under its final name is always complete, and a
+// checkpoint's bytes never change once a record refers to them.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace ckpt::persist {
 
-// A whole piece in memory, a shard or a part of one. `data` is not copied; it stays as it is as long as `owner` is
+// A whole piece in memory: a shard or a part of one. `data` is not copied, and must not change as long as `owner` is
 // held.
 struct Piece {
   std::shared_ptr<const arena::Manifest> manifest;
@@ -29,21 +29,22 @@ struct Piece {
 
 class CheckpointWriter {
  public:
-  // `node` goes into the records.
+  // `node` is written to the records.
   CheckpointWriter(FileSystem& files, std::string job, std::string node, RateLimiter& rate_limiter);
 
-  // Writes one piece of the checkpoint piece.manifest->checkpoint, unless it is there. Every leaf is checked before it
-  // goes out: CKPT_ERR_CORRUPT where the memory no longer holds what was captured, or the storage holds other bytes of
-  // the same checkpoint.
+  // Writes one piece of the checkpoint piece.manifest->checkpoint, unless it is there. Verifies every leaf before it is
+  // written. Throws CKPT_ERR_CORRUPT if the memory no longer holds what was captured, or if storage holds other bytes
+  // of the same checkpoint.
   ShardRecord write(const Piece& piece);
 
-  // Removes these shards of a checkpoint that never became whole; one that has its manifest after all stays. What
-  // cannot be removed now goes with later clean-ups.
+  // Removes these shards of a checkpoint that was never completed. If it has a manifest after all, it stays. What
+  // cannot be removed now is left for later clean-ups.
   void discard(CheckpointId checkpoint, const std::vector<std::string>& shards);
 
-  // Makes the checkpoint whole. `shards` are all pieces of the job; each was written, by whomever. CKPT_ERR_LOST where
-  // one is not there, CKPT_ERR_CORRUPT where they do not make up whole shards. A whole checkpoint of the same iteration
-  // from an earlier incarnation is replaced; one from a later incarnation stays (CKPT_ERR_SUPERSEDED).
+  // Completes the checkpoint. `shards` are all pieces of the job, each already written by some node. Throws
+  // CKPT_ERR_LOST if a piece is missing, and CKPT_ERR_CORRUPT if the pieces do not form whole shards. A complete
+  // checkpoint of the same iteration is replaced if it is from an earlier incarnation. It stays if it is from a later
+  // one (CKPT_ERR_SUPERSEDED).
   CheckpointRecord commit(CheckpointId checkpoint, std::uint32_t world_size, std::vector<std::string> shards);
 
  private:
@@ -60,7 +61,7 @@ class CheckpointWriter {
   const std::string job_;
   const std::string node_;
   RateLimiter& rate_limiter_;
-  std::string made_directory_;  // by this writer, and durable
+  std::string made_directory_;  // made by this writer, and durable
 };
 
 }  // namespace ckpt::persist

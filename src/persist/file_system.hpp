@@ -1,10 +1,10 @@
-// The few operations of a file system that the tier needs, with a deadline on each: a directory tree on a mounted path,
-// or on an NFS server that nothing mounts (open_file_system()).
+// The few file system operations that the storage tier needs, each with a deadline. The files are on a mounted path, or
+// on an NFS server that nothing mounts (open_file_system()).
 //
-// Paths are relative to the root that the file system was opened on; parts are joined by '/'. Everything fails with
-// StorageError, whose sentence names the operation and the path, and no call waits longer than the option timeout_ms:
-// what the storage still does afterwards it does to memory and descriptors that are kept for it, so that the caller can
-// go on, or leave. Once the option `stop` is requested, calls fail within 100 ms.
+// Paths are relative to the root that the file system was opened on; their parts are joined by '/'. Every failure is a
+// StorageError, whose sentence names the operation and the path. No call waits longer than the option timeout_ms. What
+// storage still does afterwards it does to memory and descriptors kept for it, so the caller can go on or exit. Once
+// the option `stop` is requested, calls fail within 100 ms.
 //
 // A FileSystem and its files belong to one thread; open one per thread. Files must not outlive it.
 #pragma once
@@ -24,17 +24,18 @@
 
 namespace ckpt::persist {
 
-// As an errno of StorageError: the file system's own root is not there.
+// The errno of a StorageError that says that the file system's own root is missing.
 inline constexpr int location_is_missing = ENODEV;
 
 class StorageError : public Failure {
  public:
-  // `doing` says what was tried, e.g. "cannot sync /mnt/job/step-00000001"; the text of `error` is appended.
+  // `doing` says what was tried, e.g. "cannot sync /mnt/job/step-00000001". The text of `error` is appended.
   StorageError(int error, const std::string& doing);
-  int error() const { return error_; }  // as errno; ETIMEDOUT: the deadline passed, ECANCELED: stopped
-  // It does not answer, its location is not there, or the call was called off: nothing is known of any path.
+  int error() const { return error_; }  // an errno; ETIMEDOUT: the deadline passed, ECANCELED: stopped
+  // True if storage does not answer, its location is missing, or the call was cancelled: nothing is known of any path.
   bool is_about_storage() const;
-  // The path is missing, or not what it should be. Of neither kind: what is there is kept from us, and may be whole.
+  // True if the path is missing or of the wrong kind. If this and is_about_storage() are false, storage does not let us
+  // read the file, which may be complete.
   bool is_about_replication() const;
 
  private:
@@ -44,40 +45,40 @@ class StorageError : public Failure {
 struct FileSystemOptions {
   std::int64_t timeout_ms = 30'000;                // for one operation; for transfers: until one of those started ends
   unsigned queue_depth = 16;                       // transfers in flight
-  std::size_t block_bytes = std::size_t{1} << 20;  // of a transfer, a multiple of 64 KiB
-  bool direct = true;                              // past the page cache, where the file system takes that
+  std::size_t block_bytes = std::size_t{1} << 20;  // size of a transfer, a multiple of 64 KiB
+  bool direct = true;                              // bypass the page cache if the file system can
   std::stop_token stop = {};
 };
 
-// How long a call waits between two looks at the option `stop`.
+// How long a call waits between two checks of the option `stop`.
 inline constexpr std::chrono::milliseconds stop_slice{50};
 
-// Offset, size and memory of a transfer that are multiples of this go past the page cache.
+// Transfers bypass the page cache if their offset, size and memory are multiples of this.
 inline constexpr std::size_t direct_alignment_bytes = 4096;
 
 struct Completion {
   std::uint64_t tag = 0;
-  int error = 0;               // as errno; 0: done
-  std::size_t size_bytes = 0;  // fewer than asked for: the file's end, or start the rest again
+  int error = 0;               // an errno; 0: done
+  std::size_t size_bytes = 0;  // fewer than requested: either the file has ended, or start the rest again
 };
 
-// Memory that transfers past the page cache can use.
+// Memory for transfers that bypass the page cache.
 std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes);
 
-// An open file. Transfers are started and complete in any order; at most queue_depth are in flight.
+// An open file. Transfers start and complete in any order; at most queue_depth are in flight.
 class File {
  public:
   virtual ~File() = default;
 
   virtual std::uint64_t size_bytes() = 0;
-  // `owner` is kept until the storage is done with the memory, even if nobody waits for it any more.
+  // `owner` is held until storage is done with the memory, even if nobody waits for the transfer any more.
   virtual void start_write(std::uint64_t tag, std::uint64_t offset, const std::byte* data, std::size_t size_bytes,
                            std::shared_ptr<const void> owner) = 0;
   virtual void start_read(std::uint64_t tag, std::uint64_t offset, std::byte* data, std::size_t size_bytes,
                           std::shared_ptr<void> owner) = 0;
-  // The next transfer that ends.
+  // Waits for the next transfer to end.
   virtual Completion wait() = 0;
-  // What was written is on the medium afterwards.
+  // On return what was written is on the medium.
   virtual void sync() = 0;
 };
 
@@ -94,27 +95,27 @@ class FileSystem {
   // For messages: the root and the path.
   virtual std::string label(const std::string& path) const = 0;
 
-  // Aligned memory that transfers may be cheaper with than with other memory.
+  // Aligned memory with which transfers may be cheaper than with other memory.
   virtual std::shared_ptr<std::byte> make_buffer(std::size_t size_bytes) { return make_aligned_buffer(size_bytes); }
 
-  // A new, empty file; EEXIST where there is one. `expected_bytes` are reserved where the file system can.
+  // Makes a new, empty file; EEXIST if there is one. Reserves `expected_bytes` if the file system can.
   virtual std::unique_ptr<File> create(const std::string& path, std::uint64_t expected_bytes) = 0;
   virtual std::unique_ptr<File> open(const std::string& path) = 0;
-  // To write to, beside others who write elsewhere in it: made where there is none, and never cut short.
+  // Opens a file that others write to as well, in other ranges. Makes it if there is none, and never truncates it.
   virtual std::unique_ptr<File> open_shared(const std::string& path, std::uint64_t expected_bytes) = 0;
-  // Puts a file in place of another, at once for everybody; durable after sync_directory().
+  // Replaces a file by another, at once for everybody. Durable after sync_directory().
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  // A second name for a file; EEXIST where somebody has it. Durable likewise.
+  // Gives a file a second name; EEXIST if the name exists. Durable after sync_directory().
   virtual void link(const std::string& from, const std::string& to) = 0;
   virtual void remove(const std::string& path) = 0;
   virtual void remove_directory(const std::string& path) = 0;
-  // In one that exists. Fine where there is one already.
+  // The parent must exist. Does nothing if the directory exists.
   virtual void make_directory(const std::string& path) = 0;
   virtual void sync_directory(const std::string& path) = 0;
   virtual std::vector<DirectoryEntry> list(const std::string& path) = 0;
-  // Size of a file; nothing where there is none.
+  // Size of a file; nothing if there is none.
   virtual std::optional<std::uint64_t> file_size(const std::string& path) = 0;
-  // When a file was last written, in seconds since 1970; nothing where there is none, or nobody can tell.
+  // When a file was last written, in seconds since 1970. Nothing if there is no such file or the time is unknown.
   virtual std::optional<std::int64_t> modified_s(const std::string&) { return std::nullopt; }
   virtual std::uint64_t free_bytes() = 0;
 };
@@ -123,8 +124,8 @@ class FileSystem {
 // anything else. Touches nothing yet.
 std::unique_ptr<FileSystem> open_file_system(const std::string& location, const FileSystemOptions& options);
 
-// Throws StorageError where the location itself is not there. Nobody makes it: in the place of a mount that is missing,
-// everything would go to another disk.
+// Throws StorageError if the location itself is missing. It is never created: in place of a missing mount, everything
+// would go to another disk.
 void require_location(FileSystem& files);
 
 using FileSystemFactory = std::function<std::unique_ptr<FileSystem>(const FileSystemOptions&)>;

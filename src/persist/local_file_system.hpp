@@ -1,4 +1,4 @@
-// A mounted path as a FileSystem: io_uring where the kernel lets us, threads where it does not.
+// A mounted path as a FileSystem. It uses io_uring if the kernel allows it, and threads otherwise.
 #pragma once
 
 #include <deque>
@@ -12,7 +12,7 @@ class LocalFileSystem : public FileSystem {
  public:
   enum class Engine { automatic, threads };
 
-  // `leader` is an absolute path.
+  // `root` is an absolute path.
   LocalFileSystem(std::string root, const FileSystemOptions& options, Engine engine = Engine::automatic);
   ~LocalFileSystem() override;
 
@@ -43,11 +43,11 @@ class LocalFileSystem : public FileSystem {
   std::shared_ptr<UniqueFd> open_fd(const std::string& path, int flags);
   std::shared_ptr<UniqueFd> open_direct(const std::string& path, int flags);
 
-  // Null where there is no such file.
+  // Null if there is no such file.
   OperationPtr look_at(const std::string& path);
-  // Sees an operation through to its end, whatever that is; throws where that takes too long.
+  // Runs an operation to its end, whatever its result. Throws if that takes too long.
   OperationPtr attempt(Operation operation, const std::string& doing);
-  // The same, and throws where it failed.
+  // The same, and throws if the operation failed.
   OperationPtr run(Operation operation, const std::string& doing);
   OperationPtr run(Operation::Kind kind, const std::string& path, const std::string& doing);
   void submit(OperationPtr operation, const std::string& doing);
@@ -59,7 +59,7 @@ class LocalFileSystem : public FileSystem {
   const std::string root_;
   const FileSystemOptions options_;
   std::unique_ptr<OperationQueue> transfers_;
-  std::unique_ptr<OperationQueue> helpers_;  // a thread for what io_uring does not have
+  std::unique_ptr<OperationQueue> helpers_;  // a thread for what io_uring cannot do
 };
 
 }  // namespace ckpt::persist

@@ -1,8 +1,8 @@
-// A connection to an NFS server, made when it is needed and made anew after it was lost. Every call waits at most its
-// deadline; what it waits for then is given up together with the connection.
+// A connection to an NFS server. It is made when it is needed, and again after it was lost. Every call waits until its
+// deadline at most. A call that missed it is given up together with the connection.
 //
-// A reply lost is an error, never a silent repetition: libnfs is not allowed to reconnect by itself, so that between a
-// write and the sync that makes it durable it is always the same server's incarnation that answers.
+// A lost reply is an error, never a silent repetition. libnfs may not reconnect by itself, so a write and the sync that
+// makes it durable always reach the same run of the server.
 //
 // Belongs to one thread.
 #pragma once
@@ -24,10 +24,10 @@ namespace ckpt::persist {
 
 // A call under way. `result` is libnfs's: negative errno, or what the call returns.
 struct NfsCall {
-  // What a successful call brought, which is valid only here.
+  // Called with the result of a successful call, which is valid only during `take`.
   std::function<void(const NfsCall& call, void* data)> take;
-  std::function<void(const NfsCall& call)> end;  // whatever the end
-  std::shared_ptr<const void> owner;             // of memory
+  std::function<void(const NfsCall& call)> end;  // however the call ended
+  std::shared_ptr<const void> owner;             // keeps the call's memory
   std::uint64_t tag = 0;
   bool ended = false;
   bool lost = false;  // given up with its connection
@@ -36,7 +36,7 @@ struct NfsCall {
 
 class NfsConnection {
  public:
-  // `url` as nfs://server/export/path[?option=value...]. Throws Failure (CKPT_ERR_INVALID); does not connect yet.
+  // `url` is nfs://server/export/path[?option=value...]. Throws Failure (CKPT_ERR_INVALID). Does not connect yet.
   NfsConnection(std::string url, const FileSystemOptions& options);
   ~NfsConnection();
   NfsConnection(const NfsConnection&) = delete;
@@ -44,18 +44,18 @@ class NfsConnection {
 
   const std::string& url() const { return url_; }
 
-  // Queues a call by `begin`, which hands libnfs the callback and its argument. `doing` is for messages.
+  // Queues a call through `begin`, which passes libnfs the callback and its argument. `doing` is for messages.
   using Callback = void (*)(int, nfs_context*, void*, void*);
   using Begin = std::function<int(nfs_context*, Callback, void*)>;
   std::shared_ptr<NfsCall> start(NfsCall call, const Begin& begin, const std::string& doing);
-  // Until `arrived`.
+  // Waits until `arrived` returns true.
   void await(const std::function<bool()>& arrived, const std::string& doing);
-  // One call from beginning to end; its result, which may be a negative errno.
+  // Makes one call and waits for it. Returns its result, which may be a negative errno.
   int attempt(const Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 
-  // Grows by one when a connection is lost: handles of an earlier incarnation are of no use.
+  // Grows by one when a connection is lost. Handles of an earlier generation are useless.
   std::uint64_t generation() const { return broken_ ? generation_ + 1 : generation_; }
-  // Lets a file handle go; waits for nothing.
+  // Closes a file handle without waiting.
   void close(nfsfh* handle);
 
  private:

@@ -1,7 +1,7 @@
-// An export of an NFS server as a FileSystem, by libnfs: nothing needs to be mounted, and the kernel needs no NFS.
+// An NFS export as a FileSystem, through libnfs: nothing needs to be mounted, and the kernel needs no NFS.
 //
-// NFS version 3: its handles outlive the server's restarts. The directory named must exist. Directories change at the
-// server before a call returns, so that there is nothing to sync.
+// NFS version 3, because its handles survive a restart of the server. The directory named must exist. The server
+// changes directories before a call returns, so there is nothing to sync.
 #pragma once
 
 #include "persist/file_system.hpp"
@@ -33,9 +33,9 @@ class NfsFileSystem : public FileSystem {
 
  private:
   std::unique_ptr<File> take_file(const std::string& path, const NfsConnection::Begin& begin, const std::string& doing);
-  // False where there is no such file.
+  // False if there is no such file.
   bool look_at(const std::string& path, const std::function<void(const nfs_stat_64&)>& take);
-  // Throws where the call fails.
+  // Throws if the call fails.
   void run(const NfsConnection::Begin& begin, const std::function<void(void*)>& take, const std::string& doing);
 
   const FileSystemOptions options_;

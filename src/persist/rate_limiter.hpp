@@ -1,7 +1,7 @@
-// A bandwidth limit: says when the next bytes may go. No credit is saved up while nothing is sent, so that over any
-// time T at most rate * T bytes and one block go.
+// A bandwidth limit: says when the next bytes may go. Pauses save up no credit. Over any time T at most rate * T bytes
+// and one block go.
 //
-// RateLimiterClock is the time it runs on; tests bring their own. Belongs to one thread.
+// RateLimiterClock supplies the time, so that tests can replace it. Belongs to one thread.
 #pragma once
 
 #include <algorithm>

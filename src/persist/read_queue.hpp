@@ -1,9 +1,9 @@
-// Reads from a source in the background, on several threads, each with a source of its own.
+// Reads from a source in the background. It has several threads, and each has a source of its own.
 //
-// Thread-safe; no call waits for the source, but for the destructor, which calls off what is under way. Requests are
-// served in order, a list before everything that is not one; a read is spread over the threads. `done` is called once
-// for each request, from one of the queue's threads (the destructor's for those that were not begun): it must not
-// block, and not call back. At most `requests_max` wait; beyond, a request fails at once with CKPT_ERR_NO_SPACE.
+// Thread-safe. No call waits for the source except the destructor, which cancels what is under way. Requests are served
+// in order, but lists come before all others. A read is spread over the threads. `done` is called once for each
+// request, on one of the queue's threads (on the destructor's for requests that had not begun). It must not block or
+// call back. At most `requests_max` requests wait. Any further request fails at once with CKPT_ERR_NO_SPACE.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace ckpt::persist {
 
 struct ReadOutcome {
   ckpt_status status = CKPT_OK;
-  std::string sentence;  // of a failure
+  std::string sentence;  // describes a failure
   double milliseconds = 0;
   bool ok() const { return status == CKPT_OK; }
 };
@@ -38,11 +38,11 @@ class ReadQueue {
   void list(std::function<void(const ReadOutcome&, Listing)> done);
   void manifest(const std::string& shard, CheckpointId checkpoint,
                 std::function<void(const ReadOutcome&, arena::Manifest)> done);
-  // `destination` stays valid until `done`; nothing writes to it afterwards, whatever the outcome. Parts that were not
-  // begun when `stop` is requested end as CKPT_DISCARDED when their turn comes; those that were go on.
+  // `destination` stays valid until `done`. Nothing writes to it afterwards, whatever the outcome. If `stop` is
+  // requested, parts that had not begun end as CKPT_DISCARDED when their turn comes; parts that had begun go on.
   void read(const std::string& shard, CheckpointId checkpoint, ByteRange range, std::byte* destination,
             std::function<void(const ReadOutcome&)> done, const std::stop_token& stop = {});
-  // Calls off what is under way and what waits: their outcomes are CKPT_DISCARDED.
+  // Cancels what is under way and what waits: their outcomes are CKPT_DISCARDED.
   void cancel();
 
  private:

@@ -1,7 +1,6 @@
-// Reads one piece of a whole checkpoint, a shard or a part of one: any range of its bytes, each leaf verified on the
-// way.
+// Reads any range of one piece of a complete checkpoint (a shard or a part of one), and verifies each leaf on the way.
 //
-// Used by the thread that the file system belongs to, which must outlive it.
+// Used by the thread that owns the file system, which must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 
 namespace ckpt::persist {
 
-// Of a piece's bytes.
+// A range of a piece's bytes.
 struct ByteRange {
   std::uint64_t offset_bytes = 0;
   std::uint64_t size_bytes = 0;
@@ -23,16 +22,16 @@ struct ByteRange {
 
 class ShardReader {
  public:
-  // Reads the header and the leaf digests. Throws Failure: CKPT_ERR_LOST where the checkpoint has no such shard,
-  // CKPT_ERR_CORRUPT where its files are not what the record says, StorageError where they cannot be read.
+  // Reads the header and the leaf digests. Throws Failure: CKPT_ERR_LOST if the checkpoint has no such shard,
+  // CKPT_ERR_CORRUPT if its files differ from the record. Throws StorageError if they cannot be read.
   ShardReader(FileSystem& files, const CheckpointRecord& stored, const std::string& shard);
 
   const arena::Manifest& manifest() const { return manifest_; }
 
-  // Puts the range's bytes to `destination`. CKPT_ERR_CORRUPT names the first leaf found damaged; after any failure the
-  // destination holds anything, and nothing writes to it any more.
+  // Reads the range into `destination`. The message of CKPT_ERR_CORRUPT names the first damaged leaf. After any failure
+  // the content of `destination` is undefined, and nothing writes to it any more.
   void read(ByteRange range, std::byte* destination);
-  // Reads all and keeps nothing.
+  // Reads and verifies the whole piece, and keeps nothing.
   void verify();
 
  private:
@@ -43,7 +42,7 @@ class ShardReader {
 
   FileSystem& files_;
   std::string data_path_;
-  std::uint64_t begin_bytes_ = 0;  // of the piece in that file
+  std::uint64_t begin_bytes_ = 0;  // where the piece begins in that file
   arena::Manifest manifest_;
 };
 

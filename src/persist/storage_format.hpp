@@ -1,13 +1,13 @@
-// The bytes on storage: names, records and headers. docs/format.md specifies them.
+// The storage format: names, records and headers. docs/format.md specifies them.
 //
 //   JOB/step-00000123/
 //     SHARD.1.safetensors   the shard's tensors, aligned; 1 is the incarnation
 //     PIECE.1.leaves        leaf digests of a piece, as it was captured: a whole shard, or SHARD.2of4, a part of one
 //     PIECE.1.json          its record, written when its bytes and digests are on the medium
-//     manifest.json         the checkpoint's record, written last: with it the checkpoint is whole, without it there is
-//     none
+//     manifest.json         the checkpoint's record, written last. A checkpoint is complete if and only if it has this
+//                           file
 //
-// Plain values and pure functions; thread-safe as such. What is decoded is not trusted.
+// Plain values and pure functions; thread-safe as such. Decoded data is not trusted.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ namespace ckpt::persist {
 
 inline constexpr int format_version = 1;
 inline constexpr std::size_t data_alignment_bytes = 4096;
-inline constexpr std::size_t header_max_bytes = 100'000'000;  // what readers of safetensors take
+inline constexpr std::size_t header_max_bytes = 100'000'000;  // the limit of safetensors readers
 inline constexpr std::size_t record_max_bytes = std::size_t{1} << 28;
-// The tensor that stands for bytes without a layout: U8, as long as they are.
+// The tensor that represents bytes without a layout: U8, one element per byte.
 inline constexpr std::string_view opaque_tensor_name = "ckptengine.opaque";
 
-// A piece, and the range of its shard's file that it fills: all of the data, where the shard was not cut.
+// The record of a piece, and the range of its shard's file that it fills: all of the data if the shard was not divided.
 struct ShardRecord {
   std::string shard;               // name of the piece: "model", or "model.2of4"
   std::uint64_t header_bytes = 0;  // of the safetensors file, up to its data
   std::uint64_t header_digest = 0;
-  std::uint64_t whole_bytes = 0;   // of that file's data: the whole shard's
-  std::uint64_t offset_bytes = 0;  // in that file, of the piece's first byte
+  std::uint64_t whole_bytes = 0;   // size of that file's data: the whole shard's
+  std::uint64_t offset_bytes = 0;  // offset of the piece's first byte in that data
   std::uint64_t data_bytes = 0;    // of the piece
   std::uint64_t root_digest = 0;
   std::uint64_t layout_bytes = 0;  // of the whole shard's layout text
@@ -46,10 +46,10 @@ struct ShardRecord {
   bool operator==(const ShardRecord&) const = default;
 };
 
-// Whether the range is that of the part that the name tells.
+// Whether the range is the one that the part's name implies.
 bool lies_where_it_belongs(const ShardRecord& record);
 
-// Of a checkpoint, or, with a single piece, of that piece.
+// The record of a checkpoint or, with a single piece, of that piece.
 struct CheckpointRecord {
   enum class Kind { shard, checkpoint };
 
@@ -67,18 +67,19 @@ struct CheckpointRecord {
 
 // A shard's safetensors file and the pieces that make it up.
 struct ShardFile {
-  std::string shard;  // the whole
+  std::string shard;  // name of the whole shard
   std::string name;   // of the file
   std::uint64_t header_bytes = 0;
   std::uint64_t file_bytes = 0;
   std::vector<const ShardRecord*> pieces;  // by offset
 };
-// By shard; they refer to the record. Throws Failure (CKPT_ERR_CORRUPT) where a shard's pieces do not make up one file.
+// The files by shard. They refer to `stored`. Throws Failure (CKPT_ERR_CORRUPT) if a shard's pieces do not form one
+// file.
 std::vector<ShardFile> files_of(const CheckpointRecord& stored);
 
 std::string encode(const CheckpointRecord& record);
-// Throws Failure (CKPT_ERR_CORRUPT) with `label`, what is wrong with it and nothing more to do. The pieces of a
-// checkpoint make up whole files.
+// Throws Failure (CKPT_ERR_CORRUPT), which names `label` and what is wrong with it, but not what to do. The pieces of a
+// decoded checkpoint form whole files.
 CheckpointRecord decode_record(std::string_view text, const std::string& label);
 
 std::string folder_name(std::int64_t iteration);
@@ -88,25 +89,25 @@ inline constexpr std::string_view manifest_name = "manifest.json";
 inline constexpr std::string_view data_suffix = ".safetensors";
 inline constexpr std::string_view leaves_suffix = ".leaves";
 inline constexpr std::string_view record_suffix = ".json";
-inline constexpr std::string_view part_suffix = ".part";    // behind a random part: a file that is not whole yet
+inline constexpr std::string_view part_suffix = ".part";    // after a random part: a file that is not complete yet
 inline constexpr std::string_view parts_suffix = ".parts";  // a shard's file that several nodes fill
 
 std::string file_name(std::string_view shard, std::uint64_t incarnation, std::string_view suffix);
-// Of the file that the piece's bytes lie in.
+// The name of the file that contains the piece's bytes.
 std::string data_file_name(std::string_view piece, std::uint64_t incarnation);
-// The incarnation in a file's name, whole or not; nothing where the name is none of ours.
+// The incarnation in a file's name, complete or not. Nothing if the name is not one of ours.
 std::optional<std::uint64_t> incarnation_in(std::string_view file_name);
 
 // The first bytes of a shard's file, the same for all its pieces: length, JSON, blanks up to a multiple of
-// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) where the manifest's layout does not describe its data.
+// data_alignment_bytes. Throws Failure (CKPT_ERR_CORRUPT) if the manifest's layout does not describe its data.
 struct Header {
   std::string bytes;
-  std::uint64_t whole_bytes = 0;  // of the data behind it
+  std::uint64_t whole_bytes = 0;  // size of the data after it
 };
 Header encode_header(const arena::Manifest& manifest, const std::string& job);
 // The record of a piece in the file with this header.
 ShardRecord describe(const arena::Manifest& manifest, const Header& header, const std::string& node);
-// The layout text in it. Throws Failure (CKPT_ERR_CORRUPT).
+// The layout text in a header. Throws Failure (CKPT_ERR_CORRUPT).
 std::string decode_header(std::string_view header, const ShardRecord& record, const std::string& label);
 
 std::uint64_t digest_of(std::string_view bytes);

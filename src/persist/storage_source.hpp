@@ -1,4 +1,4 @@
-// The checkpoints on storage as a source. The file system belongs to it.
+// The checkpoints on storage as a source. It owns its file system.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ class StorageSource : public CheckpointSource {
   const std::unique_ptr<FileSystem> files_;
   const std::string job_;
   std::map<CheckpointId, CheckpointRecord> records_;  // of the last list()
-  // The shard read last: its parts are asked for one after the other.
+  // The reader of the last shard, kept because its ranges are read one after the other.
   std::unique_ptr<ShardReader> reader_;
 };
 

@@ -1,6 +1,6 @@
-// Whole files, in blocks, with as many transfers in flight as the file system's options say.
+// Reads and writes whole files in blocks, with as many transfers in flight as the file system's options say.
 //
-// Used by the thread that the file system belongs to.
+// Used by the thread that owns the file system.
 #pragma once
 
 #include <functional>
@@ -18,28 +18,27 @@ struct Block {
   std::shared_ptr<const void> owner;
 };
 
-// Writes a new file under another name, syncs it and puts it in its place; it is durable after sync_directory(). `next`
-// gives the blocks, in any order, and returns false after the last; it may throw. Whatever fails, no file is put in
-// place; what was written is removed, unless the storage hangs.
+// Writes a new file under a temporary name, syncs it and renames it. It is durable after sync_directory(). `next`
+// supplies the blocks in any order, and returns false after the last; it may throw. After a failure there is no file
+// under the final name, and what was written is removed unless storage hangs.
 void write_whole(FileSystem& files, const std::string& path, std::uint64_t size_bytes,
                  const std::function<bool(Block&)>& next);
 void write_whole(FileSystem& files, const std::string& path, const std::string& text);
 
-// Writes some of the blocks of a file that others fill besides, and syncs it.
+// Writes some blocks of a file that others also fill, and syncs it.
 void write_some(FileSystem& files, const std::string& path, std::uint64_t file_bytes,
                 const std::function<bool(Block&)>& next);
 
-// Without a complaint where that fails.
+// Ignores failures.
 void remove_quietly(FileSystem& files, const std::string& path);
 
-// The first `size_bytes` of a file, fewer where it is shorter. Throws Failure (CKPT_ERR_CORRUPT) where it is longer
-// than `max_bytes`.
+// The first `size_bytes` of a file; fewer if it is shorter. Throws Failure (CKPT_ERR_CORRUPT) if it is longer than
+// `max_bytes`.
 std::string read_whole(FileSystem& files, const std::string& path, std::size_t max_bytes);
 std::string read_begin(FileSystem& files, const std::string& path, std::size_t size_bytes);
 
-// Reads the blocks that `next` names, each at most block_bytes and beginning at a multiple of direct_alignment_bytes,
-// and hands them over in any order, in memory that is valid during the call. A file that ends early is
-// CKPT_ERR_CORRUPT.
+// Reads the blocks that `next` names. Each has at most block_bytes and begins at a multiple of direct_alignment_bytes.
+// Passes them on in any order, in memory that is valid during the call. Throws CKPT_ERR_CORRUPT if the file ends early.
 struct Extent {
   std::uint64_t offset = 0;
   std::size_t size_bytes = 0;

@@ -1,11 +1,10 @@
-// Writes checkpoints in the background: at most one under way and one waiting. A newer checkpoint takes the place of
-// the one that waits, which then counts as skipped, so that slow storage gets the newest there is and never falls
-// behind.
+// Writes checkpoints in the background: at most one under way and one waiting. A newer checkpoint replaces the waiting
+// one, which then counts as skipped. So slow storage gets the newest checkpoint and never falls behind.
 //
-// Two threads: one writes this node's shards; the other completes checkpoints and removes old ones, so that a
-// checkpoint does not wait for the next one's bytes. Thread-safe; no call waits for the storage, but for the
-// destructor, which calls off what is under way (at most 100 ms). `done` is called once for each request, from the
-// queue's threads or the caller's: it must not block, and not call back.
+// One of its two threads writes this node's shards. The other completes checkpoints and removes old ones, so that
+// completing one does not wait for the next one's bytes. Thread-safe. No call waits for storage except the destructor,
+// which cancels what is under way (at most 100 ms). `done` is called once for each request, on one of the queue's
+// threads or the caller's. It must not block or call back.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +34,16 @@ struct WriteOutcome {
   Kind kind = Kind::done;
   CheckpointId checkpoint;
   ckpt_status status = CKPT_OK;
-  std::string sentence;             // of a failure; after a commit, what could not be removed
-  std::vector<ShardRecord> shards;  // of a write
-  std::uint64_t bytes = 0;          // of the shards' data
+  std::string sentence;             // describes a failure; after a commit, what could not be removed
+  std::vector<ShardRecord> shards;  // after a write
+  std::uint64_t bytes = 0;          // size of the shards' data
   double milliseconds = 0;
 };
 
 struct WriteCounters {
-  std::uint64_t written = 0;    // checkpoints, this node's part
-  std::uint64_t committed = 0;  // checkpoints made whole here
-  std::uint64_t skipped = 0;    // superseded while they waited
+  std::uint64_t written = 0;    // checkpoints of which this node wrote its part
+  std::uint64_t committed = 0;  // checkpoints completed here
+  std::uint64_t skipped = 0;    // checkpoints replaced while they waited
   std::uint64_t failed = 0;
   std::uint64_t bytes = 0;
 };
@@ -59,20 +58,19 @@ class WriteQueue {
   WriteQueue(const WriteQueue&) = delete;
   WriteQueue& operator=(const WriteQueue&) = delete;
 
-  // The pieces of `checkpoint` that this node writes. Their owners are held until just before `done`; after a failure
-  // the storage may still read the memory of what it was given, to no effect on any whole checkpoint; until it lets go
-  // of that, further writes fail. Before that, what this node wrote of `discarded`, which will never be whole, is
-  // removed.
+  // Writes the pieces of `checkpoint` that this node writes. Their owners are held until just before `done`. After a
+  // failure storage may still read their memory, which affects no complete checkpoint. Until storage has let go of it,
+  // further writes fail. Before writing, removes what this node wrote of `discarded`, which will never be complete.
   struct Discarded {
     CheckpointId checkpoint;
     std::vector<std::string> shards;
   };
   void write(CheckpointId checkpoint, std::vector<Piece> pieces, Done done, Discarded discarded = {});
-  // Makes the checkpoint whole when all nodes have written their shards, then removes what `retention` does not keep,
-  // among which no checkpoint of `damaged` counts (prune_checkpoints).
+  // Completes the checkpoint when all nodes have written their shards. Then removes what `retention` does not keep;
+  // checkpoints in `damaged` do not count as usable (prune_checkpoints).
   void commit(CheckpointId checkpoint, std::uint32_t world_size, std::vector<std::string> shards,
               std::set<CheckpointId> damaged, Done done);
-  // Calls off what is under way and what waits: their outcomes are failed, with CKPT_DISCARDED.
+  // Cancels what is under way and what waits: their outcomes are failures with CKPT_DISCARDED.
   void cancel();
 
   WriteCounters counters() const;

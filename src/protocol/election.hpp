@@ -1,6 +1,6 @@
-// Who is leader: a lease on one store record, judged without comparing clocks. The leader renews its record; whoever
-// sees the record unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two leaders may believe
-// in themselves for a while; epochs make the older one harmless (see leader.hpp).
+// Election of the leader: a lease on one store record, without comparing clocks. The leader renews the record. A node
+// that sees it unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two nodes may believe for a
+// while that they lead. Epochs make the older one harmless (leader.hpp).
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace ckpt::protocol {
 
-// For people: why a record is not believed.
+// For people: why this node ignores a damaged record.
 std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
 
-// Whose lease ran out, and since when neither the store nor a message told of it: the first of all nodes to be known
-// as silent. None where this node was never told anything by it, and so cannot tell.
+// The leader whose lease ran out, and since when neither the store nor a message showed a sign of it. None if this node
+// never had a directive from it, and so cannot tell.
 struct Predecessor {
   NodeId node = no_node;
   TimeMs silent_since = 0;
@@ -23,27 +23,28 @@ struct Predecessor {
 
 class Election {
  public:
-  // `highest_epoch`: newest epoch this node ever obeyed; its own are newer.
+  // `highest_epoch`: the newest one that this node ever obeyed. Its own terms get newer ones.
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
   void on_read(const LeaderRecordRead& read, TimeMs now);
-  // A directive came from that node. In whatever term: it lives.
+  // A directive came from that node. Whatever its term: the node lives.
   void on_directive_of(NodeId leader, TimeMs now);
-  // Learned from a message or another record. False: it cannot be true, and what says so is to be ignored.
+  // An epoch from a message or another record. False: it cannot be true, so ignore its source.
   bool on_higher_epoch(std::uint64_t epoch);
-  // This node did nothing for a while. Whoever it waited for may have spoken, and another may lead by now.
+  // This node did nothing for a while. The others may have spoken meanwhile, and another node may lead.
   void on_pause(TimeMs now);
-  // `obeyed`: as root, by any other node; else the lease is left to expire.
+  // `obeyed`: some other node obeys this node as leader. Otherwise a leader lets its lease run out.
   void on_tick(TimeMs now, bool obeyed, Effects& effects);
 
   bool is_leader() const { return my_epoch_ != 0; }
-  // False after a pause, until the store says that the term still lasts, or says nothing while nobody contradicts.
+  // False after a pause, until the store confirms the term. If the store does not answer and nobody contradicts, true
+  // again after node_timeout_ms.
   bool knows_its_term(TimeMs now) const { return !unproven_since_ || now - *unproven_since_ > config_.node_timeout_ms; }
-  const std::string& trouble() const { return trouble_; }  // why the record is not believed, "" where it is
+  const std::string& trouble() const { return trouble_; }  // why this node ignores the record, "" if it does not
   std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }
   std::uint64_t highest_epoch() const { return highest_epoch_; }
   NodeId leader() const { return is_leader() ? config_.node : record_.node; }
-  const Predecessor& predecessor() const { return predecessor_; }  // of this node as root
+  const Predecessor& predecessor() const { return predecessor_; }  // before this node's own term
 
  private:
   void swap(const LeaderRecord& record, TimeMs now, Effects& effects);
@@ -55,17 +56,17 @@ class Election {
   const Config config_;
   std::uint64_t highest_epoch_;
   std::optional<std::uint64_t> revision_;  // none before the first read
-  std::optional<TimeMs> older_since_;      // all reads were of an older one than that
+  std::optional<TimeMs> older_since_;      // since when all reads gave an older record
   LeaderRecord record_;
   TimeMs unchanged_since_ = 0;
-  std::optional<TimeMs> leader_heard_at_;  // a directive of the record's node
-  std::uint64_t my_epoch_ = 0;             // while leader
-  std::uint64_t attempted_epoch_ = 0;      // of the last takeover tried in this run of the agent
-  Predecessor predecessor_;                // in that takeover
+  std::optional<TimeMs> leader_heard_at_;  // when the newest directive of the record's node came
+  std::uint64_t my_epoch_ = 0;             // 0: this node is not the leader
+  std::uint64_t attempted_epoch_ = 0;      // of the last takeover that this run of the agent tried
+  Predecessor predecessor_;                // at that takeover
   TimeMs last_swap_ = 0;
-  std::uint64_t last_heartbeat_ = 0;      // of that swap
-  std::optional<TimeMs> unproven_since_;  // a pause, after which it is not known yet whether the term still lasts
-  std::uint64_t proving_heartbeat_ = 0;   // in the record, it was swapped after that pause
+  std::uint64_t last_heartbeat_ = 0;      // written by that swap
+  std::optional<TimeMs> unproven_since_;  // end of a pause after which the term is not confirmed yet
+  std::uint64_t proving_heartbeat_ = 0;   // a record with this heartbeat was written after that pause
   std::string trouble_;
 };
 

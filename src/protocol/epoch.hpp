@@ -1,5 +1,5 @@
-// The number of a leader's term: which term it is, and which node leads in it. So no two nodes ever lead with one
-// epoch, also where the store forgets an election that nobody else has heard of yet.
+// An epoch: the number of a leader's term, and the node that leads in it. So no two nodes ever lead with the same
+// epoch, even if the store forgets an election before any other node has heard of it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ckpt::protocol {
 
-inline constexpr unsigned epoch_node_bits = 24;  // a job has no more nodes than that
+inline constexpr unsigned epoch_node_bits = 24;  // a job has at most 2^24 nodes
 inline constexpr std::uint64_t epoch_node_mask = (std::uint64_t{1} << epoch_node_bits) - 1;
 
 constexpr std::uint64_t epoch_of(std::uint64_t term, NodeId node) {

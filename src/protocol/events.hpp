@@ -1,7 +1,7 @@
-// What the driver tells the core (Event) and what the core asks of the driver (Effect).
+// Events are what the driver tells the core. Effects are what the core asks its driver to do.
 //
-// The driver calls Node::handle(event, now) from one thread and carries out the returned effects in order, each before
-// it hands in the next event. It never blocks on one: whatever takes time comes back as an event.
+// The driver calls Node::handle(event, now) from one thread. It carries out the returned effects in order, all of them
+// before it hands in the next event. It never blocks on an effect: whatever takes time ends with an event.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace ckpt::protocol {
 
 struct Tick {};  // at least every report_ms / 2
 
-// A record as it is in the store: after a poll or watch, and after every compare-and-swap whether it won or not.
-// Revision 0: the record does not exist.
+// A record as it is in the store. Comes after a poll or watch, and after every compare-and-swap, won or lost. Revision
+// 0: the record does not exist.
 struct LeaderRecordRead {
   std::uint64_t revision = 0;
   LeaderRecord record;
@@ -29,7 +29,7 @@ struct IncarnationRecordRead {
   std::uint64_t revision = 0;
   IncarnationRecord record;
 };
-// After ReadAssignments: all that is there under that name.
+// The answer to ReadAssignments: all that the store has under that name.
 struct AssignmentsRead {
   AssignmentsName name;
   std::vector<RankAssignment> assignments;
@@ -40,12 +40,11 @@ struct MessageArrived {
   Message message;
 };
 
-// A trainer claims a rank. The driver has proven every earlier writer of that rank on this node dead.
+// A trainer claims a rank. Before, the driver has proven every earlier writer of that rank on this node dead.
 struct TrainerHello {
   Rank rank = 0;
   std::uint64_t instance = 0;
-  std::uint64_t incarnation =
-      0;  // 0: a new incarnation of this rank; else it re-attaches after its agent was restarted
+  std::uint64_t incarnation = 0;  // 0: a new trainer; otherwise it attaches again after its agent restarted
   std::uint32_t world_size = 0;
   std::string main_shard;
   std::string private_shard;
@@ -53,71 +52,71 @@ struct TrainerHello {
 struct TrainerExited {
   Rank rank = 0;
   std::uint64_t instance = 0;
-};  // proven: its pidfd says so
+};  // proven by its pidfd
 
 struct RestoreAsked {
   Rank rank = 0;
   bool wants_gpu_replication = false;  // see RankReport
-};                                     // waits for RestoreReady or RestoreFailed
+};                                     // answered by RestoreReady or RestoreFailed
 struct RestoreDone {
   Rank rank = 0;
 };  // its tensors hold the restored checkpoint (or it starts fresh)
-// Local segments of the rank exist, reserved and touched: for the parts of its share, in order, and its private shard.
+// The rank's local segments exist, reserved and touched: for the parts of its share, in order, then its private shard.
 struct SegmentsReady {
   Rank rank = 0;
   std::vector<std::string> shards;
 };
 
-// What the rank's control words say. Posted after Captured when both changed.
+// The rank's words in its control page. Posted after Captured if both changed.
 struct Progress {
   Rank rank = 0;
   std::int64_t attempted = -1;
   std::int64_t capturing = -1;
 };
-// The slots of the outstanding grant were sealed and are valid.
+// The rank has sealed the slots of its open grant, and they are valid.
 struct Captured {
   Rank rank = 0;
   std::vector<PieceInfo> pieces;
 };
 
 enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
-// The transfer is over: nothing touches the slot any more.
+// The transfer is over, and nothing touches the slot any more.
 struct FetchEnded {
   std::uint64_t fetch = 0;
   FetchResult result = FetchResult::failed;
-  std::string trouble = {};  // of a read from storage: why it failed
-  PieceInfo made = {};       // complete, and parity that was never made before: what it has become
+  std::string trouble = {};  // why a read from storage failed
+  PieceInfo made = {};       // the new piece, if parity was encoded for the first time
 };
 struct SlotReleased {
   SlotRef slot;
-};  // after DropSlot: nobody reads or writes it any more
+};  // the answer to DropSlot: nobody reads or writes the slot any more
 struct PieceCorrupt {
   SlotRef slot;
-};  // its bytes do not match its digests (found by a reader)
+};  // a reader found that its bytes do not match its digests
 
-// What the driver sees that no message tells. Posted with every change.
+// What the driver observes itself. Posted with every change.
 struct Observed {
-  std::vector<Rank> stopped = {};                          // trainers here that are (SIGSTOP, a debugger)
-  std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ckpt_status of their newest snapshots
+  std::vector<Rank> stopped = {};                          // stopped trainers of this node (SIGSTOP, a debugger)
+  std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ranks whose newest snapshot failed, with its ckpt_status
   bool coordination_fails = false;                         // the store cannot be read or written
-  std::vector<NodeId> distrusted = {};                     // at whose listeners the token was refused
+  std::vector<NodeId> distrusted = {};                     // these nodes' listeners refused the token
   bool operator==(const Observed&) const = default;
 };
 
-// What storage offers: the pieces of every checkpoint on it that is whole, as far as one can tell without reading them.
+// What storage offers: the pieces of every checkpoint that is whole there, as far as is known without reading them.
 struct StorageListed {
   std::vector<PieceInfo> pieces;
-  std::vector<std::string> unusable;     // checkpoints that are there and cannot be restored from, a sentence each
-  std::uint64_t newest_incarnation = 0;  // that anything there was written in
-  bool knows_incarnations = true;        // false: there may be newer ones
-  std::string trouble;                   // why there may be more than that, "" where that is all
+  std::vector<std::string> unusable;     // checkpoints that are there but cannot be restored, a sentence each
+  std::uint64_t newest_incarnation = 0;  // newest one that wrote anything there
+  bool knows_incarnations = true;        // false: newer ones may have written there
+  std::string trouble;                   // why this list may be incomplete, "" if it is complete
 };
-// The pieces of StartWrite are on the medium, unless there was trouble.
+// The answer to StartWrite. Without trouble, the pieces are on the medium.
 struct WriteEnded {
   CheckpointId checkpoint;
   std::string trouble;
 };
-// The checkpoint of FinalizeCheckpoint is whole, unless there was trouble.
+// The answer to FinalizeCheckpoint. Without trouble, the checkpoint is whole on storage.
 struct FinalizeEnded {
   CheckpointId checkpoint;
   std::string trouble;
@@ -139,8 +138,8 @@ struct SwapLeaderRecord {
   std::uint64_t expected_revision = 0;
   LeaderRecord record;
 };
-// With rank assignments, these first, in as many records as it takes: the incarnation's record is written only when all
-// of them are there. Without, those that it names are there already.
+// Writes `assignments` first, in as many records as it takes, and the incarnation's record only when all of them are in
+// the store. Empty: the rank assignments that the record names are there already.
 struct SwapIncarnationRecord {
   std::uint64_t expected_revision = 0;
   IncarnationRecord record;
@@ -150,12 +149,12 @@ struct SwapIncarnationRecord {
 struct ReadAssignments {
   AssignmentsName name;
 };
-// Of lives before this one: no record names them any more.
+// Removes the rank assignments of all incarnations before this one. No record names them any more.
 struct RemoveAssignments {
   std::uint64_t before_incarnation = 0;
 };
 
-// To be in the arena's node header before any later effect is carried out.
+// Write this into the arena's node header before any later effect.
 struct Persist {
   CheckpointId highest_commit;
   CheckpointId newest_seen;
@@ -163,17 +162,17 @@ struct Persist {
   CheckpointId newest_damaged;
 };
 
-// To trainers, through their control words.
+// The next ones go to trainers, through their control pages.
 struct GrantSlots {
   Rank rank = 0;
   Share share;
   std::vector<SlotRef> slots;
-};  // one per segment, in their order
+};  // one slot per segment, in their order
 struct NotifyCommit {
   Rank rank = 0;
   CheckpointId committed;
 };
-// The newest checkpoint of which it is known that it is on storage.
+// The newest checkpoint that is known to be on storage.
 struct NotifyStored {
   Rank rank = 0;
   CheckpointId stored;
@@ -182,7 +181,7 @@ struct NotifyResume {
   Rank rank = 0;
   std::int64_t resume_at = 0;
 };
-// Before RestoreReady, once in an incarnation and for each incarnation of the agent.
+// Comes before RestoreReady, once in an incarnation, and again after a restart of the agent.
 struct NotifyReplicationGroup {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
@@ -195,17 +194,18 @@ struct Fence {
   std::string text;
 };
 
-// A piece to restore from, whole.
+// A whole piece to restore from.
 struct RestoreSource {
   SlotRef slot;
   Tier tier = Tier::none;
 };
-// The answer to RestoreAsked. Verdict restore: the main shard's parts in order, and the private shard; fresh: none.
+// The answer to RestoreAsked. Verdict restore: the parts of the main shard in order, and the private shard. Fresh:
+// none.
 struct RestoreReady {
   Rank rank = 0;
   std::uint64_t incarnation = 0;
   Decision decision;
-  Share share;  // that it captures from now on
+  Share share;  // what the rank captures from now on
   std::vector<RestoreSource> main;
   RestoreSource private_;
 };
@@ -216,8 +216,8 @@ struct RestoreFailed {
   std::string text;
 };
 
-// Fetch `piece` from `source`, a node, storage_node or parity_node, into `slot`, whose segment the driver makes where
-// it does not exist yet, with room for the piece. Verified on arrival; answered by FetchEnded.
+// Fetch `piece` from `source` (a node, storage_node or parity_node) into `slot`. The driver makes the slot's segment if
+// it does not exist yet, with room for the piece, and verifies what arrives. Answered by FetchEnded.
 struct StartFetch {
   std::uint64_t fetch = 0;
   PieceInfo piece;
@@ -227,35 +227,34 @@ struct StartFetch {
 };
 struct CancelFetch {
   std::uint64_t fetch = 0;
-};  // still answered by FetchEnded
+};  // FetchEnded still comes
 
 struct DropSlot {
   SlotRef slot;
-};  // forget its piece; answered by SlotReleased once no transfer reads it
+};  // forget its piece; SlotReleased comes once no transfer reads it
 struct ReleaseSegment {
   Rank rank = held_rank;
   std::string shard;
-};  // empty and no longer wanted: give its memory back
+};  // empty and not wanted any more: free its memory
 
 struct ListStorage {};  // answered by StorageListed
-// Write the whole pieces in these slots to storage; they stay as they are until WriteEnded. What this node wrote of
-// `discarded` is to be removed first: that checkpoint never became whole there.
+// Write the whole pieces in these slots to storage. The slots stay as they are until WriteEnded. First remove what this
+// node wrote for `discarded`, because that checkpoint never became whole there.
 struct StartWrite {
   CheckpointId checkpoint;
   std::vector<SlotRef> slots;
   Written discarded;
 };
-// All pieces of the checkpoint have been written, by one node or another: complete the checkpoint. Answered by
-// FinalizeEnded.
+// Complete this checkpoint on storage: nodes have written all of its pieces. Answered by FinalizeEnded.
 struct FinalizeCheckpoint {
   CheckpointId checkpoint;
   std::uint32_t world_size = 0;
   std::vector<std::string> shards;
-  std::vector<CheckpointId> damaged;  // checkpoints that need not be kept any longer
+  std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged; they need not be kept
 };
 
-// For whoever runs the machines: a member of the incarnation does not answer any more; a standby node has its place; it
-// is back after all; the job has gone on without it. A new leader tells again what still holds.
+// News of members for the operator's hook: a member does not answer (lost), a standby node has its place (replaced), it
+// is back (returned), the job has gone on without it (released). A new leader repeats what still holds.
 enum class Change : std::uint8_t { lost, replaced, returned, released };
 struct MemberChanged {
   Change change = Change::lost;

@@ -1,4 +1,4 @@
-// FNV-1a: the same on every node, whatever it was built with.
+// The hash FNV-1a: the same on every node, whatever compiler built it.
 #pragma once
 
 #include <cstdint>

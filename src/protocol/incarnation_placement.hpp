@@ -1,5 +1,5 @@
-// Where everything of an incarnation belongs: arranged once, from its record, and asked for by shard or by node.
-// Replacements take places in it without anything being arranged anew.
+// The placement of one incarnation, by shard and by node. It is computed once, from the incarnation's record.
+// Replacements take places in it, and nothing is computed anew.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace ckpt::protocol {
 
-// What a node has to do with a part.
+// A node's roles for a part.
 struct Role {
   bool owns = false;
   bool captures = false;
@@ -35,26 +35,26 @@ class IncarnationPlacement {
   IncarnationPlacement(IncarnationPlacement&&) = default;
   IncarnationPlacement& operator=(IncarnationPlacement&&) = default;
 
-  // These, and none of those before.
+  // These replace all earlier replacements.
   void put_in_replacements(const std::vector<Replacement>& replacements);
 
   bool is_arranged() const { return !own_.arranged.empty(); }
   const std::string& notice() const { return notice_; }
-  const Share* share_of(Rank rank) const;                   // null before anything is arranged
-  const ReplicationGroup* replication_of(Rank rank) const;  // likewise, and for ranks that do not ask for it
+  const Share* share_of(Rank rank) const;                   // null before is_arranged()
+  const ReplicationGroup* replication_of(Rank rank) const;  // likewise, and for ranks that did not ask for it
 
-  // Of what the incarnation captures, and of a checkpoint that it may have restored, which may have been stored
-  // otherwise.
+  // own(): the places of what the incarnation captures. of(): those of any checkpoint; the restored one may have been
+  // cut otherwise.
   const Places& own() const { return own_.now(); }
   const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
-  // What the node holds or its ranks restore from, by name.
+  // The parts that the node holds or captures, or from which its ranks restore, by name.
   const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
   const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
 
  private:
   struct Layout {
     Places arranged;
-    std::optional<Places> with_replacements;  // where anybody is a replacement
+    std::optional<Places> with_replacements;  // while there are replacements
     std::unordered_map<NodeId, Tasks> tasks;  // of now()
 
     const Places& now() const { return with_replacements ? *with_replacements : arranged; }
@@ -66,7 +66,7 @@ class IncarnationPlacement {
   }
 
   Layout own_;
-  std::optional<Layout> restored_;  // where that is stored otherwise
+  std::optional<Layout> restored_;  // only if the restored checkpoint was cut otherwise
   CheckpointId began_from_;
   std::unordered_map<Rank, Share> shares_;
   std::map<Rank, ReplicationGroup> replications_;

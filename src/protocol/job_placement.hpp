@@ -1,13 +1,13 @@
-// Who captures and who holds what in one incarnation: placement/ applied to the ranks as they sit on the nodes. Pure.
+// Which nodes capture and hold what in one incarnation: placement/ applied to the job's rank assignments. Pure.
 //
-// A main shard that one rank names goes to the nodes that the strategy gives it. One that several name is cut into a
-// part per rank, and each part is captured by as many of them as there shall be copies: nothing is sent (REFT,
-// section 4.2). So it is by default; with a replicating strategy asked for by name, every rank that names a shard
-// captures all of it.
+// A main shard that one rank names goes to the nodes that the strategy chooses. By default, a main shard that several
+// ranks name is cut into one part per rank. As many ranks capture each part as there shall be copies, so nothing is
+// sent (REFT, section 4.2). If the options name a replicating strategy, every rank that names a shard captures all of
+// it.
 //
-// Parity is kept across nodes: the first shards of the members of a group form a group of shards, the second ones the
-// next, and so on; private shards, which are much smaller, among themselves. A group may be smaller than was asked for,
-// and then tolerates as many losses, or all but one of its members.
+// Parity spans nodes: the first shards of a group's members form one group of shards, the second ones the next, and so
+// on. Private shards, which are much smaller, form groups of their own. A group may be smaller than the options say. It
+// then tolerates the same number of losses, or all but one of its members if that is less.
 #pragma once
 
 #include <map>
@@ -22,26 +22,26 @@
 namespace ckpt::protocol {
 
 struct Place {
-  std::vector<NodeId> owners;           // whose ranks restore from it
-  std::vector<NodeId> capturers;        // whose ranks capture it
-  std::vector<NodeId> holders;          // that must have it for a commit
-  std::optional<ParityOf> parity = {};  // nobody captures it, or restores from it
+  std::vector<NodeId> owners;           // nodes whose ranks restore from it
+  std::vector<NodeId> capturers;        // nodes whose ranks capture it
+  std::vector<NodeId> holders;          // nodes that must have it for a commit
+  std::optional<ParityOf> parity = {};  // set for parity, which nobody captures or restores from
 };
 using Places = std::unordered_map<std::string, Place>;  // by part
 
 struct JobPlacement {
   Places places;
   std::map<Rank, Share> shares;
-  std::string notice;  // for people: copies that could not be kept in different failure domains, "" if none
+  std::string notice;  // for people: which copies share a failure domain, "" if none
 };
 
-// `assignments` by rank, without gaps.
+// `assignments` in order of rank, without gaps.
 JobPlacement arrange(const std::vector<RankAssignment>& assignments, std::optional<placement::Strategy> strategy,
                      const placement::Protection& protection);
 
-// Where a checkpoint belongs that was stored with these cuts. What is cut as in `placement_of_job` has its places
-// there; else those who restore from it keep all of it until the incarnation has a commit of its own. Nothing where all
-// of it has its places there.
+// The places of a checkpoint that was stored with these cuts. A shard that is cut as in `placement_of_job` has its
+// places there. Any other shard stays, whole, on the nodes that restore from it until the incarnation has a commit of
+// its own. Nothing if all shards have their places in `placement_of_job`.
 std::optional<Places> places_with(const std::vector<Cut>& cuts, const std::vector<RankAssignment>& assignments,
                                   const JobPlacement& placement_of_job);
 

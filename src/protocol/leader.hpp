@@ -1,10 +1,12 @@
-// What the leader wants of every node, computed from their newest Reports. It keeps almost nothing of its own: after a
-// change of leader the same answers follow from the same reports.
+// The leader: it computes from all nodes' newest reports what each node shall do, and sends directives. It keeps almost
+// no state of its own, so a newly elected leader computes the same from the same reports.
 //
-// Why an older leader does no harm: it changes the incarnation record only by compare-and-swap, which the newer
-// leader's epoch fails; its directives are ignored by every node that obeys the newer epoch; and the newer leader
-// commits or abandons only with reports of *all* the incarnation's nodes at its own epoch, so whatever the older one
-// had committed is then known.
+// Why an older leader does no harm:
+// - It changes the incarnation record only by compare-and-swap, which fails once the newer leader's epoch is there.
+// - Every node that obeys the newer epoch ignores its directives.
+// - The newer leader commits or abandons only with reports of *all* nodes of the incarnation at its own epoch. So it
+//   knows whatever the older one had committed. Exception: it abandons a checkpoint at once if its ranks captured
+//   different bytes, because nobody can have committed that.
 #pragma once
 
 #include <map>
@@ -43,43 +45,43 @@ class Leader {
 
   void on(const IncarnationRecordRead& read);
   void on(const AssignmentsRead& read);
-  void on(NodeId from, const Report& report, TimeMs now);  // from the node itself, or its relay
-  void on_directive_of(NodeId other, TimeMs now);          // that still takes itself for the leader
+  void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
+  void on_directive_of(NodeId other, TimeMs now);          // it still takes itself for the leader
   void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
   void on(const FinalizeEnded& ended, TimeMs now) { storage_.on(ended, now); }
-  // This node did nothing from `before` on. Nobody's silence counts for that time, and no wait goes on.
+  // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and waits start anew.
   void on_pause(TimeMs before, TimeMs now);
-  // Nodes at whose listeners this node's token was refused.
+  // These nodes' listeners refused this node's token.
   void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
 
-  // Draws the conclusions: store writes as effects, a directive for every node that needs one.
-  // With many pieces it does so now and then only, for all that it heard in between.
+  // Compares what is with what should be. Adds writes to the store and the directives that are due to `effects`. With
+  // many pieces it runs only now and then, for everything that came since.
   void reconcile(TimeMs now, Effects& effects);
-  std::optional<TimeMs> reconcile_wanted_at() const;  // none: all that it heard is reconciled
+  std::optional<TimeMs> reconcile_wanted_at() const;  // none: nothing new since the last one
   TimeMs reconcile_gap_ms() const;
 
   std::uint64_t epoch() const { return epoch_; }
   bool in_charge() const { return record_ && record_->epoch == epoch_; }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
-  // Some other node hears this leader and is heard by it, or has yet to get to know it. A leader for which that is not
-  // so may be cut off from all others, whatever it can write into the store, and leaves its place to whoever wants it.
+  // Whether another node obeys this leader, or may still be about to find it. If not, the leader may be cut off from
+  // all others, even if it can write to the store. It then lets its lease run out, so that another node can take over.
   bool is_obeyed(TimeMs now) const;
 
  private:
   struct Peer {
     Report report;
-    NodeId via = no_node;      // who brought it: where the answer goes
-    TimeMs received_at = 0;    // or the end of a pause of this leader's own, if it was not yet missed before
-    std::uint64_t obeyed = 0;  // newest directive that it says it has
-    TimeMs obeyed_at = 0;      // when it first said so
+    NodeId via = no_node;      // which node brought it: the answer goes there
+    TimeMs received_at = 0;    // or when this leader's own pause ended, if it was not missed before
+    std::uint64_t obeyed = 0;  // newest directive that the node reports to have
+    TimeMs obeyed_at = 0;      // when it first reported that
     bool answer_due = false;   // a report came: repeat the directive even if nothing changed
     Directive last_directive;
   };
-  // A rank's trainer in this incarnation, and where it is.
+  // A rank's trainer in this incarnation, and its node.
   struct Binding {
     NodeId node = 0;
-    const Peer* peer = nullptr;  // that node; it stays in peers_
+    const Peer* peer = nullptr;  // that node; borrowed from peers_, which never drops one
     RankReport rank;
   };
 
@@ -93,7 +95,7 @@ class Leader {
   void swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
                    std::vector<RankAssignment> assignments = {});
 
-  // Who runs where: known to whoever wrote it, and else read.
+  // Rank assignments: this leader wrote them itself, or reads them from the store.
   bool reconcile_assignments(TimeMs now, Effects& effects);
   bool give_up_assignments(TimeMs now, Effects& effects);
   bool has_lost_assignments() const {
@@ -179,7 +181,7 @@ class Leader {
   };
   struct Lack {
     NodeId node = no_node;
-    bool is_capture = false;  // else a copy, or parity
+    bool is_capture = false;  // else a copy or parity is missing
   };
   void reconcile_health(TimeMs now);
   void time_commit(TimeMs now);
@@ -197,52 +199,52 @@ class Leader {
   const Config config_;
   const std::uint64_t epoch_;
   const TimeMs elected_at_;
-  Predecessor predecessor_;  // none once it was heard
+  Predecessor predecessor_;  // none once it has reported
   std::optional<IncarnationRecord> record_;
   std::uint64_t record_revision_ = 0;
-  AssignmentTable assignment_table_;  // of the newest incarnation that began, as soon as it is that which record_ names
-  AssignmentTable drafted_;           // that this leader wrote last
+  AssignmentTable assignment_table_;  // of the newest incarnation that began, once it is the one that record_ names
+  AssignmentTable drafted_;           // written last by this leader
   std::optional<TimeMs> assignments_asked_at_;
-  bool assignments_vanished_ = false;     // as was just read
-  AssignmentsName vanished_assignments_;  // that were asked for and were not there
+  bool assignments_vanished_ = false;     // the newest read found none
+  AssignmentsName vanished_assignments_;  // this leader asked for these, and they were not there
   TimeMs vanished_since_ = 0;
-  AssignmentsName given_up_assignments_;  // that have not come back
-  std::optional<TimeMs> led_since_;       // when it first could tell nodes anything
+  AssignmentsName given_up_assignments_;  // these have not come back in time
+  std::optional<TimeMs> led_since_;       // when it could first send directives
   bool swap_pending_ = false;
-  std::vector<IncarnationRecord> swapped_;  // what was to be written since record_ was read
+  std::vector<IncarnationRecord> swapped_;  // records it has asked to write since record_ was read
   bool is_set_back_ = false;                // the store has an older record than record_
   TimeMs swapped_at_ = 0;
 
   std::map<NodeId, Peer> peers_;
   std::size_t pieces_received_ = 0;     // of all peers
-  std::vector<const Report*> present_;  // as of this reconciliation, with the incarnation's members that are not
-  std::vector<NodeId> missing_;
+  std::vector<const Report*> present_;  // reports of the present nodes, as of this reconciliation
+  std::vector<NodeId> missing_;         // members that are not present
   Groups groups_;
   std::map<Rank, Binding> bindings_;    // of record_->incarnation
-  std::set<std::uint64_t> superseded_;  // instances whose rank was claimed anew
+  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed since
   std::optional<TimeMs> all_waiting_since_;
-  std::uint64_t roll_call_ = 0;       // made when all ranks wait
-  IncarnationPlacement places_;       // once the incarnation is decided
-  IncarnationPlacement last_places_;  // of the incarnation before, where it is known
-  AssignmentsName last_placed_;       // whose rank assignments these are
-  Inventory inventory_;               // of the present reports; borrows from peers_
+  std::uint64_t roll_call_ = 0;       // number of the newest one, made when all ranks wait
+  IncarnationPlacement places_;       // empty until the incarnation is decided
+  IncarnationPlacement last_places_;  // of the incarnation before, if known
+  AssignmentsName last_placed_;       // the rank assignments of last_places_
+  Inventory inventory_;               // of present_; borrows from peers_
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
-      decodable_;                                    // of it, where the checkpoint may still be needed
-  std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by who is to read
-  std::optional<TimeMs> unreadable_since_;           // what is read from storage
-  std::optional<TimeMs> source_lost_at_;             // of the decided checkpoint, while ranks wait for it
+      decodable_;                                    // from inventory_, for checkpoints that may still be needed
+  std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by the node that reads
+  std::optional<TimeMs> unreadable_since_;           // since when storage cannot be read
+  std::optional<TimeMs> source_lost_at_;             // a shard of the decided checkpoint, while ranks wait
   std::string stranded_;
   bool reading_storage_ = false;
   CheckpointId committed_;
-  CheckpointId own_commit_;  // newest that this leader committed itself
+  CheckpointId own_commit_;  // newest one that this leader committed itself
   std::vector<CheckpointId> abandoned_;
   std::int64_t resume_at_ = 0;
   CheckpointId newest_abandoned_;
-  TimeMs named_at_ = 0;                     // when resume_at_ was named last
-  std::int64_t margin_ = 0;                 // by which resume_at_ lies ahead of the furthest rank's next iteration
-  std::map<NodeId, NodeId> notified_lost_;  // members, with the replacement that was told of
-  std::vector<NodeId> released_;            // former members that are to be told
-  TimeMs listening_since_ = elected_at_;    // to nodes that are told something, without a pause of its own
+  TimeMs named_at_ = 0;                     // when resume_at_ was last set
+  std::int64_t margin_ = 0;                 // how far resume_at_ lies ahead of the furthest rank's next iteration
+  std::map<NodeId, NodeId> notified_lost_;  // lost members that were announced, with the announced replacement
+  std::vector<NodeId> released_;            // former members to announce as released
+  TimeMs listening_since_ = elected_at_;    // since when it hears nodes, without a pause of its own
   TimeMs followed_at_ = elected_at_;
   std::string alarm_;
   LeaderStorage storage_;
@@ -251,7 +253,7 @@ class Leader {
   Health health_;
   TimeMs standing_since_ = 0;
   std::vector<NodeId> distrusted_;
-  // The way of one checkpoint to its commit, for the slowest part.
+  // The times of one checkpoint on its way to the commit, to find the slowest part.
   struct Timing {
     CheckpointId checkpoint;
     TimeMs begun_at = 0;

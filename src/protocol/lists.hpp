@@ -1,4 +1,4 @@
-// Short lists that are sets.
+// Functions for short lists that are used as sets.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The core of one agent: worker, and leader when elected. Deterministic: the same events in the same order give the
-// same effects. Not thread-safe; owns no resources.
+// The core of one agent: a worker, and a leader while elected. Deterministic: the same events in the same order give
+// the same effects. Not thread-safe. Owns no resources.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace ckpt::protocol {
 
-// What a restarted agent found in its arena.
+// What an agent finds in its arena when it starts.
 struct Recovered {
   struct Slot {
     SlotRef slot;
     PieceInfo piece;
-    bool whole = false;  // sealed, valid, not dropped; else the slot is free
+    bool whole = false;  // sealed, valid and not dropped; otherwise the slot is free
   };
-  // A grant found unused in a rank's control page. Its writer may be alive and writing: the slots stay granted, and the
+  // An open grant in a rank's control page. Its writer may be alive and writing. So the slots stay granted, and the
   // rank gets no other grant, until they are captured or the writer is proven dead.
   struct Granted {
     Rank rank = 0;
@@ -37,7 +37,7 @@ struct NodeStatus {
   NodeId node = 0;
   bool is_leader = false;
   NodeId leader = no_node;
-  NodeId relay = no_node;  // through whom it is to report
+  NodeId relay = no_node;  // the node reports through it
   std::uint64_t epoch = 0;
   std::uint64_t incarnation = 0;
   Decision decision;
@@ -56,24 +56,24 @@ struct NodeStatus {
   CheckpointId stored;
   std::uint64_t stored_skipped = 0;
   std::string storage_trouble;
-  std::string record_trouble;  // why a record of the coordination store is not believed, "" if none
+  std::string record_trouble;  // why it ignores a record of the coordination store, "" if it ignores none
 };
 
 class Node {
  public:
-  // `agent_id`: of this run of the agent; that of a later one is larger.
+  // `agent_id` identifies this run of the agent. Later runs have larger ones.
   Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
   ~Node();
 
   Effects handle(const Event& event, TimeMs now);
 
-  // A Tick is wanted by then, besides the regular ones: what came in is to be looked at. None while nothing is.
+  // The driver must hand in an extra Tick by then, because the core has put off some work. None: no extra Tick.
   std::optional<TimeMs> tick_wanted_at() const;
 
   NodeStatus status() const;
-  // Whether the job is protected, as far as can be told here.
+  // Whether the job is protected, as far as this node knows.
   Health health(TimeMs now) const;
-  // The slot that holds a whole piece, for serving a fetch or a restore; null when there is none.
+  // The slot with this whole piece, from which a fetch or a restore can read; null if there is none.
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;
 
  private:

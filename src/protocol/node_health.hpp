@@ -1,4 +1,5 @@
-// What a node knows of the job's health: what its leader told and when, and its own clock of commits. Pure.
+// What a node knows of the job's health: the leader's newest verdict and its age, and the node's own clock of commits.
+// Pure.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,7 @@ namespace ckpt::protocol {
 
 class HealthView {
  public:
-  // After every event.
+  // Call after every event.
   void observe(const Directive& directive, CheckpointId highest_commit, TimeMs now);
 
   struct Facts {
@@ -19,10 +20,10 @@ class HealthView {
     bool coordination_fails = false;
     const std::vector<NodeId>& distrusted;
   };
-  // The leader's verdict, or this node's own where that is worse: it hears no leader, or no commit.
+  // The leader's verdict, or this node's own if that is worse because it hears no leader or no commit.
   Health judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const;
 
-  // For a leader that is elected here.
+  // What a leader that is elected on this node starts from.
   InheritedHealth known(const Directive& directive) const { return {clock_, directive.health}; }
 
  private:

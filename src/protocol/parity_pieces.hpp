@@ -1,6 +1,6 @@
-// Parity among the stored pieces: what its pieces are called, what they are made of, and what can be made with their
-// help. A parity piece tells all of that itself, so nothing needs to be remembered of the arrangement it was made in.
-// Pure functions of what the nodes report.
+// Parity pieces: their names, what they are computed from, and what they help to decode. A parity piece carries all of
+// this in its parity manifest, so nobody needs to remember the placement it was made in. Pure functions of what the
+// nodes report.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@
 
 namespace ckpt::protocol {
 
-// Which parity a place is for: of a group of as many shards as it has members, "" where one has none.
+// The parity that belongs in a place. The group has one shard per member, "" for a member without one.
 struct ParityOf {
   std::uint32_t rows = 0;
   std::uint32_t member = 0;
   std::vector<std::string> shards;
 };
 
-// A group is called after the shards in it and nothing else, so that its pieces are found again whoever holds them.
+// The name of a parity piece. It follows from the group's shards alone, so that the piece is found on any node.
 std::string parity_name(std::uint32_t rows, const std::vector<std::string>& shards, std::uint32_t member);
 
-// Whether there is such a group at all; all functions below take none else.
+// Whether such a group can exist. All functions below require it.
 bool is_valid(const ParityManifest& parity_manifest);
 
-// Of whole digest leaves: every shard counts as if it ended with one.
+// The layout in whole digest leaves: the length of each shard is rounded up to a leaf.
 placement::ParityLayout layout_of(const ParityManifest& parity_manifest);
 
 // A member's shard or its parity, among a group's pieces.
@@ -39,37 +39,37 @@ struct GroupPiece {
   bool operator==(const GroupPiece&) const = default;
 };
 std::optional<GroupPiece> group_piece(const ParityManifest& parity_manifest, std::string_view shard);
-// The reverse, for a position of one of the group's stripes.
+// The name of the piece at a position of one of the group's stripes.
 std::string group_piece_name(const ParityManifest& parity_manifest, std::uint32_t member, std::uint32_t position);
 
-// The member's shard of the checkpoint of `parity`, whose parity manifest has it.
+// The member's shard, as the parity manifest of `parity` describes it.
 PieceInfo source_piece(const PieceInfo& parity, std::uint32_t member);
 
-// What of the group is not among these pieces, by name; and how the wanted one is made of the others. Nothing lost in
-// the plan: it can be made.
+// Which pieces of the group are missing from `there`; and how to compute the wanted piece from the others. It can be
+// computed if the plan has nothing lost.
 placement::LostPieces lost_pieces(const ParityManifest& parity_manifest,
                                   const std::vector<CodingInputs::Source>& there);
 placement::DecodePlan plan_coding(const ParityManifest& parity_manifest, const GroupPiece& wanted,
                                   const placement::LostPieces& lost);
 
-// Something that no node has, or no one any more, and what it can be made of.
+// A piece that no node has, and what it can be encoded or decoded from.
 struct CodedPiece {
   PieceInfo piece;
   CodingInputs coding_inputs;
 };
 
-// Of one checkpoint's pieces: the shards that are lost and can be decoded.
+// The lost shards that can be decoded from one checkpoint's pieces.
 std::map<std::string, CodedPiece> decodable(const Pieces& pieces);
 
-// How to make this parity of one checkpoint's pieces, for the first time or anew; nothing where it cannot be.
+// How to encode this parity from one checkpoint's pieces, for the first time or again. Nothing if that is impossible.
 std::optional<CodedPiece> plan_encoding(const ParityOf& parity, CheckpointId checkpoint, std::uint32_t world_size,
                                         const Pieces& pieces);
 
-// Whether the piece is that parity, and what it was made of is what the checkpoint has.
+// Whether the piece is that parity, computed from exactly the shards that the checkpoint has.
 bool is_parity_of(const ParityOf& parity, const PieceInfo& piece, const Pieces& pieces);
 
-// How many members the group of this parity can still lose, of one checkpoint's pieces: 0 where no more than that, or
-// not even that, is there.
+// How many more members the group of this parity can lose, given one checkpoint's pieces. 0 if it can lose none, and
+// also if too much is lost already.
 std::uint32_t losses_left(const ParityOf& parity, const Pieces& pieces);
 
 }  // namespace ckpt::protocol

@@ -1,5 +1,5 @@
-// What there is of one checkpoint, and on which nodes. A leader goes through all of it each time it draws its
-// conclusions: it lies in one stretch of memory, in the order in which it was heard, with an index by name.
+// The pieces of one checkpoint, and the nodes that have them. The leader goes through all of them at each
+// reconciliation. So they lie in one stretch of memory, in the order of the reports, with an index by name.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace ckpt::protocol {
 
-// A node, with what it says of the piece.
+// A node that has a piece, and how it describes the piece.
 struct Holder {
   NodeId node = 0;
   const PieceInfo* piece = nullptr;
 };
 
-// By node. Most pieces have as many as lie in place.
+// In order of nodes. Most pieces have so few holders that no allocation is needed.
 class Holders {
  public:
   void push_back(const Holder& holder);
@@ -33,7 +33,7 @@ class Holders {
  private:
   std::array<Holder, 2> few_;
   std::size_t few_count_ = 0;
-  std::vector<Holder> many_;  // all of them, where they are more
+  std::vector<Holder> many_;  // all of them, if they are more
 };
 
 class Pieces {
@@ -45,11 +45,11 @@ class Pieces {
 
   const value_type* begin() const { return all_.data(); }
   const value_type* end() const { return all_.data() + all_.size(); }
-  const value_type* find(std::string_view shard) const;  // end() where nobody has it
+  const value_type* find(std::string_view shard) const;  // end() if nobody has it
   bool contains(std::string_view shard) const { return find(shard) != end(); }
 
  private:
-  // Where the name is in all_, or a free one. Open addressing: half of them at least are free, and their number is a
+  // The index of a name in all_, or free. Open addressing: at least half of the buckets are free, and their number is a
   // power of two.
   struct Bucket {
     std::uint32_t hash = 0;

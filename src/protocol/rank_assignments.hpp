@@ -1,6 +1,6 @@
-// Who runs where in an incarnation. A job may have more ranks than one record of the store has room for: rank
-// assignments have records of their own, and the incarnation's record names them. That name follows from what they say,
-// so whoever reads them knows whether they are the ones that were meant, and nobody ever writes others under it. Pure.
+// The rank assignments of an incarnation: which rank runs on which node. They may not fit into one record of the store.
+// So they have records of their own, and the incarnation's record names them. The name follows from their content. So a
+// reader can verify them, and nobody ever writes others under that name. Pure.
 #pragma once
 
 #include <unordered_map>
@@ -13,15 +13,15 @@ namespace ckpt::protocol {
 class AssignmentTable {
  public:
   AssignmentTable() = default;  // of no incarnation
-  // `assignments` by rank, without gaps.
+  // `assignments` in order of rank, without gaps.
   AssignmentTable(std::uint64_t incarnation, std::vector<RankAssignment> assignments);
 
   const AssignmentsName& name() const { return name_; }
   const std::vector<RankAssignment>& assignments() const { return assignments_; }
-  const std::vector<Member>& members() const { return members_; }  // nodes, in the order of their lowest ranks
-  const std::vector<Cut>& cuts() const { return cuts_; }           // of the restored checkpoint, by shard
+  const std::vector<Member>& members() const { return members_; }  // in the order of their lowest ranks
+  const std::vector<Cut>& cuts() const { return cuts_; }           // of the restored checkpoint, in order of shards
 
-  // With this arena.
+  // Whether this node is a member, with this arena.
   bool is_member(NodeId node, std::uint64_t arena_id) const;
 
  private:
@@ -34,10 +34,10 @@ class AssignmentTable {
 
 AssignmentsName name_of(std::uint64_t incarnation, const std::vector<RankAssignment>& assignments);
 
-// How the checkpoint has a main shard; null where it is not cut. `cuts` by shard.
+// How a checkpoint has cut the main shard; null if not at all. `cuts` in order of shards.
 const Cut* find_cut(const std::vector<Cut>& cuts, const std::string& main_shard);
 
-// What was read under that name is what was written under it.
+// Whether these are the rank assignments with that name: complete and unchanged.
 bool is_named(const AssignmentsName& name, const std::vector<RankAssignment>& assignments);
 
 }  // namespace ckpt::protocol

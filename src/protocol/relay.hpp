@@ -1,8 +1,8 @@
-// How reports come to the leader where nodes are many: those of a group go to one of its nodes, the relay, which passes
-// on what came within a short while as one message, unread. The leader answers the same way.
+// Relays carry reports to the leader in large jobs. The nodes of a group report to one of them, the relay. It passes on
+// what came within a short while as one message, unread. The leader answers the same way.
 //
-// A relay is a forwarder. Nothing depends on its memory, or on its being there: who takes reports in acknowledges them
-// at once, and whoever is not acknowledged for a while goes without that relay.
+// A relay only forwards. Nothing depends on its memory or its presence: it acknowledges reports at once, and a node
+// that gets no acknowledgement for a while reports to the leader directly.
 #pragma once
 
 #include <map>
@@ -13,19 +13,20 @@
 
 namespace ckpt::protocol {
 
-// So much goes into one batch: its reports or directives, and the pieces that these name.
+// The bound of one batch: its reports or directives, plus the pieces that these name.
 inline constexpr std::size_t batch_max = 2048;
 
 class Relay {
  public:
   explicit Relay(const Config& config) : config_(config) {}
 
-  // Who is leader, and through whom it wants to hear this node: no_node, another one, or this one for its whole group.
+  // `relay`: the node through which the leader wants to hear this node. no_node: directly. This node itself: it is the
+  // relay of its group.
   void follow(NodeId leader, NodeId relay);
 
   void send_own(Report report, TimeMs now, Effects& effects);
-  void on(NodeId from, const Report& report, TimeMs now, Effects& effects);       // of a member
-  void on(NodeId from, const DirectiveBatch& directive_batch, Effects& effects);  // hands on what is for others
+  void on(NodeId from, const Report& report, TimeMs now, Effects& effects);       // from a member
+  void on(NodeId from, const DirectiveBatch& directive_batch, Effects& effects);  // passes on what is for others
 
   void reconcile(TimeMs now, Effects& effects);  // passes the batch on when it is time
   std::optional<TimeMs> reconcile_wanted_at() const;
@@ -40,18 +41,18 @@ class Relay {
   const Config config_;
   NodeId leader_ = no_node;
   NodeId relay_ = no_node;
-  TimeMs shunned_until_ = 0;  // the relay
+  TimeMs shunned_until_ = 0;  // until then, this node does not use the relay
 
-  NodeId asked_ = no_node;                  // to whom reports went last: the relay, or as relay the leader
-  std::optional<TimeMs> unanswered_since_;  // the first of them that it has not acknowledged
+  NodeId asked_ = no_node;                  // where reports went last: to the relay, or from a relay to the leader
+  std::optional<TimeMs> unanswered_since_;  // when the first unacknowledged one was sent
 
-  std::map<NodeId, Report> batch_;  // newest of each node
+  std::map<NodeId, Report> batch_;  // the newest report of each node
   std::size_t batch_size_ = 0;
-  TimeMs pass_on_at_ = 0;  // while there is something in it
+  TimeMs pass_on_at_ = 0;  // counts only while batch_ is not empty
 };
 
-// Which node is relay of which, as the leader sees it. Nodes of a group have numbers of the same remainder, so that
-// groups are equally long with gaps such as names get, and without. `present`: by node.
+// Which node is the relay of which, as the leader sees it. The nodes of a group have numbers with the same remainder,
+// so groups stay equally long even if the numbers have gaps. `present` is in order of nodes.
 class Groups {
  public:
   Groups() = default;

@@ -1,12 +1,11 @@
-// The slots of a node and what each is used for. One state per slot, and only the moves below:
+// The slots of a node, and the use of each. A slot has one state, and only these moves are possible:
 //
 //   free -> granted -> whole     a trainer captures into it
 //   free -> filling -> whole     a fetch fills it (or -> free when it fails)
 //   granted -> free              its writer is proven dead
 //   whole -> draining -> free    its piece is dropped; free once no transfer reads it
 //
-// A slot that is not free is never given to anybody: that is what keeps committed pieces, readers and late writers
-// safe.
+// Nobody is ever given a slot that is not free. That keeps committed pieces, readers and late writers safe.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ enum class SlotState : std::uint8_t { free, granted, filling, whole, draining };
 struct Slot {
   SlotState state = SlotState::free;
   PieceInfo piece;               // while filling, whole or draining
-  Tier from = Tier::local;       // where it came from
+  Tier from = Tier::local;       // where the piece came from
   std::uint64_t fetched_in = 0;  // incarnation in which it was fetched, 0: not fetched
 };
 
@@ -40,19 +39,19 @@ class SlotTable {
   bool is_filling(const std::string& shard, CheckpointId checkpoint) const;
 
   void grant(const SlotRef& ref);
-  void take_back(const SlotRef& ref);  // a grant whose writer is dead
+  void take_back(const SlotRef& ref);  // the grant of a dead writer
   void fill(const SlotRef& ref, const PieceInfo& piece);
   void abandon_fill(const SlotRef& ref);
   void captured(const SlotRef& ref, const PieceInfo& piece);
-  // `made`: what it has become, where that was not known before.
+  // `made`: the piece, if it was not known before the transfer.
   void fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation, const PieceInfo* made = nullptr);
   void drain(const SlotRef& ref);
   void release(const SlotRef& ref);  // no-op unless draining
 
   void for_each(const std::function<void(const SlotRef&, const Slot&)>& visit) const;
-  // Segments all of whose slots are free: (rank, shard).
+  // (rank, shard) of the segments that have only free slots.
   std::vector<std::pair<Rank, std::string>> empty_segments() const;
-  std::vector<PieceInfo> whole_pieces() const;  // equal ones once
+  std::vector<PieceInfo> whole_pieces() const;  // without repetitions
 
  private:
   using Entry = std::map<SlotRef, Slot>::value_type;

@@ -1,5 +1,4 @@
-// The words of the protocol. Plain values; nothing here or elsewhere in protocol/ knows clocks, sockets, threads or
-// files.
+// Basic types of the protocol. Plain values. Nothing in protocol/ uses clocks, sockets, threads or files.
 #pragma once
 
 #include <compare>
@@ -21,34 +20,34 @@ using TimeMs = std::int64_t;  // any monotonic origin; only differences matter
 
 inline constexpr NodeId no_node = UINT32_MAX;
 inline constexpr Rank no_rank = UINT32_MAX;
-// Among the sources of a piece: persistent storage, and what it can be made of with the help of parity.
+// Sources of a piece that are no nodes: persistent storage, and encoding or decoding.
 inline constexpr NodeId storage_node = UINT32_MAX - 1;
 inline constexpr NodeId parity_node = UINT32_MAX - 2;
 
 struct Config {
   NodeId node = 0;
-  std::uint64_t arena_id = 0;        // of this node's arena; a fresh arena under an old node's id is told apart by it
+  std::uint64_t arena_id = 0;        // of this node's arena; shows that a node came back with a fresh arena
   placement::Protection protection;  // copies of every shard, the rank's own included (m of GEMINI), and parity
-  std::optional<placement::Strategy> strategy = {};  // none: group, and shards that ranks share are cut
-  bool standby = false;                              // has no rank until it takes the place of a node that is lost
-  std::string domain;              // of this node: outermost first, with '/' between levels; "" where nothing is known
-  bool storage = false;            // there is persistent storage, or another source, that all nodes can restore from
-  bool storage_writes = false;     // and checkpoints go there
-  std::int64_t storage_every = 0;  // iterations from one checkpoint there to the next, 0: any number
-  TimeMs storage_interval_ms = 0;  // likewise, time
-  TimeMs storage_wait_ms = 30000;  // how long a restore decision waits for storage to say what it has
-  std::uint8_t local_slots = 3;    // committed, replicating, capturing; with storage one more, being written
-  std::uint8_t held_slots = 2;     // committed, arriving
-  TimeMs report_ms = 250;          // a report at least so often: the heartbeat
-  TimeMs node_timeout_ms = 2000;   // a node without reports for so long is missing
-  TimeMs lease_ms = 2000;          // a leader that has not renewed for so long is replaced
-  TimeMs node_wait_ms = 5000;      // how long a restore decision waits for missing nodes
-  std::uint32_t pieces_per_ms = 256;   // the leader looks through so many: while few are reported, at every event
-  std::uint32_t relay_from = 256;      // nodes: from so many on they report in groups
-  TimeMs unprotected_after_ms = 5000;  // without a commit, at least: then the job is not protected
+  std::optional<placement::Strategy> strategy = {};  // none: `group`, and shards that ranks share are cut
+  bool standby = false;                              // a standby node: it has no rank
+  std::string domain;                  // failure domain: outermost first, '/' between levels; "" if not known
+  bool storage = false;                // all nodes can restore from persistent storage or another source
+  bool storage_writes = false;         // checkpoints also go there
+  std::int64_t storage_every = 0;      // iterations from one checkpoint there to the next, 0: no such limit
+  TimeMs storage_interval_ms = 0;      // likewise, as time
+  TimeMs storage_wait_ms = 30000;      // how long a decision waits for storage to list what it has
+  std::uint8_t local_slots = 3;        // committed, replicating, capturing; with storage one more, being written
+  std::uint8_t held_slots = 2;         // committed, arriving
+  TimeMs report_ms = 250;              // the heartbeat: a report at least this often
+  TimeMs node_timeout_ms = 2000;       // a node is missing after this long without a report
+  TimeMs lease_ms = 2000;              // another node takes over if a leader has not renewed its record for so long
+  TimeMs node_wait_ms = 5000;          // how long a decision waits for missing nodes
+  std::uint32_t pieces_per_ms = 256;   // so many the leader looks through; with few, it reconciles at every event
+  std::uint32_t relay_from = 256;      // from so many nodes on they report through relays
+  TimeMs unprotected_after_ms = 5000;  // without a commit for at least so long, the job is not protected
 };
 
-// What a parity piece is made of: pieces of its checkpoint, one for each member of a group of nodes.
+// A shard that a parity piece was computed from. There is one for each member of the parity group.
 struct ParitySource {
   std::string shard;  // "": that member has none
   std::uint64_t length_bytes = 0;
@@ -57,13 +56,13 @@ struct ParitySource {
   bool operator==(const ParitySource&) const = default;
 };
 struct ParityManifest {
-  std::uint32_t rows = 0;    // members whose loss it survives; 0: of no parity piece
-  std::uint32_t member = 0;  // whose parity it is
+  std::uint32_t rows = 0;    // losses that the group survives; 0: the piece is no parity
+  std::uint32_t member = 0;  // the member of the group whose parity this is
   std::vector<ParitySource> sources;
   bool operator==(const ParityManifest&) const = default;
 };
 
-// A whole, verified piece: all bytes of one shard of one checkpoint, or parity of several.
+// A whole, verified piece: all bytes of one shard or part at one checkpoint, or parity of several.
 struct PieceInfo {
   std::string shard;
   CheckpointId checkpoint;
@@ -76,8 +75,8 @@ struct PieceInfo {
   bool operator==(const PieceInfo&) const = default;
 };
 
-// Where on this node a piece lies or will lie: slot `slot` of the segment that `rank` writes for `shard`, or, with rank
-// held_rank, of the segment in which the agent holds a peer's shard.
+// A slot on this node: slot `slot` of the segment that `rank` writes for `shard`. With rank held_rank, of the segment
+// in which the agent holds a peer's shard.
 inline constexpr Rank held_rank = UINT32_MAX;
 struct SlotRef {
   Rank rank = held_rank;

@@ -1,6 +1,6 @@
-// What a node does for its own trainers and for its peers: grants slots, keeps pieces, fetches what the leader orders,
-// restores, and reports. Everything is derived anew in reconcile() from the newest Directive and the slots, so an event
-// may be lost or repeated without harm.
+// The worker: what a node does for its own trainers and its peers. It grants slots, keeps pieces, fetches what the
+// leader orders, restores, and reports. reconcile() derives everything anew from the newest directive and the slots, so
+// a lost or repeated event does no harm.
 #pragma once
 
 #include <map>
@@ -33,18 +33,18 @@ class Worker {
   void on(const WriteEnded& ended);
   void on(const Observed& observed) { observed_ = observed; }
   void on(const Directive& directive);
-  void on_epoch(std::uint64_t epoch);  // of a newer leader: nothing older is obeyed from now on
+  void on_epoch(std::uint64_t epoch);  // of a newer leader: the node obeys nothing older from now on
   void on_decided_incarnation(std::uint64_t incarnation) {
     newest_known_incarnation_ = std::max(newest_known_incarnation_, incarnation);
   }
   void on_first_commit(CheckpointId commit) {
     notified_commit_ = std::max(notified_commit_, commit);
-  }  // by the incarnation's record
+  }  // read in the incarnation's record
 
-  // Brings everything in line with what is known now. Idempotent.
+  // Compares what is with what should be, and orders the difference. Idempotent.
   void reconcile(TimeMs now, Effects& effects);
 
-  // The report, if there is something new to say or it is time for the heartbeat.
+  // The report, if there is news or the heartbeat is due.
   std::optional<Report> report_if_due(TimeMs now);
 
   std::uint64_t epoch() const { return epoch_; }
@@ -57,15 +57,15 @@ class Worker {
  private:
   struct Trainer {
     TrainerHello hello;
-    std::uint64_t incarnation = 0;   // admitted to, 0: none yet
-    std::uint64_t served_in = 0;     // incarnation whose decision it was given: it takes part in no other
-    bool asked = false;              // for a restore, unanswered
-    bool restored = false;           // may snapshot
-    std::optional<Refusal> refusal;  // it takes no further part
-    std::optional<Share> share;      // of the main shard, in this incarnation
+    std::uint64_t incarnation = 0;   // to which it is admitted, 0: none yet
+    std::uint64_t served_in = 0;     // the incarnation whose decision it received: it takes part in no other
+    bool asked = false;              // waits for the answer to restore()
+    bool restored = false;           // it may take snapshots
+    std::optional<Refusal> refusal;  // why it takes no further part
+    std::optional<Share> share;      // of the main shard that it captures in this incarnation
     bool wants_gpu_replication = false;
     std::uint64_t notified_replication_in = 0;  // incarnation
-    std::vector<std::string> segments;          // that are ready to be captured into
+    std::vector<std::string> segments;          // the shards whose segments are ready
     std::vector<SlotRef> granted;               // one per segment; empty: no grant is open
     std::int64_t attempted = -1;
     std::int64_t capturing = -1;
@@ -87,7 +87,7 @@ class Worker {
   using Attempt = std::tuple<std::string, CheckpointId, NodeId>;
   struct Failures {
     int count = 0;
-    int corrupt = 0;  // of these
+    int corrupt = 0;  // of these, with wrong bytes
     TimeMs retry_at = 0;
   };
 
@@ -125,14 +125,14 @@ class Worker {
   const std::uint64_t agent_id_;
   SlotTable slots_;
   std::map<Rank, Trainer> trainers_;
-  std::map<Rank, Recovered::Granted> orphaned_grants_;  // of writers that may still live and come back
+  std::map<Rank, Recovered::Granted> orphaned_grants_;  // their writers may still live and come back
   std::map<std::uint64_t, Fetch> fetches_;
   std::map<Attempt, Failures> failures_;
   struct LastFailure {
     FetchTrouble trouble = FetchTrouble::none;
     NodeId source = no_node;
   };
-  std::map<std::string, LastFailure> fetch_failures_;  // by shard, until one of it arrives
+  std::map<std::string, LastFailure> fetch_failures_;  // by shard, until a piece of it arrives
   Observed observed_;
   std::uint64_t next_fetch_ = 1;
   std::optional<Writing> writing_;
@@ -147,11 +147,11 @@ class Worker {
   CheckpointId newest_seen_;
   CheckpointId newest_damaged_;
   std::uint64_t newest_known_incarnation_ = 0;
-  CheckpointId notified_commit_;  // as long as this agent runs: the record is there for those after it
+  CheckpointId notified_commit_;  // lasts while this agent runs; later agents read the record
   Persist persisted_;
 
   std::uint64_t report_sequence_ = 0;
-  std::uint64_t orders_from_ = 1;  // the report that a leader must have heard before it gives away slots
+  std::uint64_t orders_from_ = 1;  // a leader's orders count only once it has heard this report
   TimeMs last_report_at_ = 0;
   Report last_report_;
 };

@@ -266,11 +266,11 @@ TEST_F(SecureEtcd, RefusesEverybodyElseInOneSentence) {
   nobody.user.clear();
   EXPECT_THAT(refusal(nobody), HasSubstr("belong together"));
   nobody.password_file.clear();
-  EXPECT_THAT(refusal(nobody), AllOf(HasSubstr("wants a user"), HasSubstr("etcd_user")));
+  EXPECT_THAT(refusal(nobody), AllOf(HasSubstr("requires a user"), HasSubstr("etcd_user")));
 
   StoreLocation elsewhere = location();
   elsewhere.at += "/elsewhere";
-  EXPECT_THAT(refusal(elsewhere), AllOf(HasSubstr("lets the user trainer not"), HasSubstr("role")));
+  EXPECT_THAT(refusal(elsewhere), AllOf(HasSubstr("does not let the user trainer"), HasSubstr("role")));
 
   StoreLocation plain = location();
   plain.at.replace(0, 5, "etcd");

@@ -31,7 +31,7 @@ TEST_F(MountCheck, NamesAMountWithoutHardLinks) {
     errno = EOPNOTSUPP;
     return -1;
   };
-  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("makes no hard links"));
+  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("has no hard links"));
 }
 
 // As if the name were made in each client's cache.
@@ -47,7 +47,7 @@ TEST_F(MountCheck, NamesAMountOnWhichWhatWasWrittenIsNotThere) {
     errno = EEXIST;
     return -1;
   };
-  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("another one did not see"));
+  EXPECT_THAT(what_fails_in(directory_.path(), hooks), HasSubstr("did not see what another one wrote"));
 }
 
 TEST_F(MountCheck, NamesADirectoryThatCannotBeWritten) {

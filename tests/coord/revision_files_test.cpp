@@ -268,7 +268,7 @@ TEST_F(RevisionFilesTest, AFileSystemWithoutLinksIsNamed) {
   };
   DirectoryStore store(directory(), std::move(hooks));
   const std::string sentence = test::failure_of([&] { store.put_if("incarnation", "value", 0); });
-  EXPECT_THAT(sentence, HasSubstr("makes no hard links"));
+  EXPECT_THAT(sentence, HasSubstr("has no hard links"));
   EXPECT_THAT(sentence, HasSubstr("option coordination"));
 }
 

@@ -144,7 +144,7 @@ def test_users_and_tls_let_a_job_in_and_nobody_else(cluster, etcd):
         ({"etcd_password_file": wrong}, "refuses the user trainer"),
         ({"etcd_ca_file": tls / "other.pem"}, "etcd_ca_file"),
         ({"etcd_cert_file": "", "etcd_key_file": ""}, "etcd_cert_file"),
-        ({"etcd_user": "", "etcd_password_file": ""}, "wants a user"),
+        ({"etcd_user": "", "etcd_password_file": ""}, "requires a user"),
     ]:
         words = [f"{key}={value}" for key, value in (cluster.options(copies=1) | own | changes).items()]
         done = subprocess.run([build_file_of("ckptd"), *words], check=False, capture_output=True, text=True, timeout=30)

@@ -1,4 +1,4 @@
-"""Checkpointer: what a PyTorch training loop calls."""
+"""The Checkpointer, which a PyTorch training loop calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOB_STEP_BYTES = 4096
 
 
 class Checkpointer:
-    """Captures a training loop's whole state every iteration, and brings it back after a failure.
+    """Captures the whole state of a training loop every iteration, and restores it after a failure.
 
         with Checkpointer(model, optimizer, schedulers=scheduler, job="run1", rank=rank, world_size=n) as ckpt:
             for k in range(ckpt.restore().next_iteration, iterations):
@@ -32,28 +32,28 @@ class Checkpointer:
                     optimizer.step()
                     scheduler.step()
 
-    model       a module, or several by name ({"net": net, "ema": ema}). Parameters are captured while training goes on,
-                persistent buffers (BatchNorm statistics) at once.
-    optimizer   an object with `param_groups` and `state` as torch's optimizers have them, or several by name. With an
-                optimizer that is partitioned over the ranks (ZeRO) each rank gives its own part.
-    schedulers, scaler   objects with state_dict() and load_state_dict(), one or several.
-    tensors     further tensors by name that only the update changes: averaged or master weights.
-    extra       by name, objects with state_dict() and load_state_dict(), torch.Generators, or tensors; captured at
-                once, so that they may change at any time. Data positions belong here. Keep it small.
-    rng         whether to keep the random number generators of torch, Python and numpy.
-    communication   how the engine learns when training communicates, so that checkpoint traffic keeps out of the way.
-                "hooks": by torch's own hooks. DDP models get a communication hook that changes no bit of their
-                gradients; see watch(), too. "patch": by replacing methods of torch.distributed's classes in this
-                process until close(), so that FSDP and plain calls are seen as well. None: not at all. What is not
-                seen may call comm_begin() and comm_end() of `engine`.
-    options     an Options, whose fields your editor knows; or give its fields as further arguments.
+    model       A module, or several by name ({"net": net, "ema": ema}). Parameters are captured while training goes
+                on, persistent buffers (BatchNorm statistics) before snapshot() returns.
+    optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If it is
+                partitioned over the ranks (ZeRO), each rank gives its own part.
+    schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several.
+    tensors     More tensors by name, which only the update changes: averaged or master weights.
+    extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
+                before snapshot() returns, so they may change at any time. The position in the data belongs here. Keep
+                it small.
+    rng         Whether to capture the random number generators of torch, Python and numpy.
+    communication   How the engine learns when training communicates, to keep checkpoint traffic out of its way.
+                "hooks": by torch's own hooks. DDP models get a communication hook that does not change a bit of their
+                gradients; see watch(). "patch": by replacing methods of torch.distributed's classes in this process
+                until close(). This also sees FSDP and plain calls. None: not at all. Call comm_begin() and comm_end()
+                of `engine` around what is not seen.
+    options     An Options object. Or give its fields as further arguments.
 
-    Where torch.distributed is initialized, `rank` and `world_size` come from it. State that is no tensor is stored as
-    JSON and raw bytes; an object that has no such representation is refused here, with its path, not in the middle of
-    training.
+    If torch.distributed is initialized, `rank` and `world_size` come from it. State other than tensors is stored as
+    JSON and raw bytes. The constructor refuses an object that cannot be stored so, and names its path.
 
-    Everything is called from the training thread. All methods raise ckptengine.Error, except that a failed or skipped
-    snapshot never raises: the ticket and the log say so.
+    Call everything from the training thread, except health(). All methods raise ckptengine.Error if they fail. A failed
+    or skipped snapshot does not raise: the ticket and the log say so.
     """
 
     def __init__(
@@ -107,9 +107,10 @@ class Checkpointer:
     # ---- what the training loop calls ----
 
     def restore(self) -> Restored:
-        """Brings back the newest state that every rank can get: tensors in place, Python state through
-        load_state_dict(), random number generators last. All ranks call it, before their first snapshot. A fresh start
-        (found is False) changes nothing. Tensors that are replaced after it are let go of by the first snapshot()."""
+        """Restores the newest checkpoint that every rank can get: tensors in place, then Python state through
+        load_state_dict(), then random number generators. Every rank calls it before its first snapshot. A fresh start
+        (found is False) changes nothing. If you replace tensors afterwards, the first snapshot() releases the old
+        ones."""
         if self._communication is not None:
             self._communication.place(self._inventory.models.values())
         stored = self.engine.stored_layout()
@@ -132,25 +133,27 @@ class Checkpointer:
         return result
 
     def watch(self, *models: torch.nn.Module) -> None:
-        """Learns when these DistributedDataParallel models reduce their gradients: for those whose inner module was
-        given as `model`. Call it before their first backward pass."""
+        """Lets the engine see when these DistributedDataParallel models reduce their gradients. Needed if only the
+        inner module was given as `model`. Call it before their first backward pass."""
         if self._communication is not None:
             self._communication.place(models)
 
     def before_update(self, *streams: torch.cuda.Stream) -> bool:
-        """Call before the next change of parameters, optimizer state or `tensors`; waits until they are captured. On a
-        GPU it does not wait: `streams`, the current one if none is given, do, and must be all on which they change.
-        optimizer.step() calls it too, for the current stream, where the optimizer has hooks."""
+        """Finishes the pending capture. Call it before parameters, optimizer state or `tensors` change again. Waits
+        until they are captured. With tensors on a GPU the host does not wait, `streams` do: name every stream that
+        changes the tensors. Without any, the current stream waits. optimizer.step() also calls this for the current
+        stream, if the optimizer has hooks."""
         self._capturing = False
         named = [stream.cuda_stream for stream in streams]
         current = self._current_stream()
         return self.engine.before_update(named if named or current is None else [current])
 
     def snapshot(self, iteration: int) -> Ticket:
-        """Starts the snapshot of `iteration`; call it after all updates of that iteration, on a GPU with the stream
-        current that they are on or that waits for them. Returns at once. A failed
-        or skipped snapshot never raises and does not harm training; a wrong call does: a forgotten restore(), an
-        iteration that is not larger than the last, tensors that moved before before_update()."""
+        """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. With
+        tensors on a GPU, the current stream must have these updates or wait for them.
+
+        A failed or skipped snapshot does not raise and does not harm training. Wrong use raises: restore() was not
+        called, the iteration is not larger than the last, or tensors moved before before_update()."""
         try:
             self._refresh()
         except Error as error:
@@ -163,8 +166,8 @@ class Checkpointer:
 
     @contextlib.contextmanager
     def update(self, iteration: int) -> Iterator[None]:
-        """Around the updates of an iteration: before_update() at its begin, snapshot(iteration) at its end, whose
-        ticket is then in `ticket`. Nothing is captured when the block raises."""
+        """Context for the updates of an iteration: before_update() before the block, snapshot(iteration) after it.
+        `ticket` then has the snapshot's ticket. If the block raises, no snapshot is taken."""
         self.before_update()
         yield
         self.snapshot(iteration)
@@ -173,11 +176,11 @@ class Checkpointer:
         return self.engine.stats()
 
     def health(self) -> Health:
-        """Whether the job is protected, and if not, why. Any thread; does not wait."""
+        """Whether the job is protected, and if not, why. Any thread may call it. Does not wait."""
         return self.engine.health()
 
     def close(self) -> None:
-        """Ends the engine; what was captured stays with the agent."""
+        """Closes the engine. What was captured stays with the agent."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -194,11 +197,11 @@ class Checkpointer:
     # ---- registration ----
 
     def _current_stream(self) -> int | None:
-        """On which PyTorch enqueues this thread's work on the tensors' GPU; None where none is on one."""
+        """The current stream of this thread on the tensors' GPU. None if no tensor is on a GPU."""
         return None if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
 
     def _refresh(self) -> None:
-        """Makes registrations, staging copies and Python state those of now."""
+        """Brings registrations, staging copies and Python state up to date."""
         identities = self._inventory.identities()
         if identities != self._identities:
             if self._capturing:
@@ -214,7 +217,7 @@ class Checkpointer:
         self._blob[: len(data)] = data
 
     def _wanted(self, as_stored: Mapping[str, Any] | None = None) -> dict[str, Shown]:
-        """All tensors as they are to be registered; with `as_stored` in the memory order that is stored."""
+        """Returns how all tensors should be registered. With `as_stored`, in the memory order that is stored."""
         stored_names = {split_name(name)[0]: name for name in as_stored or ()}
         wanted = {}
         for name, tensor, capture in self._inventory.gather():
@@ -225,7 +228,7 @@ class Checkpointer:
         return wanted
 
     def _register(self, wanted: dict[str, Shown]) -> None:
-        """Brings the engine from what is registered to `wanted` with as few calls as possible."""
+        """Changes the registrations to `wanted`, with as few calls as possible."""
         self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
         for name, old in list(self._shown.items()):
             new = wanted.get(name)
@@ -250,16 +253,15 @@ class Checkpointer:
         self._staged = [shown for shown in wanted.values() if shown.source is not None]
 
     def _register_blob(self, size_bytes: int) -> None:
-        """A new buffer of at least `size_bytes` for the Python state. It has room to spare, so that it is seldom
-        replaced."""
+        """Registers a new buffer of at least `size_bytes` for the Python state. Spare room makes replacements rare."""
         if self._blob:
             self.engine.unregister(PYTHON_STATE)
         self._blob = bytearray(-(-size_bytes // _BLOB_STEP_BYTES) * _BLOB_STEP_BYTES)
         self.engine.register(PYTHON_STATE, self._blob, capture=Capture.SYNCHRONOUS)
 
     def _refuse_torn_capture(self) -> None:
-        """Tensors moved under a capture that before_update() has not ended. It must never be taken for whole, neither
-        by a later before_update() nor by close()."""
+        """Discards a capture whose tensors moved before before_update() finished it, and raises. Otherwise a later
+        before_update() or close() would take it for whole."""
         self._capturing = False
         self.engine.discard()
         raise RuntimeError(

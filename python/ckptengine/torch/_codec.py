@@ -1,12 +1,12 @@
-"""Python state as bytes, without pickle: what was stored is data and can run no code when it is loaded.
+"""Stores Python state as bytes, without pickle, so that loading it cannot run code.
 
     u64 length of the JSON text | JSON text | raw bytes of tensors and byte strings, in the order of their offsets
 
-JSON takes None, bool, int, str, finite floats (Python writes and reads them exactly), lists, and dicts with string
-keys as they are. All else is an object {"~": kind, ...}: tuples, sets, dicts with other keys, counters, infinities,
-complex numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. Anything else is refused, by its path.
+JSON takes None, bool, int, str, finite floats (Python writes and reads them exactly), lists, and dicts with string keys
+as they are. These become an object {"~": kind, ...}: tuples, sets, dicts with other keys, counters, infinities, complex
+numbers, bytes, tensors, numpy arrays and scalars, dtypes, devices. Everything else is refused, with its path.
 
-Pure functions; thread-safe.
+Pure functions, thread-safe.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _DTYPES = {str(d).removeprefix("torch."): d for d in vars(torch).values() if isi
 
 
 class Unrepresentable(TypeError):
-    """The state holds an object that has no representation; the text names where."""
+    """The state has an object that cannot be stored. The text names its path."""
 
 
 def encode(state: Any, what: str = "state") -> bytes:
-    """The bytes of a tree of plain values and tensors. `what` names the tree in errors."""
+    """Returns the bytes of a tree of plain values and tensors. `what` names the tree in errors."""
     encoder = _Encoder()
     text = json.dumps(encoder.plain(state, what), separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *encoder.raw])
 
 
 def decode(data: bytes | bytearray | memoryview) -> Any:
-    """The tree that encode() was given; tensors come back in CPU memory. Bytes behind its end are ignored. Raises
-    ValueError when the bytes are not what encode() makes."""
+    """Returns the tree that encode() got. Tensors are in CPU memory. Ignores bytes after its end. Raises ValueError if
+    encode() did not make the bytes."""
     view = memoryview(data)
     if len(view) < _LENGTH.size:
         raise ValueError("Python state is cut short")

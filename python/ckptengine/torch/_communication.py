@@ -1,24 +1,24 @@
-"""Tells the engine when training communicates, so that the training loop need not.
+"""Tells the engine when training communicates, so that the training loop does not have to.
 
-By default this uses what torch offers for it and changes nothing of torch's: a communication hook in each
-DistributedDataParallel model that is known here. The hook computes the same bits as DDP without it.
+By default this uses torch's own hooks and changes nothing in torch. Each known DistributedDataParallel (DDP) model gets
+a communication hook, which computes the same bits as DDP without it.
 
-With `patch` all that goes through torch.distributed from Python is seen, FSDP's collectives included. That replaces
+With `patch`, it sees everything that goes through torch.distributed from Python, also FSDP's collectives. It replaces
 methods of torch's classes in this process:
 
-- The methods of ProcessGroup begin every collective, send and receive. What is asynchronous ends when its future is
-  done or it was waited for, whichever is first; what has no future (a send), and what the caller waits for at once,
-  ends in Work.wait().
-- DistributedDataParallel finds its hook at the first forward pass, and its broadcast of buffers, which is made in C++,
-  is counted as one communication.
+- The methods of ProcessGroup mark the begin of every collective, send and receive. An asynchronous one ends when its
+  future is done or its wait() returns, whichever is first. One without a future (a send), or one that the caller waits
+  for at once, ends in Work.wait().
+- A DDP model gets its hook at the first forward pass. Its broadcast of buffers, which C++ code makes, counts as one
+  communication.
 
-What communicates tensors on a GPU begins and ends there, on the GPU's timeline: NCCL's futures are done and its wait()
-returns when work is queued, but both make the current stream one that waits for it, and so the end goes onto that.
+Communications of tensors on a GPU begin and end on the GPU's timeline. NCCL's futures are done, and its wait() returns,
+when the work is queued. Both make the current stream wait for the work, so the end is marked on that stream.
 
-Never seen: functional collectives (DTensor), backends that are used without a ProcessGroup, what compiled code does,
-what a CUDA graph holds, and DDP's map of unused parameters.
+It never sees functional collectives (DTensor), backends used without a ProcessGroup, compiled code, the content of CUDA
+graphs, and DDP's map of unused parameters.
 
-Methods are replaced on the classes, not functions in modules: torch compares its functions by identity in places
+It replaces methods of classes, not functions of modules, because torch compares some of its functions by identity
 (P2POp, coalescing).
 """
 
@@ -41,7 +41,7 @@ log = logging.getLogger("ckptengine")
 
 CHANNELS_MAX = 8
 
-# Methods of ProcessGroup that return a Work; which of them there are differs between versions of torch.
+# Methods of ProcessGroup that return a Work. Versions of torch have different ones.
 _METHODS = (
     "allreduce allreduce_coalesced reduce broadcast allgather _allgather_base all_gather_single allgather_coalesced "
     "allgather_into_tensor_coalesced all_gather_single_coalesced gather scatter reduce_scatter _reduce_scatter_base "
@@ -51,7 +51,7 @@ _METHODS = (
 
 
 def _gpu_of(value: Any) -> torch.device | None:
-    """That of the first tensor on a GPU in the arguments of a collective."""
+    """The GPU of the first GPU tensor in the arguments of a collective, or None."""
     if isinstance(value, torch.Tensor):
         return value.device if value.is_cuda else None
     if isinstance(value, (list, tuple)):
@@ -60,8 +60,8 @@ def _gpu_of(value: Any) -> torch.device | None:
 
 
 class _Open:
-    """A communication that has begun. end() ends it, once; any thread. With a `gpu` both are what its current stream is
-    at that moment."""
+    """A communication that has begun. end() ends it, once, on any thread. With a `gpu`, begin and end are marked on the
+    stream that is current there at that moment."""
 
     __slots__ = ("_channel", "_gpu", "_open", "_owner")
 
@@ -84,9 +84,9 @@ class _Open:
 
 
 class Communication:
-    """In place from construction to close(), which takes everything back but DDP's hooks: these cannot be taken back,
-    and go on computing what DDP would without them. An engine that is only dropped is as good as closed. Nothing here
-    raises because the engine could not be told."""
+    """Watches communications from construction to close(). close() undoes everything except DDP's hooks, which cannot
+    be removed: they continue to compute what DDP would without them. If the engine is collected, this closes. Nothing
+    here raises because the engine could not be told."""
 
     def __init__(self, engine: Engine, *, patch: bool = False) -> None:
         self._patches = patch
@@ -101,8 +101,9 @@ class Communication:
         weakref.finalize(engine, self.close).atexit = False
 
     def place(self, modules: Iterable[torch.nn.Module]) -> None:
-        """Looks for DDP models here. With `patch` others are found at their first forward pass that is not compiled; so
-        late, because a model takes one communication hook, and its owner's comes first."""
+        """Places a hook in the DDP models among `modules`. With `patch`, other models get it at their first forward
+        pass that is not compiled. That is late on purpose: a model takes only one hook, and its owner's has
+        priority."""
         for module in modules:
             for part in module.modules():
                 if isinstance(part, torch.nn.parallel.DistributedDataParallel):
@@ -117,7 +118,7 @@ class Communication:
         self._replaced.clear()
 
     def begin(self, group: dist.ProcessGroup, tensors: Any) -> _Open:
-        """A communication of this group begins; end() of what is returned ends it."""
+        """Marks the begin of a communication of this group. end() of the result marks its end."""
         name = group.group_name
         with self._lock:
             channel = self._channels.setdefault(name, min(len(self._channels), CHANNELS_MAX - 1))
@@ -142,8 +143,8 @@ class Communication:
         self._replaced.append((owner, name, original, ours))
 
     def _tell(self, call: str, *where: int) -> bool:
-        """False where nobody is there to be told. Errors are wrong use, which only restore() in the middle of a
-        communication makes of this: what began before it was not told, and its end counts for nothing."""
+        """Calls the engine. Returns False if there is none. An error can only come from a restore() in the middle of a
+        communication: the engine did not see its begin, so its end does not count."""
         with self._lock:
             engine = self._engine()
             if engine is None:
@@ -181,7 +182,7 @@ class Communication:
                 return
             except RuntimeError:  # a Work without a future
                 pass
-        # Should nobody wait, then when nobody can wait any more.
+        # If nobody waits, it ends when nobody can wait any more.
         weakref.finalize(work, opened.end).atexit = False
 
     def _waiting(self, original: Callable) -> Callable:
@@ -207,7 +208,7 @@ class Communication:
 
     def _forward(self, original: Callable) -> Callable:
         def forward(model: Any, *arguments: Any, **options: Any) -> Any:
-            # What is compiled stays free of what is no business of it.
+            # Keep this out of compiled code.
             if not torch.compiler.is_compiling() and self._engine() is not None:
                 self._place_in(model)
             return original(model, *arguments, **options)

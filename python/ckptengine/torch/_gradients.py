@@ -1,7 +1,7 @@
-"""A communication hook for DistributedDataParallel that does what DDP does without one, bit for bit, and tells those
-who listen when it communicates.
+"""A communication hook for DistributedDataParallel (DDP). It computes what DDP computes without a hook, bit for bit,
+and tells its listeners when it communicates.
 
-DDP wants annotations as objects, so they are not postponed here."""
+DDP reads the annotations as objects, so this file does not postpone them."""
 
 import weakref
 from typing import Any
@@ -11,8 +11,7 @@ import torch.distributed as dist
 
 
 class _Of:
-    """The model that a hook was placed in. A copy of the model has no hook, whatever it was told, so this is None
-    there."""
+    """The model that a hook was placed in. It is None in a copy of the model, because the copy has no hook."""
 
     def __init__(self, model: Any) -> None:
         self.model = weakref.ref(model)
@@ -23,8 +22,8 @@ class _Of:
 
 
 def place(model: Any, listener: Any = None) -> str:
-    """Places the hook, once. `listener`, a Communication, is told from then on. Returns why the model is left as it is,
-    "" where it is not. Whoever registers a hook after this is refused by DDP, which takes one."""
+    """Places the hook in `model`, once. From then on it tells `listener`, a Communication. Returns "" or the reason why
+    the model has no hook. DDP takes one hook, so it refuses hooks that are registered later."""
     others = [hook for hook, _ in model._comm_hooks if hook is not reduce_gradients]
     for _, state in model._comm_hooks:
         if isinstance(state, _Of) and state.model() is model:
@@ -44,9 +43,9 @@ def place(model: Any, listener: Any = None) -> str:
 
 
 def _why_not_the_same(model: Any) -> str:
-    """Why reduce_gradients() would not give the bits of DDP itself. DDP multiplies gradients that it copies to a bucket
-    by the inverse of the number of ranks, and divides those that are in it already. With gradient_as_bucket_view it
-    does either, of which a hook does not hear; for powers of two they are the same."""
+    """Returns why reduce_gradients() would not give the same bits as DDP, or "". DDP multiplies gradients that it
+    copies to a bucket by the inverse of the number of ranks. It divides gradients that are in the bucket already. With
+    gradient_as_bucket_view it does either, and a hook cannot know which. For powers of two the results are equal."""
     ranks = model.process_group.size()
     if model.gradient_as_bucket_view and ranks & (ranks - 1):
         return f"gradient_as_bucket_view with {ranks} ranks, no power of two, leaves open how gradients are divided"

@@ -1,4 +1,4 @@
-"""Which tensors make up the training state, under which names.
+"""Finds the tensors of the training state and names them.
 
     model.<parameter>          parameters                                   overlapped
     optim.<key>.<parameter>    optimizer state: optim.exp_avg.fc.weight     overlapped
@@ -6,11 +6,10 @@
     tensor.<name>              tensors given by the caller                  overlapped
     buffer.<buffer>            persistent module buffers                    synchronous: the forward pass changes them
 
-With several models or optimizers their own names come in between: model.ema.fc.weight. A tensor that appears twice
-(tied weights) is captured once, under its first name.
+Several models or optimizers have their names in between: model.ema.fc.weight. A tensor that appears twice (tied
+weights) is captured once, under its first name.
 
-Nothing here is remembered per tensor beyond identities: gather() looks at the real objects each time, so that state
-that was created lazily, replaced or moved is seen.
+gather() looks at the real objects each time, so it sees state that was created late, replaced or moved.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class Inventory:
         self._find_modules()
 
     def _find_modules(self) -> None:
-        """The dicts in which modules keep their members: members are compared without walking the tree."""
+        """Remembers the dicts in which modules keep their members, to compare members without walking the tree."""
         modules = list({id(m): m for model in self.models.values() for m in model.modules()}.values())
         self._children = [m._modules for m in modules]
         self._members = [d for m in modules for d in (m._parameters, m._buffers)]
 
     def identities(self) -> tuple[list[int], ...]:
-        """What tells that the tensors or their memory are not those of the last call: identities, addresses, lengths.
-        Meant to cost little (some 150 ns per tensor): it is called at every snapshot."""
+        """Returns identities, addresses and lengths of all tensors. If they are equal at two calls, no tensor was
+        replaced or moved. Every snapshot calls it, so it is cheap (some 150 ns per tensor)."""
         found: list[Any] = [member for members in self._members for member in members.values()]
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -60,7 +59,7 @@ class Inventory:
         )
 
     def gather(self) -> Iterator[tuple[str, Tensor, Capture]]:
-        """Every tensor once, with its name, in an order that depends on the program alone."""
+        """Yields every tensor once, with its name. The order is the same in every run of the program."""
         self._find_modules()
         seen: set[tuple] = set()
         for name, tensor, capture in self._all():
@@ -94,7 +93,7 @@ class Inventory:
                     yield name, buffer, Capture.SYNCHRONOUS
 
     def parameter_names(self, key: str) -> dict[Tensor, str]:
-        """The parameters of an optimizer, by object, with the names that the models give them, or their positions."""
+        """Maps the parameters of an optimizer to the names that the models give them, or else to their positions."""
         known = self._model_names()
         return {
             parameter: known.get(parameter, f"group{g}:{i}")
@@ -110,7 +109,7 @@ class Inventory:
         return f"{_prefix('optim', key)}.{quote(state_key, safe='').replace('.', '%2E')}.{parameter}"
 
     def other_state(self) -> dict[str, dict[str, dict]]:
-        """What optimizers keep per parameter that is no tensor: by optimizer, parameter and key."""
+        """Returns what optimizers keep per parameter besides tensors, by optimizer, parameter and key."""
         found: dict[str, dict[str, dict]] = {}
         for key, optimizer in self.optimizers.items():
             if all(_is_own_tensor(k, v) for state in optimizer.state.values() for k, v in state.items()):
@@ -130,7 +129,7 @@ class Inventory:
                 self.optimizers[key].state[by_name[name]].update(state)
 
     def create_missing_state(self, stored_main: Mapping[str, dict]) -> None:
-        """Creates the optimizer state that is stored and does not exist yet: Adam's moments before its first step."""
+        """Creates optimizer state that is stored but does not exist yet, e.g. Adam's moments before its first step."""
         for key, optimizer in self.optimizers.items():
             stored = self._stored_state(key, stored_main)
             for parameter, name in self.parameter_names(key).items():
@@ -141,7 +140,7 @@ class Inventory:
                         optimizer.state[parameter][state_key] = create_as_stored(stored_name, entry, device)
 
     def _stored_state(self, key: str, stored_main: Mapping[str, dict]) -> dict[str, dict[str, str]]:
-        """The stored names of an optimizer's state, by parameter and key."""
+        """Returns the stored names of an optimizer's state, by parameter and key."""
         prefix = _prefix("optim", key) + "."
         found: dict[str, dict[str, str]] = {}
         for stored_name in stored_main:
@@ -153,7 +152,7 @@ class Inventory:
 
 
 def _is_own_tensor(key: Any, value: Any) -> bool:
-    """Whether an entry of optimizer state is registered by itself; all else travels with the Python state."""
+    """Whether an entry of optimizer state is registered by itself. All else is part of the Python state."""
     return isinstance(value, Tensor) and isinstance(key, str)
 
 
@@ -162,19 +161,20 @@ def _prefix(kind: str, key: str) -> str:
 
 
 def _transient_buffers(model: nn.Module) -> set[int]:
-    """Buffers that are not part of the module's state_dict, by identity."""
+    """Identities of the buffers that are not in the module's state_dict."""
     return {id(m._buffers[name]) for m in model.modules() for name in m._non_persistent_buffers_set}
 
 
 def _device_of_state(optimizer: Any, parameter: Tensor, state_key: str, shape: list[int]) -> torch.device:
-    """Where the optimizer would have made it: torch keeps step counters on the CPU unless a kernel reads them."""
+    """Where the optimizer would have created this state. torch keeps step counters on the CPU unless a kernel reads
+    them."""
     group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
     on_device = group.get("capturable") or group.get("fused")
     return torch.device("cpu") if state_key == "step" and not shape and not on_device else parameter.device
 
 
 def named(what: str, value: Any) -> dict[str, Any]:
-    """One object, a sequence of them or a dict, as a dict; a single object has the empty name."""
+    """Returns one object, a sequence or a dict as a dict. A single object has the empty name."""
     if value is None:
         return {}
     if isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""How a tensor's memory is shown to the engine, which knows contiguous row-major memory only.
+"""Shows the memory of any tensor to the engine, which takes only contiguous memory in row-major order.
 
 - A contiguous tensor is shown as it is.
-- A dense tensor with permuted strides (channels_last, a transposed weight) is shown in the order of its memory, and
-  the permutation is part of the stored name: "conv.weight@0,2,3,1". Nothing is copied twice.
-- Anything else (a slice with gaps, an expanded tensor) is staged: copied into contiguous memory while snapshot() runs,
-  and captured from there. The staging copy changes only at the next snapshot, so capturing it may overlap.
+- A dense tensor with permuted strides (channels_last, a transposed weight) is shown in the order of its memory. The
+  permutation is part of the stored name: "conv.weight@0,2,3,1". Nothing is copied twice.
+- Any other tensor (a slice with gaps, an expanded tensor) is staged: snapshot() copies it into contiguous memory, and
+  the engine captures that copy. It changes only at the next snapshot, so its capture may be overlapped.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _PERMUTED = re.compile(r"^(.*)@(\d+(?:,\d+)*)$", re.DOTALL)
 
 @dataclass(frozen=True)
 class Shown:
-    """One registration: `memory` is contiguous and shares its storage with the tensor it is named for, or is the
-    staging copy of `source`."""
+    """One registration. `memory` is contiguous. It shares its storage with the tensor, or is the staging copy of
+    `source`."""
 
     name: str
     memory: torch.Tensor
@@ -58,7 +58,7 @@ class Shown:
         return Memory.DEVICE if self.memory.is_cuda else Memory.HOST
 
     def fits(self, other: Shown) -> bool:
-        """Whether the two differ in nothing but the address."""
+        """Whether the two differ only in their address."""
         mine, theirs = self.memory, other.memory
         return (
             mine.dtype == theirs.dtype
@@ -68,18 +68,18 @@ class Shown:
         )
 
     def stage(self) -> None:
-        """Refreshes a staging copy."""
+        """Refreshes the staging copy, if there is one."""
         if self.source is not None:
             self.memory.copy_(self.source)
 
     def unstage(self) -> None:
-        """Puts what was loaded into a staging copy where it belongs."""
+        """Copies what was loaded into the staging copy back to the tensor."""
         if self.source is not None:
             self.source.copy_(self.memory)
 
 
 def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
-    """How `tensor` is registered under `name`. Raises Error for what cannot be stored."""
+    """Returns how to register `tensor` under `name`. Raises Error if it cannot be stored."""
     tensor = _plain(name, tensor.detach())
     if tensor.is_contiguous():
         return Shown(name, tensor, capture)
@@ -95,7 +95,7 @@ def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
 
 
 def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Shown:
-    """The same tensor, in the memory order that was stored; staged where its own order is another."""
+    """Returns the same tensor in the memory order that was stored. It is staged if its own order differs."""
     if stored_name == shown.name:
         return shown
     base, order = split_name(stored_name)
@@ -111,7 +111,7 @@ def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Show
 
 
 def create_as_stored(stored_name: str, stored: dict, device: torch.device) -> torch.Tensor:
-    """A tensor for what is stored under `stored_name`, with the strides that it had."""
+    """Creates a tensor for what is stored under `stored_name`, with the strides that it had."""
     if stored["dtype"] not in _TORCH_DTYPES:
         raise Error(Status.MISMATCH, f"tensor '{stored_name}' is stored with the unknown type {stored['dtype']}")
     memory = torch.zeros(stored["shape"], dtype=_TORCH_DTYPES[stored["dtype"]], device=device)
@@ -125,13 +125,13 @@ def create_as_stored(stored_name: str, stored: dict, device: torch.device) -> to
 
 
 def split_name(stored_name: str) -> tuple[str, list[int] | None]:
-    """The tensor's name and its memory order, None for row-major."""
+    """Splits a stored name into the tensor's name and its memory order. The order is None for row-major."""
     match = _PERMUTED.match(stored_name)
     return (match[1], [int(dim) for dim in match[2].split(",")]) if match else (stored_name, None)
 
 
 def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` in a type and layout that the engine knows, on the same memory."""
+    """Returns `tensor` in a type and layout that the engine knows, on the same memory. Raises Error otherwise."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise _refused(name, f"has layout {tensor.layout}: only dense, unquantized tensors are stored")
     if tensor.device.type not in ("cpu", "cuda"):
@@ -159,7 +159,7 @@ def _memory_order(tensor: torch.Tensor) -> list[int]:
 
 
 def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
-    """One element of every expanded dimension: the others are the same memory."""
+    """Keeps one element of every expanded dimension, because the others are the same memory."""
     for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(dim, 0, 1)
@@ -167,7 +167,7 @@ def _without_expansion(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements may be at one address: true unless each stride steps over all smaller dimensions."""
+    """Whether two elements may share an address. False if each stride steps over all smaller dimensions."""
     reach = 0
     steps = [(stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
     for stride, size in sorted(steps):
