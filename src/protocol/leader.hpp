@@ -54,10 +54,10 @@ class Leader {
   // These nodes' listeners refused this node's token.
   void distrust(const std::vector<NodeId>& nodes) { distrusted_ = nodes; }
 
-  // Compares what is with what should be. Adds writes to the store and the directives that are due to `effects`. With
-  // many pieces it runs only now and then, for everything that came since.
+  // Compares what is with what should be. Adds to `effects` the writes to the store and the directives that are due.
+  // With many pieces it runs only now and then, for everything that came since.
   void reconcile(TimeMs now, Effects& effects);
-  std::optional<TimeMs> reconcile_wanted_at() const;  // none: nothing new since the last one
+  std::optional<TimeMs> reconcile_wanted_at() const;  // none: nothing new to reconcile
   TimeMs reconcile_gap_ms() const;
 
   std::uint64_t epoch() const { return epoch_; }
@@ -232,7 +232,7 @@ class Leader {
       decodable_;                                    // from inventory_, for checkpoints that may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by the node that reads
   std::optional<TimeMs> unreadable_since_;           // since when storage cannot be read
-  std::optional<TimeMs> source_lost_at_;             // a shard of the decided checkpoint, while ranks wait
+  std::optional<TimeMs> source_lost_at_;             // when a shard that ranks wait for lost its last source
   std::string stranded_;
   bool reading_storage_ = false;
   CheckpointId committed_;
