@@ -156,5 +156,13 @@ TEST(Seeds, ARequestThatWasRightWhenItWasSentMayArriveLate) { EXPECT_EQ(hard_vio
 // and it called those lost that had turned to the other one first.
 TEST(Seeds, AReplacedRootTakesNoLateReportForAFollower) { EXPECT_EQ(hard_violation_of(2121), ""); }
 
+// Nodes that were frozen for ten seconds found a directive that told of a commit, and took it for one of now.
+TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
+  EXPECT_EQ(hard_violation_of(3069), "");
+  EXPECT_EQ(hard_violation_of(5562), "");
+  EXPECT_EQ(violation_of(6021, {1}, 0), "");
+  EXPECT_EQ(hard_violation_of(6687), "");
+}
+
 }  // namespace
 }  // namespace ckpt::sim
