@@ -164,5 +164,9 @@ TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
   EXPECT_EQ(hard_violation_of(6687), "");
 }
 
+// The store forgot a decision before anybody read it, and who had asked for it was lost. The life was decided again,
+// when a rank had moved.
+TEST(Seeds, ADecisionThatNobodyEverReadIsNone) { EXPECT_EQ(hard_violation_of(6853), ""); }
+
 }  // namespace
 }  // namespace ckpt::sim
