@@ -153,6 +153,7 @@ class Invariants {
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_life_ = 0;                               // that was ever opened
   bool life_record_spoiled_ = false;                            // by the store
+  protocol::Seating seating_before_;                            // of the life before that of the store's record
   TimeMs newest_life_told_at_ = 0;                              // last by the store, for all that is known
   std::uint64_t newest_decided_told_ = 0;                       // life whose decision some agent was told by the store
   Version newest_forgotten_;                                    // that was committed, and nobody knows of
