@@ -402,8 +402,8 @@ class OwnRecords : public StorePollerTest {
   }
   void expect_again() {
     EXPECT_TRUE(testing::eventually([&] {
-      return coord::registered_nodes(store_) == std::vector{own_} && value_of("taken/3") == "a" &&
-             value_of("token") == "secret";
+      const auto entry = store_.get("nodes/a");
+      return entry && coord::node_entry(*entry) == own_ && value_of("taken/3") == "a" && value_of("token") == "secret";
     }));
   }
   // Each lists all nodes, and sees to its own records then.
