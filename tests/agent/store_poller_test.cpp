@@ -382,6 +382,8 @@ TEST_F(StorePollerTest, ADamagedRecordIsTroubleUntilItIsMendedAndHidesNoOther) {
 
 class OwnRecords : public StorePollerTest {
  protected:
+  ~OwnRecords() override { poller_.reset(); }  // before what its thread writes into
+
   void start_own() {
     poller_.emplace(
         store_, 3'600'000,
