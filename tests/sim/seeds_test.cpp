@@ -135,8 +135,9 @@ TEST(Seeds, ARestartedRootIsNotLost) {
   EXPECT_EQ(hard_violation_of(5155), "");
 }
 
-// The root's record was set back, and another root elected. Then the store gave the revision away again by which the
-// former one renewed its lease. It heard of the newer one soon, and did nothing by then.
+// The store set the root's record back, and the nodes elected another root. The store then reached the former root's
+// revision a second time, so that root could renew its lease. It soon heard of the newer root. It did nothing until
+// then.
 TEST(Seeds, AFormerRootMayRenewItsLeaseUntilItHearsOfTheNext) {
   EXPECT_EQ(hard_violation_of(5615), "");
   EXPECT_EQ(hard_violation_of(6734), "");
