@@ -44,18 +44,34 @@ TimeMs Pace::interval_ms() const {
 
 void CommitClock::observe(std::uint64_t life, Version commit, TimeMs now) {
   if (!since_) since_ = now;
-  if (life != 0 && life != life_) {
-    life_ = life;
-    has_commit_ = false;
-    last_gap_ms_ = 0;
-    since_ = now;
-    newest_ = commit;  // from before, nobody here knows when
-  }
-  if (life_ == 0 || commit.incarnation() != life_ || commit <= newest_) return;
-  newest_ = commit;
-  last_gap_ms_ = has_commit_ ? now - *since_ : 0;
-  has_commit_ = true;
+  if (begin(life, commit)) since_ = now;
+  const bool had_commit = has_commit_;
+  if (!note(commit)) return;
+  last_gap_ms_ = had_commit ? now - *since_ : 0;
   since_ = now;
+}
+
+void CommitClock::observe_late(std::uint64_t life, Version commit) {
+  begin(life, commit);
+  note(commit);
+}
+
+// False: that life is known.
+bool CommitClock::begin(std::uint64_t life, Version commit) {
+  if (life == 0 || life == life_) return false;
+  life_ = life;
+  has_commit_ = false;
+  last_gap_ms_ = 0;
+  newest_ = commit;  // from before, nobody here knows when
+  return true;
+}
+
+// False: it is none of this life, or known.
+bool CommitClock::note(Version commit) {
+  if (life_ == 0 || commit.incarnation() != life_ || commit <= newest_) return false;
+  newest_ = commit;
+  has_commit_ = true;
+  return true;
 }
 
 TimeMs allowed_ms(TimeMs unprotected_after_ms, TimeMs pace_ms) {

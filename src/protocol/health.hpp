@@ -104,6 +104,8 @@ class CommitClock {
   // `life`: that was decided, 0 while none is. `commit`: newest one that is known. What is known when the life is first
   // observed is no commit of now: an agent that starts again, or leads, knows of it and not how old it is.
   void observe(std::uint64_t life, Version commit, TimeMs now);
+  // Likewise, where it is not known how old the news is: it is no commit of now either.
+  void observe_late(std::uint64_t life, Version commit);
   // Since the newest commit, or since the life went on from one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }
   TimeMs last_gap_ms() const { return last_gap_ms_; }  // between the newest commit and the one before; 0: none
@@ -111,6 +113,9 @@ class CommitClock {
   bool has_commit() const { return has_commit_; }  // of this life
 
  private:
+  bool begin(std::uint64_t life, Version commit);
+  bool note(Version commit);
+
   std::uint64_t life_ = 0;
   Version newest_;
   bool has_commit_ = false;

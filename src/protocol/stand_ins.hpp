@@ -17,11 +17,11 @@ struct Standby {
   std::string domain;
 };
 
-// The stand-ins from now on: of those there were, the ones that are still there and still needed; and for every other
-// lost member a free standby node, as long as there is one: of the same failure domain rather than of another, so that
-// what placement/ kept apart stays apart. A stand-in that is absent stays on record where nobody is free to replace it:
-// it may hold the last copies, and a restore waits only for who is on record. One that is here with another memory
-// goes. `lost` are the seats on lost nodes, `here` the nodes that could stand in, or do already.
+// Returns the stand-ins from now on. A stand-in stays while it is present and needed. Every other lost member gets a
+// free standby node, if there is one. A node of the same failure domain comes first: so what placement/ kept apart
+// stays apart. An absent stand-in stays on record if no node is free to replace it. It may hold the last copies, and a
+// restore waits only for nodes on record. A stand-in that came back with another memory is dropped. `lost`: the seats
+// on lost nodes. `here`: the nodes that stand in already, or could.
 std::vector<StandIn> choose_stand_ins(const std::vector<StandIn>& before, const std::vector<Seat>& lost,
                                       const std::vector<Standby>& here);
 

@@ -37,6 +37,12 @@ class Worker {
   void on_decided_life(std::uint64_t incarnation) { told_life_ = std::max(told_life_, incarnation); }
   void on_first_commit(Version commit) { told_commit_ = std::max(told_commit_, commit); }  // by the life's record
 
+  // This node did nothing for a while: what answers a report from before may be as old as that.
+  void on_pause() { fresh_from_ = report_sequence_ + 1; }
+  bool hears_of_now() const {
+    return fresh_from_ == 0 || (directive_.heard_agent == agent_id_ && directive_.heard_report >= fresh_from_);
+  }
+
   // Brings everything in line with what is known now. Idempotent.
   void settle(TimeMs now, Effects& effects);
 
@@ -148,6 +154,7 @@ class Worker {
 
   std::uint64_t report_sequence_ = 0;
   std::uint64_t orders_from_ = 1;  // the report that a root must have heard before it gives away slots
+  std::uint64_t fresh_from_ = 0;   // the first report since a pause, 0: there was none
   TimeMs last_report_at_ = 0;
   Report last_report_;
 };

@@ -85,7 +85,10 @@ void Agent::poll() {
 
 std::function<void(const Event&)> Agent::store_answer() {
   return [&world = world_, node = machine_.id, id = id_](const Event& read) {
-    if (Agent* agent = world.agent(node, id)) agent->receive(read);
+    Agent* agent = world.agent(node, id);
+    if (agent == nullptr) return;
+    if (const auto* life = std::get_if<LifeRead>(&read)) world.invariants.life_told(life->record);
+    agent->receive(read);
   };
 }
 

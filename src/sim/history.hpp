@@ -59,6 +59,8 @@ class History {
   // version can come back, where a node returns that kept it: then what was done since is void.
   bool is_void(Version version) const;
 
+  // As if the newest life that was decided were not.
+  void forget_decision(std::uint64_t incarnation);
   // As if that life and all after it had never been.
   void forget_lives(std::uint64_t from);
 
@@ -76,6 +78,7 @@ class History {
   bool ranks_disagreed_ = false;
   using Holders = std::map<NodeId, TimeMs>;  // and when it lost it, far in the future where it has it
   static constexpr TimeMs has_it = INT64_MAX;
+  Version newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<Version, std::map<std::string, Holders>> holders_;
   // Of each group by the first part of its pieces' names: the shards, and who has had the parity of its members.
@@ -91,6 +94,7 @@ class History {
   Version committed_;
   Version committed_ever_;
   Version reported_;
+  Version reported_before_;  // the newest decision
 };
 
 }  // namespace ckpt::sim

@@ -92,6 +92,7 @@ class Invariants {
   void memory_lost(Machine& machine);
   void root_record_spoiled() { root_record_spoiled_ = true; }
   void life_record_spoiled();
+  void life_told(const protocol::LifeRecord& record);  // by the store, to an agent that runs
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.version); }
   void forget_everything();
 
@@ -153,7 +154,9 @@ class Invariants {
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_life_ = 0;                               // that was ever opened
   bool life_record_spoiled_ = false;                            // by the store
+  protocol::Seating seating_before_;                            // of the life before that of the store's record
   TimeMs newest_life_told_at_ = 0;                              // last by the store, for all that is known
+  std::uint64_t newest_decided_told_ = 0;                       // life whose decision some agent was told by the store
   Version newest_forgotten_;                                    // that was committed, and nobody knows of
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, life) of which that was told
   protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive

@@ -203,7 +203,12 @@ void Invariants::member_told(const Machine& root, const MemberChanged& changed) 
     throw Violation{"I6", text("node ", root.id, " says that node ", machine.id, " is back, which is lost")};
   if (changed.change != Change::lost) return;
   ++tally_.told_lost;
-  const auto seating = world_.store.seating(world_.store.life().record.seats);
+  // What was just decided its root may not have heard itself.
+  const LifeRecord& life = world_.store.life().record;
+  const NodeStatus knows = root.agent->node().status();
+  const bool is_decided = knows.decision.verdict != Verdict::undecided;
+  const bool goes_by_it = knows.incarnation > life.seats.life || (knows.incarnation == life.seats.life && is_decided);
+  const auto seating = goes_by_it ? world_.store.seating(life.seats) : seating_before_;
   if (!seating.is_member(machine.id, machine.arena.id)) return;  // or came back without its memory
   // As long as the root has listened, for it must not conclude anything from its own pause.
   const TimeMs since = std::min(now, std::max(now - known_after_ms, root.listens_since + wake_up_ms));
@@ -258,6 +263,7 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
     throw Violation{"I4", text("node ", by, " of an older epoch or life writes the life record")};
   }
   if (record.incarnation != old.incarnation) life_opened(record.incarnation);
+  if (record.seats != old.seats) seating_before_ = world_.store.seating(old.seats);
   newest_life_ = std::max(newest_life_, record.incarnation);
   if (record.incarnation == newest_life_) newest_life_told_at_ = world_.timeline.now();
   if (record.epoch > newest_epoch_led_) {

@@ -223,6 +223,44 @@ TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
   }
 }
 
+// A directive lay there that was sent right after its pause began.
+TEST(Health, ANodeThatWasPausedTakesNoOldNewsForNewOnes) {
+  for (const TimeMs pause_ms : {6000, 60'000}) {
+    LoneNode node{Config{}};
+    node.follow(lone_leader, 5);
+    Directive told;
+    told.root = lone_leader;
+    told.epoch = 5;
+    told.incarnation = 1;
+    told.decision.verdict = Verdict::fresh;
+    told.health.standing = Standing::is_protected;
+    told.health.cause = Cause::none;
+    const auto hear = [&](std::uint64_t answered, std::int64_t committed) {
+      ++told.sequence;
+      told.heard_agent = 1;
+      told.heard_report = answered;
+      told.committed = Version(1, committed);
+      node.hear(lone_leader, told);
+    };
+    node.handle(Tick{});
+    const auto newest_said = [&] { return node.newest_to<Report>(lone_leader).sequence; };
+    hear(newest_said(), 3);
+    hear(newest_said(), 4);
+    ASSERT_EQ(node.health().standing, Standing::is_protected);
+    const std::uint64_t said_before = newest_said();
+    node.now += pause_ms;
+    hear(said_before, 5);
+    EXPECT_EQ(node.health().standing, Standing::unprotected) << pause_ms;
+    EXPECT_GE(node.health().at_risk_ms, pause_ms);
+    // Nor is it new when it is told again.
+    ASSERT_GT(newest_said(), said_before);
+    hear(newest_said(), 5);
+    EXPECT_EQ(node.health().standing, Standing::unprotected) << pause_ms;
+    hear(newest_said(), 6);
+    EXPECT_EQ(node.health().standing, Standing::is_protected) << pause_ms;
+  }
+}
+
 // How old it is, nobody can tell who was not there.
 TEST(CommitClock, TakesNoCommitThatWasKnownBeforeForOneOfNow) {
   CommitClock clock;

@@ -41,6 +41,7 @@ class LoneNode {
   void follow(NodeId leader, std::uint64_t epoch) { handle(RootRead{++root_revision_, {epoch, leader, 0}}); }
 
   NodeStatus status() const { return node_.status(); }
+  Health health() const { return node_.health(now); }
   const LifeRecord& life() const { return life_; }
   const SlotRef* find(const std::string& shard, Version version) const { return node_.find(shard, version); }
 
