@@ -58,7 +58,7 @@ class Election {
   std::optional<TimeMs> older_since_;      // all reads were of an older one than that
   LeaderRecord record_;
   TimeMs unchanged_since_ = 0;
-  std::optional<TimeMs> leader_heard_at_;  // a directive of the record's node
+  std::optional<TimeMs> leader_heard_at_;  // when a directive of the node on record last came
   std::uint64_t my_epoch_ = 0;             // while leader
   std::uint64_t attempted_epoch_ = 0;      // of the last takeover tried in this run of the agent
   Predecessor predecessor_;                // in that takeover

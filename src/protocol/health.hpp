@@ -105,6 +105,8 @@ class CommitClock {
   // incarnation is first observed is no commit of now: an agent that starts again, or leads, knows of it and not how
   // old it is.
   void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
+  // Likewise, where it is not known how old the news is: it is no commit of now either.
+  void observe_late(std::uint64_t incarnation, CheckpointId commit);
   // Since the newest commit, or since the incarnation went on from one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }
   TimeMs last_gap_ms() const { return last_gap_ms_; }  // between the newest commit and the one before; 0: none
@@ -112,6 +114,9 @@ class CommitClock {
   bool has_commit() const { return has_commit_; }  // of this incarnation
 
  private:
+  bool begin(std::uint64_t incarnation, CheckpointId commit);
+  bool note(CheckpointId commit);
+
   std::uint64_t incarnation_ = 0;
   CheckpointId newest_;
   bool has_commit_ = false;

@@ -11,8 +11,8 @@ namespace ckpt::protocol {
 
 class HealthView {
  public:
-  // After every event.
-  void observe(const Directive& directive, CheckpointId highest_commit, TimeMs now);
+  // After every event. `is_of_now`: the directive did not wait here while this node was paused.
+  void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {
     NodeId leader = no_node;

@@ -17,12 +17,11 @@ struct StandbyNode {
   std::string domain;
 };
 
-// The replacements from now on: of those there were, the ones that are still there and still needed; and for every
-// other lost member a free standby node, as long as there is one: of the same failure domain rather than of another, so
-// that what placement/ kept apart stays apart. A replacement that is absent stays on record where nobody is free to
-// replace it: it may hold the last copies, and a restore waits only for who is on record. One that is here with another
-// memory goes. `lost` are the rank assignments on lost nodes, `here` the nodes that could be replacements, or do
-// already.
+// Returns the replacements from now on. A replacement stays while it is present and needed. Every other lost member
+// gets a free standby node, if there is one. A node of the same failure domain comes first: so what placement/ kept
+// apart stays apart. An absent replacement stays on record if no node is free to replace it. It may hold the last
+// copies, and a restore waits only for nodes on record. A replacement that came back with another memory is dropped.
+// `lost`: the rank assignments on lost nodes. `here`: the nodes that be replacements already, or could.
 std::vector<Replacement> choose_replacements(const std::vector<Replacement>& before,
                                              const std::vector<RankAssignment>& lost,
                                              const std::vector<StandbyNode>& here);
