@@ -173,7 +173,7 @@ for preset in "${to_run[@]}"; do
   is_built=
   build_tests "$preset" && is_built=yes
   if [[ -n $venv_installer ]]; then
-    wait "$venv_installer" || die "there is no virtual environment to run tests in; the reason is above"
+    wait "$venv_installer" || die "the virtual environment for the tests could not be made; the reason is above"
     venv_installer=
   fi
   [[ -n $is_built ]] || break

@@ -119,9 +119,9 @@ void DirectoryStore::reached(RevisionHooks::Step step) const {
   if (hooks_.reached) hooks_.reached(step);
 }
 
-// The directory is moved aside and then looked at again. Who opens it by its name from then on finds nothing there, and
-// a writer that had opened it before notices at the end that it has moved (RevisionFiles::put). So whatever a writer
-// believes to have written is there at the second look.
+// Moves the directory aside, and then compares its records a second time. A writer that opens the directory by its name
+// now finds nothing. A writer that opened it earlier checks at the end whether the directory has moved, and fails if it
+// has (RevisionFiles::put). So the second comparison sees every record whose writer was told that it is written.
 bool DirectoryStore::remove_all(const std::vector<Entry>& seen) {
   if (undamaged() != seen) return false;
   reached(RevisionHooks::Step::compared);

@@ -44,18 +44,34 @@ TimeMs SnapshotInterval::interval_ms() const {
 
 void CommitClock::observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now) {
   if (!since_) since_ = now;
-  if (incarnation != 0 && incarnation != incarnation_) {
-    incarnation_ = incarnation;
-    has_commit_ = false;
-    last_gap_ms_ = 0;
-    since_ = now;
-    newest_ = commit;  // from before, nobody here knows when
-  }
-  if (incarnation_ == 0 || commit.incarnation() != incarnation_ || commit <= newest_) return;
-  newest_ = commit;
-  last_gap_ms_ = has_commit_ ? now - *since_ : 0;
-  has_commit_ = true;
+  if (begin(incarnation, commit)) since_ = now;
+  const bool had_commit = has_commit_;
+  if (!note(commit)) return;
+  last_gap_ms_ = had_commit ? now - *since_ : 0;
   since_ = now;
+}
+
+void CommitClock::observe_late(std::uint64_t incarnation, CheckpointId commit) {
+  begin(incarnation, commit);
+  note(commit);
+}
+
+// False: that incarnation is known.
+bool CommitClock::begin(std::uint64_t incarnation, CheckpointId commit) {
+  if (incarnation == 0 || incarnation == incarnation_) return false;
+  incarnation_ = incarnation;
+  has_commit_ = false;
+  last_gap_ms_ = 0;
+  newest_ = commit;  // from before, nobody here knows when
+  return true;
+}
+
+// False: it is none of this incarnation, or known.
+bool CommitClock::note(CheckpointId commit) {
+  if (incarnation_ == 0 || commit.incarnation() != incarnation_ || commit <= newest_) return false;
+  newest_ = commit;
+  has_commit_ = true;
+  return true;
 }
 
 TimeMs allowed_ms(TimeMs unprotected_after_ms, TimeMs pace_ms) {

@@ -106,6 +106,8 @@ class CommitClock {
   // already known when the incarnation is first observed does not count as new: an agent that has just started, or just
   // leads, does not know how old it is.
   void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
+  // The same for news of unknown age: it does not count as a commit of now.
+  void observe_late(std::uint64_t incarnation, CheckpointId commit);
   // Time since the newest commit, or since the incarnation restored one.
   TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }
   TimeMs last_gap_ms() const { return last_gap_ms_; }  // between the newest commit and the one before; 0: none
@@ -113,6 +115,9 @@ class CommitClock {
   bool has_commit() const { return has_commit_; }  // of this incarnation
 
  private:
+  bool begin(std::uint64_t incarnation, CheckpointId commit);
+  bool note(CheckpointId commit);
+
   std::uint64_t incarnation_ = 0;
   CheckpointId newest_;
   bool has_commit_ = false;

@@ -9,6 +9,7 @@
 //   different bytes, because nobody can have committed that.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -135,6 +136,7 @@ class Leader {
   bool is_here(const Member& member, TimeMs now) const;
   bool has_listened(TimeMs now) const;
   bool has_listened_long(TimeMs now) const { return now - listening_since_ > config_.node_timeout_ms; }
+  bool was_followed_since(TimeMs since, TimeMs now);
   bool knows_who_is_lost(TimeMs now);
   std::set<NodeId> lost_members(TimeMs now) const;
   void note_released(const std::vector<Member>& next);
@@ -246,6 +248,12 @@ class Leader {
   std::vector<NodeId> released_;            // former members to announce as released
   TimeMs listening_since_ = elected_at_;    // since when it hears nodes, without a pause of its own
   TimeMs followed_at_ = elected_at_;
+  // The number of the newest directive at some times, not more often than reports come.
+  struct Sent {
+    TimeMs at = 0;
+    std::uint64_t sequence = 0;
+  };
+  std::deque<Sent> sent_;
   std::string alarm_;
   LeaderStorage storage_;
   CommitClock clock_;

@@ -42,11 +42,21 @@ bool Leader::has_listened(TimeMs now) const {
          misses_only_its_predecessor(now);
 }
 
+// A report may have been held up: whoever obeys a directive has followed this leader since that was sent, and no longer
+// than that is certain.
+bool Leader::was_followed_since(TimeMs since, TimeMs now) {
+  if (sent_.empty() || now - sent_.back().at >= config_.report_ms / 4) sent_.push_back({now, directive_sequence_});
+  while (sent_.size() > 1 && sent_.front().at < since) sent_.pop_front();
+  return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+    return entry.first != config_.node && entry.second.obeyed > sent_.front().sequence;
+  });
+}
+
 // Whether nobody but the lost ones themselves can be at fault for their silence. A leader that no other node follows
 // may be the one that is cut off: then it is replaced before long. Nodes turn to another leader one after the other, so
-// it does not count that one of them was heard before the silence of the first had lasted long.
+// it does not count that one of them still followed before the silence of the first had lasted long.
 bool Leader::knows_who_is_lost(TimeMs now) {
-  if (is_followed(now, config_.node_timeout_ms / 2 + reconcile_gap_ms())) followed_at_ = now;
+  if (was_followed_since(now - config_.node_timeout_ms / 2 - reconcile_gap_ms(), now)) followed_at_ = now;
   return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);
 }
 

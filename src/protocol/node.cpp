@@ -103,6 +103,7 @@ void Node::Parts::look_at_clock(TimeMs next) {
       std::min(config.node_timeout_ms, config.lease_ms) / 2 + (leader ? leader->reconcile_gap_ms() : 0);
   if (is_first || now - before <= pause_ms) return;
   election.on_pause(now);
+  worker.on_pause();
   if (leader) leader->on_pause(before, now);
 }
 
@@ -225,7 +226,7 @@ void Node::Parts::reconcile(Effects& effects) {
   // What this node tells itself may change its mind once more: its own report may complete a checkpoint. Each round
   // makes progress on a state that only grows within one event, so it ends.
   route_own_messages(effects);
-  health.observe(worker.directive(), worker.highest_commit(), now);
+  health.observe(worker.directive(), worker.highest_commit(), worker.hears_of_now(), now);
 }
 
 // Becoming leader and ceasing to be it; from the moment a newer epoch is known nothing older is obeyed.

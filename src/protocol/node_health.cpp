@@ -17,9 +17,9 @@ Health health_in(const Directive& directive, TimeMs age_ms) {
 
 }  // namespace
 
-void HealthView::observe(const Directive& directive, CheckpointId highest_commit, TimeMs now) {
+void HealthView::observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now) {
   const bool is_new = directive.epoch != epoch_ || directive.sequence != sequence_;
-  if (is_new && directive.epoch != 0) {
+  if (is_new && is_of_now && directive.epoch != 0) {
     epoch_ = directive.epoch;
     sequence_ = directive.sequence;
     received_at_ = now;
@@ -27,7 +27,12 @@ void HealthView::observe(const Directive& directive, CheckpointId highest_commit
   if (!began_at_) began_at_ = now;
   const Verdict verdict = directive.decision.verdict;
   const bool has_begun = verdict == Verdict::fresh || verdict == Verdict::restore;
-  clock_.observe(has_begun ? directive.incarnation : 0, highest_commit, now);
+  const std::uint64_t incarnation = has_begun ? directive.incarnation : 0;
+  if (is_of_now) {
+    clock_.observe(incarnation, highest_commit, now);
+  } else {
+    clock_.observe_late(incarnation, highest_commit);
+  }
 }
 
 Health HealthView::judge(const Directive& directive, const Config& config, const Facts& facts, TimeMs now) const {

@@ -12,8 +12,8 @@ namespace ckpt::protocol {
 
 class HealthView {
  public:
-  // Call after every event.
-  void observe(const Directive& directive, CheckpointId highest_commit, TimeMs now);
+  // Call after every event. `is_of_now`: the directive did not wait here while this node was paused.
+  void observe(const Directive& directive, CheckpointId highest_commit, bool is_of_now, TimeMs now);
 
   struct Facts {
     NodeId leader = no_node;

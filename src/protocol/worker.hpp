@@ -41,6 +41,13 @@ class Worker {
     notified_commit_ = std::max(notified_commit_, commit);
   }  // read in the incarnation's record
 
+  // This node did nothing for a while. A directive that acknowledges only earlier reports may be as old as the pause.
+  void on_pause() { fresh_from_ = report_sequence_ + 1; }
+  bool hears_of_now() const {
+    return fresh_from_ == 0 ||
+           (directive_.acknowledged_agent == agent_id_ && directive_.acknowledged_report >= fresh_from_);
+  }
+
   // Compares what is with what should be, and orders the difference. Idempotent.
   void reconcile(TimeMs now, Effects& effects);
 
@@ -152,6 +159,7 @@ class Worker {
 
   std::uint64_t report_sequence_ = 0;
   std::uint64_t orders_from_ = 1;  // a leader's orders count only once it has heard this report
+  std::uint64_t fresh_from_ = 0;   // the first report since a pause; 0: there was no pause
   TimeMs last_report_at_ = 0;
   Report last_report_;
 };

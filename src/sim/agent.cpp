@@ -85,7 +85,11 @@ void Agent::poll() {
 
 std::function<void(const Event&)> Agent::store_answer() {
   return [&world = world_, node = machine_.id, id = id_](const Event& read) {
-    if (Agent* agent = world.agent(node, id)) agent->receive(read);
+    Agent* agent = world.agent(node, id);
+    if (agent == nullptr) return;
+    if (const auto* incarnation_record = std::get_if<IncarnationRecordRead>(&read))
+      world.invariants.incarnation_told(incarnation_record->record);
+    agent->receive(read);
   };
 }
 

@@ -42,6 +42,7 @@ bool is_possible(Fault fault, Phase phase) {
 void Faults::start() {
   for (int i = 0; i < world_.settings.faults; ++i) plan_one();
   if (world_.settings.is_hard) plan_harder();
+  if (world_.settings.is_hard) plan_rare();
   leave_out();
   armed_at_ = world_.event_queue.now() + world_.random.between(0, world_.settings.fault_gap_ms);
 }
@@ -110,6 +111,14 @@ void Faults::plan_harder() {
     const auto plans = with_prelude(plan, random);
     plan_.insert(plan_.begin() + static_cast<std::ptrdiff_t>(random.pick(places)), plans.begin(), plans.end());
   }
+}
+
+// What needs so much else that it hardly ever comes: after all others, which stay as they are.
+void Faults::plan_rare() {
+  const protocol::Config& core = world_.settings.core;
+  Random random(mix(world_.settings.seed, hash_of("rare")));
+  if (!core.standby || world_.settings.sharers == 1 || !random.chance(200)) return;
+  for (const Plan& plan : with_prelude({Fault::silent_corruption, Phase::replacing}, random)) plan_.push_back(plan);
 }
 
 // What a replay is not to have. Chance goes other ways from here on where it is to try that.

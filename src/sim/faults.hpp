@@ -103,6 +103,7 @@ class Faults {
   std::vector<Plan> with_prelude(const Plan& plan, Random& random) const;
   void plan_one();
   void plan_harder();
+  void plan_rare();
   void leave_out();
   void count(Fault fault, Phases phases);
   bool strike(const Plan& plan);  // false: there is nothing to strike now

@@ -104,6 +104,7 @@ const std::set<NodeId>& History::hosts(std::uint64_t incarnation) const {
 
 void History::decided(std::uint64_t incarnation, const Decision& decision) {
   decisions_[incarnation] = decision;
+  reported_before_ = reported_;
   if (decision.verdict != Verdict::fresh && decision.verdict != Verdict::restore) return;
   // Whatever is newer is void from now on.
   committed_ = std::min(committed_, decision.checkpoint);
@@ -140,10 +141,21 @@ void History::forget_incarnations(std::uint64_t from) {
   forget(commits_, first);
   forget(hosts_, from);
   forget(decisions_, from);
+  committed_ = newest_valid_commit();
+  reported_ = std::min(reported_, committed_);
+}
+
+void History::forget_decision(std::uint64_t incarnation) {
+  decisions_.erase(incarnation);
+  hosts_.erase(incarnation);
+  committed_ = newest_valid_commit();
+  reported_ = std::max(reported_, reported_before_);
+}
+
+CheckpointId History::newest_valid_commit() const {
   const auto newest =
       std::find_if(commits_.rbegin(), commits_.rend(), [&](CheckpointId each) { return !is_void(each); });
-  committed_ = newest == commits_.rend() ? CheckpointId() : *newest;
-  reported_ = std::min(reported_, committed_);
+  return newest == commits_.rend() ? CheckpointId() : *newest;
 }
 
 void History::committed(CheckpointId checkpoint) {

@@ -59,6 +59,8 @@ class History {
   // voided checkpoint can come back, where a node returns that kept it: then what was done since is void.
   bool is_void(CheckpointId checkpoint) const;
 
+  // As if the newest incarnation that was decided were not.
+  void forget_decision(std::uint64_t incarnation);
   // As if that incarnation and all after it had never been.
   void forget_incarnations(std::uint64_t from);
 
@@ -76,6 +78,7 @@ class History {
   bool ranks_disagreed_ = false;
   using Holders = std::map<NodeId, TimeMs>;  // and when it lost it, far in the future where it has it
   static constexpr TimeMs has_it = INT64_MAX;
+  CheckpointId newest_valid_commit() const;
   static std::size_t count(const Holders& holders, TimeMs since);
   std::map<CheckpointId, std::map<std::string, Holders>> holders_;
   // Of each group by the first part of its pieces' names: the shards, and who has had the parity of its members.
@@ -91,6 +94,7 @@ class History {
   CheckpointId committed_;
   CheckpointId committed_ever_;
   CheckpointId reported_;
+  CheckpointId reported_before_;  // the newest decision
 };
 
 }  // namespace ckpt::sim

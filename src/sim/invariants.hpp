@@ -92,6 +92,7 @@ class Invariants {
   void memory_lost(Machine& machine);
   void leader_record_spoiled() { leader_record_spoiled_ = true; }
   void incarnation_record_spoiled();
+  void incarnation_told(const protocol::IncarnationRecord& record);  // by the store, to an agent that runs
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.checkpoint); }
   void forget_everything();
 
@@ -153,10 +154,12 @@ class Invariants {
   std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when their nodes last asked the store for them
   std::uint64_t newest_epoch_led_ = 0;               // whose leader took charge of an incarnation
   TimeMs newest_epoch_led_since_ = 0;
-  std::uint64_t newest_decided_ = 0;                                    // that was ever opened
-  bool incarnation_record_spoiled_ = false;                             // by the store
-  TimeMs newest_incarnation_told_at_ = 0;                               // last by the store, for all that is known
-  CheckpointId newest_forgotten_;                                       // that was committed, and nobody knows of
+  std::uint64_t newest_decided_ = 0;              // that was ever opened
+  bool incarnation_record_spoiled_ = false;       // by the store
+  protocol::AssignmentTable assignments_before_;  // of the incarnation before that of the store's record
+  TimeMs newest_incarnation_told_at_ = 0;         // last by the store, for all that is known
+  std::uint64_t newest_decided_told_ = 0;         // incarnation whose decision some agent was told by the store
+  CheckpointId newest_forgotten_;                 // that was committed, and nobody knows of
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;          // (epoch, incarnation) of which that was told
   protocol::NodeStatus stale_before_;                                   // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> received_epochs_;  // (by, from) -> newest epoch of a report

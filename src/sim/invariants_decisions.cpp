@@ -205,7 +205,14 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
     throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id, " is back, which is lost")};
   if (changed.change != Change::lost) return;
   ++tally_.notified_lost;
-  const auto assignment_table = world_.store.assignment_table(world_.store.incarnation_record().record.assignments);
+  // What was just decided its root may not have heard itself.
+  const IncarnationRecord& epoch_and_incarnation = world_.store.incarnation_record().record;
+  const NodeStatus knows = leader.agent->node().status();
+  const bool is_decided = knows.decision.verdict != Verdict::undecided;
+  const bool goes_by_it = knows.incarnation > epoch_and_incarnation.assignments.incarnation ||
+                          (knows.incarnation == epoch_and_incarnation.assignments.incarnation && is_decided);
+  const auto assignment_table =
+      goes_by_it ? world_.store.assignment_table(epoch_and_incarnation.assignments) : assignments_before_;
   if (!assignment_table.is_member(machine.id, machine.arena.id)) return;  // or came back without its memory
   // As long as the leader has listened, for it must not conclude anything from its own pause.
   const TimeMs since = std::min(now, std::max(now - known_after_ms, leader.listens_since + wake_up_ms));
@@ -260,6 +267,7 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
     throw Violation{"I4", text("node ", by, " of an older epoch or incarnation writes the incarnation record")};
   }
   if (record.incarnation != old.incarnation) incarnation_opened(record.incarnation);
+  if (record.assignments != old.assignments) assignments_before_ = world_.store.assignment_table(old.assignments);
   newest_decided_ = std::max(newest_decided_, record.incarnation);
   if (record.incarnation == newest_decided_) newest_incarnation_told_at_ = world_.event_queue.now();
   if (record.epoch > newest_epoch_led_) {

@@ -1,4 +1,5 @@
-// Incarnations that nobody knows of any more: the store lost their record together with every machine.
+// Lives and decisions that nobody knows of any more: the store lost their record together with every machine, or before
+// it told anybody.
 #include <algorithm>
 
 #include "sim/invariants.hpp"
@@ -6,9 +7,21 @@
 
 namespace ckpt::sim {
 
+using namespace protocol;
+
+void Invariants::incarnation_told(const IncarnationRecord& record) {
+  if (record.decision.verdict == Verdict::undecided) return;
+  newest_decided_told_ = std::max(newest_decided_told_, record.incarnation);
+}
+
+// What the store forgot before it told anybody was never decided: not even whoever asked for it knows that it was.
 void Invariants::incarnation_record_spoiled() {
   incarnation_record_spoiled_ = true;
   newest_incarnation_told_at_ = world_.event_queue.now();
+  const std::uint64_t decided = history_.incarnation();
+  const IncarnationRecord& left = world_.store.incarnation_record().record;
+  const bool has_it = left.incarnation == decided && left.decision.verdict != Verdict::undecided;
+  if (decided > newest_decided_told_ && !has_it) history_.forget_decision(decided);
 }
 
 // The store broke its word, no machine has memory from when it still told of that incarnation, and storage has nothing

@@ -42,7 +42,7 @@ void Protection::judge(const Machine& machine, TimeMs now) const {
   const TimeMs least_ms = world_.settings.core.unprotected_after_ms + verdict_told_within_ms;
   if (quiet_ms <= least_ms) return;
   const Health health = machine.agent->node().health(now + machine.clock_offset_ms);
-  // What a node takes for the pace is what it was told of it, but never slower than the slowest iteration.
+  // A node allows as much time as its leader told it. The judgement never allows more than the slowest iteration does.
   const TimeMs allowed_ms =
       std::min(health.allowed_ms, iterations_allowed * (longest_iteration_ms_ + verdict_told_within_ms));
   if (health.standing != Standing::is_protected || quiet_ms <= std::max(allowed_ms + verdict_told_within_ms, least_ms))

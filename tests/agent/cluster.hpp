@@ -91,6 +91,7 @@ class Trainer {
                          {"rank", std::to_string(rank)},
                          {"world_size", std::to_string(cluster.world_size())},
                          {"agent", "attach"},
+                         {"claim_timeout_ms", "30000"},
                          {"restore_timeout_ms", "20000"}};
     replace(pairs, more);
     std::vector<ckpt_option> options;
@@ -114,6 +115,7 @@ class Trainer {
   const std::string& error() const { return error_; }
 
   ckpt_status restore() {
+    if (created_ != CKPT_OK) return created_;
     const ckpt_status status = ckpt_restore(engine_, CKPT_NO_STREAM, &restored_);
     error_ = ckpt_last_error();
     return status;

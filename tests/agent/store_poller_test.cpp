@@ -386,6 +386,8 @@ TEST_F(StorePollerTest, ADamagedRecordIsTroubleUntilItIsMendedAndHidesNoOther) {
 
 class OwnRecords : public StorePollerTest {
  protected:
+  ~OwnRecords() override { poller_.reset(); }  // before what its thread writes into
+
   void start_own() {
     poller_.emplace(
         store_, 3'600'000,
@@ -406,8 +408,8 @@ class OwnRecords : public StorePollerTest {
   }
   void expect_again() {
     EXPECT_TRUE(testing::eventually([&] {
-      return coord::registered_nodes(store_) == std::vector{own_} && value_of("taken/3") == "a" &&
-             value_of("token") == "secret";
+      const auto entry = store_.get("nodes/a");
+      return entry && coord::node_entry(*entry) == own_ && value_of("taken/3") == "a" && value_of("token") == "secret";
     }));
   }
   // Each lists all nodes, and sees to its own records then.

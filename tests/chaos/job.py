@@ -247,7 +247,7 @@ class Job:
         ended = [trainer for trainer in self.trainers if trainer.ended]
         for trainer in ended:
             if not trainer.failed or trainer.failed["status"] != SUPERSEDED:
-                raise Violation(f"rank {trainer.rank} ended, and not because it was superseded: {trainer.failed}")
+                raise Violation(f"rank {trainer.rank} failed. It was not superseded: {trainer.failed}")
         for trainer in self.trainers:
             trainer.doomed = trainer.ended
         return not ended

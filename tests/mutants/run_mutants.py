@@ -102,7 +102,7 @@ def judge(mutant, arguments, commands):
         return Verdict(False, program)
     if mutant.gate == "test":
         return judge_tests(mutant, program)
-    command = [str(program), "--mild", "--seeds", str(arguments.seeds), "--violations", "10", "--jobs", "1"]
+    command = [str(program), "--seeds", str(arguments.seeds), "--violations", "10", "--jobs", "1"]
     return judge_run(mutant, command, arguments.seeds)
 
 

@@ -1,6 +1,5 @@
 """The project's own lint rules find what they are there to find."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,10 +58,6 @@ def test_a_folder_without_a_row_is_a_violation(tree):
     assert "src/new/thing.hpp: its folder has no row" in result.stderr
 
 
-needs_ctags = pytest.mark.skipif(shutil.which("ctags") is None, reason="./dev lint installs universal-ctags")
-
-
-@needs_ctags
 def test_a_function_that_only_its_definition_mentions_is_uncalled(tree):
     write(
         tree,
@@ -74,7 +69,6 @@ def test_a_function_that_only_its_definition_mentions_is_uncalled(tree):
     assert "src/base/error.cpp:3: nothing calls unused()" in result.stderr
 
 
-@needs_ctags
 def test_an_exception_that_is_called_after_all_is_refused(tree):
     write(tree, "scripts/uncalled_allowed.txt", "error_number  for a reason\n")
     result = check(tree, "check_callers.py")

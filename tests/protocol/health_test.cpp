@@ -223,6 +223,44 @@ TEST(Health, ANewLeaderKnowsThePaceOfTheJob) {
   }
 }
 
+// A directive lay there that was sent right after its pause began.
+TEST(Health, ANodeThatWasPausedTakesNoOldNewsForNewOnes) {
+  for (const TimeMs pause_ms : {6000, 60'000}) {
+    LoneNode node{Config{}};
+    node.follow(lone_leader, 5);
+    Directive notified;
+    notified.leader = lone_leader;
+    notified.epoch = 5;
+    notified.incarnation = 1;
+    notified.decision.verdict = Verdict::fresh;
+    notified.health.standing = Standing::is_protected;
+    notified.health.cause = Cause::none;
+    const auto receive = [&](std::uint64_t answered, std::int64_t committed) {
+      ++notified.sequence;
+      notified.acknowledged_agent = 1;
+      notified.acknowledged_report = answered;
+      notified.committed = CheckpointId(1, committed);
+      node.receive(lone_leader, notified);
+    };
+    node.handle(Tick{});
+    const auto newest_said = [&] { return node.newest_to<Report>(lone_leader).sequence; };
+    receive(newest_said(), 3);
+    receive(newest_said(), 4);
+    ASSERT_EQ(node.health().standing, Standing::is_protected);
+    const std::uint64_t said_before = newest_said();
+    node.now += pause_ms;
+    receive(said_before, 5);
+    EXPECT_EQ(node.health().standing, Standing::unprotected) << pause_ms;
+    EXPECT_GE(node.health().at_risk_ms, pause_ms);
+    // Nor is it new when it is told again.
+    ASSERT_GT(newest_said(), said_before);
+    receive(newest_said(), 5);
+    EXPECT_EQ(node.health().standing, Standing::unprotected) << pause_ms;
+    receive(newest_said(), 6);
+    EXPECT_EQ(node.health().standing, Standing::is_protected) << pause_ms;
+  }
+}
+
 // How old it is, nobody can tell who was not there.
 TEST(CommitClock, TakesNoCommitThatWasKnownBeforeForOneOfNow) {
   CommitClock clock;

@@ -118,5 +118,27 @@ TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
   }
 }
 
+// Likewise, and what one of them said before it turned to the other leader was held up.
+TEST(ALeaderThatIsReplaced, TakesAReportThatWasHeldUpForNoSignThatItIsFollowed) {
+  for (const TimeMs held_up_ms : {2600, 3500, 5000}) {
+    LoneLeader leader(3, placement::Protection::of_copies(2));
+    const auto wait = [&](TimeMs ms) {
+      for (const TimeMs until = leader.now + ms; leader.now < until;) {
+        leader.now += 20;
+        leader.handle(Tick{});
+      }
+    };
+    for (int i = 0; i < 20; ++i) {
+      for (NodeId node = 0; node < 3; ++node) leader.say(leader.report_of(node));
+      wait(250);
+    }
+    const Report held_up = leader.report_of(2);
+    wait(held_up_ms);  // longer than any is silent that follows it
+    leader.say(held_up);
+    wait(100);
+    EXPECT_TRUE(leader.all<MemberChanged>().empty()) << held_up_ms;
+  }
+}
+
 }  // namespace
 }  // namespace ckpt::protocol

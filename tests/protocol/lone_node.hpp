@@ -42,6 +42,7 @@ class LoneNode {
   void follow(NodeId leader, std::uint64_t epoch) { handle(LeaderRecordRead{++leader_revision_, {epoch, leader, 0}}); }
 
   NodeStatus status() const { return node_.status(); }
+  Health health() const { return node_.health(now); }
   const IncarnationRecord& incarnation_record() const { return incarnation_record_; }
   const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const { return node_.find(shard, checkpoint); }
 

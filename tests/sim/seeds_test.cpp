@@ -138,8 +138,9 @@ TEST(Seeds, ARestartedLeaderIsNotLost) {
   EXPECT_EQ(hard_violation_of(5155), "");
 }
 
-// The leader's record was set back, and another leader elected. Then the store gave the revision away again by which
-// the former one renewed its lease. It heard of the newer one soon, and did nothing by then.
+// The store set the leader's record back, and the nodes elected another root. The store then reached the former
+// leader's revision a second time, so that leader could renew its lease. It soon heard of the newer root. It did
+// nothing until then.
 TEST(Seeds, AFormerLeaderMayRenewItsLeaseUntilItHearsOfTheNext) {
   EXPECT_EQ(hard_violation_of(5615), "");
   EXPECT_EQ(hard_violation_of(6734), "");
@@ -154,6 +155,26 @@ TEST(Seeds, NoTwoLeadersEverLeadWithOneEpoch) {
 // The record of the leader was set back, and a request to be elected arrived that was sent while nobody could know of
 // the newer root.
 TEST(Seeds, ARequestThatWasRightWhenItWasSentMayArriveLate) { EXPECT_EQ(hard_violation_of(2174), ""); }
+
+// A leader was replaced while the store did not answer it. A report that was held up for two seconds seemed to follow
+// it, and it called those lost that had turned to the other one first.
+TEST(Seeds, AReplacedLeaderTakesNoLateReportForAFollower) { EXPECT_EQ(hard_violation_of(2121), ""); }
+
+// Likewise in what --shrink made of it: a machine had lost its memory, and was a member again by a decision that the
+// store had, and whoever asked for it had yet to hear of.
+TEST(Seeds, ALostMemberMayBelongToTheNextIncarnationAlready) { EXPECT_EQ(violation_of(2121, {1, 7, 9}, 1), ""); }
+
+// Nodes that were frozen for ten seconds found a directive that told of a commit, and took it for one of now.
+TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
+  EXPECT_EQ(hard_violation_of(3069), "");
+  EXPECT_EQ(hard_violation_of(5562), "");
+  EXPECT_EQ(violation_of(6021, {1}, 0), "");
+  EXPECT_EQ(hard_violation_of(6687), "");
+}
+
+// The store forgot a decision before anybody read it, and who had asked for it was lost. The incarnation was decided
+// again, when a rank had moved.
+TEST(Seeds, ADecisionThatNobodyEverReadIsNone) { EXPECT_EQ(hard_violation_of(6853), ""); }
 
 }  // namespace
 }  // namespace ckpt::sim
