@@ -68,7 +68,7 @@ void try_input(Input input) {
 
 std::vector<std::string> seeds() {
   return {framed(R"({"type":"status"})") + framed(R"({"type":"restore","timeout_ms":1000})"),
-          framed(R"({"type":"hello","protocol":1,"rank":3,"options":{"copies":"2"},"x":[1,-2,3.5e8,null,true]})"),
+          framed(R"({"type":"hello","protocol":2,"rank":3,"options":{"copies":"2"},"x":[1,-2,3.5e8,null,true]})"),
           framed("[]"), framed("{")};
 }
 

@@ -16,7 +16,7 @@ using protocol::NodeId;
 
 constexpr std::chrono::milliseconds observe_every{500};
 constexpr std::chrono::seconds probe_every{3};
-constexpr std::size_t knocks_max = 16;  // at a time
+constexpr std::size_t probes_max = 16;  // at a time
 constexpr std::int64_t settled_ms = 2000;
 
 // "2026-11-23T14:05:09Z", so long ago.
@@ -75,9 +75,9 @@ void Driver::probe_unauthenticated() {
   std::size_t probes = 0;
   for (const auto& [node, entry] : nodes_) {
     const auto& present = status.nodes_present;
-    const bool is_received = status.is_leader && std::find(present.begin(), present.end(), node) != present.end();
-    if (is_received) distrusted_.erase(node);
-    if (is_received || probes == knocks_max) continue;
+    const bool is_present = status.is_leader && std::find(present.begin(), present.end(), node) != present.end();
+    if (is_present) distrusted_.erase(node);
+    if (is_present || probes == probes_max) continue;
     ++probes;
     const auto answered = [alive = parts_.queue.weak_from_this(), this, node = node](net::Reach reach) {
       const auto queue = alive.lock();

@@ -29,14 +29,14 @@ std::uint64_t manifest_bytes(const protocol::PieceInfo& piece) {
 }  // namespace
 
 Fetches::Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
-                 CoreQueue& queue, ReplicationManager& paths, Callbacks callbacks)
+                 CoreQueue& queue, ReplicationManager& replication, Callbacks callbacks)
     : node_(node),
       segments_(segments),
       index_(index),
       pool_(pool),
       buffers_(buffers),
       queue_(queue),
-      paths_(paths),
+      replication_(replication),
       callbacks_(std::move(callbacks)) {}
 
 void Fetches::start(const protocol::StartFetch& order, bool urgent, net::Transport& transport, StorageTier* storage) {
@@ -85,8 +85,8 @@ void Fetches::transfer(std::uint64_t id, net::Transport& transport, StorageTier*
     if (port_ == nullptr) port_ = std::make_shared<TransportPort>(transport);
     return start_coding_job(id);
   }
-  paths_.fetching(order.piece, order.source);
-  if (const auto place = paths_.place_to_wait_for(order.piece, order.source); place && !fetch.urgent)
+  replication_.fetching(order.piece, order.source);
+  if (const auto place = replication_.place_to_wait_for(order.piece, order.source); place && !fetch.urgent)
     return take_received(id, *place, transport);
   auto done = [this, id, &queue = queue_](FetchResult result, std::optional<arena::Manifest> manifest) {
     queue.post([this, id, result, manifest = std::move(manifest)] { end(id, result, manifest); });
@@ -117,7 +117,7 @@ void Fetches::take_received(std::uint64_t id, const ReplicationManager::Place& p
 void Fetches::look() {
   for (auto& [id, fetch] : fetches_) {
     if (fetch.received == nullptr) continue;
-    if (paths_.place_of(fetch.order.piece, fetch.order.source))
+    if (replication_.place_of(fetch.order.piece, fetch.order.source))
       fetch.received->look();
     else
       fetch.received->stop_waiting();
@@ -202,10 +202,10 @@ void Fetches::end(std::uint64_t id, FetchResult result, std::optional<arena::Man
     else if (fetch.order.source != protocol::storage_node)
       transfer_counters_.received_bytes += ended.made.length_bytes - gpu_received_bytes;
     index_.add(slot, segment, std::move(*manifest));
-    paths_.brought(fetch.order.piece, fetch.order.source,
-                   fetch.received ? std::optional(gpu_received_bytes) : std::nullopt);
+    replication_.brought(fetch.order.piece, fetch.order.source,
+                         fetch.received ? std::optional(gpu_received_bytes) : std::nullopt);
   }
-  paths_.fetched(fetch.order.piece, fetch.order.source);
+  replication_.fetched(fetch.order.piece, fetch.order.source);
   callbacks_.ended(fetch.order, std::move(ended));
   segments_.unblock();
 }

@@ -40,7 +40,7 @@ class Fetches {
 
   // All references outlive this object. `index`, `pool`, `buffers` and `queue` also outlive the transport.
   Fetches(protocol::NodeId node, Segments& segments, PieceIndex& index, WorkerPool& pool, ChunkBuffers& buffers,
-          CoreQueue& queue, ReplicationManager& paths, Callbacks callbacks);
+          CoreQueue& queue, ReplicationManager& replication, Callbacks callbacks);
 
   // `storage`: null if there is none. `urgent`: does not wait for an idle network.
   void start(const protocol::StartFetch& fetch, bool urgent, net::Transport& transport, StorageTier* storage);
@@ -89,7 +89,7 @@ class Fetches {
   WorkerPool& pool_;
   ChunkBuffers& buffers_;
   CoreQueue& queue_;
-  ReplicationManager& paths_;
+  ReplicationManager& replication_;
   const Callbacks callbacks_;
   std::map<std::uint64_t, Fetch> fetches_;
   std::shared_ptr<TransportPort> port_;  // made at the first use

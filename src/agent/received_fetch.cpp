@@ -82,7 +82,7 @@ void ReceivedFetch::cancel() {
 void ReceivedFetch::stop_waiting() {
   {
     const std::lock_guard lock(mutex_);
-    may_land_ = false;
+    may_wait_ = false;
   }
   look();
 }
@@ -122,7 +122,7 @@ void ReceivedFetch::look() {
     first = taken_;
     const bool takes_no_more = is_cancelled_ || deadline_.passed();
     last = takes_no_more ? first : leaves_received();
-    const bool waits = !takes_no_more && may_land_ && !arrival_deadline_.passed();
+    const bool waits = !takes_no_more && may_wait_ && !arrival_deadline_.passed();
     if (first == last && first != manifest_.leaves.size() && waits) return;
     if (first == last) stage_ = Stage::fetching;
     is_busy_ = true;

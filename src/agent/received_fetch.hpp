@@ -78,7 +78,7 @@ class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
   enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
   bool is_busy_ = false;  // leaves are being taken
   bool is_cancelled_ = false;
-  bool may_land_ = true;
+  bool may_wait_ = true;
   std::size_t taken_ = 0;                           // leaves, good or bad
   std::size_t first_bad_ = 0, end_bad_ = 0;         // this range contains all bad leaves
   std::uint64_t gpu_received_bytes_ = 0;            // bytes of the good leaves

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int protocol_version = 1;
+constexpr int protocol_version = 2;
 constexpr std::int64_t timeout_max_ms = 24ll * 3600 * 1000;
 constexpr std::uint64_t piece_max_bytes = std::uint64_t{1} << 50;
 constexpr std::size_t sentence_max_bytes = 1000;

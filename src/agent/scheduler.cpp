@@ -80,7 +80,7 @@ std::optional<std::int64_t> Scheduler::iteration_began_us(protocol::Rank rank) c
   return found == ranks_.end() ? std::nullopt : found->second.iteration_began_us;
 }
 
-void Scheduler::received_commit() {
+void Scheduler::on_commit() {
   const std::lock_guard lock(mutex_);
   quiet_ = false;
 }
@@ -115,7 +115,7 @@ void Scheduler::note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent
   auto& began_us = hooked.began_us[event.channel];
   switch (event.kind) {
     case arena::CommKind::begin:
-      hooked.is_received = true;
+      hooked.has_reported = true;
       if (began_us.size() < begun_max) began_us.push_back(event.at_us);
       return;
     case arena::CommKind::end:
@@ -193,7 +193,7 @@ json Scheduler::status() const {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [rank, hooked] : ranks_) {
-      if (!hooked.is_received) continue;
+      if (!hooked.has_reported) continue;
       is_learning = is_learning || hooked.idle_forecast.learned();
       ranks.push_back(rank_json(rank, hooked));
     }

@@ -39,7 +39,7 @@ class Scheduler : public net::ChunkPacer {
   // When the rank's current iteration began, in microseconds, as far as its hooks reported it.
   std::optional<std::int64_t> iteration_began_us(protocol::Rank rank) const;
   // A checkpoint was committed. From now on profiles are learned while checkpoint traffic goes on.
-  void received_commit();
+  void on_commit();
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
   void received(const net::SentChunk& chunk) override;
@@ -58,7 +58,7 @@ class Scheduler : public net::ChunkPacer {
     schedule::RankIdleForecast idle_forecast;
     std::map<std::uint8_t, std::deque<std::int64_t>> began_us;  // by channel: communications that have not ended
     bool is_saved = false;                                      // whether the learned profile is in its file
-    bool is_received = false;
+    bool has_reported = false;
     std::optional<std::int64_t> iteration_began_us;
   };
   void listen_to(protocol::Rank rank, Hooked& hooked);

@@ -143,11 +143,11 @@ bool Segments::large_enough(const SegmentKey& key, const SlotNeed& need) const {
 
 void Segments::ensure(const std::vector<std::pair<SegmentKey, SlotNeed>>& needs, std::uint64_t extra_bytes, Done done) {
   waiting_.push_back({needs, extra_bytes, std::move(done)});
-  if (!coding_inputs_) start_next();
+  if (!making_) start_next();
 }
 
 void Segments::start_next() {
-  while (!coding_inputs_ && !waiting_.empty()) {
+  while (!making_ && !waiting_.empty()) {
     Request request = std::move(waiting_.front());
     waiting_.pop_front();
     const bool there = std::all_of(request.needs.begin(), request.needs.end(),
@@ -171,7 +171,7 @@ bool Segments::outgrows_busy(const Request& request) const {
 void Segments::unblock() {
   std::move(blocked_.begin(), blocked_.end(), std::back_inserter(waiting_));
   blocked_.clear();
-  if (!coding_inputs_) start_next();
+  if (!making_) start_next();
 }
 
 void Segments::make(Request request) {
@@ -189,7 +189,7 @@ void Segments::make(Request request) {
   } catch (const Failure& failure) {
     return made->request.done(failure);
   }
-  coding_inputs_ = true;
+  making_ = true;
   maker_.submit([this, made] {
     try {
       for (std::size_t i = 0; i < made->specs.size(); ++i) {
@@ -208,7 +208,7 @@ void Segments::make(Request request) {
 }
 
 void Segments::finish(std::shared_ptr<Made> made) {
-  coding_inputs_ = false;
+  making_ = false;
   for (std::size_t i = 0; i < made->segments.size(); ++i) {
     if (made->failure)
       arena::NodeArena::remove_segment(std::move(made->segments[i]));
@@ -216,7 +216,7 @@ void Segments::finish(std::shared_ptr<Made> made) {
       adopt(made->specs[i].first, std::move(made->segments[i]));
   }
   made->request.done(made->failure);
-  if (!coding_inputs_) start_next();
+  if (!making_) start_next();
 }
 
 void Segments::adopt(const SegmentKey& key, arena::Segment segment) {

@@ -107,7 +107,7 @@ class Segments {
   std::map<SegmentKey, std::shared_ptr<arena::Segment>> segments_;
   std::deque<Request> waiting_;  // one request at a time, so that each check sees what earlier ones took
   std::deque<Request> blocked_;  // requests to enlarge a segment that a transfer writes to
-  bool coding_inputs_ = false;
+  bool making_ = false;
   std::uint64_t besides_bytes_ = 0;
   WorkerPool maker_{1};
 };

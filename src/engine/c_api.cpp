@@ -113,8 +113,8 @@ ckpt_tensor tensor_of(const ckpt_tensor& given) {
   const auto* const bytes = reinterpret_cast<const char*>(&given);
   const std::size_t known_bytes = std::min(given.struct_size, sizeof tensor);
   if (std::any_of(bytes + known_bytes, bytes + given.struct_size, [](char byte) { return byte != 0; }))
-    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor has members that this library, checkpoint " CKPT_VERSION
-                                    ", does not know; use the library of your header's checkpoint");
+    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor has members that this library, version " CKPT_VERSION
+                                    ", does not know; use the library of your header's version");
   std::memcpy(&tensor, &given, known_bytes);
   return tensor;
 }

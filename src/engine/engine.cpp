@@ -43,7 +43,7 @@ AgentLink::Look Engine::on_words(const arena::Control& control) {
                  stored.word() == restored_word_.load(std::memory_order_acquire)))
     tickets_.durable(stored.iteration());
   if (control.fenced() != 0 || link_.disowned()) tickets_.superseded();
-  GpuReplication* const replication = watched_path_.load(std::memory_order_acquire);
+  GpuReplication* const replication = watched_replication_.load(std::memory_order_acquire);
   if (replication == nullptr) return AgentLink::Look::later;
   if (control.fenced() != 0) replication->give_up("a newer incarnation of the job began");
   replication->look(committed);

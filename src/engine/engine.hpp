@@ -123,11 +123,11 @@ class Engine {
   std::uint32_t session_number_ = 0;
   std::optional<Failure> reserve_failure_;
   Clock::time_point reserve_again_at_;
-  std::unique_ptr<GpuReplication> gpu_replication_;      // made once it is needed; lives until the watcher has ended
-  std::atomic<GpuReplication*> watched_path_{nullptr};   // the same, for the watcher
-  std::shared_ptr<arena::Control> replication_control_;  // of the arena that it receives into
-  AgentLink link_;                                       // after the tickets, which its watcher uses
-  HealthWatch health_;                                   // after the link, which it asks
+  std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended
+  std::atomic<GpuReplication*> watched_replication_{nullptr};  // the same, for the watcher
+  std::shared_ptr<arena::Control> replication_control_;        // of the arena that it receives into
+  AgentLink link_;                                             // after the tickets, which its watcher uses
+  HealthWatch health_;                                         // after the link, which it asks
   std::unique_ptr<GpuComm> gpu_comm_;
   std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
 };

@@ -89,7 +89,7 @@ std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive
     const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
     gpu_replication_ = std::make_unique<GpuReplication>(*device_, std::move(*receive_buffer), piece_bytes, settings,
                                                         [control] { control->ring_agent(); });
-    watched_path_.store(gpu_replication_.get(), std::memory_order_release);
+    watched_replication_.store(gpu_replication_.get(), std::memory_order_release);
     gpu_replication_->meet(
         Deadline::in_ms(std::min<std::int64_t>(settings.replicator.meet_timeout_ms, deadline.remaining_ms())));
     return gpu_replication_->take_news().value_or("");

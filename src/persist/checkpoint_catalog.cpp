@@ -62,7 +62,7 @@ void examine(StoredCheckpoint& stored, Look look) {
   } catch (const StorageError& error) {
     if (error.is_about_storage()) throw;
     stored.problem = error.what();
-    stored.is_withheld = !error.is_about_replication();
+    stored.is_withheld = !error.is_about_path();
   } catch (const Failure& failure) {
     stored.problem = failure.what();
   }

@@ -56,7 +56,7 @@ bool StorageError::is_about_storage() const {
          error_ == location_is_missing;
 }
 
-bool StorageError::is_about_replication() const { return error_ == ENOENT || error_ == ENOTDIR || error_ == EISDIR; }
+bool StorageError::is_about_path() const { return error_ == ENOENT || error_ == ENOTDIR || error_ == EISDIR; }
 
 std::shared_ptr<std::byte> make_aligned_buffer(std::size_t size_bytes) {
   constexpr auto alignment = std::align_val_t{direct_alignment_bytes};

@@ -36,7 +36,7 @@ class StorageError : public Failure {
   bool is_about_storage() const;
   // True if the path is missing or of the wrong kind. If this and is_about_storage() are false, storage does not let us
   // read the file, which may be complete.
-  bool is_about_replication() const;
+  bool is_about_path() const;
 
  private:
   int error_;

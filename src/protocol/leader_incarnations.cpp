@@ -65,10 +65,10 @@ void Leader::refresh_bindings() {
 bool Leader::is_misplaced(const Peer& peer, const RankReport& rank) const {
   if (!has_begun()) return false;
   if (rank.rank >= assignment_table_.assignments().size()) return true;
-  const RankAssignment& set_assignments = assignment_table_.assignments()[rank.rank];
-  const bool is_seated = set_assignments.node == peer.report.node && set_assignments.main_shard == rank.main_shard &&
-                         set_assignments.private_shard == rank.private_shard;
-  return !is_seated || !assignment_table_.is_member(peer.report.node, peer.report.arena_id);
+  const RankAssignment& assignment = assignment_table_.assignments()[rank.rank];
+  const bool has_its_place = assignment.node == peer.report.node && assignment.main_shard == rank.main_shard &&
+                             assignment.private_shard == rank.private_shard;
+  return !has_its_place || !assignment_table_.is_member(peer.report.node, peer.report.arena_id);
 }
 
 // It was given an older incarnation's checkpoint before it could be carried over into this one.

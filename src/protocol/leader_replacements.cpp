@@ -132,8 +132,8 @@ void Leader::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effect
 
 std::vector<RankAssignment> Leader::assignments_of(const std::set<NodeId>& nodes) const {
   std::vector<RankAssignment> assignments;
-  for (const RankAssignment& set_assignments : assignment_table_.assignments()) {
-    if (nodes.contains(set_assignments.node)) assignments.push_back(set_assignments);
+  for (const RankAssignment& assignment : assignment_table_.assignments()) {
+    if (nodes.contains(assignment.node)) assignments.push_back(assignment);
   }
   return assignments;
 }

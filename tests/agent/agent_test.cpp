@@ -263,7 +263,7 @@ TEST(Agent, ASecondMachineIsRefusedANodeThatTheFirstOneServes) {
 TEST(Agent, AnotherJobsSocketSaysSo) {
   Cluster cluster(1);
   cluster.start("a");
-  const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 1}, {"job", "other"}});
+  const auto answer = cluster.ask("a", {{"type", "hello"}, {"protocol", 2}, {"job", "other"}});
   EXPECT_EQ(answer.at("status"), CKPT_ERR_NO_AGENT);
   EXPECT_THAT(answer.at("message").get<std::string>(), HasSubstr("serves job test, not other"));
 }

@@ -167,7 +167,7 @@ TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheir
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
   const ReplicationUpdate good{this_incarnation, 0, 1, {}, 1, 2, 3, 4, 5, false};
-  const auto is_received = [&](NodeId from, ReplicationUpdate update) {
+  const auto is_accepted = [&](NodeId from, ReplicationUpdate update) {
     manager(1).received(from, update);
     return trainer(1).page().state_of(0) || trainer(1).page().state_of(1) || trainer(1).page().state_of(2);
   };
@@ -176,15 +176,15 @@ TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheir
     change(update);
     return update;
   };
-  EXPECT_FALSE(is_received(11, good));
-  EXPECT_FALSE(is_received(12, good));
-  EXPECT_FALSE(is_received(10, with([](ReplicationUpdate& update) { update.incarnation = this_incarnation - 1; })));
-  EXPECT_FALSE(is_received(10, with([](ReplicationUpdate& update) { update.incarnation = this_incarnation + 1; })));
-  EXPECT_FALSE(is_received(10, with([](ReplicationUpdate& update) { update.from = 2; })));
-  EXPECT_FALSE(is_received(11, with([](ReplicationUpdate& update) { update.from = 1; })));
-  EXPECT_FALSE(is_received(10, with([](ReplicationUpdate& update) { update.from = 9; })));
-  EXPECT_FALSE(is_received(10, with([](ReplicationUpdate& update) { update.to = 7; })));
-  EXPECT_TRUE(is_received(10, good));
+  EXPECT_FALSE(is_accepted(11, good));
+  EXPECT_FALSE(is_accepted(12, good));
+  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.incarnation = this_incarnation - 1; })));
+  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.incarnation = this_incarnation + 1; })));
+  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.from = 2; })));
+  EXPECT_FALSE(is_accepted(11, with([](ReplicationUpdate& update) { update.from = 1; })));
+  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.from = 9; })));
+  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.to = 7; })));
+  EXPECT_TRUE(is_accepted(10, good));
 }
 
 TEST_F(ReplicationManagerTest, PlacesAreMadeOnceAllHaveSaidHowLargeTheirPiecesAre) {

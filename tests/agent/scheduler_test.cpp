@@ -56,7 +56,7 @@ TEST_F(SchedulerTest, HoldsNothingBackWithoutHooks) {
 
 TEST_F(SchedulerTest, LetsNothingGoWhileAnyRankCommunicates) {
   Scheduler scheduler(options(), directory.path(), trace);
-  scheduler.received_commit();
+  scheduler.on_commit();
   const auto one = page(0), two = page(1);
   scheduler.add(0, one);
   scheduler.add(1, two);
@@ -86,7 +86,7 @@ TEST_F(SchedulerTest, LearnsInQuietOnlyWhileNothingWasEverCommitted) {
   EXPECT_EQ(scheduler.allow(much, 0), 0u);
   EXPECT_EQ(scheduler.status().at("state"), "learning");
   EXPECT_EQ(scheduler.status().at("quiet"), true);
-  scheduler.received_commit();
+  scheduler.on_commit();
   EXPECT_GT(scheduler.allow(much, 0), 0u);
   EXPECT_EQ(scheduler.status().at("state"), "learning");
   EXPECT_EQ(scheduler.status().at("quiet"), false);
@@ -120,7 +120,7 @@ TEST_F(SchedulerTest, SendsAtOnceWhereItIsToldTo) {
 
 TEST_F(SchedulerTest, LearnsTheLinkFromChunksThatMetNoCommunication) {
   Scheduler scheduler(options(), directory.path(), trace);
-  scheduler.received_commit();
+  scheduler.on_commit();
   const auto control = page(0);
   scheduler.add(0, control);
   iterate(*control, 1);

@@ -37,14 +37,14 @@ TEST(Wire, TheBytesAreLittleEndianWithoutHoles) {
   request.shard_bytes = 5;
   request.wishes = wants_manifest;
   const unsigned char expected_request[] = {1,    0,    0,    0,    0,    0,    0,    0,     // request
-                                            2,    0,    0,    0,    0,    0,    0,    0,     // version
+                                            2,    0,    0,    0,    0,    0,    0,    0,     // checkpoint
                                             0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,  // first_byte
                                             0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,  // size_bytes
                                             5,    0,    0,    0,    1,    0,    0,    0};    // shard_bytes, wishes
   ASSERT_EQ(bytes_of(request).size(), sizeof expected_request);
   EXPECT_EQ(std::memcmp(bytes_of(request).data(), expected_request, sizeof expected_request), 0);
   const Hello hello;
-  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\10\0\0\0", 8), 0);
+  EXPECT_EQ(std::memcmp(bytes_of(hello).data(), "CKPN\11\0\0\0", 8), 0);
 }
 
 template <class T>
