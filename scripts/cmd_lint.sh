@@ -15,6 +15,7 @@ Checks all tracked sources, or the named parts of the check:
   includes  every #include against the table in docs/architecture.md
   callers   functions that nothing in the product calls
   words     words that docs/glossary.md has replaced
+  links     links in Markdown files, with their anchors
 
 --fix makes clang-format and ruff repair what they can. --only limits tidy to sources whose path begins with REGEX.
 TEXT
@@ -70,6 +71,7 @@ count() {
 lint_includes() { count check_includes.py; }
 lint_words() { count check_words.py; }
 lint_callers() { count check_callers.py; }
+lint_links() { python3 scripts/check_links.py; }
 
 fix=
 only=
@@ -79,11 +81,11 @@ while [[ $# -gt 0 ]]; do
     --help | -h) show_help; exit ;;
     --fix) fix=yes; shift ;;
     --only) only=$(option_value "$@"); shift 2 ;;
-    format | tidy | shell | python | includes | words | callers) parts+=("$1"); shift ;;
+    format | tidy | shell | python | includes | words | callers | links) parts+=("$1"); shift ;;
     *) usage_error "unknown argument '$1'" ;;
   esac
 done
-[[ ${#parts[@]} -gt 0 ]] || parts=(includes words callers format shell python tidy)
+[[ ${#parts[@]} -gt 0 ]] || parts=(includes words callers links format shell python tidy)
 
 ensure_packages build lint
 failed=()

@@ -51,6 +51,24 @@ def test_an_include_against_the_table_is_named_with_its_line(tree):
     assert "src/base/upward.hpp:2: src/base/ may not include src/agent/agent.hpp" in result.stderr
 
 
+def test_a_link_to_a_heading_that_exists_is_not_broken(tree):
+    write(tree, "README.md", "See [the table](docs/table.md#what-is-in-it) and `[code](gone.md)`.\n")
+    write(tree, "docs/table.md", "# What is in `it`?\n\nBack [to the top](#what-is-in-it).\n")
+    result = check(tree, "check_links.py")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "broken_links=0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [("gone.md", "there is no such file"), ("docs/architecture.md#gone", "that file has no such heading")],
+)
+def test_a_link_to_nothing_is_named_with_its_line(tree, target, why):
+    write(tree, "README.md", f"A line.\nSee [this]({target}).\n")
+    result = check(tree, "check_links.py")
+    assert (result.returncode, result.stdout) == (1, "broken_links=1\n")
+    assert f"README.md:2: {target}: {why}" in result.stderr
+
+
 def test_a_folder_without_a_row_is_a_violation(tree):
     write(tree, "src/new/thing.hpp", "")
     result = check(tree, "check_includes.py")
