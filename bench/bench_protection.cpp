@@ -2,10 +2,10 @@
 // back when k of 48 nodes are lost at once, and the time that one thread takes for what a node does per GiB of its
 // shard.
 //
-//   encode  copies: to copy and digest what is received. Parity: to verify the sources and make parity with its
-//   digests. decode  copies: to copy and verify. Parity: to verify the sources and decode as many pieces as may be
-//   lost; per GiB
-//           of what was lost.
+//   encode  copies: to copy and digest what is received. Parity: to verify the sources and compute parity with its
+//           digests.
+//   decode  copies: to copy and verify. Parity: to verify the sources and decode as many pieces as may be lost; per
+//           GiB of what was lost.
 //
 // Cold buffers; all sides take turns. The table is in the form in which docs/parity.md shows it.
 #include <sys/mman.h>

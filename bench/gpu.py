@@ -7,11 +7,10 @@
   training  a training step of PyTorch with a snapshot in every iteration, with little and with much staging, where the
             copy fits into the iteration and where not
 
-A part that fails, or does not end in its time, does not keep the others from running; which did is said at the end,
-with status 1. Without a GPU it says so, and measures nothing; with a driver older than the CUDA of the build likewise,
-and ends with status 3. --test-double takes the tests' test doubles of a driver and for NCCL, and for PyTorch the CPU:
-that
-shows that all of this runs, and nothing else.
+If a part fails or takes too long, the others still run. The end names the failed parts, and the status is 1. Without a
+GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with status 3.
+--test-double uses the tests' doubles of the driver and of NCCL, and the CPU for PyTorch. This shows only that everything
+runs.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ bool Leader::is_here(const Member& member, TimeMs now) const {
   return peer != peers_.end() && is_present(peer->second, now);
 }
 
-// A leader that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor has been silent
-// for the length of a lease before: where all others are here, it only needs the time to find the new root.
+// A leader that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor was silent for
+// the length of a lease before. If all others are here, it only needs the time to find the new leader.
 bool Leader::has_listened(TimeMs now) const {
   const TimeMs listened_ms = now - listening_since_;
   if (has_listened_long(now)) return true;

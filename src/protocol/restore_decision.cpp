@@ -101,10 +101,10 @@ CheckpointId newest_solvable(const Inventory& inventory, const RecoveryQuestion&
   return {};
 }
 
-// The newest checkpoint up to `limit` that is known as committed. Whether all of it is still there does not matter: a
-// node that does not answer may have the rest. Where the job goes on from the last incarnation, or from what that one
-// went on from, the base of that one counts: what lives before the limit's committed beyond it is void. What is whole
-// may be a commit that only a leader knew of which nobody hears; the limit itself has to be placed anew first.
+// Returns the newest checkpoint up to `limit` that is known as committed. It need not be complete here: a node that
+// does not answer may have the rest. If the job goes on from the last incarnation, or from what that one restored, then
+// its base counts: commits of older incarnations beyond the base are void. A complete checkpoint may be a commit that
+// only a dead leader knew of. The limit itself has to be placed anew first.
 CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& question) {
   const bool goes_on = limit.incarnation() == question.members_incarnation || limit == question.restored;
   CheckpointId newest = question.base <= limit ? question.base : CheckpointId();

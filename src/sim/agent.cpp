@@ -88,7 +88,7 @@ std::function<void(const Event&)> Agent::store_answer() {
     Agent* agent = world.agent(node, id);
     if (agent == nullptr) return;
     if (const auto* incarnation_record = std::get_if<IncarnationRecordRead>(&read))
-      world.invariants.incarnation_told(incarnation_record->record);
+      world.invariants.incarnation_read(incarnation_record->record);
     agent->receive(read);
   };
 }

@@ -41,7 +41,7 @@ void Invariants::forget_everything() {
   history_ = History(world_.settings.shards());
   newest_whole_ = {};
   leader_record_ = {};
-  newest_decided_ = newest_epoch_led_ = newest_decided_told_ = 0;
+  newest_decided_ = newest_epoch_led_ = newest_decided_read_ = 0;
   leader_record_spoiled_ = incarnation_record_spoiled_ = false;
   newest_forgotten_ = {};
   epoch_holders_.clear();

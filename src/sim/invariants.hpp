@@ -36,7 +36,7 @@ struct Tally {
   std::uint64_t from_storage = 0;                                          // likewise
   std::uint64_t replaced = 0;                                              // standby nodes
   std::uint64_t stored = 0;                                                // checkpoints
-  std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // lives
+  std::uint64_t decided_fresh = 0, decided_restore = 0, decided_lost = 0;  // incarnations
   std::uint64_t decided_behind = 0, decided_unknown = 0;
   std::uint64_t elections = 0;
   std::uint64_t alarms = 0;  // runs in which silent corruption was reported
@@ -92,7 +92,7 @@ class Invariants {
   void memory_lost(Machine& machine);
   void leader_record_spoiled() { leader_record_spoiled_ = true; }
   void incarnation_record_spoiled();
-  void incarnation_told(const protocol::IncarnationRecord& record);  // by the store, to an agent that runs
+  void incarnation_read(const protocol::IncarnationRecord& record);  // by an agent that runs
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.checkpoint); }
   void forget_everything();
 
@@ -108,7 +108,7 @@ class Invariants {
   // contradict one that did.
   bool is_disputed(CheckpointId checkpoint, const protocol::IncarnationRecord& incarnation_record,
                    const Nodes* among) const;
-  // Whether lives of such a number of nodes keep parity.
+  // Whether the incarnation keeps parity: it needs enough nodes.
   bool wants_parity(std::uint64_t incarnation) const;
   // Every shard of the checkpoint is whole on one of them, or in a group that has lost no more members than it may.
   bool is_there(CheckpointId checkpoint, const Nodes* among) const;
@@ -138,8 +138,8 @@ class Invariants {
   std::optional<Violation> judge_doubt(const Machine& leader, const protocol::IncarnationRecord& before,
                                        const protocol::Decision& decision, const std::string& what) const;
   void check_decision(const protocol::IncarnationRecord& before, const protocol::IncarnationRecord& now);
-  bool is_forgotten(std::uint64_t incarnation_record) const;
-  void incarnation_opened(std::uint64_t incarnation_record);
+  bool is_forgotten(std::uint64_t incarnation) const;
+  void incarnation_opened(std::uint64_t incarnation);
   void stranding(const Machine& leader, const protocol::Directive& directive);
   bool is_witnessed(const std::vector<protocol::Member>& members, const Nodes& among) const;
   bool is_unwitnessed(const std::vector<protocol::Member>& members) const;
@@ -154,14 +154,14 @@ class Invariants {
   std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when their nodes last asked the store for them
   std::uint64_t newest_epoch_led_ = 0;               // whose leader took charge of an incarnation
   TimeMs newest_epoch_led_since_ = 0;
-  std::uint64_t newest_decided_ = 0;              // that was ever opened
-  bool incarnation_record_spoiled_ = false;       // by the store
-  protocol::AssignmentTable assignments_before_;  // of the incarnation before that of the store's record
-  TimeMs newest_incarnation_told_at_ = 0;         // last by the store, for all that is known
-  std::uint64_t newest_decided_told_ = 0;         // incarnation whose decision some agent was told by the store
-  CheckpointId newest_forgotten_;                 // that was committed, and nobody knows of
-  std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;          // (epoch, incarnation) of which that was told
-  protocol::NodeStatus stale_before_;                                   // of the node that handles a stale directive
+  std::uint64_t newest_decided_ = 0;                            // that was ever opened
+  bool incarnation_record_spoiled_ = false;                     // by the store
+  protocol::AssignmentTable assignments_before_;                // of the incarnation before that of the store's record
+  TimeMs newest_incarnation_read_at_ = 0;                       // when an agent may have last read its record
+  std::uint64_t newest_decided_read_ = 0;                       // newest incarnation whose decision an agent has read
+  CheckpointId newest_forgotten_;                               // that was committed, and nobody knows of
+  std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, incarnation) of which that was told
+  protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> received_epochs_;  // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (incarnation, shard)
   std::map<std::pair<std::uint64_t, std::uint64_t>, protocol::Report> reports_;      // (agent, sequence), as sent

@@ -179,14 +179,13 @@ void Invariants::check_decision(const IncarnationRecord& before, const Incarnati
 
 // That what was decided cannot be brought home any more ends the restores that wait for it.
 void Invariants::stranding(const Machine& leader, const Directive& directive) {
-  const std::pair epoch_and_incarnation(directive.epoch, directive.incarnation);
+  const std::pair on_record(directive.epoch, directive.incarnation);
   if (directive.stranded.empty()) {
-    stranded_.erase(epoch_and_incarnation);
+    stranded_.erase(on_record);
     return;
   }
   const Decision* decision = history_.decision(directive.incarnation);
-  if (!stranded_.insert(epoch_and_incarnation).second || decision == nullptr || decision->verdict != Verdict::restore)
-    return;
+  if (!stranded_.insert(on_record).second || decision == nullptr || decision->verdict != Verdict::restore) return;
   const Nodes awaited = awaited_by(leader);
   if (is_there(decision->checkpoint, &awaited)) {
     throw Violation{"I2", text("node ", leader.id, " says that restores are stranded (", directive.stranded,
@@ -196,7 +195,7 @@ void Invariants::stranding(const Machine& leader, const Directive& directive) {
 
 // ---- Members ----
 
-// News about members is for whoever runs the machines: a node that lives and could be heard is not lost.
+// News about members is for the operator: a node that runs and could be heard is not lost.
 void Invariants::member_notified(const Machine& leader, const MemberChanged& changed) {
   const TimeMs now = world_.event_queue.now();
   const Machine& machine = world_.machines.at(changed.node);
@@ -205,14 +204,13 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
     throw Violation{"I6", text("node ", leader.id, " says that node ", machine.id, " is back, which is lost")};
   if (changed.change != Change::lost) return;
   ++tally_.notified_lost;
-  // What was just decided its root may not have heard itself.
-  const IncarnationRecord& epoch_and_incarnation = world_.store.incarnation_record().record;
+  // The leader itself may not know yet what was just decided.
+  const IncarnationRecord& on_record = world_.store.incarnation_record().record;
   const NodeStatus knows = leader.agent->node().status();
   const bool is_decided = knows.decision.verdict != Verdict::undecided;
-  const bool goes_by_it = knows.incarnation > epoch_and_incarnation.assignments.incarnation ||
-                          (knows.incarnation == epoch_and_incarnation.assignments.incarnation && is_decided);
-  const auto assignment_table =
-      goes_by_it ? world_.store.assignment_table(epoch_and_incarnation.assignments) : assignments_before_;
+  const bool goes_by_it = knows.incarnation > on_record.assignments.incarnation ||
+                          (knows.incarnation == on_record.assignments.incarnation && is_decided);
+  const auto assignment_table = goes_by_it ? world_.store.assignment_table(on_record.assignments) : assignments_before_;
   if (!assignment_table.is_member(machine.id, machine.arena.id)) return;  // or came back without its memory
   // As long as the leader has listened, for it must not conclude anything from its own pause.
   const TimeMs since = std::min(now, std::max(now - known_after_ms, leader.listens_since + wake_up_ms));
@@ -224,7 +222,7 @@ void Invariants::member_notified(const Machine& leader, const MemberChanged& cha
 
 // ---- The store ----
 
-// What is asked for now may be carried out when its root knows better.
+// The store may carry this out later, when the leader knows better.
 void Invariants::writing_leader(const Machine& machine, const LeaderRecord& record) {
   if (record.epoch < machine.arena.epoch) {
     throw Violation{"I4", text("node ", machine.id, " wants to be leader with ", describe_epoch(record.epoch),
@@ -269,7 +267,7 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
   if (record.incarnation != old.incarnation) incarnation_opened(record.incarnation);
   if (record.assignments != old.assignments) assignments_before_ = world_.store.assignment_table(old.assignments);
   newest_decided_ = std::max(newest_decided_, record.incarnation);
-  if (record.incarnation == newest_decided_) newest_incarnation_told_at_ = world_.event_queue.now();
+  if (record.incarnation == newest_decided_) newest_incarnation_read_at_ = world_.event_queue.now();
   if (record.epoch > newest_epoch_led_) {
     newest_epoch_led_ = record.epoch;
     newest_epoch_led_since_ = world_.event_queue.now();

@@ -1,5 +1,5 @@
-// Lives and decisions that nobody knows of any more: the store lost their record together with every machine, or before
-// it told anybody.
+// Incarnations and decisions that nobody knows of any more. The store lost their record together with every machine, or
+// before any agent read it.
 #include <algorithm>
 
 #include "sim/invariants.hpp"
@@ -9,40 +9,40 @@ namespace ckpt::sim {
 
 using namespace protocol;
 
-void Invariants::incarnation_told(const IncarnationRecord& record) {
+void Invariants::incarnation_read(const IncarnationRecord& record) {
   if (record.decision.verdict == Verdict::undecided) return;
-  newest_decided_told_ = std::max(newest_decided_told_, record.incarnation);
+  newest_decided_read_ = std::max(newest_decided_read_, record.incarnation);
 }
 
 // What the store forgot before it told anybody was never decided: not even whoever asked for it knows that it was.
 void Invariants::incarnation_record_spoiled() {
   incarnation_record_spoiled_ = true;
-  newest_incarnation_told_at_ = world_.event_queue.now();
+  newest_incarnation_read_at_ = world_.event_queue.now();
   const std::uint64_t decided = history_.incarnation();
   const IncarnationRecord& left = world_.store.incarnation_record().record;
   const bool has_it = left.incarnation == decided && left.decision.verdict != Verdict::undecided;
-  if (decided > newest_decided_told_ && !has_it) history_.forget_decision(decided);
+  if (decided > newest_decided_read_ && !has_it) history_.forget_decision(decided);
 }
 
 // The store broke its word, no machine has memory from when it still told of that incarnation, and storage has nothing
 // of it. A single machine that is older must have been asked.
-bool Invariants::is_forgotten(std::uint64_t incarnation_record) const {
-  if (!incarnation_record_spoiled_ || world_.storage.newest_incarnation() >= incarnation_record) return false;
+bool Invariants::is_forgotten(std::uint64_t incarnation) const {
+  if (!incarnation_record_spoiled_ || world_.storage.newest_incarnation() >= incarnation) return false;
   return std::all_of(world_.machines.begin(), world_.machines.end(), [&](const auto& entry) {
     const auto& [id, machine] = entry;
-    return machine.is_lost || machine.memory_since > newest_incarnation_told_at_;
+    return machine.is_lost || machine.memory_since > newest_incarnation_read_at_;
   });
 }
 
 // An incarnation gets a number for the second time only where nobody can know of the first one. That one is then
 // forgotten, but what is restored from storage may not pass for the newest commit.
-void Invariants::incarnation_opened(std::uint64_t incarnation_record) {
-  if (incarnation_record == 0 || incarnation_record > newest_decided_ || !is_forgotten(incarnation_record)) return;
+void Invariants::incarnation_opened(std::uint64_t incarnation) {
+  if (incarnation == 0 || incarnation > newest_decided_ || !is_forgotten(incarnation)) return;
   newest_forgotten_ = history_.newest_committed();
-  history_.forget_incarnations(incarnation_record);
-  std::erase_if(restored_digests_, [&](const auto& entry) { return entry.first.first >= incarnation_record; });
+  history_.forget_incarnations(incarnation);
+  std::erase_if(restored_digests_, [&](const auto& entry) { return entry.first.first >= incarnation; });
   newest_whole_ = {};
-  newest_decided_ = incarnation_record;
+  newest_decided_ = incarnation;
 }
 
 }  // namespace ckpt::sim

@@ -28,12 +28,12 @@ void Protection::after_step() {
 void Protection::follow(TimeMs now) {
   const IncarnationRecord& record = world_.store.incarnation_record().record;
   const Verdict verdict = record.decision.verdict;
-  const std::pair incarnation_record(record.incarnation, verdict == Verdict::fresh || verdict == Verdict::restore);
+  const std::pair incarnation(record.incarnation, verdict == Verdict::fresh || verdict == Verdict::restore);
   const std::uint64_t commits = world_.invariants.tally().commits;
-  // Before its root tells anybody of an incarnation, it may not know itself that the decision is written.
-  if (commits != commits_ || incarnation_record != incarnation_ || !world_.decision_is_notified()) quiet_since_ = now;
+  // Before the leader tells anybody of an incarnation, it may not know itself that the decision is written.
+  if (commits != commits_ || incarnation != incarnation_ || !world_.decision_is_notified()) quiet_since_ = now;
   commits_ = commits;
-  incarnation_ = incarnation_record;
+  incarnation_ = incarnation;
   longest_iteration_ms_ = std::max(longest_iteration_ms_, now - world_.launcher.progress_at());
 }
 

@@ -104,7 +104,7 @@ class ScaleWorld {
     int chain = 0;        // messages since the captures that led to what it has done last
     int batch_chain = 0;  // likewise, to what it passes on next
     TimeMs wanted_tick_at = 0;
-    // Fingerprints of what was sent last: by it and to it, and for it between its relay and the root.
+    // Fingerprints of what was sent last: by it and to it, and for it between its relay and the leader.
     std::uint64_t said = 0, received = 0;
     std::uint64_t said_on = 0, received_on = 0;
     bool is_relay = false;  // has passed something on since counting began

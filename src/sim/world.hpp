@@ -74,7 +74,7 @@ class World {
   bool decision_is_notified() const;  // of the newest incarnation: to some other node than the leader
   TimeMs pause_ms() const { return settings.core.node_timeout_ms / 2; }  // a shorter one nobody notices
   // Nothing has been in the way since then of what `node` says to a leader on `leader`: it ran, could reach it, and
-  // could know that it is root. Whether the leader itself was awake does not matter: that is its own affair.
+  // could know that it is the leader. Whether the leader itself was awake does not matter: that is its own affair.
   bool is_reachable_from(const Machine& node, const Machine& leader, TimeMs since) const;
   // Whatever happened before that, a leader that did its work has heard of, or can no longer believe the opposite: what
   // it was told counts for node_timeout_ms, and may have been on the way for as long as a message or a relay's pause

@@ -96,8 +96,7 @@ TEST(Options, UnknownVariablesAreWarningsAndNotErrors) {
 }
 
 TEST(Options, VariablesOfOtherProgramsThatBeginWithCkptDoNoHarm) {
-  EXPECT_THAT(warnings({"CKPT_DIR=/ckpts", "CKPT_REPLICATION=/ckpts/last", "CKPT_", "CKPT=1", "CKPT_EVERY=5"}),
-              IsEmpty());
+  EXPECT_THAT(warnings({"CKPT_DIR=/ckpts", "CKPT_PATH=/ckpts/last", "CKPT_", "CKPT=1", "CKPT_EVERY=5"}), IsEmpty());
 }
 
 TEST(Options, FormerVariablesAreNotReadAndAreToldInOneSentence) {

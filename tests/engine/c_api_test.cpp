@@ -55,12 +55,11 @@ TEST_F(CApi, NullsAreRefusedWithASentence) {
   EXPECT_EQ(create({{"copies", nullptr}}), CKPT_ERR_INVALID);
 }
 
-TEST_F(CApi, LibraryAndHeaderAreOfOneCheckpoint) {
-  const std::string header = std::to_string(CKPT_CHECKPOINT_MAJOR) + "." + std::to_string(CKPT_CHECKPOINT_MINOR) + "." +
-                             std::to_string(CKPT_CHECKPOINT_PATCH);
+TEST_F(CApi, LibraryAndHeaderHaveOneVersion) {
+  const std::string header = std::to_string(CKPT_VERSION_MAJOR) + "." + std::to_string(CKPT_VERSION_MINOR) + "." +
+                             std::to_string(CKPT_VERSION_PATCH);
   EXPECT_EQ(ckpt_version(), header);
-  EXPECT_EQ(CKPT_CHECKPOINT_NUMBER,
-            CKPT_CHECKPOINT_MAJOR * 10000 + CKPT_CHECKPOINT_MINOR * 100 + CKPT_CHECKPOINT_PATCH);
+  EXPECT_EQ(CKPT_VERSION_NUMBER, CKPT_VERSION_MAJOR * 10000 + CKPT_VERSION_MINOR * 100 + CKPT_VERSION_PATCH);
 }
 
 TEST_F(CApi, EveryStatusHasItsOwnDescriptionAndSkipsAreNoErrors) {
