@@ -60,7 +60,7 @@ class TrainerServerTest : public ::testing::Test {
   }
   json hello(std::uint64_t instance = 7) const {
     return {{"type", "hello"},
-            {"protocol", 1},
+            {"protocol", 2},
             {"job", "job"},
             {"rank", 3},
             {"world_size", 4},
@@ -244,7 +244,7 @@ TEST_F(TrainerServerTest, WrongRequestsAreAnsweredWithASentence) {
       {{{"type", "hello"}}, "protocol"},
   };
   for (const auto& [key, value, named] :
-       std::vector<std::tuple<const char*, json, const char*>>{{"protocol", 2, "versions"},
+       std::vector<std::tuple<const char*, json, const char*>>{{"protocol", 1, "versions"},
                                                                {"job", "other", "serves job job"},
                                                                {"rank", 4, "world size"},
                                                                {"rank", -1, "rank"},

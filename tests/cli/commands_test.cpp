@@ -73,7 +73,7 @@ TEST_F(CommandsTest, StatusShowsWhatARankLacks) {
     return trainer.receive(Deadline::in_ms(30'000)).body.at("status");
   };
   ASSERT_EQ(ask({{"type", "hello"},
-                 {"protocol", 1},
+                 {"protocol", 2},
                  {"job", "test"},
                  {"rank", 0},
                  {"world_size", 1},
