@@ -44,8 +44,15 @@ void Election::on_read(const RootRead& read, TimeMs now) {
   if (!mine || record_.beat >= proving_beat_) unproven_since_.reset();
 }
 
-void Election::on_directive_of(NodeId root, TimeMs now) {
+void Election::on_directive_of(NodeId root, std::uint64_t epoch, TimeMs now) {
   if (root == record_.node) leader_heard_at_ = now;
+  if (epoch > record_.epoch && epoch >= highest_epoch_ && is_plausible_epoch(highest_epoch_, epoch))
+    caller_ = {root, epoch, now};
+}
+
+NodeId Election::root() const {
+  if (is_root()) return config_.node;
+  return caller_.epoch > record_.epoch ? caller_.node : record_.node;
 }
 
 bool Election::on_higher_epoch(std::uint64_t epoch) {
@@ -64,6 +71,7 @@ void Election::on_pause(TimeMs now) {
 }
 
 void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
+  if (now - caller_.heard_at > config_.lease_ms) caller_ = {};
   if (!revision_) return;  // nothing is known of the store yet
   const bool may_try = last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2;
   if (is_root()) {

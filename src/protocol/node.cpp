@@ -207,7 +207,7 @@ bool Node::Parts::hear(NodeId from, const Report& report) {
 }
 
 void Node::Parts::obey(const Directive& directive) {
-  election.on_directive_of(directive.root, now);
+  election.on_directive_of(directive.root, directive.epoch, now);
   if (root) root->on_directive_of(directive.root, now);
   if (election.on_higher_epoch(directive.epoch)) worker.on(directive);
 }

@@ -152,6 +152,7 @@ class Root {
   void name_next_iteration(Version abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_bag(NodeId via, std::vector<Dealt::Item> items, Effects& effects);
+  void call_absent(const Directive& common, TimeMs now, Effects& effects);
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, Version version, TimeMs now, Directive& directive) const;
@@ -241,6 +242,8 @@ class Root {
   std::vector<NodeId> released_;          // former members that are to be told
   TimeMs listening_since_ = elected_at_;  // to nodes that are told something, without a pause of its own
   TimeMs followed_at_ = elected_at_;
+  TimeMs called_at_ = elected_at_;  // members that were never heard
+  NodeId called_last_ = no_node;
   // The number of the newest directive at some times, not more often than reports come.
   struct Sent {
     TimeMs at = 0;
