@@ -27,8 +27,9 @@ class Election {
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
   void on_read(const LeaderRecordRead& read, TimeMs now);
-  // A directive came from that node. In whatever term: it lives.
-  void on_directive_of(NodeId leader, TimeMs now);
+  // A directive came from that node. In whatever term: it lives. A newer term than that of the record counts: this node
+  // may be the one that cannot read the store.
+  void on_directive_of(NodeId leader, std::uint64_t epoch, TimeMs now);
   // Learned from a message or another record. False: it cannot be true, and what says so is to be ignored.
   bool on_higher_epoch(std::uint64_t epoch);
   // This node did nothing for a while. Whoever it waited for may have spoken, and another may lead by now.
@@ -42,7 +43,7 @@ class Election {
   const std::string& trouble() const { return trouble_; }  // why the record is not believed, "" where it is
   std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }
   std::uint64_t highest_epoch() const { return highest_epoch_; }
-  NodeId leader() const { return is_leader() ? config_.node : record_.node; }
+  NodeId leader() const;
   const Predecessor& predecessor() const { return predecessor_; }  // of this node as root
 
  private:
@@ -59,9 +60,15 @@ class Election {
   LeaderRecord record_;
   TimeMs unchanged_since_ = 0;
   std::optional<TimeMs> leader_heard_at_;  // when a directive of the node on record last came
-  std::uint64_t my_epoch_ = 0;             // while leader
-  std::uint64_t attempted_epoch_ = 0;      // of the last takeover tried in this run of the agent
-  Predecessor predecessor_;                // in that takeover
+  struct Caller {
+    NodeId node = no_node;
+    std::uint64_t epoch = 0;
+    TimeMs received_at = 0;
+  };
+  Caller caller_;                      // leads by its own word in a newer term than that of the record
+  std::uint64_t my_epoch_ = 0;         // while leader
+  std::uint64_t attempted_epoch_ = 0;  // of the last takeover tried in this run of the agent
+  Predecessor predecessor_;            // in that takeover
   TimeMs last_swap_ = 0;
   std::uint64_t last_heartbeat_ = 0;      // of that swap
   std::optional<TimeMs> unproven_since_;  // a pause, after which it is not known yet whether the term still lasts

@@ -156,6 +156,7 @@ class Leader {
   void name_next_iteration(CheckpointId abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
+  void call_absent(const Directive& common, TimeMs now, Effects& effects);
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const;
@@ -246,6 +247,8 @@ class Leader {
   std::vector<NodeId> released_;            // former members that are to be told
   TimeMs listening_since_ = elected_at_;    // to nodes that are told something, without a pause of its own
   TimeMs followed_at_ = elected_at_;
+  TimeMs called_at_ = elected_at_;  // members that were never heard
+  NodeId called_last_ = no_node;
   // The number of the newest directive at some times, not more often than reports come.
   struct Sent {
     TimeMs at = 0;
