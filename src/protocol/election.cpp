@@ -45,8 +45,15 @@ void Election::on_read(const LeaderRecordRead& read, TimeMs now) {
   if (!mine || record_.heartbeat >= proving_heartbeat_) unproven_since_.reset();
 }
 
-void Election::on_directive_of(NodeId leader, TimeMs now) {
+void Election::on_directive_of(NodeId leader, std::uint64_t epoch, TimeMs now) {
   if (leader == record_.node) leader_heard_at_ = now;
+  if (epoch > record_.epoch && epoch >= highest_epoch_ && is_plausible_epoch(highest_epoch_, epoch))
+    caller_ = {leader, epoch, now};
+}
+
+NodeId Election::leader() const {
+  if (is_leader()) return config_.node;
+  return caller_.epoch > record_.epoch ? caller_.node : record_.node;
 }
 
 bool Election::on_higher_epoch(std::uint64_t epoch) {
@@ -65,6 +72,7 @@ void Election::on_pause(TimeMs now) {
 }
 
 void Election::on_tick(TimeMs now, bool obeyed, Effects& effects) {
+  if (now - caller_.received_at > config_.lease_ms) caller_ = {};
   if (!revision_) return;  // nothing is known of the store yet
   const bool may_try = last_swap_ == 0 || now - last_swap_ >= config_.lease_ms / 2;
   if (is_leader()) {

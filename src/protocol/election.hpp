@@ -27,8 +27,9 @@ class Election {
   Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
 
   void on_read(const LeaderRecordRead& read, TimeMs now);
-  // A directive came from that node. Whatever its term: the node lives.
-  void on_directive_of(NodeId leader, TimeMs now);
+  // A directive came from that node. Whatever its term, the node lives. If its term is newer than the record's, this
+  // node follows it: it may be this node that cannot read the store.
+  void on_directive_of(NodeId leader, std::uint64_t epoch, TimeMs now);
   // An epoch from a message or another record. False: it cannot be true, so ignore its source.
   bool on_higher_epoch(std::uint64_t epoch);
   // This node did nothing for a while. The others may have spoken meanwhile, and another node may lead.
@@ -43,7 +44,7 @@ class Election {
   const std::string& trouble() const { return trouble_; }  // why this node ignores the record, "" if it does not
   std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }
   std::uint64_t highest_epoch() const { return highest_epoch_; }
-  NodeId leader() const { return is_leader() ? config_.node : record_.node; }
+  NodeId leader() const;
   const Predecessor& predecessor() const { return predecessor_; }  // before this node's own term
 
  private:
@@ -60,9 +61,15 @@ class Election {
   LeaderRecord record_;
   TimeMs unchanged_since_ = 0;
   std::optional<TimeMs> leader_heard_at_;  // when the newest directive of the record's node came
-  std::uint64_t my_epoch_ = 0;             // 0: this node is not the leader
-  std::uint64_t attempted_epoch_ = 0;      // of the last takeover that this run of the agent tried
-  Predecessor predecessor_;                // at that takeover
+  struct Caller {
+    NodeId node = no_node;
+    std::uint64_t epoch = 0;
+    TimeMs received_at = 0;
+  };
+  Caller caller_;                      // leads in a newer term than the record's, by its own directive
+  std::uint64_t my_epoch_ = 0;         // 0: this node is not the leader
+  std::uint64_t attempted_epoch_ = 0;  // of the last takeover that this run of the agent tried
+  Predecessor predecessor_;            // at that takeover
   TimeMs last_swap_ = 0;
   std::uint64_t last_heartbeat_ = 0;      // written by that swap
   std::optional<TimeMs> unproven_since_;  // end of a pause after which the term is not confirmed yet

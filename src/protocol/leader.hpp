@@ -158,6 +158,7 @@ class Leader {
   void name_next_iteration(CheckpointId abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
+  void call_absent(const Directive& common, TimeMs now, Effects& effects);
   Directive common_directive() const;
   Directive directive_for(const Peer& peer, Directive directive, TimeMs now) const;
   void add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const;
@@ -248,6 +249,8 @@ class Leader {
   std::vector<NodeId> released_;            // former members to announce as released
   TimeMs listening_since_ = elected_at_;    // since when it hears nodes, without a pause of its own
   TimeMs followed_at_ = elected_at_;
+  TimeMs called_at_ = elected_at_;  // members that were never heard
+  NodeId called_last_ = no_node;
   // The number of the newest directive at some times, not more often than reports come.
   struct Sent {
     TimeMs at = 0;

@@ -1,5 +1,6 @@
 // What the leader tells each node: what it knows, and which pieces the node should fetch from where.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "protocol/leader.hpp"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::size_t listed_max = 64;  // of those that are waited for: people need not see them all
 constexpr std::size_t orders_max = 64;  // for a node at a time: the next ones come as it reports
+constexpr std::size_t calls_max = 64;   // at a time: the next ones are called the next time
 
 }  // namespace
 
@@ -31,6 +33,30 @@ void Leader::send_directives(TimeMs now, Effects& effects) {
     batches[peer.via].items.push_back({node, std::move(directive)});
   }
   for (auto& [via, batch] : batches) send_batch(via, std::move(batch.items), effects);
+  call_absent(common, now, effects);
+}
+
+// A member that was never heard in this term may be unable to read the store, and still lead by itself or report to a
+// former leader. It learns from a directive who leads now.
+void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) {
+  if (now - std::max(called_at_, *led_since_) < config_.node_timeout_ms / 4) return;
+  called_at_ = now;
+  std::vector<NodeId> absent;
+  std::copy_if(missing_.begin(), missing_.end(), std::back_inserter(absent), [&](NodeId node) {
+    const auto peer = peers_.find(node);
+    return peer == peers_.end() || peer->second.report.epoch != epoch_;
+  });
+  std::sort(absent.begin(), absent.end());
+  std::rotate(absent.begin(), std::upper_bound(absent.begin(), absent.end(), called_last_), absent.end());
+  absent.resize(std::min(absent.size(), calls_max));
+  for (const NodeId node : absent) {
+    Peer unheard;
+    unheard.report.node = node;
+    Directive call = directive_for(unheard, common, now);
+    call.sequence = ++directive_sequence_;
+    effects.push_back(Send{node, std::move(call)});
+    called_last_ = node;
+  }
 }
 
 // Who reported by itself is answered by itself.

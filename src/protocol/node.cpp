@@ -212,7 +212,7 @@ bool Node::Parts::accept_report(NodeId from, const Report& report) {
 }
 
 void Node::Parts::obey(const Directive& directive) {
-  election.on_directive_of(directive.leader, now);
+  election.on_directive_of(directive.leader, directive.epoch, now);
   if (leader) leader->on_directive_of(directive.leader, now);
   if (election.on_higher_epoch(directive.epoch)) worker.on(directive);
 }

@@ -176,5 +176,12 @@ TEST(Seeds, AFrozenNodeDoesNotTakeWhatItFindsForNews) {
 // again, when a rank had moved.
 TEST(Seeds, ADecisionThatNobodyEverReadIsNone) { EXPECT_EQ(hard_violation_of(6853), ""); }
 
+// A leader whose store no longer answered went on by itself. The newer one heard nothing of it, and either called the
+// other lost.
+TEST(Seeds, ALeaderThatCannotReadTheStoreIsCalledByTheNewerOne) {
+  EXPECT_EQ(hard_violation_of(7475), "");
+  EXPECT_EQ(hard_violation_of(8336), "");
+}
+
 }  // namespace
 }  // namespace ckpt::sim
