@@ -10,7 +10,10 @@
 #include <set>
 
 #include "agent/message_codec.hpp"
+#include "arena/control.hpp"
 #include "cluster.hpp"
+#include "coord/node_registry.hpp"
+#include "coord/open_store.hpp"
 #include "persist/checkpoint_catalog.hpp"
 #include "persist/storage_source.hpp"
 
@@ -199,6 +202,30 @@ TEST(Agent, ARestartedAgentFindsItsArenaAndItsLivingTrainers) {
   expect_restored(trainers, committed);
 }
 
+TEST(Agent, ALivingTrainerWhosePageWasRemovedIsToldThatItCannotGoOn) {
+  Cluster cluster(1);
+  cluster.start("a");
+  auto trainers = start_trainers(cluster, {"a"});
+  expect_restored(trainers, -1);
+  std::int64_t iteration = commit_one(trainers, 0);
+  cluster.stop("a");
+  ASSERT_TRUE(std::filesystem::remove(cluster.node_dir("a") + "/rank-0.control"));
+  cluster.start("a");
+  EXPECT_TRUE(testing::eventually([&] { return trainers[0]->snapshot(++iteration) == CKPT_ERR_SUPERSEDED; }));
+}
+
+TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainerAsLongAsItLives) {
+  Cluster cluster(1);
+  cluster.start("a");
+  auto trainers = start_trainers(cluster, {"a"});
+  expect_restored(trainers, -1);
+  const arena::Control page = arena::Control::attach(cluster.node_dir("a"), 0);
+  for (int i = 0; i < 3; ++i) {
+    const std::uint64_t heartbeats = page.health().heartbeats();
+    ASSERT_TRUE(testing::eventually([&] { return page.health().heartbeats() > heartbeats; }));
+  }
+}
+
 TEST(Agent, AStaleArenaOfADeadRunIsUsedByTheNext) {
   Cluster cluster(2);
   std::int64_t committed = 0;
@@ -258,6 +285,19 @@ TEST(Agent, ASecondMachineIsRefusedANodeThatTheFirstOneServes) {
   EXPECT_EQ(cluster.status("a").at("node"), "a") << "the first one is unharmed";
   cluster.stop("a");
   const Agent second(setup());
+}
+
+TEST(Agent, OfTwoNodesWithOneNumberTheOneThatCameLaterEndsAndSaysWhy) {
+  Cluster cluster(2);
+  cluster.start("a");
+  const auto store = coord::open_store(cluster.path() + "/coordination", "test");
+  coord::NodeEntry older = coord::node_entry(store->get(coord::node_key("a")).value()).value();
+  older.name = "b";
+  ++older.arena_id;
+  --older.agent_id;
+  coord::register_node(*store, older);
+  ASSERT_TRUE(cluster.asked_to_stop("a"));
+  EXPECT_THAT(cluster.agent("a").replaced(), HasSubstr("node b has the number of this node"));
 }
 
 TEST(Agent, AnotherJobsSocketSaysSo) {

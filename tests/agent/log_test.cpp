@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -76,6 +77,18 @@ TEST(EventLog, CountsNoticesThatAreAlikeOnceThereAreTooManyAndKeepsTheOthers) {
   EXPECT_EQ(event_log.notices().front().text, "the disk is full and nothing is stored on it");
   EXPECT_EQ(event_log.notices().back().text, damaged(999));
   EXPECT_EQ(event_log.notices().back().times, 1000 - FloodGate::alike_max + 1);
+}
+
+TEST(Log, CountsLinesOfOneCauseInsteadOfWritingThemAll) {
+  testing::ArenaDirectory directory;
+  const std::string path = directory.path() + "/ckptd.log";
+  {
+    const Log log = open_log(path);
+    for (int i = 0; i < 1000; ++i) log->warn(damaged(i));
+  }
+  const std::string text = text_of(path);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 100);
+  EXPECT_THAT(text, HasSubstr(damaged(0)));
 }
 
 TEST(Log, IsMadeAnewWhereSomebodyRemovesIt) {

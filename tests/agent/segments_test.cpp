@@ -207,6 +207,19 @@ TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgot
   EXPECT_EQ(recovered_.slots.size(), 6u);
 }
 
+// Of which checkpoint it was, nobody can tell any more: it may have been the newest that this node has seen.
+TEST_F(SegmentsTest, APieceThatCannotBeReadAfterARestartIsDamageToTheNewestThatWasSeen) {
+  restart();
+  const std::string parity = std::string(protocol::parity_prefix) + "0";
+  ASSERT_EQ(ensure({held_rank, parity}, {mebi, 500}), std::nullopt);
+  put({held_rank, parity, 0}, {1, 4}, mebi);
+  agent_run_->arena.remember({{1, 4}, {1, 5}, 1, {}});
+  restart();
+  EXPECT_EQ(recovered_.newest_damaged, CheckpointId(1, 5));
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_THAT(notices_.front(), HasSubstr("dropped a piece"));
+}
+
 TEST_F(SegmentsTest, OneThatSomebodyCutsOffIsFoundAndMadeAnew) {
   restart();
   ensure({0, "rank0"}, {mebi, 500});

@@ -37,10 +37,14 @@ class StubRequests : public TrainerRequests {
     respond({CKPT_ERR_NO_SPACE, "too little", json::object(), {}});
   }
   void status(Respond respond) override { respond({CKPT_OK, "", {{"agent", 1}}, {}}); }
-  void health(Respond respond) override { respond({CKPT_OK, "", {{"health", 1}}, {}}); }
+  void health(Respond respond) override {
+    if (on_health) on_health();
+    respond({CKPT_OK, "", {{"health", 1}}, {}});
+  }
   void trace(Respond respond) override { respond({CKPT_OK, "", {{"trace", 1}}, {}}); }
   void stop(Respond respond) override { respond({}); }
 
+  std::function<void()> on_health;  // set before anybody asks
   testing::Mailbox<protocol::TrainerHello> hellos;
   testing::Mailbox<Asker> exits;
   testing::Mailbox<std::pair<std::int64_t, Respond>> restores;
@@ -134,10 +138,10 @@ TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
   auto socket = connect();
   ask(socket, hello());
   socket.send({{"type", "restore"}, {"timeout_ms", 1234}}, {}, Deadline::in_ms(30'000));
-  auto [timeout_ms, respond] = requests_.restores.take();
-  EXPECT_EQ(timeout_ms, 1234);
+  const auto request = requests_.restores.take();
+  EXPECT_EQ(request.timeout_ms, 1234);
   expect_alive();
-  std::thread([&] { respond({CKPT_OK, "late", {{"found", false}}, {}}); }).join();
+  std::thread([&] { request.respond({CKPT_OK, "late", {{"found", false}}, {}}); }).join();
   EXPECT_EQ(socket.receive(Deadline::in_ms(30'000)).body.at("message"), "late");
 }
 
@@ -157,6 +161,21 @@ TEST_F(TrainerServerTest, AnAnswerToSomebodyWhoHasLeftIsDropped) {
   respond({});  // later than the server itself
 }
 
+TEST_F(TrainerServerTest, WhoLeavesBeforeItsAnswerComesIsNotConnectedAnyMore) {
+  {
+    auto socket = connect();
+    ask(socket, hello(7));
+    socket.send({{"type", "restore"}, {"timeout_ms", 1}}, {}, Deadline::in_ms(30'000));
+    requests_.restores.take();
+  }
+  auto next = connect();
+  json claim = hello(8);
+  claim["open_engines"] = {8};
+  claim["options"]["claim_timeout_ms"] = 20'000;
+  EXPECT_EQ(ask(next, claim).at("status"), CKPT_OK);
+  EXPECT_EQ(requests_.exits.take().instance, 7u);
+}
+
 TEST_F(TrainerServerTest, AnEngineIsGoneOnceItSaysGoodbye) {
   auto socket = connect();
   ask(socket, hello(7));
@@ -168,6 +187,23 @@ TEST_F(TrainerServerTest, AnEngineIsGoneOnceItSaysGoodbye) {
   }
   say_goodbye(8);
   EXPECT_EQ(requests_.exits.take().instance, 8u);
+}
+
+TEST_F(TrainerServerTest, AGoodbyeIsHeardOfAnEngineThatHangsUpAtOnce) {
+  testing::Mailbox<bool> busy, go_on;
+  requests_.on_health = [&] {
+    busy.put(true);
+    go_on.take();
+  };
+  auto engine = std::make_optional(connect());
+  ask(*engine, hello(7));
+  auto other = connect();
+  other.send({{"type", "health"}}, {}, Deadline::in_ms(30'000));
+  busy.take();
+  engine->send({{"type", "bye"}}, {}, Deadline::in_ms(30'000));
+  engine.reset();
+  go_on.put(true);
+  EXPECT_EQ(requests_.exits.take().instance, 7u);
 }
 
 // Its slots are its own until then: it may write into them at any moment.

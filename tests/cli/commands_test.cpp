@@ -29,6 +29,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class CommandsTest : public ::testing::Test {
  protected:
@@ -124,6 +125,9 @@ TEST_F(CommandsTest, AnAgentThatIsGoneIsTold) {
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text, HasSubstr("not running"));
   EXPECT_EQ(result.json.at("without_agent")[0].at("node"), "a");
+  const Result verdict = health(scope());
+  EXPECT_EQ(verdict.exit_status, 2);
+  EXPECT_THAT(verdict.text, HasSubstr("no agent of job test answers"));
   EXPECT_THAT(failure_of([&] { return stop(scope("test")); }), HasSubstr("no running agent of job test"));
 }
 
@@ -266,6 +270,18 @@ TEST_F(CommandsTest, AStoppedAgentIsNamedNotWaitedForForEver) {
   EXPECT_FALSE(result.good);
   EXPECT_THAT(result.text,
               AllOf(HasSubstr("BAD"), HasSubstr(std::to_string(agents_[0].pid())), HasSubstr("does not answer")));
+}
+
+TEST_F(CommandsTest, AJobWhoseAgentDoesNotAnswerIsNotKnownToBeProtected) {
+  start("a");
+  agents_[0].kill(SIGSTOP);
+  agents_[0].wait_until_stopped();
+  const Result verdict = health(scope());
+  EXPECT_EQ(verdict.exit_status, 2);
+  EXPECT_EQ(verdict.json.at("held_up_by").at("node"), "a");
+  const Result looked = status(scope());
+  EXPECT_EQ(looked.exit_status, 2);
+  EXPECT_THAT(looked.text, StartsWith("not protected: job test: "));
 }
 
 TEST_F(CommandsTest, DoctorSeesStaleArenasAndMemoryThatIsNone) {

@@ -97,11 +97,19 @@ TEST(HealthJudge, TextsThatAreTooLongAreCutOff) {
 struct WatchTest : ::testing::Test {
   WatchTest() { heartbeat(0); }
 
-  void heartbeat(std::uint8_t state) {
+  void heartbeat(std::uint8_t state, std::int64_t allowed_ms = 10'000'000) {
     arena::HealthNews news = news_of(state);
-    news.allowed_ms = 10'000'000;
+    news.allowed_ms = allowed_ms;
+    news.committed = CheckpointId(1, ++iteration);
     control->health().publish(news);
     control->health().heartbeat();
+  }
+  // Until the watch has looked at it, has called whom it wants to call, and has looked again.
+  void await_calls_for(std::uint8_t state) {
+    for ([[maybe_unused]] const int look : {0, 1}) {
+      heartbeat(state);
+      await([&] { return watch.now().committed_iteration == iteration; });
+    }
   }
   void await(const std::function<bool()>& what) {
     for (const Deadline deadline = Deadline::in_ms(30'000); !what();) {
@@ -119,11 +127,18 @@ struct WatchTest : ::testing::Test {
     return read.size();
   }
 
+  bool has_listing(ckpt_protection state) {
+    const std::lock_guard lock(mutex);
+    return !read.empty() && read.back().state == state;
+  }
+
+  std::int64_t iteration = 0;
   std::mutex mutex;
   std::vector<ckpt_health_t> read;
   testing_support::TempDirectory arena;
   std::shared_ptr<arena::Control> control = std::make_shared<arena::Control>(arena::Control::create(arena.path(), 0));
-  HealthWatch watch{{5000, 60'000, "n3"}, {[this] { return control; }, [] { return true; }, [] { return ""; }}};
+  HealthWatch::Source source{[this] { return control; }, [] { return true; }, [] { return ""; }};
+  HealthWatch watch{{5000, 60'000, "n3"}, source};
 };
 
 TEST_F(WatchTest, CallsBackWhenTheVerdictChanges) {
@@ -138,19 +153,51 @@ TEST_F(WatchTest, CallsBackWhenTheVerdictChanges) {
   EXPECT_EQ(read[1].state, CKPT_PROTECTED);
 }
 
+TEST_F(WatchTest, TellsAtOnceThatAllIsWellAgain) {
+  watch.on_change(&receive, this);
+  await_calls_for(2);
+  await_calls_for(0);
+  EXPECT_EQ(received_count(), 2u);
+}
+
 TEST_F(WatchTest, TellsWhatIsTheCaseToWhoeverComesLater) {
   heartbeat(2);
   await([&] { return watch.now().state == CKPT_NOT_PROTECTED; });
   watch.on_change(&receive, this);
   await([&] { return received_count() == 1; });
+  watch.on_change(&receive, this);  // somebody else, as far as the watch can tell
+  await([&] { return received_count() == 2; });
 }
 
 TEST_F(WatchTest, NobodyIsCalledAfterwards) {
   watch.on_change(&receive, this);
   watch.on_change(nullptr, nullptr);
-  heartbeat(2);
-  await([&] { return watch.now().state == CKPT_NOT_PROTECTED; });
+  await_calls_for(2);
+  EXPECT_EQ(watch.now().state, CKPT_NOT_PROTECTED);
   EXPECT_EQ(received_count(), 0u);
+}
+
+TEST_F(WatchTest, AnAgentThatHeartbeatsAgainIsBelievedAgain) {
+  const HealthWatch impatient({5000, 1, "n3"}, source);
+  await([&] { return std::string(impatient.now().reason) == "agent_silent"; });
+  await([&] {
+    heartbeat(0);
+    return impatient.now().state == CKPT_PROTECTED;
+  });
+}
+
+TEST_F(WatchTest, ACommitThatIsHeardOfEndsTheTimeWithoutOne) {
+  watch.on_change(&receive, this);
+  heartbeat(0, 1);
+  await([&] { return has_listing(CKPT_NOT_PROTECTED); });
+  control->committed(CheckpointId(1, 8));
+  await([&] { return has_listing(CKPT_PROTECTED); });
+}
+
+TEST_F(WatchTest, ATrainerThatIsFencedOffIsToldThatItsIncarnationIsOver) {
+  control->fence(2);
+  await([&] { return std::string(watch.now().reason) == "superseded"; });
+  EXPECT_EQ(watch.now().state, CKPT_NOT_PROTECTED);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -482,6 +483,8 @@ def test_an_agent_writes_no_core_and_shows_its_memory_to_no_process_of_its_user(
         words = [ckptd, "--job", "private", "--node", "n0", "--interface", "lo",
                  "--arena_dir", root / "memory", "--coordination", root / "records"]
         others = {} if os.geteuid() else {"user": user, "group": user, "extra_groups": []}
+        most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        others["preexec_fn"] = lambda: resource.setrlimit(resource.RLIMIT_CORE, (most, most))  # it may write one
         with subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, **others) as agent:
             try:
                 eventually(lambda: list((root / "memory").glob("*/n0/agent.sock")) or agent.poll() is not None)
