@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/frame_socket.hpp"
 #include "base/options.hpp"
 
 namespace ckpt::agent {
@@ -10,7 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int protocol_version = 2;
 constexpr std::int64_t timeout_max_ms = 24ll * 3600 * 1000;
 constexpr std::uint64_t piece_max_bytes = std::uint64_t{1} << 50;
 constexpr std::size_t sentence_max_bytes = 1000;
@@ -79,7 +79,7 @@ void refuse_request(const std::string& sentence) { throw Failure(CKPT_ERR_INVALI
 std::string request_type(const json& request) { return text(request, "type"); }
 
 std::string hello_job(const json& request) {
-  if (number(request, "protocol") != protocol_version)
+  if (number(request, "protocol") != request_version)
     refuse_request("engine and agent speak different versions; run ckptd and libckptengine of one version");
   return text(request, "job");
 }

@@ -23,6 +23,7 @@
 
 namespace ckpt {
 
+inline constexpr int request_version = 2;  // of the JSON between trainer and agent: each refuses another version
 inline constexpr std::size_t frame_bytes_max = 16u << 20;
 inline constexpr std::size_t frame_fds_max = 16;
 inline constexpr std::size_t frames_queued_max = 64;

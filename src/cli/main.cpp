@@ -14,6 +14,7 @@
 #include "cli/placement_command.hpp"
 #include "cli/read_options.hpp"
 #include "cli/storage_command.hpp"
+#include "cli/versions.hpp"
 
 namespace {
 
@@ -126,7 +127,7 @@ int main(int argc, char** argv) {
   CLI::App app(
       "ckptctl manages the agents (ckptd) of this machine, their checkpoint memory, and the checkpoints on storage.",
       "ckptctl");
-  app.set_version_flag("--version", std::string(CKPT_VERSION));
+  app.set_version_flag("--version", cli::versions_text(CKPT_VERSION));
   app.require_subcommand(0, 1);
   app.footer(
       "Options may also come from the environment: CKPTENGINE_JOB, CKPTENGINE_ARENA_DIR and so on.\n"

@@ -29,7 +29,7 @@ nlohmann::json asked_for(const Options& options) {
 
 nlohmann::json hello(const Options& options, std::uint64_t instance, std::uint64_t incarnation) {
   return {{"type", "hello"},
-          {"protocol", protocol_version},
+          {"protocol", request_version},
           {"job", options.job},
           {"rank", options.rank},
           {"world_size", options.world_size},

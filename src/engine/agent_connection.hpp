@@ -10,8 +10,6 @@
 
 namespace ckpt::engine {
 
-inline constexpr int protocol_version = 2;
-
 // Throws Failure with the answer's status and sentence unless the answer is CKPT_OK.
 void check_answer(const nlohmann::json& answer);
 
