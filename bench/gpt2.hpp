@@ -69,8 +69,8 @@ class Gpt2State {
   Gpt2State(std::size_t total_bytes, device::Device& device) {
     for (const NamedTensor& tensor : gpt2(total_bytes)) {
       memory_.push_back(touched(bytes_of(tensor)));
-      registry_.add({tensor.name.c_str(), memory_.back().get(), CKPT_F32, tensor.shape.data(),
-                     static_cast<std::int32_t>(tensor.shape.size()), CKPT_HOST, CKPT_OVERLAPPED},
+      registry_.add({sizeof(ckpt_tensor), tensor.name.c_str(), memory_.back().get(), tensor.shape.data(),
+                     static_cast<std::int32_t>(tensor.shape.size()), CKPT_F32, CKPT_HOST, CKPT_OVERLAPPED},
                     device);
     }
   }

@@ -9,8 +9,8 @@
 
 If a part fails or takes too long, the others still run. The end names the failed parts, and the status is 1. Without a
 GPU, or with a driver older than the CUDA of the build, it says so, measures nothing and ends with status 3.
---test-double uses the tests' doubles of the driver and of NCCL, and the CPU for PyTorch. This shows only that everything
-runs.
+--test-double uses the tests' doubles of the driver and of NCCL, and the CPU for PyTorch. This only shows that all parts
+run.
 """
 
 from __future__ import annotations

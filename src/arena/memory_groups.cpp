@@ -15,8 +15,8 @@ struct Names {
   const char* used;
   const char* droppable;  // in memory.stat: the page cache that is not in use
 };
-constexpr Names checkpoint_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
-constexpr Names checkpoint_2{"memory.max", "memory.current", "inactive_file"};
+constexpr Names version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr Names version_2{"memory.max", "memory.current", "inactive_file"};
 
 struct Mount {
   std::string root;   // the group at its top
@@ -48,7 +48,7 @@ std::optional<std::string> group_path(const MemoryGroupFiles& files, const Names
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == line.npos || second == line.npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool is_it = &names == &checkpoint_2 ? controllers.empty() : has_word(controllers, "memory");
+    const bool is_it = &names == &version_2 ? controllers.empty() : has_word(controllers, "memory");
     if (is_it) return line.substr(second + 1);
   }
   return std::nullopt;
@@ -64,7 +64,7 @@ std::vector<Mount> mounts(const MemoryGroupFiles& files, const Names& names) {
     std::string skipped, root, point, type, source, options;
     before >> skipped >> skipped >> skipped >> root >> point;
     after >> type >> source >> options;
-    const bool is_it = &names == &checkpoint_2 ? type == "cgroup2" : type == "cgroup" && has_word(options, "memory");
+    const bool is_it = &names == &version_2 ? type == "cgroup2" : type == "cgroup" && has_word(options, "memory");
     if (is_it) found.push_back({unescaped(root), unescaped(point)});
   }
   return found;
@@ -113,7 +113,7 @@ std::uint64_t left_bytes(const MemoryGroupFiles& files, const Names& names) {
 }  // namespace
 
 std::uint64_t memory_groups_left_bytes(const MemoryGroupFiles& files) {
-  return std::min(left_bytes(files, checkpoint_1), left_bytes(files, checkpoint_2));
+  return std::min(left_bytes(files, version_1), left_bytes(files, version_2));
 }
 
 }  // namespace ckpt::arena

@@ -115,7 +115,7 @@ const char* to_text(Refusal refusal) {
     case Refusal::node:
       return "looks for another node";
     case Refusal::other_instance:
-      return "looks for another incarnation of this node";
+      return "looks for another instance of this node";
     case Refusal::unknown:
       break;
   }

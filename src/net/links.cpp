@@ -39,7 +39,7 @@ void Links::set_peer(PeerId node, std::uint64_t instance, const std::string& add
   if (const auto old = std::exchange(peer.outgoing, nullptr)) old->retire();
   for (const auto& link : open_) {
     if (!link->outgoing() && link->proven() && link->peer() == node && link->peer_instance() != instance) {
-      link->retire();  // the incarnation of the node that this one replaces
+      link->retire();  // the instance of the node that this one replaces
     }
   }
 }

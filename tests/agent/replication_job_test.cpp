@@ -244,7 +244,7 @@ TEST_F(ReplicationJob, AnAgentThatIsStartedAgainTakesWhatLandsInTheSameMemory) {
   live(4);
   land(4);
   commit(4);
-  EXPECT_EQ(gpu_received_bytes(0), trainer(1).length_bytes()) << "of this agent's incarnation";
+  EXPECT_EQ(gpu_received_bytes(0), trainer(1).length_bytes()) << "since this agent started";
   EXPECT_EQ(gpu_received_bytes(1), 2 * trainer(0).length_bytes());
 }
 

@@ -19,7 +19,7 @@ constexpr std::uint64_t mebi = 1u << 20;
 
 class SegmentsTest : public ::testing::Test {
  protected:
-  // What an agent's incarnation has; the next one begins with restart().
+  // What one run of the agent has; the next one begins with restart().
   struct AgentRun {
     AgentRun(const std::string& directory, Segments::Limits limits, std::set<SegmentKey>& busy)
         : arena(directory, "job", "node"),

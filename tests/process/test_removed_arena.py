@@ -188,7 +188,8 @@ def test_an_agent_in_the_foreground_tells_its_log_on_standard_error_too(cluster,
     try:
         while "agent of node n0" not in (line := agent.stderr.readline()):
             assert line
-        assert "agent of node n0" in (tmp_path / "new" / "log").read_text()  # in a directory that it has made
+        # In a directory that it has made. The file is flushed after the line went to standard error.
+        eventually(lambda: "agent of node n0" in (tmp_path / "new" / "log").read_text())
     finally:
         agent.terminate()
         agent.communicate(timeout=DEADLINE_S)

@@ -91,7 +91,7 @@ def test_a_snapshot_is_durable_once_storage_lists_its_checkpoint(cluster, storag
         assert ticket.wait(Stage.DURABLE, 60_000), ticket.message
         listed = subprocess.run([build_file_of("ckptctl"), "ls", "--json", f"storage={storage}", f"job={cluster.job}"],
                                 capture_output=True, text=True, check=True)
-        assert [checkpoint["iteration"] for checkpoint in json.loads(listed.stdout)["steps"]] == [2]
+        assert [checkpoint["iteration"] for checkpoint in json.loads(listed.stdout)["checkpoints"]] == [2]
         assert ticket.stage is Stage.DURABLE
     assert [engine.stats().durable_iteration for engine in job.engines] == [2] * RANKS
     late = job.commit(3)[0]

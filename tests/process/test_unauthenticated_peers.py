@@ -145,7 +145,7 @@ def visit(address: tuple[str, int], source: int, *words: bytes) -> bytes:
 
 def wire_version() -> int:
     source = (Path(__file__).parents[2] / "src" / "net" / "wire.hpp").read_text()
-    return int(re.search(r"checkpoint = (\d+);", source).group(1))
+    return int(re.search(r"version = (\d+);", source).group(1))
 
 
 def introduction(version: int) -> bytes:
@@ -275,7 +275,7 @@ def test_unauthenticated_peers_at_other_addresses_do_not_reach_the_listener_of_u
     pair.commit()
     agents = sorted(cluster.agents())
     if "open to unauthenticated peers" in status(cluster, "n0")["transport"]:
-        pytest.skip("this kernel refuses filters to users other than leader")
+        pytest.skip("this kernel refuses filters to users other than root")
     for node in ("n0", "n1"):
         host, port = re.search(r"UCX at (.*):(\d+)", status(cluster, node)["transport"]).groups()
         for source in ("127.9.0.1", "127.9.0.2"):
@@ -461,7 +461,7 @@ def test_memory_socket_and_records_are_the_users_alone(cluster):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's link")
 @pytest.mark.parametrize("option", ["arena_dir", "coordination"])
-def test_an_agent_of_leader_makes_nothing_behind_the_link_of_another_user(cluster, tmp_path, option):
+def test_an_agent_of_root_makes_nothing_behind_the_link_of_another_user(cluster, tmp_path, option):
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     link = tmp_path / "link"

@@ -36,8 +36,8 @@ TEST(Directives, InAnyOrderTheNewestOfTheNewestLeaderIsObeyed) {
 
 // ---- Reports ----
 
-// A job of two that has committed. Node 1 has another part of that with each word of it: an incarnation of its agent,
-// and the number of the report in that incarnation.
+// A job of two that has committed. Node 1 has another part of that with each word of it: a run of its agent,
+// and the number of the report in that run.
 class NodeWithManyReports {
  public:
   using Word = std::pair<std::uint64_t, std::uint64_t>;
