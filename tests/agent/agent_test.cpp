@@ -214,7 +214,7 @@ TEST(Agent, ALivingTrainerWhosePageWasRemovedIsToldThatItCannotGoOn) {
   EXPECT_TRUE(testing::eventually([&] { return trainers[0]->snapshot(++iteration) == CKPT_ERR_SUPERSEDED; }));
 }
 
-TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainerAsLongAsItLives) {
+TEST(Agent, HeartbeatsOnTheHealthPageOfEachTrainer) {
   Cluster cluster(1);
   cluster.start("a");
   auto trainers = start_trainers(cluster, {"a"});
