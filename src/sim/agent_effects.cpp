@@ -55,9 +55,9 @@ void Agent::on(const SwapRoot& swap) {
 
 // What it decides is judged by what can be known now, when it decides, and not when that is on record.
 void Agent::on(const SwapLife& swap) {
-  const auto judgement = world_.invariants.judge(machine_, swap.record);
-  write_seats(swap, 0, [&world = world_, node = machine_.id, judgement](const LifeRead& before, const LifeRead& now) {
-    world.invariants.life_written(node, before, now, judgement);
+  const Invariants::Asked asked{world_.timeline.now(), world_.invariants.judge(machine_, swap.record)};
+  write_seats(swap, 0, [&world = world_, node = machine_.id, asked](const LifeRead& before, const LifeRead& now) {
+    world.invariants.life_written(node, before, now, asked);
   });
 }
 

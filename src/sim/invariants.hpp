@@ -80,8 +80,11 @@ class Invariants {
   void root_written(NodeId by, const protocol::RootRead& now);
   // What a root is about to write, judged by what it could have known; a violation once it is written.
   std::optional<Violation> judge(const Machine& root, const protocol::LifeRecord& record) const;
-  void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now,
-                    const std::optional<Violation>& judgement);
+  struct Asked {
+    TimeMs at = 0;
+    std::optional<Violation> judgement = {};  // of what was decided, by what could be known then
+  };
+  void life_written(NodeId by, const protocol::LifeRead& before, const protocol::LifeRead& now, const Asked& asked);
   void member_told(const Machine& root, const protocol::MemberChanged& changed);
 
   // Around every event that a core handles (I4).
@@ -154,6 +157,7 @@ class Invariants {
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_life_ = 0;                               // that was ever opened
   bool life_record_spoiled_ = false;                            // by the store
+  std::optional<TimeMs> life_record_spoiled_at_;                // the last time in this run
   protocol::Seating seating_before_;                            // of the life before that of the store's record
   TimeMs newest_life_told_at_ = 0;                              // last by the store, for all that is known
   std::uint64_t newest_decided_told_ = 0;                       // life whose decision some agent was told by the store

@@ -254,12 +254,15 @@ void Invariants::root_written(NodeId by, const RootRead& now) {
   root_record_ = record;
 }
 
-void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead& now,
-                              const std::optional<Violation>& judgement) {
+void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead& now, const Asked& asked) {
   world_.trace.line(world_.timeline.now(), [&] { return text("store: by ", by, " ", describe(Event{now})); });
   const LifeRecord& old = before.record;
   const LifeRecord& record = now.record;
-  if (record.epoch < old.epoch || record.incarnation < old.incarnation || record.incarnation > newest_life_ + 1) {
+  const bool is_older = record.epoch < old.epoch || record.incarnation < old.incarnation;
+  // On its way since before the store was set back, it met its revision for the second time, and sets the store back
+  // once more.
+  if (is_older && life_record_spoiled_at_ && asked.at <= *life_record_spoiled_at_) return life_record_spoiled();
+  if (is_older || record.incarnation > newest_life_ + 1) {
     throw Violation{"I4", text("node ", by, " of an older epoch or life writes the life record")};
   }
   if (record.incarnation != old.incarnation) life_opened(record.incarnation);
@@ -289,7 +292,7 @@ void Invariants::life_written(NodeId by, const LifeRead& before, const LifeRead&
     throw Violation{"I2", text("node ", by, " writes a life record whose seats are not all in the store")};
   }
   if (!was_decided && record.decision.verdict != Verdict::undecided) {
-    if (judgement) throw *judgement;
+    if (asked.judgement) throw *asked.judgement;
     check_decision(old, record);
     committed(world_.machines.at(by), record.base);
   }

@@ -17,6 +17,7 @@ void Invariants::life_told(const LifeRecord& record) {
 // What the store forgot before it told anybody was never decided: not even whoever asked for it knows that it was.
 void Invariants::life_record_spoiled() {
   life_record_spoiled_ = true;
+  life_record_spoiled_at_ = world_.timeline.now();
   newest_life_told_at_ = world_.timeline.now();
   const std::uint64_t decided = history_.incarnation();
   const LifeRecord& left = world_.store.life().record;
