@@ -80,8 +80,12 @@ class Invariants {
   void leader_written(NodeId by, const protocol::LeaderRecordRead& now);
   // What a leader is about to write, judged by what it could have known; a violation once it is written.
   std::optional<Violation> judge(const Machine& leader, const protocol::IncarnationRecord& record) const;
+  struct Asked {
+    TimeMs at = 0;
+    std::optional<Violation> judgement = {};  // of what was decided, by what could be known then
+  };
   void incarnation_written(NodeId by, const protocol::IncarnationRecordRead& before,
-                           const protocol::IncarnationRecordRead& now, const std::optional<Violation>& judgement);
+                           const protocol::IncarnationRecordRead& now, const Asked& asked);
   void member_notified(const Machine& leader, const protocol::MemberChanged& changed);
 
   // Around every event that a core handles (I4).
@@ -154,12 +158,13 @@ class Invariants {
   std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when their nodes last asked the store for them
   std::uint64_t newest_epoch_led_ = 0;               // whose leader took charge of an incarnation
   TimeMs newest_epoch_led_since_ = 0;
-  std::uint64_t newest_decided_ = 0;              // that was ever opened
-  bool incarnation_record_spoiled_ = false;       // by the store
-  protocol::AssignmentTable assignments_before_;  // of the incarnation before that of the store's record
-  TimeMs newest_incarnation_told_at_ = 0;         // last by the store, for all that is known
-  std::uint64_t newest_decided_told_ = 0;         // incarnation whose decision some agent was told by the store
-  CheckpointId newest_forgotten_;                 // that was committed, and nobody knows of
+  std::uint64_t newest_decided_ = 0;                     // that was ever opened
+  bool incarnation_record_spoiled_ = false;              // by the store
+  std::optional<TimeMs> incarnation_record_spoiled_at_;  // the last time in this run
+  protocol::AssignmentTable assignments_before_;         // of the incarnation before that of the store's record
+  TimeMs newest_incarnation_told_at_ = 0;                // last by the store, for all that is known
+  std::uint64_t newest_decided_told_ = 0;                // incarnation whose decision some agent was told by the store
+  CheckpointId newest_forgotten_;                        // that was committed, and nobody knows of
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;          // (epoch, incarnation) of which that was told
   protocol::NodeStatus stale_before_;                                   // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> received_epochs_;  // (by, from) -> newest epoch of a report

@@ -138,10 +138,10 @@ TEST_F(TrainerServerTest, AnAnswerMayTakeItsTimeWhileOthersAreServed) {
   auto socket = connect();
   ask(socket, hello());
   socket.send({{"type", "restore"}, {"timeout_ms", 1234}}, {}, Deadline::in_ms(30'000));
-  const auto request = requests_.restores.take();
-  EXPECT_EQ(request.timeout_ms, 1234);
+  const auto [timeout_ms, answer] = requests_.restores.take();
+  EXPECT_EQ(timeout_ms, 1234);
   expect_alive();
-  std::thread([&] { request.respond({CKPT_OK, "late", {{"found", false}}, {}}); }).join();
+  std::thread([&respond = answer] { respond({CKPT_OK, "late", {{"found", false}}, {}}); }).join();
   EXPECT_EQ(socket.receive(Deadline::in_ms(30'000)).body.at("message"), "late");
 }
 
