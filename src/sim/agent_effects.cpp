@@ -56,11 +56,11 @@ void Agent::on(const SwapLeaderRecord& swap) {
 
 // What it decides is judged by what can be known now, when it decides, and not when that is on record.
 void Agent::on(const SwapIncarnationRecord& swap) {
-  const auto judgement = world_.invariants.judge(machine_, swap.record);
+  const Invariants::Asked asked{world_.event_queue.now(), world_.invariants.judge(machine_, swap.record)};
   write_assignments(swap, 0,
-                    [&world = world_, node = machine_.id, judgement](const IncarnationRecordRead& before,
-                                                                     const IncarnationRecordRead& now) {
-                      world.invariants.incarnation_written(node, before, now, judgement);
+                    [&world = world_, node = machine_.id, asked](const IncarnationRecordRead& before,
+                                                                 const IncarnationRecordRead& now) {
+                      world.invariants.incarnation_written(node, before, now, asked);
                     });
 }
 

@@ -80,8 +80,12 @@ class Invariants {
   void leader_written(NodeId by, const protocol::LeaderRecordRead& now);
   // What a leader is about to write, judged by what it could have known; a violation once it is written.
   std::optional<Violation> judge(const Machine& leader, const protocol::IncarnationRecord& record) const;
+  struct Asked {
+    TimeMs at = 0;
+    std::optional<Violation> judgement = {};  // of what was decided, by what could be known then
+  };
   void incarnation_written(NodeId by, const protocol::IncarnationRecordRead& before,
-                           const protocol::IncarnationRecordRead& now, const std::optional<Violation>& judgement);
+                           const protocol::IncarnationRecordRead& now, const Asked& asked);
   void member_notified(const Machine& leader, const protocol::MemberChanged& changed);
 
   // Around every event that a core handles (I4).
@@ -156,6 +160,7 @@ class Invariants {
   TimeMs newest_epoch_led_since_ = 0;
   std::uint64_t newest_decided_ = 0;                            // that was ever opened
   bool incarnation_record_spoiled_ = false;                     // by the store
+  std::optional<TimeMs> incarnation_record_spoiled_at_;         // the last time in this run
   protocol::AssignmentTable assignments_before_;                // of the incarnation before that of the store's record
   TimeMs newest_incarnation_read_at_ = 0;                       // when an agent may have last read its record
   std::uint64_t newest_decided_read_ = 0;                       // newest incarnation whose decision an agent has read

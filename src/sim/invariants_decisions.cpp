@@ -257,11 +257,16 @@ void Invariants::leader_written(NodeId by, const LeaderRecordRead& now) {
 }
 
 void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& before, const IncarnationRecordRead& now,
-                                     const std::optional<Violation>& judgement) {
+                                     const Asked& asked) {
   world_.trace.line(world_.event_queue.now(), [&] { return text("store: by ", by, " ", describe(Event{now})); });
   const IncarnationRecord& old = before.record;
   const IncarnationRecord& record = now.record;
-  if (record.epoch < old.epoch || record.incarnation < old.incarnation || record.incarnation > newest_decided_ + 1) {
+  const bool is_older = record.epoch < old.epoch || record.incarnation < old.incarnation;
+  // On its way since before the store was set back, it met its revision for the second time, and sets the store back
+  // once more.
+  if (is_older && incarnation_record_spoiled_at_ && asked.at <= *incarnation_record_spoiled_at_)
+    return incarnation_record_spoiled();
+  if (is_older || record.incarnation > newest_decided_ + 1) {
     throw Violation{"I4", text("node ", by, " of an older epoch or incarnation writes the incarnation record")};
   }
   if (record.incarnation != old.incarnation) incarnation_opened(record.incarnation);
@@ -293,7 +298,7 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
                     text("node ", by, " writes an incarnation record whose rank assignments are not all in the store")};
   }
   if (!was_decided && record.decision.verdict != Verdict::undecided) {
-    if (judgement) throw *judgement;
+    if (asked.judgement) throw *asked.judgement;
     check_decision(old, record);
     committed(world_.machines.at(by), record.base);
   }

@@ -17,6 +17,7 @@ void Invariants::incarnation_read(const IncarnationRecord& record) {
 // What the store forgot before it told anybody was never decided: not even whoever asked for it knows that it was.
 void Invariants::incarnation_record_spoiled() {
   incarnation_record_spoiled_ = true;
+  incarnation_record_spoiled_at_ = world_.event_queue.now();
   newest_incarnation_read_at_ = world_.event_queue.now();
   const std::uint64_t decided = history_.incarnation();
   const IncarnationRecord& left = world_.store.incarnation_record().record;

@@ -183,5 +183,11 @@ TEST(Seeds, ALeaderThatCannotReadTheStoreIsCalledByTheNewerOne) {
   EXPECT_EQ(hard_violation_of(8336), "");
 }
 
+// A write that was on its way for seconds met its revision for the second time, after the store was set back.
+TEST(Seeds, AStoreThatWasSetBackIsSetBackOnceMoreByAWriteFromBefore) {
+  EXPECT_EQ(hard_violation_of(502345), "");
+  EXPECT_EQ(hard_violation_of(503812), "");
+}
+
 }  // namespace
 }  // namespace ckpt::sim
