@@ -1,8 +1,9 @@
 // Parity on the GPU: Coder::combine() for device memory (only in builds with CUDA).
 //
-// A call enqueues one kernel on the stream and returns. It does not synchronize, allocate or copy. Memory must not
-// change until the stream has passed it; matrix and spans are read before the call returns. Lengths and alignments are
-// free. Shorter sources count as if zeros followed. Outputs overlap neither each other nor a source.
+// A call enqueues one kernel on the stream and returns. It does not synchronize, allocate or copy. Leave the memory of
+// sources and outputs alone until that kernel has ended. The matrix and the two spans may change as soon as the call
+// returns. Any length and any alignment will do. A shorter source counts as if zeros followed. Outputs must overlap
+// neither each other nor a source.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,11 +1,12 @@
 // Decides how large a chunk may leave now: Algorithm 2 of GEMINI (SOSP'23, section 5.3), carried out while the
-// iteration passes. A chunk leaves only if it will be through before the usable part of the idle span ends, and is cut
-// to what fits. As long as spans are as learned, a span carries what plan() places there; less if training is early.
-// Pure.
+// iteration passes. A chunk leaves only if it will arrive before the usable part of the idle span ends, and is cut to
+// the size that fits. If training communicates when its profile predicts, each span carries the bytes that plan()
+// places there. If training communicates earlier, the span carries fewer. Pure: no clock, no I/O.
 //
-// Starvation is bounded: waiting pieces get a tenth of the link. If less than that has left for starvation_limit_s and
-// for two iterations, chunks leave anyway, in training's way, for a tenth of the time. While a profile is learned in
-// quiet, no chunk leaves.
+// Starvation is bounded: waiting pieces get the link for at least a tenth of the time. The pacer counts how much of
+// that tenth they were denied. Once they were denied all of it for starvation_limit_s and for two iterations, one chunk
+// leaves even if training has to wait for it; more follow until the tenth is reached. But no chunk leaves while a
+// profile is being learned, because it is learned from iterations without checkpoint traffic.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
 // One encoding or decoding: computes the parity of a group's shards, or a lost shard or parity piece from the rest of
-// its group. It works as a pipeline of chunks: fetch the byte ranges of the sources, verify and combine them in one
-// pass, verify the result. It reads only the ranges it needs, and reads sources on this node where they are.
+// its group, and writes the result into a slot of the arena. It works as a pipeline of chunks: fetch the byte ranges of
+// the sources, verify and combine them in one pass, verify the result. It reads only the ranges it needs. It does not
+// copy sources that this node has: it reads them from their slots.
 //
 // start() and cancel() may be called from any thread. Callbacks come on the transport's threads and the digest threads.
-// `done` runs exactly once, on one of these threads or within start(), when nothing touches the slot any more.
+// `done` runs exactly once, on one of these threads or within start(). Nothing touches the result's slot after that.
 #pragma once
 
 #include <functional>

@@ -1,11 +1,12 @@
 // The page through which a trainer and its agent coordinate GPU replication. It follows the first page of the rank's
-// receive buffer file. The trainer publishes its own state, and the agent sends it to the other members of the group.
-// The agent stores the other members' states, and which checkpoints it has taken. Each side rings the other's doorbell
-// in the control page after a change. Nothing here takes a lock or makes a system call.
+// receive buffer file. The trainer publishes its own state, and the agent sends it to the other members of the
+// replication group. The agent writes the other members' states into the page. It also writes up to which checkpoint it
+// has taken pieces out of the receive buffer, so that the trainer may overwrite them. After a change, each side rings
+// the other's doorbell in the control page. Nothing here takes a lock or makes a system call.
 //
-// A view into the receive buffer's mapping, which must outlive it. Each side uses its own functions. Setters need one
-// thread at a time. Either side may die after any store: readers ignore a half-written state, and the next writer
-// replaces it.
+// The object is a view: the receive buffer's mapping must outlive it. Trainer and agent each have their own functions.
+// On each side, only one thread at a time may call those that write. Either side may die after any store: readers
+// ignore a half-written state, and the next writer replaces it.
 #pragma once
 
 #include <array>

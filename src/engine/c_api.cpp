@@ -70,7 +70,8 @@ ckpt_status on_engine(ckpt_engine* engine, Body body) noexcept {
   return guarded([&] {
     need(engine != nullptr, "the engine");
     if (engine->fork_guard.in_forked_child())
-      throw Failure(CKPT_ERR_INVALID, "this process was forked from the engine's; create an engine of its own");
+      throw Failure(CKPT_ERR_INVALID,
+                    "this engine was created before this process was forked; create another engine in this process");
     return body(engine->engine);
   });
 }

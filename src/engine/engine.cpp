@@ -56,9 +56,9 @@ void Engine::check_no_capture(const char* call) const {
                                         " waited for the last snapshot to be copied from the GPU, which "
                                         "took longer than a minute; is the GPU hung?");
   if (capture_.active())
-    throw Failure(CKPT_ERR_INVALID, std::string(call) + " came between snapshot(" +
+    throw Failure(CKPT_ERR_INVALID, std::string(call) + " was called between snapshot(" +
                                         std::to_string(capture_.checkpoint().iteration()) +
-                                        ") and before_update(); call before_update() first");
+                                        ") and its before_update(); call before_update() before " + call);
 }
 
 void Engine::register_tensor(const ckpt_tensor& tensor) {

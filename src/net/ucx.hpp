@@ -1,15 +1,16 @@
 // UCX as this module uses it: one context, one worker and one listener, with one owner. If the listener's port is
 // given, UCX's own listener takes the next port, and its data sockets take some of the six after that.
 //
-// Connections are made between socket addresses, not between worker addresses. Both sides then hold an endpoint of
-// their own with a defined end, and the death of a peer shows at once on every transport. Endpoints between worker
-// addresses are paired by a count that goes wrong when one side gives up a connection (docs/security.md has figures).
+// Agents connect by socket address, not by UCX worker address. Each side then has an endpoint of its own for each
+// connection, knows when that endpoint is closed, and sees the death of the peer at once on every transport. With
+// worker addresses, UCX pairs the two sides' endpoints by counting them on both sides. The counts differ once one side
+// gives up a connection that the other never saw (docs/security.md).
 //
-// Endpoints run in peer-failure mode. Once the receives of a closed endpoint have called back, nobody can touch their
-// memory, however late the peer wakes. The sender never pushes bulk data into that memory. The receiver reads it, or
-// copies it there from a socket.
+// Endpoints run in peer-failure mode, and a sender never writes bulk data into the receiver's memory. The receiver
+// reads it from the sender's memory or copies it out of a socket. So the receiver may reuse a buffer as soon as the
+// callbacks of the closed endpoint's receives have run. A peer that was stopped and wakes later cannot write there.
 //
-// Not thread-safe: everything on the transport's thread. UCX calls `UcxEvents` from inside progress().
+// Not thread-safe: only the transport's thread may use it. UCX calls `UcxEvents` from inside progress().
 #pragma once
 
 #include <ucp/api/ucp.h>

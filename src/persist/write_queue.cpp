@@ -160,8 +160,8 @@ void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pie
   const auto is_out = [](const auto& loan) { return !loan.expired(); };
   if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
     throw Failure(CKPT_ERR_TIMEOUT, files.label(shared.options.job) +
-                                        " still holds memory of a write that did not end: nothing more is written "
-                                        "there before it does; look whether the storage hangs");
+                                        " still holds memory of a write that has not ended; nothing more is written "
+                                        "to this storage until that write ends; look whether the storage hangs");
   }
   shared.loans.clear();
   for (Piece& piece : pieces) {

@@ -39,7 +39,8 @@ bool Leader::give_up_assignments(TimeMs now, Effects& effects) {
   given_up_assignments_ = record_->assignments;
   effects.push_back(Notice{"the coordination store lost the rank assignments of incarnation " +
                            std::to_string(record_->assignments.incarnation) +
-                           " of the job, or has an older record of it; the job goes on with a new incarnation"});
+                           " of the job, or holds older ones; the job begins a new incarnation: "
+                           "restart all ranks, unless the launcher does"});
   return true;
 }
 

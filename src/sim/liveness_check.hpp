@@ -1,5 +1,7 @@
-// I6: once the faults are over, within bounded time the job trains, commits again and again, has all the copies that
-// its nodes allow, and memory that nobody needs has been given back (I5). Reached, the run is over. Not thread-safe.
+// The simulator's check of invariant I6 (progress) and of unneeded memory (I5); docs/simulator.md lists the invariants.
+// Within a bounded time after the last fault, the job must train and commit several checkpoints. It must have all the
+// copies and parity that its nodes allow, and must have freed the memory that nothing needs. The run ends as soon as
+// all of that holds (is_reached()). Not thread-safe.
 #pragma once
 
 #include <cstdint>
