@@ -18,28 +18,32 @@ def test_the_tool_says_the_versions_that_programs_of_a_job_must_share():
 
 def test_the_library_alone_is_configured_without_what_the_agent_takes(tmp_path):
     """Where pkg-config knows of xxhash alone."""
-    found = subprocess.run(["pkg-config", "--variable=pcfiledir", "libxxhash"], capture_output=True, text=True,
-                           check=True).stdout.strip()
+    found = subprocess.run(
+        ["pkg-config", "--variable=pcfiledir", "libxxhash"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     known = tmp_path / "pkgconfig"
     known.mkdir()
     (known / "libxxhash.pc").symlink_to(f"{found}/libxxhash.pc")
 
-    def configure(*options):
+    def configure(folder, *options):
         return subprocess.run(
-            ["cmake", "-S", ROOT, "-B", tmp_path / "build", "-G", "Ninja", "-DCKPT_CUDA=OFF", *options],
+            ["cmake", "-S", ROOT, "-B", tmp_path / folder, "-G", "Ninja", "-DCKPT_CUDA=OFF", *options],
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "PKG_CONFIG_LIBDIR": str(known)},
-            capture_output=True, text=True, check=False)
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
-    with_agent = configure()
+    with_agent = configure("whole")
     assert with_agent.returncode != 0
     assert "ucx" in (with_agent.stdout + with_agent.stderr).lower()
-    alone = configure("-DCKPT_AGENT=OFF")
+    alone = configure("alone", "-DCKPT_AGENT=OFF")
     assert alone.returncode == 0, alone.stderr
-    sources = {entry["file"] for entry in json.loads((tmp_path / "build/compile_commands.json").read_text())}
+    sources = {entry["file"] for entry in json.loads((tmp_path / "alone/compile_commands.json").read_text())}
     folders = {source.removeprefix(f"{ROOT}/src/").split("/")[0] for source in sources if "/src/" in source}
     assert {"engine", "arena", "base"} <= folders
     assert not folders & {"net", "coord", "persist", "agent", "cli", "sim"}
 
-    tests_too = configure("-DCKPT_AGENT=OFF", "-DCKPT_BUILD_TESTS=ON")
+    tests_too = configure("tests", "-DCKPT_AGENT=OFF", "-DCKPT_BUILD_TESTS=ON")
     assert tests_too.returncode != 0
     assert "need the agent" in tests_too.stderr
