@@ -8,6 +8,8 @@
 #include <chrono>
 #include <future>
 #include <mutex>
+#include <string_view>
+#include <thread>
 
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
@@ -24,6 +26,10 @@ namespace {
 constexpr std::size_t offered_tasks_max = 4096;
 constexpr unsigned digest_threads = 2;
 constexpr std::chrono::seconds probe_timeout(5);
+constexpr std::int64_t leaves_ms = 4000;  // an agent whose arena was removed looks at it four times a second
+
+// Of an address HOST:PORT.
+std::string_view host_of(std::string_view address) { return address.substr(0, address.rfind(':')); }
 
 // Larger than that of any agent before; two that start in the same millisecond differ all the same.
 std::uint64_t start_id() {
@@ -92,6 +98,8 @@ struct Agent::Parts {
   void join_job();
   coord::NodeEntry own_entry() const;
   void refuse_if_served(const coord::NodeEntry& there);
+  bool answers(const coord::NodeEntry& there);
+  [[noreturn]] void refuse(const coord::NodeEntry& there);
 
   AgentSetup setup;
   const Options& options = setup.options;
@@ -184,13 +192,25 @@ void Agent::Parts::join_job() {
 }
 
 // An agent of this very arena is dead: this one has its lock. That of another machine may live and hold the node's
-// state; then this machine has the wrong name. One that does not answer is replaced.
+// state; then this machine has the wrong name. One that does not answer is replaced. On this machine it may be an agent
+// whose arena was removed: it ends as soon as it notices that the arena has a new owner.
 void Agent::Parts::refuse_if_served(const coord::NodeEntry& there) {
   if (there.arena_id == arena.arena_id()) return;
+  const Deadline leaves = Deadline::in_ms(host_of(there.address) == host_of(transport->address()) ? leaves_ms : 0);
+  while (answers(there)) {
+    if (leaves.passed()) return refuse(there);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+bool Agent::Parts::answers(const coord::NodeEntry& there) {
   const auto reach = std::make_shared<std::promise<net::Reach>>();
   auto answer = reach->get_future();
   transport->probe(there.id, there.arena_id, there.address, [reach](net::Reach found) { reach->set_value(found); });
-  if (answer.wait_for(probe_timeout) != std::future_status::ready || answer.get() != net::Reach::answers) return;
+  return answer.wait_for(probe_timeout) == std::future_status::ready && answer.get() == net::Reach::answers;
+}
+
+void Agent::Parts::refuse(const coord::NodeEntry& there) {
   const std::string rival = coord::rival_key(options.node), who = machine_name() + " (" + transport->address() + ")";
   const auto before = store.get(rival);
   if (!before || before->value != who) store.put_if(rival, who, before ? before->revision : 0);

@@ -102,6 +102,19 @@ def test_an_agent_that_was_replaced_leaves_its_successors_socket(cluster):
         commit(next_one, 0)
 
 
+def test_an_agent_that_is_started_right_after_its_arena_was_removed_takes_over(cluster):
+    """Before the former one has looked whether its arena is still there."""
+    words = [f"{key}={value}" for key, value in cluster.options(copies=1).items()
+             if key not in ("rank", "world_size", "ckptd", "restore_timeout_ms", "claim_timeout_ms")]
+    subprocess.run([build_file(BUILD, "ckptd"), "--detach", *words], check=True, timeout=DEADLINE_S)
+    for _ in range(6):
+        (old,) = cluster.agents("n0")
+        shutil.rmtree(cluster.arena)
+        subprocess.run([build_file(BUILD, "ckptd"), "--detach", *words], check=True, timeout=DEADLINE_S)
+        eventually(lambda old=old: has_ended(old) or cluster.agents("n0") == [old])
+        assert len(cluster.agents("n0")) == 1
+
+
 TRAINER = """
 import json, sys, time
 from ckptengine import Engine, Stage
