@@ -35,7 +35,7 @@ struct PlannedCopy {
 };
 
 struct CopyPlan {
-  std::vector<PlannedCopy> copies;  // sorted by first_byte; every byte once. In order of time within a layer only
+  std::vector<PlannedCopy> copies;  // by first_byte, each byte once; ordered by time only within a layer
   std::uint64_t bubble_bytes = 0;
   std::uint64_t compute_bytes = 0;
   std::uint64_t communicate_bytes = 0;

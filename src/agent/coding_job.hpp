@@ -47,7 +47,7 @@ class CodingJob : public std::enable_shared_from_this<CodingJob> {
   };
   using Done = std::function<void(Outcome outcome)>;
 
-  // The references must outlive the object and the transport's callbacks.
+  // What the job uses. It must exist until the job is destroyed and the transport has made its last callback.
   struct Dependencies {
     protocol::NodeId node = 0;  // this one
     PieceIndex& index;

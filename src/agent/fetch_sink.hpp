@@ -48,7 +48,7 @@ class FetchSink : public net::Sink, public std::enable_shared_from_this<FetchSin
   WorkerPool& pool_;
   const Done done_;
   arena::Manifest manifest_;               // written in begin(), constant afterwards
-  std::vector<std::uint32_t> leaf_bytes_;  // bytes of each leaf received so far; transport's thread only
+  std::vector<std::uint32_t> leaf_bytes_;  // received so far, by leaf; transport's thread only
   std::size_t whole_leaves_ = 0;           // transport's thread only
 
   mutable std::mutex mutex_;

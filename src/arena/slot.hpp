@@ -1,4 +1,4 @@
-// A slot of a segment: holds one piece with its manifest. The piece counts only under a valid seal.
+// A slot of a segment. It holds one piece and its manifest. Readers ignore the piece unless the slot's seal is valid.
 //
 // Slots are views into a mapping that a Segment owns, and must not outlive it. Any process and any number of threads
 // may read a Slot. A WritableSlot has one writer at a time: the rank's trainer in its local segments, the agent in held

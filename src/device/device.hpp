@@ -92,7 +92,7 @@ class StreamTimestamps {
   virtual ~StreamTimestamps() = default;
   // Adds a point after the work that is enqueued on `stream`. The stream does not wait for it. Returns false, and
   // neither writes nor reports anything, if the GPU does not take the point: the stream is being captured into a graph,
-  // thousands of points are not reached yet, or an error has ended the context.
+  // the stream still has thousands of points ahead of it, or an error has ended the context.
   virtual bool add(Stream stream, const Point& point) = 0;
 };
 

@@ -1,6 +1,7 @@
 // The catalog of a job's checkpoints on storage: which there are, which are complete, and which may be removed.
 //
-// Used by the thread that owns the file system. A checkpoint that somebody removes meanwhile counts as damaged.
+// Not thread-safe: call it on the thread that owns the file system. A checkpoint that somebody removes during a call
+// counts as damaged.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What a node knows of the job's health: the leader's newest verdict and its age, and the node's own clock of commits.
+// What a node knows about the job's health: the leader's newest verdict, how old it is, and how long ago the node last
+// learned of a commit.
 // Pure.
 #pragma once
 
