@@ -23,7 +23,7 @@
 #include "base/error.hpp"
 #include "bench/gpt2.hpp"
 #include "device/host_device.hpp"
-#include "engine/capture.hpp"
+#include "client/capture.hpp"
 
 namespace {
 
@@ -41,7 +41,7 @@ class Trainer {
     directory_ = ::mkdtemp(name.data());
     arena_ = std::make_unique<arena::NodeArena>(directory_, "bench", "node");
     control_ = std::make_shared<arena::Control>(arena::Control::create(directory_, 0));
-    slots_ = std::make_shared<engine::Slots>();
+    slots_ = std::make_shared<client::Slots>();
     slots_->push_back(segment("rank0", state().main));
     slots_->push_back(segment("rank0.private", state().private_));
     control_->share({});
@@ -52,7 +52,7 @@ class Trainer {
     std::filesystem::remove_all(directory_, ignored);
   }
 
-  const engine::RankState& state() { return state_.rank(); }
+  const client::RankState& state() { return state_.rank(); }
   const device::Plan& plan() { return state_.plan(); }
 
   void capture() {
@@ -72,7 +72,7 @@ class Trainer {
  private:
   static constexpr std::uint32_t slots = 3;
 
-  arena::Segment segment(const char* shard, const engine::ShardState& state) {
+  arena::Segment segment(const char* shard, const client::ShardState& state) {
     return arena_->create_segment({arena::SegmentKind::local, 0, slots, shard, state.length_bytes(),
                                    arena::manifest_bytes(state.length_bytes(), state.layout_text.size())},
                                   2);
@@ -80,11 +80,11 @@ class Trainer {
 
   device::HostDevice device_;
   bench::Gpt2State state_;
-  engine::Capture capture_;
+  client::Capture capture_;
   std::string directory_;
   std::unique_ptr<arena::NodeArena> arena_;
   std::shared_ptr<arena::Control> control_;
-  std::shared_ptr<engine::Slots> slots_;
+  std::shared_ptr<client::Slots> slots_;
   std::uint64_t iteration_ = 0;
   std::uint32_t newest_ = 0;
 };

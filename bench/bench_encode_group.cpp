@@ -21,7 +21,7 @@
 #include <iostream>
 #include <sstream>
 
-#include "agent/coding_job.hpp"
+#include "agent/transfers/coding_job.hpp"
 #include "bench/pieces.hpp"
 #include "net/transport.hpp"
 #include "tests/net/child_process.hpp"
@@ -116,10 +116,10 @@ class Member {
       parity_manifest_.sources.push_back({shard_of(m), shard_bytes_, 0, root});
       if (m != self_) transport_->set_peer(m, m + 1, address);
     }
-    const auto length_bytes = protocol::layout_of(parity_manifest_).parity_bytes_of(self_);
+    const auto length_bytes = core::layout_of(parity_manifest_).parity_bytes_of(self_);
     std::vector<std::string> shards;
     for (const auto& each : parity_manifest_.sources) shards.push_back(each.shard);
-    piece_ = {protocol::parity_name(1, shards, self_), checkpoint, length_bytes, 0, 0, members, parity_manifest_};
+    piece_ = {core::parity_name(1, shards, self_), checkpoint, length_bytes, 0, 0, members, parity_manifest_};
     parity_ = nameless_segment(piece_.shard, length_bytes, agent::encoded_bytes(parity_manifest_));
     added_.resize(length_bytes);
   }
@@ -134,7 +134,7 @@ class Member {
 
  private:
   std::uint64_t ours() {
-    protocol::CodingInputs coding_inputs{parity_manifest_, {}};
+    core::CodingInputs coding_inputs{parity_manifest_, {}};
     for (std::uint32_t m = 0; m < members; ++m)
       coding_inputs.sources.push_back({shard_of(m), m, parity_manifest_.sources[m].root_digest});
     std::promise<agent::CodingJob::Outcome> done;
@@ -143,12 +143,12 @@ class Member {
         std::move(coding_inputs), [&done](agent::CodingJob::Outcome outcome) { done.set_value(std::move(outcome)); });
     made->start();
     const auto outcome = done.get_future().get();
-    if (outcome.result != protocol::FetchResult::complete) throw std::runtime_error("the parity was not made");
+    if (outcome.result != core::FetchResult::complete) throw std::runtime_error("the parity was not made");
     return outcome.manifest->root_digest;
   }
 
   std::uint64_t theirs() {
-    const auto layout = protocol::layout_of(parity_manifest_);
+    const auto layout = core::layout_of(parity_manifest_);
     const std::uint32_t stripe = layout.stripe_of_row(self_, 0);
     std::byte* end = report_batch_.data();
     std::vector<std::pair<const std::byte*, std::size_t>> segments;
@@ -177,8 +177,8 @@ class Member {
   std::shared_ptr<arena::Segment> parity_;
   std::vector<std::byte> report_batch_;
   std::vector<std::byte> added_;
-  protocol::ParityManifest parity_manifest_;
-  protocol::PieceInfo piece_;
+  core::ParityManifest parity_manifest_;
+  core::PieceInfo piece_;
   agent::PieceIndex index_;
   agent::ChunkBuffers buffers_;
   agent::WorkerPool pool_{digest_threads};

@@ -11,9 +11,9 @@
 #include <new>
 
 #include "placement/placement.hpp"
-#include "placement/recovery_plan.hpp"
-#include "placement/sampling.hpp"
-#include "placement/survival.hpp"
+#include "placement/odds/recovery_plan.hpp"
+#include "placement/odds/sampling.hpp"
+#include "placement/odds/survival.hpp"
 
 // Counts what is allocated; the bench has one thread.
 static std::size_t held_bytes = 0;

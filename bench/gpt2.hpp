@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "engine/tensor_registry.hpp"
+#include "client/tensor_registry.hpp"
 
 namespace ckpt::bench {
 
@@ -74,12 +74,12 @@ class Gpt2State {
                     device);
     }
   }
-  const engine::RankState& rank() { return registry_.state(); }
+  const client::RankState& rank() { return registry_.state(); }
   const device::Plan& plan() { return rank().main.plan; }
 
  private:
   std::vector<Memory> memory_;
-  engine::TensorRegistry registry_{"rank0", "rank0.private"};
+  client::TensorRegistry registry_{"rank0", "rank0.private"};
 };
 
 }  // namespace ckpt::bench

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/fetch_sink.hpp"
+#include "agent/transfers/fetch_sink.hpp"
 #include "bench/pieces.hpp"
 #include "net/socket_address.hpp"
 
@@ -163,12 +163,12 @@ Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std
 }
 
 void Fetcher::fetch() {
-  std::promise<protocol::FetchResult> ended;
+  std::promise<core::FetchResult> ended;
   const auto sink = std::make_shared<agent::FetchSink>(
       segment_, 0, expected_, pool_,
-      [&ended](protocol::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
+      [&ended](core::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
   transport_->fetch(2, {shard, checkpoint.word()}, sink, 60'000);
-  if (ended.get_future().get() != protocol::FetchResult::complete) {
+  if (ended.get_future().get() != core::FetchResult::complete) {
     throw std::runtime_error("the piece did not arrive whole");
   }
 }

@@ -12,10 +12,10 @@
 #include <memory>
 #include <string>
 
-#include "agent/worker_pool.hpp"
+#include "agent/pieces/worker_pool.hpp"
 #include "arena/segment.hpp"
 #include "net/transport.hpp"
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 #include "tests/net/child_process.hpp"
 
 namespace ckpt::bench {
@@ -43,7 +43,7 @@ class Fetcher {
   const std::shared_ptr<arena::Segment> segment_;
   agent::WorkerPool pool_;
   const std::unique_ptr<net::Transport> transport_;
-  protocol::PieceInfo expected_;
+  core::PieceInfo expected_;
 };
 
 // One side of a comparison over one transport: what is timed, moving `bytes`.

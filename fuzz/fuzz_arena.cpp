@@ -91,8 +91,8 @@ void try_control(Input input) {
   const arena::Control control = arena::Control::attach(std::move(file), 3);
   require(arena::Grant::from_word(control.grant().word()).word() == control.grant().word());
   for (const std::uint8_t slot : control.grant().slots) require(slot < arena::slots_max);
-  if (protocol::is_valid(control.share()))
-    require(protocol::parts_of("model", control.share()).size() == control.share().stored);
+  if (core::is_valid(control.share()))
+    require(core::parts_of("model", control.share()).size() == control.share().stored);
   try_comm_log(control.comm());
 }
 

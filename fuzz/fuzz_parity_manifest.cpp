@@ -1,11 +1,11 @@
 // What the manifest of a parity piece carries: the manifests of a group. What is taken is a group that can be, and is
 // written as it was read.
-#include "agent/parity_manifest_codec.hpp"
+#include "agent/pieces/parity_manifest_codec.hpp"
 #include "base/error.hpp"
 #include "fuzz/fuzz.hpp"
 #include "fuzz/mended_manifest.hpp"
 #include "fuzz/samples.hpp"
-#include "protocol/parity_pieces.hpp"
+#include "core/parity_pieces.hpp"
 
 namespace ckpt::fuzz {
 namespace {
@@ -30,8 +30,8 @@ std::string mended_parity_manifest(Input input) {
 void try_text(const std::string& text) {
   try {
     const agent::KeptManifests kept = agent::decode_kept_manifests(text);
-    const protocol::ParityManifest parity_manifest = agent::parity_manifest_of(kept);
-    require(protocol::is_valid(parity_manifest));
+    const core::ParityManifest parity_manifest = agent::parity_manifest_of(kept);
+    require(core::is_valid(parity_manifest));
     require(agent::encode(kept) == text && agent::encoded_bytes(parity_manifest) == text.size());
   } catch (const Failure& failure) {
     require(failure.status() == CKPT_ERR_CORRUPT);

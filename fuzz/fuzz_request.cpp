@@ -1,8 +1,8 @@
 // What trainers ask of their agent, out of any JSON: a request within its bounds, or a Failure with a sentence. Each
 // input is tried as every kind of request.
-#include "agent/request_codec.hpp"
+#include "agent/trainers/request_codec.hpp"
 #include "base/error.hpp"
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "fuzz/fuzz.hpp"
 
 namespace ckpt::fuzz {
@@ -21,11 +21,11 @@ void check(const nlohmann::json& request, Parse parse, Check is_sound) {
 }
 
 bool is_timeout(std::int64_t timeout_ms) { return timeout_ms >= 0 && timeout_ms <= day_ms; }
-bool is_shard(const std::string& name) { return is_plain_name(name) && !protocol::is_reserved(name); }
+bool is_shard(const std::string& name) { return is_plain_name(name) && !core::is_reserved(name); }
 
 bool is_sound_hello(const agent::HelloRequest& wanted) {
   const auto& hello = wanted.hello;
-  return hello.rank < hello.world_size && hello.rank < protocol::held_rank &&
+  return hello.rank < hello.world_size && hello.rank < core::held_rank &&
          hello.incarnation <= CheckpointId::incarnation_max && is_shard(hello.main_shard) &&
          is_shard(hello.private_shard) && hello.main_shard != hello.private_shard &&
          is_timeout(wanted.claim_timeout_ms.value_or(0));
@@ -35,7 +35,7 @@ bool is_sound_reservation(const agent::ReserveRequest& wanted) {
   for (const agent::SlotRequest& slot : wanted.slots) {
     if (!is_shard(slot.shard) || slot.bytes > piece_max_bytes || slot.layout_bytes > piece_max_bytes) return false;
   }
-  return !wanted.slots.empty() && wanted.slots.size() <= protocol::captures_max && wanted.shortage.size() <= 1000;
+  return !wanted.slots.empty() && wanted.slots.size() <= core::captures_max && wanted.shortage.size() <= 1000;
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ INCLUDE = re.compile(r'^\s*#\s*include "([^"]+)"')
 
 
 def folder_names(rows):
-    """Maps each folder's last name to its path: the table says `base` for src/base."""
-    return {Path(path).name: path for path in rows} | {path: path for path in rows}
+    """Maps each folder's short name to its path: the table says `base` for src/base."""
+    return {path.removeprefix("src/"): path for path in rows} | {path: path for path in rows}
 
 
 def read_table(text):

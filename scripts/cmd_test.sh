@@ -79,7 +79,7 @@ if [[ -n $pauses ]]; then
 fi
 
 # The sources that the mutants break, the tests that must notice, and the fuzzers' sources.
-core=(src/protocol src/sim placement tests/protocol tests/mutants fuzz)
+core=(src/core src/sim placement tests/core tests/mutants fuzz)
 
 # Whether the core changed. If the clone cannot tell, it counts as changed.
 core_changed() {

@@ -1,4 +1,4 @@
-"""Writes python/ckptengine/_options.py from the one list of options, src/base/options.cpp, as ckptctl tells it.
+"""Writes python/ckptengine/_options.py from the one list of options, src/options/options.cpp, as ckptctl tells it.
 
     python_options.py CKPTCTL
 

@@ -14,7 +14,7 @@
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
 #include "agent/token.hpp"
-#include "agent/trainer_server.hpp"
+#include "agent/trainers/trainer_server.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
 #include "coord/bounded_store.hpp"
@@ -142,9 +142,9 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   join_job();
   // Tasks wait in the queue until the core thread runs, so nothing is heard before its listener is there.
   StorePoller::Handlers store_handlers;
-  store_handlers.leader = [this](const protocol::LeaderRecordRead& read) { driver.store_read(read); };
-  store_handlers.incarnation_record = [this](const protocol::IncarnationRecordRead& read) { driver.store_read(read); };
-  store_handlers.assignments = [this](const protocol::AssignmentsRead& read) { driver.store_read(read); };
+  store_handlers.leader = [this](const core::LeaderRecordRead& read) { driver.store_read(read); };
+  store_handlers.incarnation_record = [this](const core::IncarnationRecordRead& read) { driver.store_read(read); };
+  store_handlers.assignments = [this](const core::AssignmentsRead& read) { driver.store_read(read); };
   store_handlers.nodes = [this](const std::vector<coord::NodeEntry>& nodes) { driver.nodes_read(nodes); };
   store_handlers.notice = [this](const std::string& sentence) { driver.remark(sentence); };
   store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(store_handlers), setup.log,

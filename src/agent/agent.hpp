@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "agent/log.hpp"
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "coord/store.hpp"
 #include "net/transport.hpp"
 #include "persist/checkpoint_source.hpp"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "agent/claims.hpp"
-#include "agent/message_codec.hpp"
+#include "agent/trainers/claims.hpp"
+#include "core/message_codec.hpp"
 #include "agent/store_poller.hpp"
 #include "base/error.hpp"
 #include "kernels/copy_digest.hpp"
@@ -14,12 +14,12 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::FetchResult;
-using protocol::NodeId;
-using protocol::SlotRef;
+using core::FetchResult;
+using core::NodeId;
+using core::SlotRef;
 
-protocol::Config core_config(const Options& options, bool has_sources, NodeId node, std::uint64_t arena_id) {
-  protocol::Config config;
+core::Config core_config(const Options& options, bool has_sources, NodeId node, std::uint64_t arena_id) {
+  core::Config config;
   config.node = node;
   config.arena_id = arena_id;
   config.protection = options.chosen_protection();
@@ -64,7 +64,7 @@ const char* sentence_of(net::Reach reach) {
 
 constexpr std::int64_t arena_look_ms = 250;
 
-protocol::TimeMs now_ms() {
+core::TimeMs now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
 }
 
@@ -72,8 +72,8 @@ protocol::TimeMs now_ms() {
 
 // What an earlier agent and living trainers left in the arena.
 struct Driver::Recovery {
-  std::vector<protocol::Recovered::Granted> granted;
-  std::map<protocol::Rank, OpenGrant> grants;
+  std::vector<core::Recovered::Granted> granted;
+  std::map<core::Rank, OpenGrant> grants;
 };
 
 Driver::Recovery Driver::recover(const Parts& parts) {
@@ -85,9 +85,9 @@ Driver::Recovery Driver::recover(const Parts& parts) {
       const std::uint64_t used = control.used_grant();
       const arena::Grant grant = control.grant();
       if (grant.sequence == used) continue;
-      const protocol::Share share = control.share();
-      if (!protocol::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an impossible share");
-      auto shards = protocol::parts_of(trainer.main_shard, share);
+      const core::Share share = control.share();
+      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an impossible share");
+      auto shards = core::parts_of(trainer.main_shard, share);
       shards.push_back(trainer.private_shard);
       OpenGrant open{grant.sequence, {}};
       for (std::size_t i = 0; i < shards.size(); ++i) open.slots.push_back({trainer.rank, shards[i], grant.slots[i]});
@@ -114,12 +114,12 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                  core_config(parts.options, false, node, 0).held_slots},
                 parts.index, parts.queue, [this](const SegmentKey& key) { return fetches_.writes_into(key); }),
       replications_({parts.arena.directory(), segments_, parts.queue,
-                     [this](NodeId to, const ReplicationUpdate& notified) { transport_->send(to, encode(notified)); },
-                     [this](protocol::Rank rank) { trainers_.ring(rank); }, [this] { fetches_.look(); },
+                     [this](NodeId to, const core::ReplicationUpdate& notified) { transport_->send(to, encode(notified)); },
+                     [this](core::Rank rank) { trainers_.ring(rank); }, [this] { fetches_.look(); },
                      [this](const std::string& text) { event_log_.note(text); },
                      [this](std::uint64_t piece_bytes) { return bytes_to_come(piece_bytes); }}),
       fetches_(node, segments_, parts.index, parts.digests, parts.buffers, parts.queue, replications_,
-               {[this](const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
+               {[this](const core::StartFetch& fetch, core::FetchEnded ended) {
                   fetch_ended(fetch, std::move(ended));
                 },
                 [this](const std::string& text) { event_log_.note(text); },
@@ -127,7 +127,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
                   source_damaged(source.shard, checkpoint, source.node, is_wrong);
                 }}),
       trainers_({parts.arena.directory(), segments_, parts.index, parts.queue, event_log_, parts.scheduler, parts.trace,
-                 replications_, [this](protocol::Event event) { handle(std::move(event)); },
+                 replications_, [this](core::Event event) { handle(std::move(event)); },
                  [this](const SlotRef& slot, std::function<void()> then) { verify(slot, std::move(then)); },
                  [this] { return what_is_missing(); }, [this](std::uint64_t bytes) { return bytes_for_peers(bytes); }},
                 std::move(recovery.grants)),
@@ -142,7 +142,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
   if (!parts.options.storage.empty() || !parts.sources.empty()) {
     storage_.emplace(
         parts.options, parts.sources, parts.index, parts.queue,
-        [this](protocol::Event event) { handle(std::move(event)); },
+        [this](core::Event event) { handle(std::move(event)); },
         [this](const std::string& text) { event_log_.note(text); });
   }
 }
@@ -164,12 +164,12 @@ void Driver::run() {
     const auto earlier = [](Deadline a, Deadline b) { return a.at() < b.at() ? a : b; };
     const auto task = parts_.queue.take(earlier(earlier(wanted, tick), replications));
     if (task) run_task(*task);
-    if (!task && wanted_at && wanted.passed()) run_task([this] { handle(protocol::Tick{}); });
+    if (!task && wanted_at && wanted.passed()) run_task([this] { handle(core::Tick{}); });
     run_task([this] { replications_.tick(); });
     if (!tick.passed()) continue;
     tick = Deadline::in_ms(tick_ms);
     run_task([this] {
-      handle(protocol::Tick{});
+      handle(core::Tick{});
       trainers_.tick();
       heed_alarm();
       heed_health();
@@ -191,14 +191,14 @@ void Driver::run_task(const Task& task) {
   }
 }
 
-void Driver::handle(protocol::Event event) {
+void Driver::handle(core::Event event) {
   events_.push_back(std::move(event));
   if (handling_) return;  // by the loop below, after the effects that are being carried out
   handling_ = true;
   while (!events_.empty()) {
-    const protocol::Event next = std::move(events_.front());
+    const core::Event next = std::move(events_.front());
     events_.pop_front();
-    for (const protocol::Effect& effect : core_.handle(next, now_ms())) carry_out_alone(effect);
+    for (const core::Effect& effect : core_.handle(next, now_ms())) carry_out_alone(effect);
   }
   handling_ = false;
 }
@@ -206,7 +206,7 @@ void Driver::handle(protocol::Event event) {
 // ---- Effects ----
 
 // One that fails takes no other with it: the core counts on each.
-void Driver::carry_out_alone(const protocol::Effect& effect) {
+void Driver::carry_out_alone(const core::Effect& effect) {
   try {
     std::visit([this](const auto& each) { carry_out(each); }, effect);
   } catch (const std::exception& error) {
@@ -215,39 +215,39 @@ void Driver::carry_out_alone(const protocol::Effect& effect) {
   }
 }
 
-void Driver::failed(const protocol::StartFetch& fetch, const std::string&) { fetches_.give_up(fetch); }
+void Driver::failed(const core::StartFetch& fetch, const std::string&) { fetches_.give_up(fetch); }
 
-void Driver::failed(const protocol::ListStorage&, const std::string& why) {
-  protocol::StorageListed nothing;
+void Driver::failed(const core::ListStorage&, const std::string& why) {
+  core::StorageListed nothing;
   nothing.knows_incarnations = false;
   nothing.trouble = why;
   handle(std::move(nothing));
 }
 
-void Driver::failed(const protocol::StartWrite& write, const std::string& why) {
-  handle(protocol::WriteEnded{write.checkpoint, why});
+void Driver::failed(const core::StartWrite& write, const std::string& why) {
+  handle(core::WriteEnded{write.checkpoint, why});
 }
 
-void Driver::failed(const protocol::FinalizeCheckpoint& commit, const std::string& why) {
-  handle(protocol::FinalizeEnded{commit.checkpoint, why});
+void Driver::failed(const core::FinalizeCheckpoint& commit, const std::string& why) {
+  handle(core::FinalizeEnded{commit.checkpoint, why});
 }
 
 void Driver::finish_effects() {
-  for (const protocol::Effect& effect : std::exchange(unfinished_, {})) carry_out_alone(effect);
+  for (const core::Effect& effect : std::exchange(unfinished_, {})) carry_out_alone(effect);
 }
 
-void Driver::carry_out(const protocol::Send& send) {
-  if (send.to == id_) return handle(protocol::MessageArrived{id_, send.message});
-  const WireMessage message = std::visit([](const auto& content) { return WireMessage(content); }, send.message);
+void Driver::carry_out(const core::Send& send) {
+  if (send.to == id_) return handle(core::MessageArrived{id_, send.message});
+  const core::WireMessage message = std::visit([](const auto& content) { return core::WireMessage(content); }, send.message);
   transport_->send(send.to, encode(message));  // one that is lost is repeated with the next heartbeat
 }
 
-void Driver::carry_out(const protocol::SwapLeaderRecord& swap) { store_->swap(swap); }
-void Driver::carry_out(const protocol::SwapIncarnationRecord& swap) { store_->swap(swap); }
-void Driver::carry_out(const protocol::ReadAssignments& read) { store_->read(read); }
-void Driver::carry_out(const protocol::RemoveAssignments& removal) { store_->remove(removal); }
+void Driver::carry_out(const core::SwapLeaderRecord& swap) { store_->swap(swap); }
+void Driver::carry_out(const core::SwapIncarnationRecord& swap) { store_->swap(swap); }
+void Driver::carry_out(const core::ReadAssignments& read) { store_->read(read); }
+void Driver::carry_out(const core::RemoveAssignments& removal) { store_->remove(removal); }
 
-void Driver::carry_out(const protocol::Persist& persist) {
+void Driver::carry_out(const core::Persist& persist) {
   parts_.arena.remember({persist.highest_commit, persist.newest_seen, persist.epoch, persist.newest_damaged});
   if (persist.highest_commit <= committed_) return;
   committed_ = persist.highest_commit;
@@ -259,41 +259,41 @@ void Driver::carry_out(const protocol::Persist& persist) {
   parts_.trace.add({TraceEvent::Kind::commit, now_us, now_us, 0, committed_, 0, {}, 0});
 }
 
-void Driver::carry_out(const protocol::StartFetch& fetch) {
+void Driver::carry_out(const core::StartFetch& fetch) {
   ++event_log_.counters.fetches;
   // What an earlier incarnation left is what a restore waits for, or protects it until this incarnation's first commit.
   const bool urgent = fetch.piece.checkpoint.incarnation() != core_.status().incarnation;
   fetches_.start(fetch, urgent, *transport_, storage_ ? &*storage_ : nullptr);
 }
 
-void Driver::carry_out(const protocol::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }
+void Driver::carry_out(const core::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }
 
-void Driver::carry_out(const protocol::DropSlot& drop) {
+void Driver::carry_out(const core::DropSlot& drop) {
   const auto segment = segments_.find({drop.slot.rank, drop.slot.shard});
   const Pin piece = parts_.index.find(drop.slot);
   // Marked first: however this agent ends, the next one does not find the piece.
   if (segment != nullptr && piece != nullptr) segment->writable_slot(drop.slot.slot).drop(piece->manifest().checkpoint);
   // The last reader may be a thread of storage that hangs, and outlives this agent.
   parts_.index.drop(drop.slot, [alive = parts_.queue.weak_from_this(), this, slot = drop.slot] {
-    if (const auto queue = alive.lock()) queue->post([this, slot] { handle(protocol::SlotReleased{slot}); });
+    if (const auto queue = alive.lock()) queue->post([this, slot] { handle(core::SlotReleased{slot}); });
   });
 }
 
-void Driver::carry_out(const protocol::ReleaseSegment& release) { segments_.remove({release.rank, release.shard}); }
+void Driver::carry_out(const core::ReleaseSegment& release) { segments_.remove({release.rank, release.shard}); }
 
-void Driver::carry_out(const protocol::ListStorage&) { storage_->list(); }
-void Driver::carry_out(const protocol::StartWrite& write) { storage_->write(write); }
-void Driver::carry_out(const protocol::FinalizeCheckpoint& commit) { storage_->commit(commit); }
+void Driver::carry_out(const core::ListStorage&) { storage_->list(); }
+void Driver::carry_out(const core::StartWrite& write) { storage_->write(write); }
+void Driver::carry_out(const core::FinalizeCheckpoint& commit) { storage_->commit(commit); }
 
 // What to do about a lost node depends on whether its machine answers, so its listener is probed first. What becomes of
 // it meanwhile is told after.
-void Driver::carry_out(const protocol::MemberChanged& changed) {
+void Driver::carry_out(const core::MemberChanged& changed) {
   if (const auto probing = probing_.find(changed.node); probing != probing_.end()) {
     probing->second.push_back(changed);
     return;
   }
   const auto found = nodes_.find(changed.node);
-  if (changed.change != protocol::Change::lost || found == nodes_.end()) return notify(changed, net::Reach::unknown);
+  if (changed.change != core::Change::lost || found == nodes_.end()) return notify(changed, net::Reach::unknown);
   probing_[changed.node];
   const auto answered = [alive = parts_.queue.weak_from_this(), this, changed](net::Reach reach) {
     if (const auto queue = alive.lock()) queue->post([=, this] { listener_answered(changed, reach); });
@@ -301,36 +301,36 @@ void Driver::carry_out(const protocol::MemberChanged& changed) {
   transport_->probe(changed.node, found->second.arena_id, found->second.address, answered);
 }
 
-void Driver::listener_answered(const protocol::MemberChanged& lost, net::Reach reach) {
+void Driver::listener_answered(const core::MemberChanged& lost, net::Reach reach) {
   if (reach == net::Reach::wrong_token) distrusted_.insert(lost.node);
   notify(lost, reach);
   const auto since = probing_.extract(lost.node);
-  for (const protocol::MemberChanged& changed : since.mapped()) notify(changed, net::Reach::unknown);
+  for (const core::MemberChanged& changed : since.mapped()) notify(changed, net::Reach::unknown);
 }
 
-void Driver::notify(const protocol::MemberChanged& changed, net::Reach reach) {
+void Driver::notify(const core::MemberChanged& changed, net::Reach reach) {
   const std::string node = node_name(changed.node);
-  const std::string by = changed.by == protocol::no_node ? "" : node_name(changed.by);
+  const std::string by = changed.by == core::no_node ? "" : node_name(changed.by);
   MemberNews news{parts_.options.job, "", node, by, ""};
   const std::uint64_t epoch = core_.status().epoch;
   if (std::exchange(lost_epoch_, epoch) != epoch) lost_.clear();  // a leader tells anew what it finds
   switch (changed.change) {
-    case protocol::Change::lost:
+    case core::Change::lost:
       event_log_.note("node " + node + " does not answer any more: " + sentence_of(reach));
       news.change = "lost";
       news.reason = name_of(reach);
       lost_[changed.node] = reach;
       break;
-    case protocol::Change::replaced:
+    case core::Change::replaced:
       event_log_.note("node " + by + ", which stood by, takes the place of node " + node);
       news.change = "replaced";
       break;
-    case protocol::Change::returned:
+    case core::Change::returned:
       event_log_.note("node " + node + " is back");
       news.change = "returned";
       lost_.erase(changed.node);
       break;
-    case protocol::Change::released:
+    case core::Change::released:
       event_log_.note("the job goes on without node " + node);
       news.change = "released";
       lost_.erase(changed.node);
@@ -339,11 +339,11 @@ void Driver::notify(const protocol::MemberChanged& changed, net::Reach reach) {
   hook_.notify(std::move(news));
 }
 
-void Driver::carry_out(const protocol::Notice& notice) { event_log_.note(notice.text); }
+void Driver::carry_out(const core::Notice& notice) { event_log_.note(notice.text); }
 
-void Driver::fetch_ended(const protocol::StartFetch& fetch, protocol::FetchEnded ended) {
+void Driver::fetch_ended(const core::StartFetch& fetch, core::FetchEnded ended) {
   if (ended.result != FetchResult::complete) ++event_log_.counters.failed_fetches;
-  const bool is_of_a_node = fetch.source != protocol::storage_node && fetch.source != protocol::parity_node;
+  const bool is_of_a_node = fetch.source != core::storage_node && fetch.source != core::parity_node;
   if (ended.result == FetchResult::corrupt && is_of_a_node)
     source_damaged(fetch.piece.shard, fetch.piece.checkpoint, fetch.source, false);
   handle(std::move(ended));
@@ -353,16 +353,16 @@ void Driver::source_damaged(const std::string& shard, CheckpointId checkpoint, N
   ++event_log_.counters.corrupt;
   event_log_.note("shard " + shard + " of iteration " + std::to_string(checkpoint.iteration()) +
                   (is_wrong ? ", which is wrong, came from node " : " came damaged from node ") + node_name(node));
-  const VerifyRequest request{shard, checkpoint, is_wrong};
+  const core::VerifyRequest request{shard, checkpoint, is_wrong};
   if (node == id_) return look_again(request);
   transport_->send(node, encode(request));
 }
 
 // It was damaged on the way or is damaged here. Parity that is whole and wrong shows only to who decodes with it.
-void Driver::look_again(const VerifyRequest& request) {
+void Driver::look_again(const core::VerifyRequest& request) {
   const Pin piece = parts_.index.find(request.shard, request.checkpoint);
   if (piece == nullptr) return;
-  if (request.is_wrong && protocol::is_reserved(request.shard)) return handle(protocol::PieceCorrupt{piece->slot()});
+  if (request.is_wrong && core::is_reserved(request.shard)) return handle(core::PieceCorrupt{piece->slot()});
   verify(piece->slot(), [] {});
 }
 
@@ -381,7 +381,7 @@ void Driver::verify(const SlotRef& slot, std::function<void()> then) {
       const Pin now = parts_.index.find(slot);
       if (!good && now != nullptr && now->manifest().checkpoint == checkpoint) {
         ++event_log_.counters.corrupt;
-        handle(protocol::PieceCorrupt{slot});
+        handle(core::PieceCorrupt{slot});
       }
       then();
     });
@@ -391,30 +391,30 @@ void Driver::verify(const SlotRef& slot, std::function<void()> then) {
 
 // ---- What the other threads have heard ----
 
-void Driver::post(protocol::Event event) {
+void Driver::post(core::Event event) {
   parts_.queue.post([this, event = std::move(event)]() mutable { handle(std::move(event)); });
 }
 
-void Driver::store_read(protocol::Event read) {
+void Driver::store_read(core::Event read) {
   parts_.queue.offer([this, read = std::move(read)]() mutable {
-    if (const auto* incarnation_record = std::get_if<protocol::IncarnationRecordRead>(&read))
+    if (const auto* incarnation_record = std::get_if<core::IncarnationRecordRead>(&read))
       log_decision(incarnation_record->record);
     handle(std::move(read));
   });
 }
 
-void Driver::log_decision(const protocol::IncarnationRecord& incarnation_record) {
-  const protocol::Decision& decision = incarnation_record.decision;
-  if (decision.verdict == protocol::Verdict::undecided || incarnation_record.incarnation == decided_incarnation_)
+void Driver::log_decision(const core::IncarnationRecord& incarnation_record) {
+  const core::Decision& decision = incarnation_record.decision;
+  if (decision.verdict == core::Verdict::undecided || incarnation_record.incarnation == decided_incarnation_)
     return;
   decided_incarnation_ = incarnation_record.incarnation;
-  if (decision.verdict == protocol::Verdict::restore)
+  if (decision.verdict == core::Verdict::restore)
     parts_.log->info("incarnation {} was decided: it restores iteration {} of incarnation {}",
                      incarnation_record.incarnation, decision.checkpoint.iteration(),
                      decision.checkpoint.incarnation());
   else
     parts_.log->info("incarnation {} was decided: {}", incarnation_record.incarnation,
-                     decision.verdict == protocol::Verdict::fresh ? "a fresh start" : decision.text);
+                     decision.verdict == core::Verdict::fresh ? "a fresh start" : decision.text);
 }
 
 // It is a replacement the status only while it lasts, and nothing is committed meanwhile: who looks later finds it in
@@ -464,7 +464,7 @@ void Driver::drop_damaged_segments() {
                     ", so what it held is dropped; leave the arena's files alone");
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i)
       if (const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)}; parts_.index.find(slot) != nullptr)
-        handle(protocol::PieceCorrupt{slot});
+        handle(core::PieceCorrupt{slot});
   }
 }
 
@@ -474,21 +474,21 @@ std::string Driver::alarm() const {
 }
 
 void Driver::message_arrived(NodeId from, std::span<const std::byte> bytes) {
-  auto message = decode(bytes);
+  auto message = core::decode(bytes);
   if (!message) return;
   parts_.queue.offer([this, from, message = std::move(*message)]() mutable {
-    if (const auto* request = std::get_if<VerifyRequest>(&message)) {
+    if (const auto* request = std::get_if<core::VerifyRequest>(&message)) {
       look_again(*request);
-    } else if (const auto* notified = std::get_if<ReplicationUpdate>(&message)) {
+    } else if (const auto* notified = std::get_if<core::ReplicationUpdate>(&message)) {
       replications_.received(from, *notified);
-    } else if (auto* report = std::get_if<protocol::Report>(&message)) {
-      if (report->node == from) handle(protocol::MessageArrived{from, std::move(*report)});
-    } else if (auto* directive = std::get_if<protocol::Directive>(&message)) {
-      if (directive->leader == from) handle(protocol::MessageArrived{from, std::move(*directive)});
-    } else if (auto* report_batch = std::get_if<protocol::ReportBatch>(&message)) {
-      handle(protocol::MessageArrived{from, std::move(*report_batch)});  // what it brings is of others
-    } else if (auto* directive_batch = std::get_if<protocol::DirectiveBatch>(&message)) {
-      handle(protocol::MessageArrived{from, std::move(*directive_batch)});  // likewise
+    } else if (auto* report = std::get_if<core::Report>(&message)) {
+      if (report->node == from) handle(core::MessageArrived{from, std::move(*report)});
+    } else if (auto* directive = std::get_if<core::Directive>(&message)) {
+      if (directive->leader == from) handle(core::MessageArrived{from, std::move(*directive)});
+    } else if (auto* report_batch = std::get_if<core::ReportBatch>(&message)) {
+      handle(core::MessageArrived{from, std::move(*report_batch)});  // what it brings is of others
+    } else if (auto* directive_batch = std::get_if<core::DirectiveBatch>(&message)) {
+      handle(core::MessageArrived{from, std::move(*directive_batch)});  // likewise
     }
   });
 }
@@ -526,7 +526,7 @@ void Driver::take_nodes(const std::vector<coord::NodeEntry>& nodes) {
 
 // ---- Requests ----
 
-void Driver::hello(const protocol::TrainerHello& hello, std::int64_t pid, Respond respond) {
+void Driver::hello(const core::TrainerHello& hello, std::int64_t pid, Respond respond) {
   parts_.queue.post([this, hello, pid, respond = std::move(respond)] { trainers_.hello(hello, pid, respond); });
 }
 

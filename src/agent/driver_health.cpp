@@ -11,8 +11,8 @@ namespace ckpt::agent {
 namespace {
 
 using nlohmann::json;
-using protocol::Cause;
-using protocol::NodeId;
+using core::Cause;
+using core::NodeId;
 
 constexpr std::chrono::milliseconds observe_every{500};
 constexpr std::chrono::seconds probe_every{3};
@@ -41,7 +41,7 @@ std::int64_t steady_ms() {
 
 void Driver::heed_health() {
   observe();
-  const protocol::Health health = core_.health(steady_ms());
+  const core::Health health = core_.health(steady_ms());
   if (may_be_a_wrong_token(health.cause)) probe_unauthenticated();
   notify_health(health);
 }
@@ -49,7 +49,7 @@ void Driver::heed_health() {
 void Driver::observe() {
   if (Clock::now() < observe_again_at_) return;
   observe_again_at_ = Clock::now() + observe_every;
-  protocol::Observed seen;
+  core::Observed seen;
   for (const auto& [rank, trainer] : trainers_.trainers()) {
     if (is_process_stopped(trainer.pid)) seen.stopped.push_back(rank);
     if (trainer.failed != 0) seen.failed.emplace_back(rank, trainer.failed);
@@ -70,7 +70,7 @@ void Driver::observe() {
 void Driver::probe_unauthenticated() {
   if (Clock::now() < probe_again_at_) return;
   probe_again_at_ = Clock::now() + probe_every;
-  const protocol::NodeStatus status = core_.status();
+  const core::NodeStatus status = core_.status();
   std::erase_if(distrusted_, [&](NodeId node) { return !nodes_.contains(node); });
   std::size_t probes = 0;
   for (const auto& [node, entry] : nodes_) {
@@ -93,7 +93,7 @@ void Driver::probe_unauthenticated() {
   }
 }
 
-void Driver::notify_health(const protocol::Health& health) {
+void Driver::notify_health(const core::Health& health) {
   const auto name = [this](NodeId node) { return node_name(node); };
   arena::HealthNews news;
   news.state = static_cast<std::uint8_t>(health.standing);
@@ -108,7 +108,7 @@ void Driver::notify_health(const protocol::Health& health) {
   news.parity_now = health.parity_now;
   news.parity = health.parity;
   news.reason = cause_name(health.cause);
-  news.node = health.node == protocol::no_node ? "" : node_name(health.node);
+  news.node = health.node == core::no_node ? "" : node_name(health.node);
   news.text = explain(health, name);
   news.advice = advice(health, name);
   trainers_.notify(news);
@@ -117,28 +117,28 @@ void Driver::notify_health(const protocol::Health& health) {
                        logged_health_->cause != health.cause || logged_health_->node != health.node ||
                        logged_health_->rank != health.rank;
   // What goes by at once is told in no log, unless it is bad.
-  const bool is_settled = health.standing == protocol::Standing::unprotected || health.lasts_ms >= settled_ms;
+  const bool is_settled = health.standing == core::Standing::unprotected || health.lasts_ms >= settled_ms;
   if (!is_news || !is_settled || health.cause == Cause::beginning) return;
   logged_health_ = health;
   const std::string state = state_name(health.standing);
-  if (health.standing == protocol::Standing::is_protected)
+  if (health.standing == core::Standing::is_protected)
     parts_.log->info("the job is {}", state);
   else
     event_log_.note("the job is " + state + ": " + news.text);
 }
 
 json Driver::health_json() const {
-  const protocol::Health health = core_.health(steady_ms());
-  const protocol::NodeStatus status = core_.status();
+  const core::Health health = core_.health(steady_ms());
+  const core::NodeStatus status = core_.status();
   const auto name = [this](NodeId node) { return node_name(node); };
-  const auto node_or_null = [&](NodeId node) { return node == protocol::no_node ? json(nullptr) : json(name(node)); };
+  const auto node_or_null = [&](NodeId node) { return node == core::no_node ? json(nullptr) : json(name(node)); };
   const CheckpointId committed = health.committed;
   json held_up_by = nullptr;
-  if (health.node != protocol::no_node || health.rank != protocol::no_rank)
+  if (health.node != core::no_node || health.rank != core::no_rank)
     held_up_by = {{"node", node_or_null(health.node)},
-                  {"rank", health.rank == protocol::no_rank ? json(nullptr) : json(health.rank)}};
+                  {"rank", health.rank == core::no_rank ? json(nullptr) : json(health.rank)}};
   json slowest = nullptr;
-  if (health.slowest_node != protocol::no_node)
+  if (health.slowest_node != core::no_node)
     slowest = {{"node", name(health.slowest_node)},
                {"part", health.slowest_is_capture ? "capture" : "copies"},
                {"ms", health.slowest_ms}};

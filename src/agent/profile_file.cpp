@@ -13,7 +13,7 @@ using nlohmann::json;
 
 constexpr std::size_t profile_bytes_max = 4u << 20;
 
-std::string path_of(const std::string& directory, protocol::Rank rank) {
+std::string path_of(const std::string& directory, core::Rank rank) {
   return directory + "/rank-" + std::to_string(rank) + ".profile";
 }
 
@@ -60,7 +60,7 @@ std::optional<schedule::Profile> profile_from(const std::string& text) {
   return profile;
 }
 
-void save_profile(const std::string& directory, protocol::Rank rank, const schedule::Profile& profile) {
+void save_profile(const std::string& directory, core::Rank rank, const schedule::Profile& profile) {
   const std::string path = path_of(directory, rank), draft = path + ".new";
   {
     std::ofstream file(draft, std::ios::trunc);
@@ -71,7 +71,7 @@ void save_profile(const std::string& directory, protocol::Rank rank, const sched
   std::rename(draft.c_str(), path.c_str());
 }
 
-std::optional<schedule::Profile> load_profile(const std::string& directory, protocol::Rank rank) {
+std::optional<schedule::Profile> load_profile(const std::string& directory, core::Rank rank) {
   std::ifstream file(path_of(directory, rank));
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!file || text.size() > profile_bytes_max) return std::nullopt;

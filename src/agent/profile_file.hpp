@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 #include "schedule/profile.hpp"
 
 namespace ckpt::agent {
@@ -15,7 +15,7 @@ std::string to_text(const schedule::Profile& profile);
 std::optional<schedule::Profile> profile_from(const std::string& text);
 
 // The file is <directory>/rank-<rank>.profile. If it cannot be written or read, the profile is learned again.
-void save_profile(const std::string& directory, protocol::Rank rank, const schedule::Profile& profile);
-std::optional<schedule::Profile> load_profile(const std::string& directory, protocol::Rank rank);
+void save_profile(const std::string& directory, core::Rank rank, const schedule::Profile& profile);
+std::optional<schedule::Profile> load_profile(const std::string& directory, core::Rank rank);
 
 }  // namespace ckpt::agent

@@ -61,7 +61,7 @@ Scheduler::Scheduler(const Options& options, std::string directory, TraceBuffer&
       trace_(trace),
       pacer_({options.chunk_bytes, net::wire::grain_bytes, 1e-3 * static_cast<double>(options.chunk_ms)}) {}
 
-void Scheduler::add(protocol::Rank rank, std::shared_ptr<const arena::Control> control) {
+void Scheduler::add(core::Rank rank, std::shared_ptr<const arena::Control> control) {
   const auto known = load_profile(directory_, rank);
   const std::lock_guard lock(mutex_);
   ranks_.erase(rank);
@@ -69,12 +69,12 @@ void Scheduler::add(protocol::Rank rank, std::shared_ptr<const arena::Control> c
       .first->second.is_saved = known.has_value();
 }
 
-void Scheduler::remove(protocol::Rank rank) {
+void Scheduler::remove(core::Rank rank) {
   const std::lock_guard lock(mutex_);
   ranks_.erase(rank);
 }
 
-std::optional<std::int64_t> Scheduler::iteration_began_us(protocol::Rank rank) const {
+std::optional<std::int64_t> Scheduler::iteration_began_us(core::Rank rank) const {
   const std::lock_guard lock(mutex_);
   const auto found = ranks_.find(rank);
   return found == ranks_.end() ? std::nullopt : found->second.iteration_began_us;
@@ -86,7 +86,7 @@ void Scheduler::on_commit() {
 }
 
 void Scheduler::listen() {
-  std::vector<std::pair<protocol::Rank, schedule::Profile>> learned;
+  std::vector<std::pair<core::Rank, schedule::Profile>> learned;
   {
     const std::lock_guard lock(mutex_);
     for (auto& [rank, hooked] : ranks_) {
@@ -99,7 +99,7 @@ void Scheduler::listen() {
   for (const auto& [rank, profile] : learned) save_profile(directory_, rank, profile);
 }
 
-void Scheduler::listen_to(protocol::Rank rank, Hooked& hooked) {
+void Scheduler::listen_to(core::Rank rank, Hooked& hooked) {
   std::vector<arena::CommEvent> events;
   if (!hooked.log.read(events)) {
     hooked.idle_forecast.lost_marks(now_s());
@@ -111,7 +111,7 @@ void Scheduler::listen_to(protocol::Rank rank, Hooked& hooked) {
   }
 }
 
-void Scheduler::note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event) {
+void Scheduler::note(core::Rank rank, Hooked& hooked, const arena::CommEvent& event) {
   auto& began_us = hooked.began_us[event.channel];
   switch (event.kind) {
     case arena::CommKind::begin:
@@ -210,7 +210,7 @@ json Scheduler::status() const {
           {"forced", forced}};
 }
 
-json Scheduler::rank_json(protocol::Rank rank, const Hooked& hooked) const {
+json Scheduler::rank_json(core::Rank rank, const Hooked& hooked) const {
   const auto learned = hooked.idle_forecast.learned();
   const schedule::Profile& profile = hooked.idle_forecast.profile();
   return {{"rank", rank},

@@ -17,7 +17,7 @@
 #include "agent/trace_buffer.hpp"
 #include "arena/comm_log.hpp"
 #include "arena/control.hpp"
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "net/chunk_pacer.hpp"
 #include "schedule/idle_forecast.hpp"
 #include "schedule/pacer.hpp"
@@ -31,13 +31,13 @@ class Scheduler : public net::ChunkPacer {
   Scheduler(const Options& options, std::string directory, TraceBuffer& trace);
 
   // Adds a trainer that may communicate from now on. It replaces an earlier trainer of this rank.
-  void add(protocol::Rank rank, std::shared_ptr<const arena::Control> control);
+  void add(core::Rank rank, std::shared_ptr<const arena::Control> control);
   // Removes the rank's trainer: it uses the network no more.
-  void remove(protocol::Rank rank);
+  void remove(core::Rank rank);
   // Reads the hooks' events. To be called often enough that their logs do not overflow.
   void listen();
   // When the rank's current iteration began, in microseconds, as far as its hooks reported it.
-  std::optional<std::int64_t> iteration_began_us(protocol::Rank rank) const;
+  std::optional<std::int64_t> iteration_began_us(core::Rank rank) const;
   // A checkpoint was committed. From now on profiles are learned while checkpoint traffic goes on.
   void on_commit();
 
@@ -61,12 +61,12 @@ class Scheduler : public net::ChunkPacer {
     bool has_reported = false;
     std::optional<std::int64_t> iteration_began_us;
   };
-  void listen_to(protocol::Rank rank, Hooked& hooked);
-  void note(protocol::Rank rank, Hooked& hooked, const arena::CommEvent& event);
+  void listen_to(core::Rank rank, Hooked& hooked);
+  void note(core::Rank rank, Hooked& hooked, const arena::CommEvent& event);
   schedule::IdleForecast idle_forecast(double now_s) const;
   std::uint64_t begun() const;
   double iteration_s() const;
-  nlohmann::json rank_json(protocol::Rank rank, const Hooked& hooked) const;
+  nlohmann::json rank_json(core::Rank rank, const Hooked& hooked) const;
   std::optional<schedule::PlanRequest> plan_request() const;
 
   const Options options_;
@@ -74,7 +74,7 @@ class Scheduler : public net::ChunkPacer {
   TraceBuffer& trace_;
 
   mutable std::mutex mutex_;  // for all below
-  std::map<protocol::Rank, Hooked> ranks_;
+  std::map<core::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
   bool quiet_ = true;
   bool is_learning_ = false;  // at the last call of allow()

@@ -8,57 +8,57 @@
 #include "agent/process.hpp"
 #include "agent/store_poller.hpp"
 #include "placement/parity_groups.hpp"
-#include "protocol/epoch.hpp"
+#include "core/epoch.hpp"
 
 namespace ckpt::agent {
 namespace {
 
 using nlohmann::json;
-using protocol::NodeId;
-using protocol::SlotRef;
+using core::NodeId;
+using core::SlotRef;
 
 json checkpoint_json(CheckpointId checkpoint) {
   if (!checkpoint) return nullptr;
   return {{"incarnation", checkpoint.incarnation()}, {"iteration", checkpoint.iteration()}};
 }
 
-const char* name_of(protocol::Verdict verdict) {
+const char* name_of(core::Verdict verdict) {
   switch (verdict) {
-    case protocol::Verdict::undecided:
+    case core::Verdict::undecided:
       return "undecided";
-    case protocol::Verdict::fresh:
+    case core::Verdict::fresh:
       return "fresh";
-    case protocol::Verdict::restore:
+    case core::Verdict::restore:
       return "restore";
-    case protocol::Verdict::lost:
+    case core::Verdict::lost:
       return "lost";
-    case protocol::Verdict::mismatch:
+    case core::Verdict::mismatch:
       return "mismatch";
   }
   return "unknown";
 }
 
-const char* name_of(protocol::Tier tier) {
+const char* name_of(core::Tier tier) {
   switch (tier) {
-    case protocol::Tier::none:
+    case core::Tier::none:
       return "none";
-    case protocol::Tier::local:
+    case core::Tier::local:
       return "local";
-    case protocol::Tier::peer:
+    case core::Tier::peer:
       return "peer";
-    case protocol::Tier::decoded:
+    case core::Tier::decoded:
       return "decoded";
-    case protocol::Tier::persistent:
+    case core::Tier::persistent:
       return "persistent";
   }
   return "unknown";
 }
 
 // Of parts in several tiers the farthest counts, as it does for the trainer.
-json origin_json(const protocol::RestoreReady* ready, std::uint64_t incarnation) {
+json origin_json(const core::RestoreReady* ready, std::uint64_t incarnation) {
   if (ready == nullptr || ready->incarnation != incarnation || ready->main.empty()) return nullptr;
-  protocol::Tier main = protocol::Tier::none;
-  for (const protocol::RestoreSource& part : ready->main) main = std::max(main, part.tier);
+  core::Tier main = core::Tier::none;
+  for (const core::RestoreSource& part : ready->main) main = std::max(main, part.tier);
   return {{"main", name_of(main)}, {"private", name_of(ready->private_.tier)}};
 }
 
@@ -94,18 +94,18 @@ std::string Driver::node_name(NodeId node) const {
 
 std::string Driver::what_is_missing() const {
   if (const std::string trouble = store_->trouble(); !trouble.empty()) return trouble;
-  const protocol::NodeStatus status = core_.status();
+  const core::NodeStatus status = core_.status();
   const auto name = [this](NodeId node) { return node_name(node); };
-  const auto number = [](protocol::Rank rank) { return std::to_string(rank); };
-  if (status.leader == protocol::no_node) return "the job has no leader; is the coordination store reachable?";
+  const auto number = [](core::Rank rank) { return std::to_string(rank); };
+  if (status.leader == core::no_node) return "the job has no leader; is the coordination store reachable?";
   if (!status.missing_nodes.empty())
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
-  const bool undecided = status.decision.verdict == protocol::Verdict::undecided;
+  const bool undecided = status.decision.verdict == core::Verdict::undecided;
   if (undecided && !status.storage_trouble.empty())
     return "storage cannot be asked what it has: " + status.storage_trouble;
   if (!status.missing_ranks.empty())
     return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
-  const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const protocol::RankReport& rank) {
+  const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const core::RankReport& rank) {
     return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
   });
   if (unheard || undecided) return "node " + name(status.leader) + " (the leader) does not answer";
@@ -120,7 +120,7 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
   if (nodes_.empty()) return 0;
   std::uint64_t held = 0;
   for (const auto& [key, segment] : segments_.all())
-    if (key.rank == protocol::held_rank) held += segment->size_bytes();
+    if (key.rank == core::held_rank) held += segment->size_bytes();
   const placement::Protection protection = parts_.options.chosen_protection();
   const std::uint64_t node_bytes = rank_bytes * std::max<std::uint64_t>(trainers_.trainers().size(), 1);
   const auto group = smallest_group(protection, static_cast<std::uint32_t>(nodes_.size()) + 1);
@@ -131,7 +131,7 @@ std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
 
 // Of slots for main shards of such a size: the ranks' own, where those have none yet, and those for peers' pieces.
 std::uint64_t Driver::bytes_to_come(std::uint64_t piece_bytes) const {
-  const auto in_slots_of = [&](protocol::Rank rank) { return segments_.segment_bytes({rank, ""}, {piece_bytes, 0}); };
+  const auto in_slots_of = [&](core::Rank rank) { return segments_.segment_bytes({rank, ""}, {piece_bytes, 0}); };
   const auto& all = segments_.all();
   std::uint64_t own_bytes = 0;
   for (const auto& [rank, trainer] : trainers_.trainers()) {
@@ -139,12 +139,12 @@ std::uint64_t Driver::bytes_to_come(std::uint64_t piece_bytes) const {
         std::any_of(all.begin(), all.end(), [rank = rank](const auto& entry) { return entry.first.rank == rank; });
     if (!has_slots) own_bytes += in_slots_of(rank);
   }
-  return own_bytes + bytes_for_peers(in_slots_of(protocol::held_rank));
+  return own_bytes + bytes_for_peers(in_slots_of(core::held_rank));
 }
 
-json Driver::ranks_json(const protocol::NodeStatus& status) const {
+json Driver::ranks_json(const core::NodeStatus& status) const {
   json ranks = json::array();
-  for (const protocol::RankReport& rank : status.ranks) {
+  for (const core::RankReport& rank : status.ranks) {
     const auto found = trainers_.trainers().find(rank.rank);
     const TrainerManager::Trainer* trainer = found != trainers_.trainers().end() ? &found->second : nullptr;
     ranks.push_back(
@@ -173,7 +173,7 @@ json Driver::ranks_json(const protocol::NodeStatus& status) const {
 json Driver::segments_json() const {
   json segments = json::array();
   for (const auto& [key, segment] : segments_.all()) {
-    const bool held = key.rank == protocol::held_rank;
+    const bool held = key.rank == core::held_rank;
     json slots = json::array();
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
       const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
@@ -201,11 +201,11 @@ json Driver::segments_json() const {
 }
 
 // What lies where, as far as this node knows: all whole pieces here, and of storage's newest step what it wrote itself.
-json Driver::tiers_json(const protocol::NodeStatus& status) const {
+json Driver::tiers_json(const core::NodeStatus& status) const {
   std::uint64_t captured = 0, copies = 0, parity = 0;
   for (const auto& [key, segment] : segments_.all()) {
-    const bool held = key.rank == protocol::held_rank;
-    std::uint64_t& bytes = !held ? captured : key.shard.starts_with(protocol::parity_prefix) ? parity : copies;
+    const bool held = key.rank == core::held_rank;
+    std::uint64_t& bytes = !held ? captured : key.shard.starts_with(core::parity_prefix) ? parity : copies;
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
       const Pin piece = parts_.index.find({key.rank, key.shard, static_cast<std::uint8_t>(i)});
       if (piece != nullptr) bytes += piece->manifest().length_bytes;
@@ -218,7 +218,7 @@ json Driver::tiers_json(const protocol::NodeStatus& status) const {
   return tiers;
 }
 
-json Driver::storage_json(const protocol::NodeStatus& status) const {
+json Driver::storage_json(const core::NodeStatus& status) const {
   if (parts_.options.storage.empty()) return nullptr;
   const persist::WriteCounters written = storage_->written();
   return {{"location", parts_.options.storage}, {"stored", checkpoint_json(status.stored)},
@@ -228,7 +228,7 @@ json Driver::storage_json(const protocol::NodeStatus& status) const {
 }
 
 json Driver::status_json() const {
-  const protocol::NodeStatus status = core_.status();
+  const core::NodeStatus status = core_.status();
   const placement::Protection protection = parts_.options.chosen_protection();
   json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
   for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
@@ -237,7 +237,7 @@ json Driver::status_json() const {
   if (status.is_leader && status.epoch == lost_epoch_) {
     for (const auto& [node, reach] : lost_) lost.push_back({{"node", node_name(node)}, {"reason", name_of(reach)}});
   }
-  for (const protocol::Replacement& each : status.replacements)
+  for (const core::Replacement& each : status.replacements)
     replacements.push_back({{"node", node_name(each.by.node)}, {"instead_of", node_name(each.lost)}});
   for (const NodeId node : status.nodes_present) present.push_back(node_name(node));
   for (const NodeId node : status.missing_nodes) missing_nodes.push_back(node_name(node));
@@ -250,9 +250,9 @@ json Driver::status_json() const {
           {"node", parts_.options.node},
           {"node_id", id_},
           {"pid", ::getpid()},
-          {"epoch", protocol::term_of(status.epoch)},
-          {"leader", status.leader == protocol::no_node ? json(nullptr) : json(node_name(status.leader))},
-          {"relay", status.relay == protocol::no_node ? json(nullptr) : json(node_name(status.relay))},
+          {"epoch", core::term_of(status.epoch)},
+          {"leader", status.leader == core::no_node ? json(nullptr) : json(node_name(status.leader))},
+          {"relay", status.relay == core::no_node ? json(nullptr) : json(node_name(status.relay))},
           {"is_leader", status.is_leader},
           {"incarnation", status.incarnation},
           {"decision",

@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
-#include "agent/record_codec.hpp"
+#include "core/record_codec.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
-#include "protocol/rank_assignments.hpp"
+#include "core/leader/rank_assignments.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -77,10 +77,10 @@ void StorePoller::ask(Field Work::*field, Request request) {
   wake_.notify_all();
 }
 
-void StorePoller::swap(const protocol::SwapLeaderRecord& swap) { ask(&Work::leader, swap); }
-void StorePoller::swap(protocol::SwapIncarnationRecord swap) { ask(&Work::incarnation_record, std::move(swap)); }
-void StorePoller::read(const protocol::ReadAssignments& read) { ask(&Work::assignments, read); }
-void StorePoller::remove(const protocol::RemoveAssignments& removal) { ask(&Work::removal, removal); }
+void StorePoller::swap(const core::SwapLeaderRecord& swap) { ask(&Work::leader, swap); }
+void StorePoller::swap(core::SwapIncarnationRecord swap) { ask(&Work::incarnation_record, std::move(swap)); }
+void StorePoller::read(const core::ReadAssignments& read) { ask(&Work::assignments, read); }
+void StorePoller::remove(const core::RemoveAssignments& removal) { ask(&Work::removal, removal); }
 
 void StorePoller::on_change(const coord::Entry& entry) {
   {
@@ -147,23 +147,23 @@ StorePoller::Work StorePoller::next_work() {
 void StorePoller::begin(const Work& work) {
   if (work.leader)
     attempt(writing, [&] {
-      store_.put_if("leader", to_text(work.leader->record), work.leader->expected_revision);
+      store_.put_if("leader", core::to_text(work.leader->record), work.leader->expected_revision);
       read_leader_record();
     });
   if (work.incarnation_record) {
-    const auto swap = std::make_shared<const protocol::SwapIncarnationRecord>(*work.incarnation_record);
+    const auto swap = std::make_shared<const core::SwapIncarnationRecord>(*work.incarnation_record);
     step_ = Step{assignment_access, [this, swap] { write_incarnation_record(swap, 0); }};
   }
   if (work.assignments) {
     const auto read =
-        std::make_shared<protocol::AssignmentsRead>(protocol::AssignmentsRead{work.assignments->name, {}});
+        std::make_shared<core::AssignmentsRead>(core::AssignmentsRead{work.assignments->name, {}});
     step_ = Step{assignment_access, [this, read] { read_assignments(read, 0); }};
   }
   if (work.removal)
     step_ = Step{writing, [this, before = work.removal->before_incarnation] {
-                   auto keys = store_.keys(std::string(assignments_prefix));
+                   auto keys = store_.keys(std::string(core::assignments_prefix));
                    std::erase_if(keys, [&](const auto& key) {
-                     return incarnation_of_assignments(key).value_or(before) >= before;
+                     return core::incarnation_of_assignments(key).value_or(before) >= before;
                    });
                    remove_assignments(std::move(keys));
                  }};
@@ -176,11 +176,11 @@ void StorePoller::take_step() {
 
 // The rank assignments first: no incarnation's record names any that are not there. Those that are there already are
 // the same.
-void StorePoller::write_incarnation_record(const std::shared_ptr<const protocol::SwapIncarnationRecord>& swap,
+void StorePoller::write_incarnation_record(const std::shared_ptr<const core::SwapIncarnationRecord>& swap,
                                            std::size_t number) {
   if (number == 0 && !swap->assignments.empty()) assignments_ = {swap->record.assignments, swap->assignments};
-  if (number * protocol::assignments_per_record >= swap->assignments.size()) {
-    store_.put_if("incarnation", to_text(swap->record), swap->expected_revision);
+  if (number * core::assignments_per_record >= swap->assignments.size()) {
+    store_.put_if("incarnation", core::to_text(swap->record), swap->expected_revision);
     read_incarnation_record();
     return;
   }
@@ -189,22 +189,22 @@ void StorePoller::write_incarnation_record(const std::shared_ptr<const protocol:
 }
 
 // One record of them.
-void StorePoller::put_assignments(const protocol::AssignmentsRead& assignments, std::size_t number) {
-  const std::size_t begin = number * protocol::assignments_per_record;
-  const std::size_t count = std::min(protocol::assignments_per_record, assignments.assignments.size() - begin);
+void StorePoller::put_assignments(const core::AssignmentsRead& assignments, std::size_t number) {
+  const std::size_t begin = number * core::assignments_per_record;
+  const std::size_t count = std::min(core::assignments_per_record, assignments.assignments.size() - begin);
   const std::span some = std::span(assignments.assignments).subspan(begin, count);
-  store_.put_if(assignments_key(assignments.name, number),
-                to_text(protocol::AssignmentsRecord{{some.begin(), some.end()}}), 0);
+  store_.put_if(core::assignments_key(assignments.name, number),
+                core::to_text(core::AssignmentsRecord{{some.begin(), some.end()}}), 0);
 }
 
-void StorePoller::read_assignments(const std::shared_ptr<protocol::AssignmentsRead>& read, std::size_t number) {
+void StorePoller::read_assignments(const std::shared_ptr<core::AssignmentsRead>& read, std::size_t number) {
   if (read->assignments.size() >= read->name.count) {
-    if (!protocol::is_named(read->name, read->assignments))
-      throw_unusable(assignments_key(read->name, 0), "is not what it was");
+    if (!core::is_named(read->name, read->assignments))
+      throw_unusable(core::assignments_key(read->name, 0), "is not what it was");
     assignments_ = *read;
     return handlers_.assignments(*read);
   }
-  const std::string key = assignments_key(read->name, number);
+  const std::string key = core::assignments_key(read->name, number);
   const auto entry = store_.get(key);
   if (!entry) {
     read_incarnation_record();  // of a later incarnation by now, it may be: then they were removed
@@ -217,7 +217,7 @@ void StorePoller::read_assignments(const std::shared_ptr<protocol::AssignmentsRe
     step_ = Step{assignment_access, [this, read, number] { read_assignments(read, number); }};
     return;
   }
-  const auto more = parsed(assignments_record(entry->value), key).assignments;
+  const auto more = parsed(core::assignments_record(entry->value), key).assignments;
   read->assignments.insert(read->assignments.end(), more.begin(), more.end());
   step_ = Step{assignment_access, [this, read, number] { read_assignments(read, number + 1); }};
 }
@@ -348,7 +348,7 @@ void StorePoller::take_leader_record(const std::optional<coord::Entry>& entry) {
   leader_record_.revision = entry ? entry->revision : 0;
   if (!entry) return handlers_.leader({});
   if (entry->value != leader_record_.text) {
-    leader_record_ = {entry->value, parsed(leader_record(entry->value), "leader")};
+    leader_record_ = {entry->value, parsed(core::leader_record(entry->value), "leader")};
     end_trouble(writing, "another agent writes to the coordination store");  // it need not be this one again
   }
   handlers_.leader({entry->revision, leader_record_.record});
@@ -357,11 +357,11 @@ void StorePoller::take_leader_record(const std::optional<coord::Entry>& entry) {
 void StorePoller::take_incarnation_record(const std::optional<coord::Entry>& entry) {
   incarnation_record_.revision = entry ? entry->revision : 0;
   if (entry && entry->value != incarnation_record_.text) {
-    incarnation_record_ = {entry->value, parsed(incarnation_record(entry->value), "incarnation")};
+    incarnation_record_ = {entry->value, parsed(core::incarnation_record(entry->value), "incarnation")};
     note(assignment_access, "");  // it may have others now
   }
-  handlers_.incarnation_record(entry ? protocol::IncarnationRecordRead{entry->revision, incarnation_record_.record}
-                                     : protocol::IncarnationRecordRead{});
+  handlers_.incarnation_record(entry ? core::IncarnationRecordRead{entry->revision, incarnation_record_.record}
+                                     : core::IncarnationRecordRead{});
   incarnation_seen_ = incarnation_seen_ || entry.has_value();
   if (entry || !incarnation_seen_) return;
   if (own_) put_own_back();

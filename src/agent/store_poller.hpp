@@ -23,16 +23,16 @@
 #include "agent/log.hpp"
 #include "coord/node_registry.hpp"
 #include "coord/store.hpp"
-#include "protocol/events.hpp"
+#include "core/events.hpp"
 
 namespace ckpt::agent {
 
 class StorePoller {
  public:
   struct Handlers {
-    std::function<void(const protocol::LeaderRecordRead&)> leader;
-    std::function<void(const protocol::IncarnationRecordRead&)> incarnation_record;
-    std::function<void(const protocol::AssignmentsRead&)> assignments;
+    std::function<void(const core::LeaderRecordRead&)> leader;
+    std::function<void(const core::IncarnationRecordRead&)> incarnation_record;
+    std::function<void(const core::AssignmentsRead&)> assignments;
     std::function<void(const std::vector<coord::NodeEntry>&)> nodes;  // all nodes, or those that changed
     std::function<void(const std::string&)> notice = {};              // a sentence for people
   };
@@ -53,11 +53,11 @@ class StorePoller {
   // [any thread] Compare-and-swap. The answer is the record as it is afterwards. If several swaps wait for one record,
   // the last one counts. Work that takes many calls, such as a swap with rank assignments, lets the leader renew its
   // record after each call.
-  void swap(const protocol::SwapLeaderRecord& swap);
-  void swap(protocol::SwapIncarnationRecord swap);
+  void swap(const core::SwapLeaderRecord& swap);
+  void swap(core::SwapIncarnationRecord swap);
   // [any thread]
-  void read(const protocol::ReadAssignments& read);
-  void remove(const protocol::RemoveAssignments& removal);
+  void read(const core::ReadAssignments& read);
+  void remove(const core::RemoveAssignments& removal);
 
   // [any thread] What is wrong with the store, in a sentence; "" if nothing is.
   std::string trouble() const;
@@ -68,10 +68,10 @@ class StorePoller {
   // assignments.
   enum Access { reading, writing, assignment_access, listing };
   struct Work {  // what is to be done next
-    std::optional<protocol::SwapLeaderRecord> leader;
-    std::optional<protocol::SwapIncarnationRecord> incarnation_record;
-    std::optional<protocol::ReadAssignments> assignments;
-    std::optional<protocol::RemoveAssignments> removal;
+    std::optional<core::SwapLeaderRecord> leader;
+    std::optional<core::SwapIncarnationRecord> incarnation_record;
+    std::optional<core::ReadAssignments> assignments;
+    std::optional<core::RemoveAssignments> removal;
     std::map<std::string, coord::Entry> watched;
     bool is_any() const { return leader || incarnation_record || assignments || removal || !watched.empty(); }
   };
@@ -86,10 +86,10 @@ class StorePoller {
   Work next_work();
   void begin(const Work& work);
   void take_step();
-  void write_incarnation_record(const std::shared_ptr<const protocol::SwapIncarnationRecord>& swap, std::size_t number);
-  void read_assignments(const std::shared_ptr<protocol::AssignmentsRead>& read, std::size_t number);
+  void write_incarnation_record(const std::shared_ptr<const core::SwapIncarnationRecord>& swap, std::size_t number);
+  void read_assignments(const std::shared_ptr<core::AssignmentsRead>& read, std::size_t number);
   void remove_assignments(std::vector<std::string> keys);
-  void put_assignments(const protocol::AssignmentsRead& assignments, std::size_t number);
+  void put_assignments(const core::AssignmentsRead& assignments, std::size_t number);
   void attempt(Access access, const std::function<void()>& body);
   void note(Access access, const std::string& trouble);
   void end_trouble(Access access, const char* how);
@@ -126,9 +126,9 @@ class StorePoller {
   const std::chrono::milliseconds trust_;  // how long a watch is trusted after its last notice
   const double pace_;                      // factor on all intervals of this agent
   const Intervals silent_;                 // while no watch is trusted
-  CachedRecord<protocol::LeaderRecord> leader_record_;
-  CachedRecord<protocol::IncarnationRecord> incarnation_record_;
-  protocol::AssignmentsRead assignments_;  // written or read last, in case the store loses them
+  CachedRecord<core::LeaderRecord> leader_record_;
+  CachedRecord<core::IncarnationRecord> incarnation_record_;
+  core::AssignmentsRead assignments_;  // written or read last, in case the store loses them
   bool incarnation_seen_ = false;
   std::optional<Step> step_;                                      // the next step of work that takes several
   std::optional<Clock::time_point> polled_at_, nodes_polled_at_;  // used by the thread alone

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "coord/store.hpp"
 
 namespace ckpt::agent {

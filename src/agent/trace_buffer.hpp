@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 
 namespace ckpt::agent {
 
@@ -18,9 +18,9 @@ struct TraceEvent {
   Kind kind = Kind::commit;
   std::int64_t begin_us = 0;  // on the monotonic clock
   std::int64_t end_us = 0;
-  protocol::Rank rank = 0;    // communication, iteration, capture
+  core::Rank rank = 0;    // communication, iteration, capture
   CheckpointId checkpoint;    // chunk, commit; for a capture only its iteration is set
-  protocol::NodeId peer = 0;  // chunk, as are the fields below
+  core::NodeId peer = 0;  // chunk, as are the fields below
   std::string shard;
   std::uint64_t size_bytes = 0;
 };

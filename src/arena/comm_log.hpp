@@ -4,7 +4,7 @@
 // It has two parts. A pair of counters per communication channel tells whether the channel is busy at this moment. A
 // ring of events with times tells the agent the pattern of an iteration. A slow reader loses events and learns that it
 // did. A writer waits for nobody. The GPU writes a pair of words of its own for each communication that it begins and
-// ends. The events of such communications enter the ring a little later (engine/gpu_comm.hpp).
+// ends. The events of such communications enter the ring a little later (client/gpu_comm.hpp).
 #pragma once
 
 #include <cstdint>

@@ -39,12 +39,12 @@ Grant Grant::from_word(std::uint64_t word) {
   return grant;
 }
 
-void Control::share(const protocol::Share& share) {
+void Control::share(const core::Share& share) {
   words_->share.store(std::uint64_t{share.first} << 32 | std::uint64_t{share.of} << 16 | share.stored,
                       std::memory_order_release);
 }
 
-protocol::Share Control::share() const {
+core::Share Control::share() const {
   const std::uint64_t word = words_->share.load(std::memory_order_acquire);
   return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word >> 16 & 0xffff),
           static_cast<std::uint32_t>(word & 0xffff)};

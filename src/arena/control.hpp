@@ -14,8 +14,8 @@
 #include "base/futex.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
-#include "protocol/checkpoint_id.hpp"
-#include "protocol/shard_parts.hpp"
+#include "core/checkpoint_id.hpp"
+#include "core/shard_parts.hpp"
 
 namespace ckpt::arena {
 
@@ -29,7 +29,7 @@ struct WriterId {
 // private shard. Sequences count from 1.
 struct Grant {
   std::uint64_t sequence = 0;
-  std::array<std::uint8_t, protocol::captures_max> slots{};  // each below slots_max
+  std::array<std::uint8_t, core::captures_max> slots{};  // each below slots_max
 
   std::uint64_t word() const;
   static Grant from_word(std::uint64_t word);
@@ -70,8 +70,8 @@ class Control {
     return {words_->writer_pid.load(std::memory_order_acquire),
             words_->writer_start_ticks.load(std::memory_order_acquire)};
   }
-  void share(const protocol::Share& share);  // does not ring; before the grants that it goes with
-  protocol::Share share() const;
+  void share(const core::Share& share);  // does not ring; before the grants that it goes with
+  core::Share share() const;
   Grant grant() const { return Grant::from_word(words_->grant.load(std::memory_order_acquire)); }
   std::int64_t resume_at() const { return words_->resume_at.load(std::memory_order_acquire); }
   CheckpointId committed() const { return CheckpointId::from_word(words_->committed.load(std::memory_order_acquire)); }

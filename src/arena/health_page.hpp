@@ -10,7 +10,7 @@
 #include <string>
 
 #include "arena/arena_format.hpp"
-#include "protocol/checkpoint_id.hpp"
+#include "core/checkpoint_id.hpp"
 
 namespace ckpt::arena {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/checkpoint_id.hpp"
+#include "core/checkpoint_id.hpp"
 
 namespace ckpt::arena {
 

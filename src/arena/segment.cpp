@@ -9,7 +9,7 @@
 #include <new>
 
 #include "base/error.hpp"
-#include "base/options.hpp"
+#include "base/text.hpp"
 
 namespace ckpt::arena {
 namespace {

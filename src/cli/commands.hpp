@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/agents.hpp"
-#include "cli/storage.hpp"
+#include "cli/storage/storage.hpp"
 
 namespace ckpt::cli {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/storage.hpp"
+#include "cli/storage/storage.hpp"
 
 namespace ckpt::cli {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/claims.hpp"
+#include "agent/trainers/claims.hpp"
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"

@@ -9,11 +9,11 @@
 #include <thread>
 
 #include "base/error.hpp"
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "cli/commands.hpp"
-#include "cli/placement_command.hpp"
+#include "cli/placement/placement_command.hpp"
 #include "cli/read_options.hpp"
-#include "cli/storage_command.hpp"
+#include "cli/storage/storage_command.hpp"
 #include "cli/versions.hpp"
 
 namespace {

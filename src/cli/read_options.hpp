@@ -5,7 +5,7 @@
 
 #include <iostream>
 
-#include "base/options.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::cli {
 

@@ -3,7 +3,7 @@
 #include "base/error.hpp"
 #include "cli/commands.hpp"
 #include "cli/health_text.hpp"
-#include "cli/schedule_text.hpp"
+#include "cli/timeline/schedule_text.hpp"
 #include "cli/table.hpp"
 
 namespace ckpt::cli {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "coord/etcd_client.hpp"
 #include "coord/store.hpp"
 

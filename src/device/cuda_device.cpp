@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
-#include "base/options.hpp"
+#include "base/text.hpp"
 #include "base/thread.hpp"
 #include "device/cuda_timestamps.hpp"
 

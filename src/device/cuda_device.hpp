@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "device/cuda_handles.hpp"
-#include "device/cuda_piece_replicator.hpp"
+#include "gpu_replication/cuda_piece_replicator.hpp"
 #include "device/cuda_staging_pipeline.hpp"
 #include "device/device.hpp"
 

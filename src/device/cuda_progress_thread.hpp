@@ -13,7 +13,7 @@
 
 #include <utility>
 
-#include "device/cuda_replicator.hpp"
+#include "gpu_replication/cuda_replicator.hpp"
 
 namespace ckpt::device {
 

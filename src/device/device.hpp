@@ -20,7 +20,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "ckptengine/ckptengine.h"
-#include "device/replicator.hpp"
+#include "gpu_replication/replicator.hpp"
 #include "kernels/copy_digest.hpp"
 
 namespace ckpt::device {

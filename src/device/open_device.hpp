@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "device/device.hpp"
 
 namespace ckpt::device {

@@ -1,6 +1,6 @@
 // Interface of a source of checkpoints, whole or in part. Storage is one (StorageSource). A save that healthy replicas
 // make while the job goes down would be another. It offers pieces as they were captured: shards or parts of them
-// (protocol/shard_parts.hpp). Whoever reads them verifies them against the offer's digests.
+// (core/shard_parts.hpp). Whoever reads them verifies them against the offer's digests.
 //
 // A source belongs to one thread; make one per thread (CheckpointSourceFactory). Every call ends by itself, and throws
 // Failure if the source cannot do what it is asked.
@@ -13,7 +13,7 @@
 
 #include "arena/manifest.hpp"
 #include "persist/shard_reader.hpp"
-#include "protocol/checkpoint_id.hpp"
+#include "core/checkpoint_id.hpp"
 
 namespace ckpt::persist {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <optional>
 
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "kernels/copy_digest.hpp"
 #include "persist/transfer.hpp"
 
@@ -67,7 +67,7 @@ void CheckpointWriter::make_checkpoint_directory(const std::string& directory) {
 void CheckpointWriter::write_data(const Piece& piece, const std::string& header, const ShardRecord& record,
                                   const std::string& path) {
   const std::size_t block_bytes = files_.options().block_bytes;  // whole leaves, each of which can be checked alone
-  const protocol::ShardPart part = protocol::parse_part(record.shard);
+  const core::ShardPart part = core::parse_part(record.shard);
   const auto head = make_aligned_buffer(header.size());
   std::memcpy(head.get(), header.data(), header.size());
   bool is_header_due = part.index == 0;
@@ -159,7 +159,7 @@ void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::s
     return;
   }
   for (const std::string& shard : shards) {
-    const bool is_cut = protocol::parse_part(shard).of > 1;
+    const bool is_cut = core::parse_part(shard).of > 1;
     remove_quietly(files_, path(file_name(shard, incarnation, leaves_suffix)));
     remove_quietly(files_, path(data_file_name(shard, incarnation)) + std::string(is_cut ? parts_suffix : ""));
   }

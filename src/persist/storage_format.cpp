@@ -10,7 +10,7 @@
 #include "arena/layout.hpp"
 #include "arena/part_ranges.hpp"
 #include "base/error.hpp"
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::persist {
@@ -135,9 +135,9 @@ bool agree_on_the_file(const ShardRecord& a, const ShardRecord& b) {
 // `pieces` have the places that their names tell, and no name twice: what is left is that they are all there.
 void check_complete(const std::vector<const ShardRecord*>& pieces, const std::string& stored) {
   const std::string& first = pieces.front()->shard;
-  const std::uint32_t of = protocol::parse_part(first).of;
+  const std::uint32_t of = core::parse_part(first).of;
   for (const ShardRecord* piece : pieces)
-    if (protocol::parse_part(piece->shard).of != of || !agree_on_the_file(*piece, *pieces.front()))
+    if (core::parse_part(piece->shard).of != of || !agree_on_the_file(*piece, *pieces.front()))
       refuse("in " + stored + ", shards " + first + " and " + piece->shard + " belong to different files");
   if (pieces.size() != of)
     refuse(stored + " has " + std::to_string(pieces.size()) + " of the " + std::to_string(of) +
@@ -157,25 +157,25 @@ const ShardRecord* CheckpointRecord::find(std::string_view shard) const {
   return found != shards.end() && found->shard == shard ? &*found : nullptr;
 }
 
-std::vector<protocol::PieceInfo> CheckpointRecord::pieces() const {
-  std::vector<protocol::PieceInfo> pieces;
+std::vector<core::PieceInfo> CheckpointRecord::pieces() const {
+  std::vector<core::PieceInfo> pieces;
   for (const ShardRecord& piece : shards)
     pieces.push_back({piece.shard, checkpoint, piece.data_bytes, piece.layout_bytes, piece.root_digest, world_size});
   return pieces;
 }
 
 bool lies_where_it_belongs(const ShardRecord& record) {
-  const auto range = arena::range_of(protocol::parse_part(record.shard), record.whole_bytes);
+  const auto range = arena::range_of(core::parse_part(record.shard), record.whole_bytes);
   return record.offset_bytes == record.header_bytes + range.first_byte && record.data_bytes == range.size_bytes;
 }
 
 std::vector<ShardFile> files_of(const CheckpointRecord& stored) {
   std::map<std::string, std::vector<const ShardRecord*>> by_shard;
-  for (const ShardRecord& piece : stored.shards) by_shard[protocol::parse_part(piece.shard).shard].push_back(&piece);
+  for (const ShardRecord& piece : stored.shards) by_shard[core::parse_part(piece.shard).shard].push_back(&piece);
   std::vector<ShardFile> files;
   for (auto& [shard, pieces] : by_shard) {
     check_complete(pieces, folder_name(stored.checkpoint.iteration()));
-    const auto number = [](const ShardRecord* piece) { return protocol::parse_part(piece->shard).index; };
+    const auto number = [](const ShardRecord* piece) { return core::parse_part(piece->shard).index; };
     std::sort(pieces.begin(), pieces.end(), [&](const auto* a, const auto* b) { return number(a) < number(b); });
     const ShardRecord& first = *pieces.front();
     files.push_back({shard, file_name(shard, stored.checkpoint.incarnation(), data_suffix), first.header_bytes,
@@ -234,7 +234,7 @@ std::string file_name(std::string_view shard, std::uint64_t incarnation, std::st
 }
 
 std::string data_file_name(std::string_view piece, std::uint64_t incarnation) {
-  return file_name(protocol::parse_part(piece).shard, incarnation, data_suffix);
+  return file_name(core::parse_part(piece).shard, incarnation, data_suffix);
 }
 
 std::optional<std::uint64_t> incarnation_in(std::string_view name) {
@@ -260,7 +260,7 @@ Header encode_header(const arena::Manifest& manifest, const std::string& job) {
     layout = "{" + quoted(std::string(opaque_tensor_name)) + ":{\"dtype\":\"U8\",\"shape\":[" + length +
              "],\"data_offsets\":[0," + length + "]}}";
   }
-  const protocol::ShardPart part = protocol::parse_part(manifest.shard);
+  const core::ShardPart part = core::parse_part(manifest.shard);
   const std::uint64_t whole_bytes = arena::parse_layout(layout).length_bytes;
   if (arena::range_of(part, whole_bytes).size_bytes != manifest.length_bytes)
     refuse("the layout of shard " + manifest.shard + " does not fit its " + std::to_string(manifest.length_bytes) +
@@ -291,7 +291,7 @@ ShardRecord describe(const arena::Manifest& manifest, const Header& header, cons
   record.header_digest = digest_of(header.bytes);
   record.whole_bytes = header.whole_bytes;
   record.offset_bytes =
-      record.header_bytes + arena::range_of(protocol::parse_part(record.shard), record.whole_bytes).first_byte;
+      record.header_bytes + arena::range_of(core::parse_part(record.shard), record.whole_bytes).first_byte;
   record.data_bytes = manifest.length_bytes;
   record.root_digest = manifest.root_digest;
   record.layout_bytes = manifest.layout.size();

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "arena/manifest.hpp"
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 
 namespace ckpt::persist {
 
@@ -61,7 +61,7 @@ struct CheckpointRecord {
   std::vector<ShardRecord> shards;  // pieces, by name
 
   const ShardRecord* find(std::string_view shard) const;
-  std::vector<protocol::PieceInfo> pieces() const;
+  std::vector<core::PieceInfo> pieces() const;
   bool operator==(const CheckpointRecord&) const = default;
 };
 

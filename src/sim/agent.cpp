@@ -6,7 +6,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr TimeMs poll_ms = 500;            // of the store's records

@@ -1,4 +1,4 @@
-// A simulated ckptd: drives one protocol::Node as the real one does, and can crash between any two effects, freeze and
+// A simulated ckptd: drives one core::Node as the real one does, and can crash between any two effects, freeze and
 // wake. It reaches its trainers through the words in the arena and a "socket" (the calls below), its peers through the
 // network. It lives in a Machine, which outlives it. Not thread-safe.
 #pragma once
@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "protocol/node.hpp"
+#include "core/node.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
 #include "sim/store.hpp"
@@ -29,7 +29,7 @@ class Agent {
   void start();
 
   std::uint64_t id() const { return id_; }
-  const protocol::Node& node() const { return node_; }
+  const core::Node& node() const { return node_; }
   bool is_frozen() const { return frozen_; }
   void freeze();
   void wake();
@@ -37,7 +37,7 @@ class Agent {
 
   // Runs `input` after the delay if this run of the agent still lasts then; while it is frozen, on waking.
   void later(TimeMs delay_ms, std::function<void(Agent&)> input);
-  void receive(protocol::Event event);  // now, or on waking
+  void receive(core::Event event);  // now, or on waking
 
   // What trainers ask over the socket.
   void greet(std::uint64_t instance, TimeMs waited_ms);
@@ -48,8 +48,8 @@ class Agent {
   void trainer_died(std::uint64_t instance);  // its pidfd says so
 
   // What transfers tell.
-  void fetch_ended(std::uint64_t fetch, const SlotRef& slot, protocol::FetchResult result, const PieceInfo& made);
-  void handle(const protocol::Event& event);
+  void fetch_ended(std::uint64_t fetch, const SlotRef& slot, core::FetchResult result, const PieceInfo& made);
+  void handle(const core::Event& event);
   void verify(const SlotRef& slot);  // a reader found its bytes wrong: look for oneself
   void unpin(const SlotRef& slot);
 
@@ -64,8 +64,8 @@ class Agent {
   };
 
   static Arena& swept(World& world, Arena& arena);
-  static protocol::Recovered attach(Arena& arena, TimeMs now);
-  static protocol::Config configure(const World& world, const Machine& machine);
+  static core::Recovered attach(Arena& arena, TimeMs now);
+  static core::Config configure(const World& world, const Machine& machine);
 
   void take(std::function<void(Agent&)> input);
   void tick();
@@ -73,41 +73,41 @@ class Agent {
   void poll();
   TrainerSession* session_of(std::uint64_t instance);
   void end_session(Rank rank);
-  std::function<void(const protocol::Event&)> store_answer();
+  std::function<void(const core::Event&)> store_answer();
   void release_if_idle(const SlotRef& ref);
 
-  void carry_out(const protocol::Effect& effect);
-  bool fails(const protocol::Effect& effect);
-  void on(const protocol::Send& send);
-  void on(const protocol::SwapLeaderRecord& swap);
-  void on(const protocol::SwapIncarnationRecord& swap);
-  void write_assignments(const protocol::SwapIncarnationRecord& swap, std::size_t number,
+  void carry_out(const core::Effect& effect);
+  bool fails(const core::Effect& effect);
+  void on(const core::Send& send);
+  void on(const core::SwapLeaderRecord& swap);
+  void on(const core::SwapIncarnationRecord& swap);
+  void write_assignments(const core::SwapIncarnationRecord& swap, std::size_t number,
                          const Store::IncarnationWritten& written);
-  void on(const protocol::ReadAssignments& read);
-  void on(const protocol::RemoveAssignments& removal);
-  void on(const protocol::Persist& persist);
-  void on(const protocol::GrantSlots& grant);
-  void on(const protocol::NotifyCommit& notify);
-  void on(const protocol::NotifyStored& notify);
-  void on(const protocol::NotifyResume& notify);
-  void on(const protocol::NotifyReplicationGroup&) {}  // a matter between trainers
-  void on(const protocol::Fence& fence);
-  void on(const protocol::RestoreReady& ready);
-  void on(const protocol::RestoreFailed& failed);
-  void on(const protocol::StartFetch& fetch);
-  void on(const protocol::CancelFetch& cancel);
-  void on(const protocol::DropSlot& drop);
-  void on(const protocol::ReleaseSegment& release);
-  void on(const protocol::ListStorage& list);
-  void on(const protocol::StartWrite& write);
-  void on(const protocol::FinalizeCheckpoint& commit);
-  void on(const protocol::MemberChanged& changed);
-  void on(const protocol::Notice&) {}
+  void on(const core::ReadAssignments& read);
+  void on(const core::RemoveAssignments& removal);
+  void on(const core::Persist& persist);
+  void on(const core::GrantSlots& grant);
+  void on(const core::NotifyCommit& notify);
+  void on(const core::NotifyStored& notify);
+  void on(const core::NotifyResume& notify);
+  void on(const core::NotifyReplicationGroup&) {}  // a matter between trainers
+  void on(const core::Fence& fence);
+  void on(const core::RestoreReady& ready);
+  void on(const core::RestoreFailed& failed);
+  void on(const core::StartFetch& fetch);
+  void on(const core::CancelFetch& cancel);
+  void on(const core::DropSlot& drop);
+  void on(const core::ReleaseSegment& release);
+  void on(const core::ListStorage& list);
+  void on(const core::StartWrite& write);
+  void on(const core::FinalizeCheckpoint& commit);
+  void on(const core::MemberChanged& changed);
+  void on(const core::Notice&) {}
 
   World& world_;
   Machine& machine_;
   const std::uint64_t id_;
-  protocol::Node node_;
+  core::Node node_;
   std::map<Rank, TrainerSession> sessions_;
   std::set<Rank> open_grants_;                     // given and not seen used
   std::deque<std::function<void(Agent&)>> inbox_;  // while frozen

@@ -7,7 +7,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 void Agent::carry_out(const Effect& effect) {
   world_.trace.mark(effect.index());

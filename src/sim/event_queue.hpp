@@ -5,11 +5,11 @@
 #include <functional>
 #include <vector>
 
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 
 namespace ckpt::sim {
 
-using protocol::TimeMs;
+using core::TimeMs;
 
 class EventQueue {
  public:

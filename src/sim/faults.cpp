@@ -49,7 +49,7 @@ void Faults::start() {
 
 // Phases that need what this run has not got never come.
 bool Faults::can_come(Phase phase) const {
-  const protocol::Config& core = world_.settings.core;
+  const core::Config& core = world_.settings.core;
   if (phase == Phase::encoding || phase == Phase::decoding) return core.protection.has_parity();
   return phase != Phase::replacing || core.standby;
 }
@@ -115,7 +115,7 @@ void Faults::plan_harder() {
 
 // What needs so much else that it hardly ever comes: after all others, which stay as they are.
 void Faults::plan_rare() {
-  const protocol::Config& core = world_.settings.core;
+  const core::Config& core = world_.settings.core;
   Random random(mix(world_.settings.seed, hash_of("rare")));
   if (!core.standby || world_.settings.sharers == 1 || !random.chance(200)) return;
   for (const Plan& plan : with_prelude({Fault::silent_corruption, Phase::replacing}, random)) plan_.push_back(plan);

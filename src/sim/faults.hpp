@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/phase.hpp"
 #include "sim/random.hpp"

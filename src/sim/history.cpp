@@ -4,8 +4,8 @@
 
 namespace ckpt::sim {
 
-using protocol::Decision;
-using protocol::Verdict;
+using core::Decision;
+using core::Verdict;
 
 void History::captured(const PieceInfo& piece) {
   auto& digests = digests_[piece.checkpoint][piece.shard];
@@ -31,7 +31,7 @@ void History::gained(NodeId node, const PieceInfo& piece) {
     holders_[piece.checkpoint][piece.shard][node] = has_it;
     return;
   }
-  Group& group = groups_[piece.checkpoint][protocol::parse_part(piece.shard).shard];
+  Group& group = groups_[piece.checkpoint][core::parse_part(piece.shard).shard];
   group.shards.clear();
   for (const auto& parity_source : piece.parity_manifest.sources) group.shards.push_back(parity_source.shard);
   group.holders[piece.parity_manifest.member][node] = has_it;
@@ -43,7 +43,7 @@ void History::lost(NodeId node, const PieceInfo& piece, TimeMs now) {
     if (holder != holders.end() && holder->second == has_it) holder->second = now;
   };
   if (!piece.is_parity()) return lose(holders_[piece.checkpoint][piece.shard]);
-  lose(groups_[piece.checkpoint][protocol::parse_part(piece.shard).shard].holders[piece.parity_manifest.member]);
+  lose(groups_[piece.checkpoint][core::parse_part(piece.shard).shard].holders[piece.parity_manifest.member]);
 }
 
 std::size_t History::count(const Holders& holders, TimeMs since) {
@@ -69,7 +69,7 @@ std::string History::unprotected(CheckpointId checkpoint, TimeMs since) const {
 
 void History::dropped(NodeId node, const PieceInfo& piece) {
   if (const auto groups = groups_.find(piece.checkpoint); piece.is_parity() && groups != groups_.end())
-    groups->second[protocol::parse_part(piece.shard).shard].holders[piece.parity_manifest.member].erase(node);
+    groups->second[core::parse_part(piece.shard).shard].holders[piece.parity_manifest.member].erase(node);
   const auto pieces = holders_.find(piece.checkpoint);
   if (pieces != holders_.end()) pieces->second[piece.shard].erase(node);
 }

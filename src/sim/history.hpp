@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "protocol/messages.hpp"
+#include "core/messages.hpp"
 #include "sim/memory.hpp"
 
 namespace ckpt::sim {
 
-using protocol::TimeMs;
+using core::TimeMs;
 
 class History {
  public:
@@ -53,8 +53,8 @@ class History {
   const std::set<NodeId>& hosts(std::uint64_t incarnation) const;
 
   // Decisions, in the order in which they were written.
-  void decided(std::uint64_t incarnation, const protocol::Decision& decision);
-  const protocol::Decision* decision(std::uint64_t incarnation) const;
+  void decided(std::uint64_t incarnation, const core::Decision& decision);
+  const core::Decision* decision(std::uint64_t incarnation) const;
   // Not among what led to the newest incarnation: that one, or one before it, went on from something older, or anew. A
   // voided checkpoint can come back, where a node returns that kept it: then what was done since is void.
   bool is_void(CheckpointId checkpoint) const;
@@ -89,7 +89,7 @@ class History {
   std::map<CheckpointId, std::map<std::string, Group>> groups_;
   std::set<CheckpointId> damaged_;
   std::map<std::uint64_t, std::set<NodeId>> hosts_;
-  std::map<std::uint64_t, protocol::Decision> decisions_;
+  std::map<std::uint64_t, core::Decision> decisions_;
   std::set<CheckpointId> commits_;
   CheckpointId committed_;
   CheckpointId committed_ever_;

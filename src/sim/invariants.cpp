@@ -9,7 +9,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 void Tally::add(const Tally& other) {
   commits += other.commits;

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/node.hpp"
-#include "protocol/rank_assignments.hpp"
+#include "core/node.hpp"
+#include "core/leader/rank_assignments.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/history.hpp"
 #include "sim/memory.hpp"
@@ -67,36 +67,36 @@ class Invariants {
   // What becomes of checkpoints (I1-I4).
   void captured(const PieceInfo& piece) { history_.captured(piece); }
   void counted(const Machine& machine, const PieceInfo& piece);
-  void sending(const Machine& machine, const protocol::Message& message);
-  void persisting(const Machine& machine, const protocol::Persist& persist);
+  void sending(const Machine& machine, const core::Message& message);
+  void persisting(const Machine& machine, const core::Persist& persist);
   void stored_notified(const Machine& machine, Rank rank, CheckpointId checkpoint) const;
   void commit_notified(const Machine& machine, Rank rank, CheckpointId checkpoint);
-  void restore_offered(const Machine& machine, std::uint64_t instance, const protocol::RestoreReady& ready);
-  void restore_refused(const protocol::RestoreFailed& failed) const;
+  void restore_offered(const Machine& machine, std::uint64_t instance, const core::RestoreReady& ready);
+  void restore_refused(const core::RestoreFailed& failed) const;
   void restore_hangs(const Trainer& trainer);
-  void restored(const Trainer& trainer, const protocol::RestoreReady& ready);
-  void storing(const Machine& leader, const protocol::FinalizeCheckpoint& step);
-  void writing_leader(const Machine& machine, const protocol::LeaderRecord& record);
-  void leader_written(NodeId by, const protocol::LeaderRecordRead& now);
+  void restored(const Trainer& trainer, const core::RestoreReady& ready);
+  void storing(const Machine& leader, const core::FinalizeCheckpoint& step);
+  void writing_leader(const Machine& machine, const core::LeaderRecord& record);
+  void leader_written(NodeId by, const core::LeaderRecordRead& now);
   // What a leader is about to write, judged by what it could have known; a violation once it is written.
-  std::optional<Violation> judge(const Machine& leader, const protocol::IncarnationRecord& record) const;
+  std::optional<Violation> judge(const Machine& leader, const core::IncarnationRecord& record) const;
   struct Asked {
     TimeMs at = 0;
     std::optional<Violation> judgement = {};  // of what was decided, by what could be known then
   };
-  void incarnation_written(NodeId by, const protocol::IncarnationRecordRead& before,
-                           const protocol::IncarnationRecordRead& now, const Asked& asked);
-  void member_notified(const Machine& leader, const protocol::MemberChanged& changed);
+  void incarnation_written(NodeId by, const core::IncarnationRecordRead& before,
+                           const core::IncarnationRecordRead& now, const Asked& asked);
+  void member_notified(const Machine& leader, const core::MemberChanged& changed);
 
   // Around every event that a core handles (I4).
-  void before(const Machine& machine, const protocol::Node& node, const protocol::Event& event);
-  void after(const Machine& machine, const protocol::Node& node, const protocol::Event& event);
+  void before(const Machine& machine, const core::Node& node, const core::Event& event);
+  void after(const Machine& machine, const core::Node& node, const core::Event& event);
 
   // Faults own up.
   void memory_lost(Machine& machine);
   void leader_record_spoiled() { leader_record_spoiled_ = true; }
   void incarnation_record_spoiled();
-  void incarnation_read(const protocol::IncarnationRecord& record);  // by an agent that runs
+  void incarnation_read(const core::IncarnationRecord& record);  // by an agent that runs
   void bit_flipped(const Slot& slot) { history_.damaged(slot.header.checkpoint); }
   void forget_everything();
 
@@ -110,7 +110,7 @@ class Invariants {
   using Nodes = std::set<NodeId>;
   // They have different bytes of a shard of the checkpoint; without those that took no part in the incarnation and
   // contradict one that did.
-  bool is_disputed(CheckpointId checkpoint, const protocol::IncarnationRecord& incarnation_record,
+  bool is_disputed(CheckpointId checkpoint, const core::IncarnationRecord& incarnation_record,
                    const Nodes* among) const;
   // Whether the incarnation keeps parity: it needs enough nodes.
   bool wants_parity(std::uint64_t incarnation) const;
@@ -127,32 +127,32 @@ class Invariants {
   // Of whom a leader has heard, if it did its work; with those for whom it has yet to wait.
   Nodes reachable_from(const Machine& leader) const;
   Nodes awaited_by(const Machine& leader) const;
-  std::set<protocol::NodeId> contradicting(const Whole& whole,
-                                           const protocol::IncarnationRecord& incarnation_record) const;
-  static bool is_same(const protocol::Decision& notified, const protocol::Decision& decided);
+  std::set<core::NodeId> contradicting(const Whole& whole,
+                                           const core::IncarnationRecord& incarnation_record) const;
+  static bool is_same(const core::Decision& notified, const core::Decision& decided);
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, CheckpointId checkpoint);
-  void directed(const Machine& leader, const protocol::Directive& directive);
-  void check_passed_on(const Machine& machine, const protocol::Report& report);
-  void check_replacements(NodeId by, const protocol::IncarnationRecord& old, const protocol::IncarnationRecord& record,
-                          const protocol::AssignmentTable& assignment_table);
-  void check_is_not_counted(const Machine& machine, const protocol::Node& node, const protocol::Report& report) const;
-  std::optional<Violation> judge_loss(const Machine& leader, const protocol::Decision& decision,
+  void directed(const Machine& leader, const core::Directive& directive);
+  void check_passed_on(const Machine& machine, const core::Report& report);
+  void check_replacements(NodeId by, const core::IncarnationRecord& old, const core::IncarnationRecord& record,
+                          const core::AssignmentTable& assignment_table);
+  void check_is_not_counted(const Machine& machine, const core::Node& node, const core::Report& report) const;
+  std::optional<Violation> judge_loss(const Machine& leader, const core::Decision& decision,
                                       const std::string& what) const;
-  std::optional<Violation> judge_doubt(const Machine& leader, const protocol::IncarnationRecord& before,
-                                       const protocol::Decision& decision, const std::string& what) const;
-  void check_decision(const protocol::IncarnationRecord& before, const protocol::IncarnationRecord& now);
+  std::optional<Violation> judge_doubt(const Machine& leader, const core::IncarnationRecord& before,
+                                       const core::Decision& decision, const std::string& what) const;
+  void check_decision(const core::IncarnationRecord& before, const core::IncarnationRecord& now);
   bool is_forgotten(std::uint64_t incarnation) const;
   void incarnation_opened(std::uint64_t incarnation);
-  void stranding(const Machine& leader, const protocol::Directive& directive);
-  bool is_witnessed(const std::vector<protocol::Member>& members, const Nodes& among) const;
-  bool is_unwitnessed(const std::vector<protocol::Member>& members) const;
+  void stranding(const Machine& leader, const core::Directive& directive);
+  bool is_witnessed(const std::vector<core::Member>& members, const Nodes& among) const;
+  bool is_unwitnessed(const std::vector<core::Member>& members) const;
 
   World& world_;
   History history_;
   Tally tally_;
   CheckpointId newest_whole_;  // of the current incarnation, with all the copies wanted
-  protocol::LeaderRecord leader_record_;
+  core::LeaderRecord leader_record_;
   bool leader_record_spoiled_ = false;               // by the store
   std::map<std::uint64_t, NodeId> epoch_holders_;    // who was elected with them
   std::map<std::uint64_t, TimeMs> epochs_asked_at_;  // when their nodes last asked the store for them
@@ -161,15 +161,15 @@ class Invariants {
   std::uint64_t newest_decided_ = 0;                            // that was ever opened
   bool incarnation_record_spoiled_ = false;                     // by the store
   std::optional<TimeMs> incarnation_record_spoiled_at_;         // the last time in this run
-  protocol::AssignmentTable assignments_before_;                // of the incarnation before that of the store's record
+  core::AssignmentTable assignments_before_;                // of the incarnation before that of the store's record
   TimeMs newest_incarnation_read_at_ = 0;                       // when an agent may have last read its record
   std::uint64_t newest_decided_read_ = 0;                       // newest incarnation whose decision an agent has read
   CheckpointId newest_forgotten_;                               // that was committed, and nobody knows of
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, incarnation) of which that was told
-  protocol::NodeStatus stale_before_;                           // of the node that handles a stale directive
+  core::NodeStatus stale_before_;                           // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> received_epochs_;  // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (incarnation, shard)
-  std::map<std::pair<std::uint64_t, std::uint64_t>, protocol::Report> reports_;      // (agent, sequence), as sent
+  std::map<std::pair<std::uint64_t, std::uint64_t>, core::Report> reports_;      // (agent, sequence), as sent
 };
 
 }  // namespace ckpt::sim

@@ -10,7 +10,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 
@@ -311,10 +311,10 @@ void Invariants::incarnation_written(NodeId by, const IncarnationRecordRead& bef
 
 // One for a member each, and never a member: what a lost node comes back with is not to be mixed with it.
 void Invariants::check_replacements(NodeId by, const IncarnationRecord& old, const IncarnationRecord& record,
-                                    const protocol::AssignmentTable& assignment_table) {
+                                    const core::AssignmentTable& assignment_table) {
   std::set<NodeId> members, lost, replacing;
-  for (const protocol::Member& member : assignment_table.members()) members.insert(member.node);
-  for (const protocol::Replacement& each : record.replacements) {
+  for (const core::Member& member : assignment_table.members()) members.insert(member.node);
+  for (const core::Replacement& each : record.replacements) {
     if (std::find(old.replacements.begin(), old.replacements.end(), each) == old.replacements.end()) ++tally_.replaced;
     if (members.contains(each.lost) && !assignment_table.is_member(each.by.node, each.by.arena_id) &&
         lost.insert(each.lost).second && replacing.insert(each.by.node).second)

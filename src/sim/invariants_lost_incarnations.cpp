@@ -7,7 +7,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 void Invariants::incarnation_read(const IncarnationRecord& record) {
   if (record.decision.verdict == Verdict::undecided) return;

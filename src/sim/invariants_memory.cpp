@@ -4,7 +4,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 

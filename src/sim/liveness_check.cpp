@@ -4,7 +4,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr TimeMs look_every_ms = 200;

@@ -86,7 +86,7 @@ int run_many(const Campaign& campaign) {
   return result.violations.empty() ? 0 : 1;
 }
 
-int run_nodes(protocol::NodeId nodes, std::uint32_t sharers) {
+int run_nodes(core::NodeId nodes, std::uint32_t sharers) {
   auto shown = std::chrono::steady_clock::now();
   const bool on_terminal = isatty(STDERR_FILENO) == 1;
   const auto progress = [&](const std::string& what) {
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
       ->needs(one)
       ->excludes(some)
       ->excludes(mild);
-  protocol::NodeId nodes = 0;
+  core::NodeId nodes = 0;
   auto* scale =
       app.add_option("--scale", nodes, "measure what the protocol costs with so many nodes, see docs/scale.md")
           ->excludes(many)

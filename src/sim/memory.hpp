@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 
 namespace ckpt::sim {
 
-using protocol::NodeId;
-using protocol::PieceInfo;
-using protocol::Rank;
-using protocol::SlotRef;
+using core::NodeId;
+using core::PieceInfo;
+using core::Rank;
+using core::SlotRef;
 
 struct Slot {
   // In the arena.
@@ -27,7 +27,7 @@ struct Slot {
 
   // What nobody on the node can see; for the invariants.
   bool counted = false;  // the core was told that it holds a whole piece, and has not dropped it
-  protocol::TimeMs counted_since = 0;
+  core::TimeMs counted_since = 0;
   bool draining = false;         // dropped, and not released yet
   int readers = 0;               // transfers and restores that read it
   std::uint64_t filled_by = 0;   // the transfer that writes it

@@ -11,18 +11,18 @@
 #include <variant>
 #include <vector>
 
-#include "agent/fields.hpp"
+#include "core/fields.hpp"
 #include "sim/random.hpp"
 
 namespace ckpt::sim {
 
 class MessageSize {
  public:
-  explicit MessageSize(const protocol::Message& message) {
-    std::visit([this](const auto& content) { agent::visit_fields(*this, content); }, message);
+  explicit MessageSize(const core::Message& message) {
+    std::visit([this](const auto& content) { core::visit_fields(*this, content); }, message);
   }
-  explicit MessageSize(const protocol::Report& report) { agent::visit_fields(*this, report); }
-  explicit MessageSize(const protocol::Directive& directive) { agent::visit_fields(*this, directive); }
+  explicit MessageSize(const core::Report& report) { core::visit_fields(*this, report); }
+  explicit MessageSize(const core::Directive& directive) { core::visit_fields(*this, directive); }
 
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t fingerprint() const { return fingerprint_; }
@@ -38,7 +38,7 @@ class MessageSize {
       bytes_ += sizeof(std::underlying_type_t<T>);
       add(static_cast<std::uint64_t>(value));
     } else {
-      agent::visit_fields(*this, value);
+      core::visit_fields(*this, value);
     }
   }
   void field(const char*, const CheckpointId& checkpoint) {

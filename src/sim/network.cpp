@@ -9,9 +9,9 @@ namespace ckpt::sim {
 Network::Network(EventQueue& event_queue, Random random, unsigned loss_per_mille, Deliver deliver)
     : event_queue_(event_queue), random_(random), loss_per_mille_(loss_per_mille), deliver_(std::move(deliver)) {}
 
-void Network::send(NodeId from, NodeId to, protocol::Message message) {
+void Network::send(NodeId from, NodeId to, core::Message message) {
   if (!open(from, to) || random_.chance(loss_per_mille_ + conditions_.loss)) return;
-  const auto shared = std::make_shared<const protocol::Message>(std::move(message));
+  const auto shared = std::make_shared<const core::Message>(std::move(message));
   deliver_after(draw_delay(), from, to, shared);
   if (random_.chance(conditions_.repeats)) deliver_after(draw_delay(), from, to, shared);
 }
@@ -23,7 +23,7 @@ TimeMs Network::draw_delay() {
   return random_.chance(5) ? random_.between(100, delay_ms_max) : random_.between(1, 6);
 }
 
-void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message) {
+void Network::deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const core::Message> message) {
   event_queue_.after(delay_ms, [this, from, to, message = std::move(message), era = era_] {
     if (era == era_ && open(from, to)) deliver_(from, to, *message);
   });

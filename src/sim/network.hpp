@@ -8,21 +8,21 @@
 #include <set>
 #include <vector>
 
-#include "protocol/messages.hpp"
+#include "core/messages.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/random.hpp"
 
 namespace ckpt::sim {
 
-using protocol::NodeId;
+using core::NodeId;
 
 class Network {
  public:
-  using Deliver = std::function<void(NodeId from, NodeId to, const protocol::Message& message)>;
+  using Deliver = std::function<void(NodeId from, NodeId to, const core::Message& message)>;
 
   Network(EventQueue& event_queue, Random random, unsigned loss_per_mille, Deliver deliver);
 
-  void send(NodeId from, NodeId to, protocol::Message message);
+  void send(NodeId from, NodeId to, core::Message message);
 
   // Whether a byte can travel now.
   bool open(NodeId from, NodeId to) const;
@@ -57,7 +57,7 @@ class Network {
   };
 
   static bool separates(const Cut& cut, NodeId one, NodeId other);
-  void deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const protocol::Message> message);
+  void deliver_after(TimeMs delay_ms, NodeId from, NodeId to, std::shared_ptr<const core::Message> message);
   TimeMs draw_delay();
 
   EventQueue& event_queue_;

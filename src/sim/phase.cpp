@@ -31,7 +31,7 @@ Phases current_phases(World& world) {
   const bool is_up = trainers.size() == world.settings.ranks;
   const bool all_asked = launcher.everyone_has_asked();
   const bool all_train = launcher.everyone_trains();
-  const bool decided = world.store.incarnation_record().record.decision.verdict != protocol::Verdict::undecided;
+  const bool decided = world.store.incarnation_record().record.decision.verdict != core::Verdict::undecided;
 
   set(Phase::down, !is_up);
   set(Phase::hello, is_up && !all_asked);
@@ -46,7 +46,7 @@ Phases current_phases(World& world) {
   for (const auto& [id, transfer] : world.transfers.active()) {
     const bool is_own = transfer.order.piece.checkpoint.incarnation() == world.invariants.history().incarnation();
     set(is_own ? Phase::replicating : Phase::reprotecting, true);
-    if (transfer.order.source != protocol::parity_node) continue;
+    if (transfer.order.source != core::parity_node) continue;
     if (is_own && transfer.order.piece.is_parity()) set(Phase::encoding, true);
     if (!transfer.order.piece.is_parity()) set(Phase::decoding, true);
   }

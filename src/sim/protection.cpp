@@ -6,7 +6,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr TimeMs verdict_look_every_ms = 100;

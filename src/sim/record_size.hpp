@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "agent/fields.hpp"
+#include "core/fields.hpp"
 
 namespace ckpt::sim {
 
@@ -17,7 +17,7 @@ class RecordSize {
   template <class Record>
   static std::uint64_t of(const Record& record) {
     RecordSize size;
-    agent::visit_fields(size, record);
+    core::visit_fields(size, record);
     return size.bytes_;
   }
 
@@ -38,7 +38,7 @@ class RecordSize {
       bytes_ += 12;
     } else {
       bytes_ += 2;
-      agent::visit_fields(*this, value);
+      core::visit_fields(*this, value);
     }
   }
   void add(const std::string& text) { bytes_ += text.size() + 2; }

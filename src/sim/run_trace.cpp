@@ -3,14 +3,14 @@
 #include <iomanip>
 #include <ostream>
 
-#include "protocol/epoch.hpp"
+#include "core/epoch.hpp"
 #include "sim/random.hpp"
 
 namespace ckpt::sim {
 
 namespace {
 
-using namespace protocol;
+using namespace core;
 
 template <class... Functions>
 struct Overloaded : Functions... {
@@ -53,7 +53,7 @@ std::string describe(const Directive& directive) {
   std::string all = text("directive #", directive.sequence, " ", sim::describe_epoch(directive.epoch), " incarnation ",
                          directive.incarnation, " ", sim::describe(directive.decision), " committed ",
                          sim::describe(directive.committed), " resume ", directive.resume_at);
-  if (directive.relay != protocol::no_node) all += text(" relay ", directive.relay);
+  if (directive.relay != core::no_node) all += text(" relay ", directive.relay);
   for (const CheckpointId checkpoint : directive.abandoned) all += text(" abandoned ", sim::describe(checkpoint));
   for (const Admission& admission : directive.admitted) all += text(" admit ", admission.rank);
   for (const Refusal& refusal : directive.refused) all += text(" refuse ", refusal.rank);
@@ -130,7 +130,7 @@ std::string describe(const Event& event) {
           },
           [](const AssignmentsRead& e) {
             std::string nodes;
-            for (const protocol::RankAssignment& assignment : e.assignments) nodes += text(" ", assignment.node);
+            for (const core::RankAssignment& assignment : e.assignments) nodes += text(" ", assignment.node);
             return text(describe(e.name), ", on nodes", nodes);
           },
           [](const MessageArrived& e) { return text("from ", e.from, ": ", describe(e.message)); },
@@ -215,7 +215,7 @@ std::string describe(const Effect& effect) {
           [](const FinalizeCheckpoint& e) { return text("make step ", describe(e.checkpoint), " whole"); },
           [](const MemberChanged& e) {
             constexpr const char* names[] = {"lost", "replaced", "returned", "released"};
-            const std::string by = e.by == protocol::no_node ? "" : text(" by ", e.by);
+            const std::string by = e.by == core::no_node ? "" : text(" by ", e.by);
             return text("member ", e.node, " ", names[static_cast<std::size_t>(e.change)], by);
           },
           [](const Notice& e) { return text("notice: ", e.text); },

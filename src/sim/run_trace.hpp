@@ -7,14 +7,14 @@
 #include <sstream>
 #include <string>
 
-#include "protocol/events.hpp"
+#include "core/events.hpp"
 
 namespace ckpt::sim {
 
-std::string describe(const protocol::Event& event);
-std::string describe(const protocol::Effect& effect);
-std::string describe(const protocol::Decision& decision);
-std::string describe(const protocol::SlotRef& slot);
+std::string describe(const core::Event& event);
+std::string describe(const core::Effect& effect);
+std::string describe(const core::Decision& decision);
+std::string describe(const core::SlotRef& slot);
 std::string describe(CheckpointId checkpoint);
 std::string describe_epoch(std::uint64_t epoch);  // its term, and who leads in it
 
@@ -35,7 +35,7 @@ class RunTrace {
 
   // `make` returns the line's text; it is called only when lines are wanted.
   template <class Make>
-  void line(protocol::TimeMs now, const Make& make) {
+  void line(core::TimeMs now, const Make& make) {
     if (on()) write(now, make());
   }
 
@@ -43,7 +43,7 @@ class RunTrace {
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
-  void write(protocol::TimeMs now, const std::string& text);
+  void write(core::TimeMs now, const std::string& text);
 
   std::ostream* out_;
   std::uint64_t fingerprint_ = 0;

@@ -12,18 +12,18 @@
 #include <string>
 #include <vector>
 
-#include "protocol/types.hpp"
+#include "core/types.hpp"
 
 namespace ckpt::sim {
 
-inline constexpr protocol::NodeId scale_nodes_min = 4;
-inline constexpr protocol::NodeId scale_nodes_max = 200'000;
+inline constexpr core::NodeId scale_nodes_min = 4;
+inline constexpr core::NodeId scale_nodes_max = 200'000;
 inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: else what they share is not cut
 
 struct ScaleResult {
-  protocol::NodeId nodes = 0;
+  core::NodeId nodes = 0;
   std::uint32_t sharers = 1;  // ranks that name one main shard
-  protocol::NodeId lost = 0;  // at once, in the middle
+  core::NodeId lost = 0;  // at once, in the middle
   int commits = 0;            // measured
   // Per commit, in and out, of messages that say something new; and the busiest worker's.
   double messages_leader = 0;
@@ -34,8 +34,8 @@ struct ScaleResult {
   double bytes_relay = 0;
   double repeats_leader = 0;        // that say nothing new: heartbeats, and answers to them
   int hops = 0;                     // of the longest chain from a capture to the news of its commit
-  protocol::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one
-  protocol::TimeMs restart_ms = 0;  // virtual: from the ranks' hello to the last one's restore
+  core::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one
+  core::TimeMs restart_ms = 0;  // virtual: from the ranks' hello to the last one's restore
   std::uint64_t fetched = 0;        // pieces, on that way
   double restart_bytes_leader = 0;  // of messages, in and out, that say something new
   // CPU of the leader's core.
@@ -49,7 +49,7 @@ struct ScaleResult {
 };
 
 // `sharers`: 1, or from scale_sharers_min to `nodes`. `progress` is told now and then what goes on.
-ScaleResult run_scale(protocol::NodeId nodes, std::uint32_t sharers,
+ScaleResult run_scale(core::NodeId nodes, std::uint32_t sharers,
                       const std::function<void(const std::string&)>& progress);
 
 std::string scale_text(const ScaleResult& result);  // for people, and a last line for programs

@@ -41,7 +41,7 @@ std::vector<std::string> Settings::shards() const {
   std::vector<std::string> all;
   for (Rank rank = 0; rank < ranks; ++rank) {
     if (rank % sharers == 0) {
-      for (const std::string& part : protocol::parts_of(main_shard(rank), parts(rank))) all.push_back(part);
+      for (const std::string& part : core::parts_of(main_shard(rank), parts(rank))) all.push_back(part);
     }
     all.push_back(private_shard(rank));
   }

@@ -6,7 +6,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr const char* unreachable = "storage does not answer";

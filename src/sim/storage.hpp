@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "protocol/events.hpp"
+#include "core/events.hpp"
 #include "sim/event_queue.hpp"
 
 namespace ckpt::sim {
 
-using protocol::NodeId;
+using core::NodeId;
 
 class Agent;
 struct Machine;
@@ -25,12 +25,12 @@ class Storage {
 
   // What agents ask for; each is answered by one event, if the agent lives to see it.
   void list(Agent& agent);
-  void write(Machine& machine, Agent& agent, const protocol::StartWrite& order);
-  void commit(Agent& agent, NodeId node, const protocol::FinalizeCheckpoint& order);
+  void write(Machine& machine, Agent& agent, const core::StartWrite& order);
+  void commit(Agent& agent, NodeId node, const core::FinalizeCheckpoint& order);
 
   bool is_out() const;
   // The bytes of a piece of a whole checkpoint, as its digest; 0 where it is not there.
-  std::uint64_t read(const protocol::PieceInfo& piece) const;
+  std::uint64_t read(const core::PieceInfo& piece) const;
 
   void outage(TimeMs duration_ms);
   bool damage_newest();  // false: there is no checkpoint
@@ -46,7 +46,7 @@ class Storage {
 
  private:
   struct Stored {
-    protocol::PieceInfo info;
+    core::PieceInfo info;
     std::uint64_t bytes = 0;
   };
   struct Step {
@@ -55,7 +55,7 @@ class Storage {
     bool is_damaged = false;
   };
   TimeMs takes_ms();
-  void finish_write(NodeId node, std::uint64_t agent, const protocol::StartWrite& order);
+  void finish_write(NodeId node, std::uint64_t agent, const core::StartWrite& order);
 
   World& world_;
   std::map<CheckpointId, std::map<std::string, Stored>> pieces_;

@@ -22,7 +22,7 @@ void Store::read_incarnation(NodeId by, Answer answer) {
       by, false, [] {}, [this, answer = std::move(answer)] { answer(incarnation_read_); });
 }
 
-void Store::swap(NodeId by, const protocol::SwapLeaderRecord& swap, Answer answer) {
+void Store::swap(NodeId by, const core::SwapLeaderRecord& swap, Answer answer) {
   const auto apply = [this, by, swap] {
     if (leader_read_.revision != swap.expected_revision) return;
     former_leader_reads_.push_back(leader_read_);
@@ -32,10 +32,10 @@ void Store::swap(NodeId by, const protocol::SwapLeaderRecord& swap, Answer answe
   ask(by, true, apply, [this, answer = std::move(answer)] { answer(leader_read_); });
 }
 
-void Store::swap(NodeId by, const protocol::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer) {
+void Store::swap(NodeId by, const core::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer) {
   const auto apply = [this, swap, written = std::move(written)] {
     if (incarnation_read_.revision != swap.expected_revision) return;
-    const protocol::IncarnationRecordRead before = incarnation_read_;
+    const core::IncarnationRecordRead before = incarnation_read_;
     former_incarnation_reads_.push_back(incarnation_read_);
     incarnation_read_ = {incarnation_read_.revision + 1, swap.record};
     written(before, incarnation_read_);
@@ -43,23 +43,23 @@ void Store::swap(NodeId by, const protocol::SwapIncarnationRecord& swap, Incarna
   ask(by, true, apply, [this, answer = std::move(answer)] { answer(incarnation_read_); });
 }
 
-void Store::write_assignments(NodeId by, const protocol::AssignmentsName& name, std::size_t number,
-                              std::vector<protocol::RankAssignment> assignments, std::function<void()> done) {
+void Store::write_assignments(NodeId by, const core::AssignmentsName& name, std::size_t number,
+                              std::vector<core::RankAssignment> assignments, std::function<void()> done) {
   const auto apply = [this, name, number, assignments = std::move(assignments)] {
     assignments_[name].emplace(number, assignments);
   };
   ask(by, false, apply, std::move(done));
 }
 
-void Store::read_assignments(NodeId by, const protocol::AssignmentsName& name, Answer answer) {
+void Store::read_assignments(NodeId by, const core::AssignmentsName& name, Answer answer) {
   ask(
       by, false, [] {},
       [this, name, answer = std::move(answer)] {
-        answer(protocol::AssignmentsRead{name, assignments_of(name)});
+        answer(core::AssignmentsRead{name, assignments_of(name)});
       });
 }
 
-void Store::remove_assignments(NodeId by, const protocol::RemoveAssignments& removal) {
+void Store::remove_assignments(NodeId by, const core::RemoveAssignments& removal) {
   const auto apply = [this, removal] {
     std::erase_if(assignments_,
                   [&](const auto& entry) { return entry.first.incarnation < removal.before_incarnation; });
@@ -67,17 +67,17 @@ void Store::remove_assignments(NodeId by, const protocol::RemoveAssignments& rem
   ask(by, false, apply, [] {});
 }
 
-std::vector<protocol::RankAssignment> Store::assignments_of(const protocol::AssignmentsName& name) const {
-  std::vector<protocol::RankAssignment> assignments;
+std::vector<core::RankAssignment> Store::assignments_of(const core::AssignmentsName& name) const {
+  std::vector<core::RankAssignment> assignments;
   const auto found = assignments_.find(name);
   if (found == assignments_.end()) return assignments;
   for (const auto& [number, some] : found->second) assignments.insert(assignments.end(), some.begin(), some.end());
   return assignments;
 }
 
-protocol::AssignmentTable Store::assignment_table(const protocol::AssignmentsName& name) const {
-  return name.incarnation == 0 ? protocol::AssignmentTable()
-                               : protocol::AssignmentTable(name.incarnation, assignments_of(name));
+core::AssignmentTable Store::assignment_table(const core::AssignmentsName& name) const {
+  return name.incarnation == 0 ? core::AssignmentTable()
+                               : core::AssignmentTable(name.incarnation, assignments_of(name));
 }
 
 void Store::ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer) {

@@ -8,40 +8,40 @@
 #include <map>
 #include <vector>
 
-#include "protocol/events.hpp"
-#include "protocol/rank_assignments.hpp"
+#include "core/events.hpp"
+#include "core/leader/rank_assignments.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/random.hpp"
 
 namespace ckpt::sim {
 
-using protocol::NodeId;
+using core::NodeId;
 
 class Store {
  public:
-  using Answer = std::function<void(const protocol::Event& read)>;
-  using LeaderWritten = std::function<void(NodeId by, const protocol::LeaderRecordRead& now)>;
+  using Answer = std::function<void(const core::Event& read)>;
+  using LeaderWritten = std::function<void(NodeId by, const core::LeaderRecordRead& now)>;
   using IncarnationWritten =
-      std::function<void(const protocol::IncarnationRecordRead& before, const protocol::IncarnationRecordRead& now)>;
+      std::function<void(const core::IncarnationRecordRead& before, const core::IncarnationRecordRead& now)>;
 
   Store(EventQueue& event_queue, Random random, LeaderWritten leader_written);
 
   // Each ends in one call of `answer` with the record as it then is.
   void read_leader(NodeId by, Answer answer);
   void read_incarnation(NodeId by, Answer answer);
-  void swap(NodeId by, const protocol::SwapLeaderRecord& swap, Answer answer);
+  void swap(NodeId by, const core::SwapLeaderRecord& swap, Answer answer);
   // Of an incarnation whose rank assignments are written. Writing them comes before, a record at a time, and ends in a
   // call of `done`.
-  void swap(NodeId by, const protocol::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer);
+  void swap(NodeId by, const core::SwapIncarnationRecord& swap, IncarnationWritten written, Answer answer);
   static constexpr std::size_t assignments_per_record = 3;
-  void write_assignments(NodeId by, const protocol::AssignmentsName& name, std::size_t number,
-                         std::vector<protocol::RankAssignment> assignments, std::function<void()> done);
-  void read_assignments(NodeId by, const protocol::AssignmentsName& name, Answer answer);
-  void remove_assignments(NodeId by, const protocol::RemoveAssignments& removal);
+  void write_assignments(NodeId by, const core::AssignmentsName& name, std::size_t number,
+                         std::vector<core::RankAssignment> assignments, std::function<void()> done);
+  void read_assignments(NodeId by, const core::AssignmentsName& name, Answer answer);
+  void remove_assignments(NodeId by, const core::RemoveAssignments& removal);
 
-  const protocol::LeaderRecordRead& leader() const { return leader_read_; }
-  const protocol::IncarnationRecordRead& incarnation_record() const { return incarnation_read_; }
-  protocol::AssignmentTable assignment_table(const protocol::AssignmentsName& name) const;
+  const core::LeaderRecordRead& leader() const { return leader_read_; }
+  const core::IncarnationRecordRead& incarnation_record() const { return incarnation_read_; }
+  core::AssignmentTable assignment_table(const core::AssignmentsName& name) const;
 
   void outage(TimeMs duration_ms);
   bool is_out() const { return event_queue_.now() < out_until_; }
@@ -56,17 +56,17 @@ class Store {
 
  private:
   void ask(NodeId by, bool is_swap, std::function<void()> apply, std::function<void()> answer);
-  std::vector<protocol::RankAssignment> assignments_of(const protocol::AssignmentsName& name) const;
+  std::vector<core::RankAssignment> assignments_of(const core::AssignmentsName& name) const;
   TimeMs outage_left(NodeId by) const;
 
   EventQueue& event_queue_;
   Random random_;
   LeaderWritten leader_written_;
-  protocol::LeaderRecordRead leader_read_;
-  protocol::IncarnationRecordRead incarnation_read_;
-  std::vector<protocol::LeaderRecordRead> former_leader_reads_;
-  std::vector<protocol::IncarnationRecordRead> former_incarnation_reads_;
-  std::map<protocol::AssignmentsName, std::map<std::size_t, std::vector<protocol::RankAssignment>>>
+  core::LeaderRecordRead leader_read_;
+  core::IncarnationRecordRead incarnation_read_;
+  std::vector<core::LeaderRecordRead> former_leader_reads_;
+  std::vector<core::IncarnationRecordRead> former_incarnation_reads_;
+  std::map<core::AssignmentsName, std::map<std::size_t, std::vector<core::RankAssignment>>>
       assignments_;  // by number
   // A node's requests go through one connection: carried out and answered in order.
   struct Connection {

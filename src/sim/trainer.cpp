@@ -7,7 +7,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr TimeMs connect_retry_ms = 100;

@@ -7,7 +7,7 @@
 #include <deque>
 #include <functional>
 
-#include "protocol/events.hpp"
+#include "core/events.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
 
@@ -43,12 +43,12 @@ class Trainer {
   // For hello: 0 until it has restored.
   std::uint64_t incarnation() const { return stage_ == Stage::training ? incarnation_ : 0; }
   std::int64_t iteration() const { return iteration_; }
-  const protocol::Share& share() const { return share_; }
+  const core::Share& share() const { return share_; }
 
   // The agent's answers.
   void attached(std::uint64_t agent_id);
-  void restore_ready(const protocol::RestoreReady& ready);
-  void restore_failed(const protocol::RestoreFailed& failed);
+  void restore_ready(const core::RestoreReady& ready);
+  void restore_failed(const core::RestoreFailed& failed);
   void claimed_by_another();
   void agent_died();
 
@@ -58,7 +58,7 @@ class Trainer {
  private:
   void later(TimeMs delay_ms, std::function<void()> action);
   void connect();
-  void read(const protocol::RestoreReady& ready, std::uint64_t agent_id);
+  void read(const core::RestoreReady& ready, std::uint64_t agent_id);
   void compute();
   void finish_update(std::int64_t k);
   void snapshot(std::int64_t k);
@@ -84,7 +84,7 @@ class Trainer {
   std::uint64_t main_ = 0;
   std::uint64_t private_ = 0;
   std::int64_t iteration_ = -1;
-  protocol::Share share_;
+  core::Share share_;
   bool reserving_ = false;
 
   std::uint64_t capture_ = 0;  // the running one, 0: none

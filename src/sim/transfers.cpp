@@ -4,12 +4,12 @@
 #include <set>
 #include <utility>
 
-#include "protocol/parity_pieces.hpp"
+#include "core/parity_pieces.hpp"
 #include "sim/world.hpp"
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr TimeMs wait_limit_ms = 3000;  // without progress

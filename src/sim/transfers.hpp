@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/events.hpp"
+#include "core/events.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/memory.hpp"
 
@@ -28,7 +28,7 @@ struct Reading {
 struct Transfer {
   NodeId to = 0;
   std::uint64_t to_agent = 0;
-  protocol::StartFetch order;
+  core::StartFetch order;
   std::vector<Reading> readings;  // while it is served
   bool flip = false;              // a bit on the wire
   bool is_slow = false;           // takes longer than anybody waits for a node
@@ -40,7 +40,7 @@ class Transfers {
  public:
   explicit Transfers(World& world) : world_(world) {}
 
-  void start(Machine& to, Agent& agent, const protocol::StartFetch& order);
+  void start(Machine& to, Agent& agent, const core::StartFetch& order);
   void cancel(NodeId to, std::uint64_t agent, std::uint64_t fetch);
   void agent_died(NodeId node, std::uint64_t agent);
   void forget_everything() { active_.clear(); }
@@ -62,8 +62,8 @@ class Transfers {
   std::uint64_t bytes_read(const Transfer& transfer, const PieceInfo& piece) const;
   void finish(std::uint64_t id, const PieceInfo& piece, std::uint64_t bytes);
   void stop_serving(Transfer& transfer);
-  void end_after(TimeMs delay_ms, std::uint64_t id, protocol::FetchResult result, const PieceInfo& made = {});
-  void end(std::uint64_t id, protocol::FetchResult result, const PieceInfo& made);
+  void end_after(TimeMs delay_ms, std::uint64_t id, core::FetchResult result, const PieceInfo& made = {});
+  void end(std::uint64_t id, core::FetchResult result, const PieceInfo& made);
 
   World& world_;
   std::map<std::uint64_t, Transfer> active_;

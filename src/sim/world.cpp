@@ -7,7 +7,7 @@
 
 namespace ckpt::sim {
 
-using namespace protocol;
+using namespace core;
 
 namespace {
 constexpr std::uint64_t steps_max = 2'000'000;

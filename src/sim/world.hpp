@@ -112,7 +112,7 @@ class World {
  private:
   void add_machine(NodeId id);
   void replace(NodeId id);
-  void deliver(NodeId from, NodeId to, const protocol::Message& message);
+  void deliver(NodeId from, NodeId to, const core::Message& message);
 
   std::map<std::uint64_t, std::unique_ptr<Trainer>> trainers_;
   std::vector<std::unique_ptr<Agent>> graveyard_;  // of this step: what runs may be a dead agent's function

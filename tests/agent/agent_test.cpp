@@ -9,7 +9,7 @@
 #include <fstream>
 #include <set>
 
-#include "agent/message_codec.hpp"
+#include "core/message_codec.hpp"
 #include "arena/control.hpp"
 #include "cluster.hpp"
 #include "coord/node_registry.hpp"
@@ -109,9 +109,9 @@ Cluster::Change hearing(const Ears& ears) {
     setup.make_transport = [&ears](const net::TransportOptions& options, net::Transport::Handlers handlers) {
       handlers.message = [&ears, receive = std::move(handlers.message)](net::PeerId from,
                                                                         std::span<const std::byte> bytes) {
-        const auto message = decode(bytes);
-        if (!message || (!ears.reports && std::holds_alternative<protocol::Report>(*message)) ||
-            (!ears.directives && std::holds_alternative<protocol::Directive>(*message)))
+        const auto message = core::decode(bytes);
+        if (!message || (!ears.reports && std::holds_alternative<core::Report>(*message)) ||
+            (!ears.directives && std::holds_alternative<core::Directive>(*message)))
           return;
         receive(from, bytes);
       };

@@ -1,4 +1,4 @@
-#include "agent/chunk_buffers.hpp"
+#include "agent/pieces/chunk_buffers.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "agent/worker_pool.hpp"
+#include "agent/pieces/worker_pool.hpp"
 
 namespace ckpt::agent {
 namespace {

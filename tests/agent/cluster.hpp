@@ -12,7 +12,7 @@
 #include "agent/agent.hpp"
 #include "base/error.hpp"
 #include "base/frame_socket.hpp"
-#include "base/options.hpp"
+#include "options/options.hpp"
 #include "ckptengine/ckptengine.h"
 #include "support.hpp"
 

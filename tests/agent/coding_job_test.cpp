@@ -1,9 +1,9 @@
-#include "agent/coding_job.hpp"
+#include "agent/transfers/coding_job.hpp"
 
 #include <gtest/gtest.h>
 
 #include "parity_group.hpp"
-#include "protocol/lists.hpp"
+#include "core/lists.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -11,8 +11,8 @@ namespace {
 using net::FetchEnd;
 using net::FetchPart;
 using net::PieceName;
-using protocol::FetchResult;
-using protocol::NodeId;
+using core::FetchResult;
+using core::NodeId;
 using testing::Fate;
 using testing::leaf;
 using testing::ParityGroup;
@@ -29,7 +29,7 @@ std::vector<std::size_t> long_lengths() { return {4 * mib + 5, 5 * mib + leaf + 
 
 // Byte by byte, by the definition of the code.
 std::vector<std::byte> parity_by_definition(const ParityGroup& group, std::uint32_t member) {
-  const auto layout = protocol::layout_of(group.parity_manifest);
+  const auto layout = core::layout_of(group.parity_manifest);
   std::vector<std::byte> parity(layout.parity_bytes_of(member));
   for (std::uint32_t row = 0; row < layout.parity(); ++row) {
     const std::uint32_t stripe = layout.stripe_of_row(member, row);
@@ -115,7 +115,7 @@ TEST(CodingJob, WhatLiesHereIsNotFetchedAndOfTheRestOnlyWhatIsNeeded) {
   EXPECT_EQ(group.make(parity_of(2)).result, FetchResult::complete);
   EXPECT_EQ(group.network.bytes_sent() - before, 2 * 2 * 2 * leaf);  // rows, sources of each, a segment
   for (const auto& source : group.sources()) {
-    const auto piece = *protocol::group_piece(group.parity_manifest, source.shard);
+    const auto piece = *core::group_piece(group.parity_manifest, source.shard);
     if (piece.member != 2 || piece.is_parity) group.put({piece.member, piece.is_parity}, 2);
   }
   const std::size_t fetches = group.network.fetches();
@@ -210,8 +210,8 @@ TEST(CodingJob, ParityThatIsWrongFromTheBeginningMakesNothing) {
     EXPECT_EQ(outcome.result, FetchResult::corrupt) << byte;
     EXPECT_TRUE(outcome.damaged.empty());
     const CodingJob::PieceRef source{1, group.info(parity_of(1)).shard};
-    EXPECT_TRUE(protocol::contains(outcome.wrong, source));
-    EXPECT_TRUE(protocol::contains(outcome.unusable, source));
+    EXPECT_TRUE(core::contains(outcome.wrong, source));
+    EXPECT_TRUE(core::contains(outcome.unusable, source));
     expect_nothing_made(group, shard_of(0));
   }
 }
@@ -282,7 +282,7 @@ TEST(CodingJob, APieceThatIsNotWhatItsGroupSaysIsNotMade) {
   ParityGroup group({3 * leaf, 2 * leaf, 2 * leaf, 0}, 2);
   group.encode();
   for (const Name name : {shard_of(0), parity_of(0), shard_of(3)}) {
-    std::vector<protocol::PieceInfo> others(4, group.info(name));
+    std::vector<core::PieceInfo> others(4, group.info(name));
     others[0].length_bytes += leaf;
     others[1].length_bytes = 10;
     others[2].shard += "?";
@@ -320,7 +320,7 @@ TEST(CodingJob, AtItsEndNothingIsPinned) {
   group.put(shard_of(1), 0);
   const auto made = group.begin(parity_of(0));
   ASSERT_EQ(group.outcomes.take().result, FetchResult::complete);
-  group.network.index(0).drop({protocol::held_rank, group.info(shard_of(1)).shard, 0}, [&] { is_released = true; });
+  group.network.index(0).drop({core::held_rank, group.info(shard_of(1)).shard, 0}, [&] { is_released = true; });
   EXPECT_TRUE(is_released);
 }
 
@@ -374,7 +374,7 @@ TEST_P(Failing, AnotherNodeWithThePieceStepsIn) {
 
 TEST_P(Failing, APieceThatIsGoneFromWhereItWasSaidToBeFailsIt) {
   const auto shard = group_.info(shard_of(2)).shard;
-  group_.network.index(2).drop({protocol::held_rank, shard, 0}, [] {});
+  group_.network.index(2).drop({core::held_rank, shard, 0}, [] {});
   EXPECT_EQ(group_.make(parity_of(0)).result, FetchResult::failed);
   expect_nothing_made(group_, parity_of(0));
 }
@@ -385,7 +385,7 @@ TEST(CodingJob, TooSmallASlotIsNoSpace) {
   const auto piece = group.info(parity_of(0));
   testing::ArenaDirectory directory;
   arena::NodeArena arena(directory.path() + "/node", "job", "node");
-  auto spec = testing::segment_spec(protocol::held_rank, piece.shard, piece.length_bytes, 2);
+  auto spec = testing::segment_spec(core::held_rank, piece.shard, piece.length_bytes, 2);
   spec.manifest_capacity_bytes = arena::manifest_bytes(piece.length_bytes, encoded_bytes(piece.parity_manifest));
   for (const auto& [data_bytes, manifest_bytes] :
        {std::pair(piece.length_bytes - 1, spec.manifest_capacity_bytes), {piece.length_bytes, 4096}}) {

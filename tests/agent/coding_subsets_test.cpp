@@ -9,7 +9,7 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::FetchResult;
+using core::FetchResult;
 using testing::leaf;
 using testing::ParityGroup;
 using Name = ParityGroup::Name;
@@ -41,7 +41,7 @@ std::vector<Name> lost_pieces(std::uint32_t subset, Losing losing) {
 // Leaf by leaf, from what is stored where: at most `rows` positions of a stripe are unknown wherever the piece has
 // bytes; and somebody has the manifests.
 bool can_be_made(const ParityGroup& group, Name wanted, const std::vector<Name>& lost) {
-  const auto layout = protocol::layout_of(group.parity_manifest);
+  const auto layout = core::layout_of(group.parity_manifest);
   const auto is_lost = [&](Name name) { return std::find(lost.begin(), lost.end(), name) != lost.end(); };
   const auto names = group.all();
   const auto is_left = [&](Name name) { return !is_lost(name); };

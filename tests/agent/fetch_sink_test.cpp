@@ -1,4 +1,4 @@
-#include "agent/fetch_sink.hpp"
+#include "agent/transfers/fetch_sink.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace ckpt::agent {
 namespace {
 
 using net::FetchEnd;
-using protocol::FetchResult;
+using core::FetchResult;
 using testing::make_piece;
 using testing::Piece;
 
@@ -40,7 +40,7 @@ class FetchSinkTest : public ::testing::Test {
   testing::ArenaDirectory directory_;
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::shared_ptr<arena::Segment> segment_ = std::make_shared<arena::Segment>(
-      arena_.create_segment(testing::segment_spec(protocol::held_rank, "s", 40 * leaf), 1));
+      arena_.create_segment(testing::segment_spec(core::held_rank, "s", 40 * leaf), 1));
   testing::Mailbox<std::pair<FetchResult, std::optional<arena::Manifest>>> results_;
   std::span<std::byte> into_;
   WorkerPool pool_{2};

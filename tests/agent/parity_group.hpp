@@ -6,7 +6,7 @@
 #include <future>
 #include <set>
 
-#include "agent/coding_job.hpp"
+#include "agent/transfers/coding_job.hpp"
 #include "kernels/gf256.hpp"
 #include "support.hpp"
 
@@ -24,11 +24,11 @@ struct Fate {
 // Nodes that serve what is in their index. Every node's fetches run on a thread of its own, or at once.
 class FakeNetwork {
  public:
-  using Rule = std::function<Fate(protocol::NodeId from, const net::PieceName& piece, const net::FetchPart& part)>;
+  using Rule = std::function<Fate(core::NodeId from, const net::PieceName& piece, const net::FetchPart& part)>;
 
   FakeNetwork(std::size_t chunk_bytes, bool immediate) : chunk_bytes_(chunk_bytes), synchronous_(immediate) {}
 
-  PieceIndex& index(protocol::NodeId node) {
+  PieceIndex& index(core::NodeId node) {
     const std::lock_guard lock(mutex_);
     return indexes_[node];
   }
@@ -52,7 +52,7 @@ class FakeNetwork {
     for (auto& fetch : held) perform(std::move(fetch));
   }
 
-  void fetch(protocol::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink) {
+  void fetch(core::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink) {
     Fate fate;
     ++fetches_;
     {
@@ -76,7 +76,7 @@ class FakeNetwork {
       thread_.submit(std::move(fetch));
   }
 
-  void serve(protocol::NodeId from, const net::PieceName& name, const net::FetchPart& part, net::Sink& sink,
+  void serve(core::NodeId from, const net::PieceName& name, const net::FetchPart& part, net::Sink& sink,
              const Fate& fate) {
     const Pin pin = index(from).find(name.shard, CheckpointId::from_word(name.checkpoint));
     if (pin == nullptr) return sink.ended(net::FetchEnd::not_there);
@@ -106,7 +106,7 @@ class FakeNetwork {
   std::atomic<std::uint64_t> bytes_sent_{0};
   std::atomic<std::size_t> fetches_{0};
   std::mutex mutex_;
-  std::map<protocol::NodeId, PieceIndex> indexes_;
+  std::map<core::NodeId, PieceIndex> indexes_;
   Rule rule_;
   std::vector<std::function<void()>> held_;
   WorkerPool thread_{1};
@@ -131,7 +131,7 @@ class FakeTransport : public net::Transport {
 // Node m is member m. Every piece has its place in slot 0 of a segment; what is made goes to slot 1.
 class ParityGroup {
  public:
-  using Name = protocol::GroupPiece;  // of a piece
+  using Name = core::GroupPiece;  // of a piece
 
   ParityGroup(std::vector<std::size_t> lengths_bytes, std::uint32_t rows, std::size_t chunk_bytes = 100'000,
               bool immediate = true)
@@ -145,7 +145,7 @@ class ParityGroup {
     for (std::uint32_t m = 0; m < members(); ++m) {
       for (const bool is_parity : {false, true}) {
         const auto piece = info({m, is_parity});
-        auto spec = segment_spec(protocol::held_rank, piece.shard, piece.length_bytes, 2);
+        auto spec = segment_spec(core::held_rank, piece.shard, piece.length_bytes, 2);
         spec.manifest_capacity_bytes =
             arena::manifest_bytes(piece.length_bytes, is_parity ? encoded_bytes(piece.parity_manifest)
                                                                 : static_cast<std::size_t>(piece.layout_bytes));
@@ -162,13 +162,13 @@ class ParityGroup {
     for (const auto& each : parity_manifest.sources) names.push_back(each.shard);
     return names;
   }
-  protocol::PieceInfo info(Name name) const {
+  core::PieceInfo info(Name name) const {
     if (!name.is_parity) return piece_info(shards[name.member].manifest);
     auto own = parity_manifest;
     own.member = name.member;
-    return {protocol::parity_name(parity_manifest.rows, shard_names(), name.member),
+    return {core::parity_name(parity_manifest.rows, shard_names(), name.member),
             checkpoint,
-            protocol::layout_of(parity_manifest).parity_bytes_of(name.member),
+            core::layout_of(parity_manifest).parity_bytes_of(name.member),
             0,
             0,
             shards.front().manifest.world_size,
@@ -182,13 +182,13 @@ class ParityGroup {
   }
 
   // The piece in slot 0, at a node.
-  void put(Name name, protocol::NodeId node) {
+  void put(Name name, core::NodeId node) {
     const auto there = segment(name);
-    network.index(node).add({protocol::held_rank, there->spec().shard, 0}, there, *there->slot(0).read());
+    network.index(node).add({core::held_rank, there->spec().shard, 0}, there, *there->slot(0).read());
     nodes_[info(name).shard].insert(node);
   }
-  void lose(Name name, protocol::NodeId node) {
-    network.index(node).drop({protocol::held_rank, info(name).shard, 0}, [] {});
+  void lose(Name name, core::NodeId node) {
+    network.index(node).drop({core::held_rank, info(name).shard, 0}, [] {});
     nodes_[info(name).shard].erase(node);
   }
   void lose(Name name) { lose(name, name.member); }
@@ -196,8 +196,8 @@ class ParityGroup {
   // In memory, as a broken chip does it.
   void spoil(Name name, std::size_t byte) { segment(name)->writable_slot(0).data()[byte] ^= std::byte{8}; }
 
-  std::vector<protocol::CodingInputs::Source> sources() const {
-    std::vector<protocol::CodingInputs::Source> found;
+  std::vector<core::CodingInputs::Source> sources() const {
+    std::vector<core::CodingInputs::Source> found;
     for (const auto& [shard, nodes] : nodes_) {
       const auto manifest = segments_.at(shard)->slot(0).read();
       for (const auto node : nodes) found.push_back({shard, node, manifest ? manifest->root_digest : 0});
@@ -215,10 +215,10 @@ class ParityGroup {
   }
   // As if that were the piece.
   std::shared_ptr<CodingJob> begin(Name name, const std::shared_ptr<arena::Segment>& into,
-                                   const protocol::PieceInfo& piece) {
+                                   const core::PieceInfo& piece) {
     auto made = std::make_shared<CodingJob>(
         CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port}, into, 1, piece,
-        protocol::CodingInputs{info({name.member, true}).parity_manifest, sources()},
+        core::CodingInputs{info({name.member, true}).parity_manifest, sources()},
         [this](CodingJob::Outcome outcome) { outcomes.put(std::move(outcome)); });
     made->start();
     return made;
@@ -230,7 +230,7 @@ class ParityGroup {
   // Encodes the parity of all members, one after the other.
   void encode() {
     for (std::uint32_t m = 0; m < members(); ++m) {
-      if (make({m, true}).result != protocol::FetchResult::complete) throw std::runtime_error("not encoded");
+      if (make({m, true}).result != core::FetchResult::complete) throw std::runtime_error("not encoded");
       write_piece(segment({m, true})->writable_slot(0), made({m, true}));
       put({m, true});
     }
@@ -264,7 +264,7 @@ class ParityGroup {
 
   static inline const CheckpointId checkpoint{2, 7};
   std::vector<Piece> shards;
-  protocol::ParityManifest parity_manifest;
+  core::ParityManifest parity_manifest;
   ChunkBuffers buffers;
   Mailbox<CodingJob::Outcome> outcomes;
   WorkerPool pool{2};
@@ -274,7 +274,7 @@ class ParityGroup {
   ArenaDirectory directory_;
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::map<std::string, std::shared_ptr<arena::Segment>> segments_;
-  std::map<std::string, std::set<protocol::NodeId>> nodes_;
+  std::map<std::string, std::set<core::NodeId>> nodes_;
   FakeTransport transport_{network};
 
  public:

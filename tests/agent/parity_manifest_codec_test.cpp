@@ -1,8 +1,8 @@
-#include "agent/parity_manifest_codec.hpp"
+#include "agent/pieces/parity_manifest_codec.hpp"
 
 #include <gtest/gtest.h>
 
-#include "agent/piece_index.hpp"
+#include "agent/pieces/piece_index.hpp"
 #include "base/error.hpp"
 #include "support.hpp"
 
@@ -45,7 +45,7 @@ TEST(ParityManifestCodec, AMemberWithoutAShardComesBackAsSuch) {
     auto kept = kept_of(2, 1, 5);
     kept.members[without].reset();
     EXPECT_TRUE(is_same(decode_kept_manifests(encode(kept)), kept));
-    EXPECT_EQ(parity_manifest_of(kept).sources[without], protocol::ParitySource());
+    EXPECT_EQ(parity_manifest_of(kept).sources[without], core::ParitySource());
   }
 }
 
@@ -58,7 +58,7 @@ TEST(ParityManifestCodec, TheParityManifestIsThatOfTheManifests) {
   for (std::size_t m = 0; m < 5; ++m) {
     const auto piece = piece_info(*kept.members[m]);
     EXPECT_EQ(parity_manifest.sources[m],
-              (protocol::ParitySource{piece.shard, piece.length_bytes, piece.layout_bytes, piece.root_digest}));
+              (core::ParitySource{piece.shard, piece.length_bytes, piece.layout_bytes, piece.root_digest}));
   }
 }
 

@@ -10,7 +10,7 @@
 
 #include "cluster.hpp"
 #include "kernels/digest.hpp"
-#include "protocol/parity_pieces.hpp"
+#include "core/parity_pieces.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -186,7 +186,7 @@ class ParityMatrix : public ::testing::TestWithParam<Case> {
   }
 
   bool is_chosen(const std::string& shard) const {
-    const bool is_parity = shard.starts_with(protocol::parity_prefix);
+    const bool is_parity = shard.starts_with(core::parity_prefix);
     const What what = std::get<What>(GetParam());
     return what == What::nodes || is_parity == (what == What::parity);
   }
@@ -333,7 +333,7 @@ class Survivors : public ParityMatrix {
     each_chosen(rank, iteration, [](arena::Segment& segment, std::uint32_t index) {
       auto slot = segment.writable_slot(index);
       auto manifest = slot.read();
-      if (!manifest->shard.starts_with(protocol::parity_prefix)) return;
+      if (!manifest->shard.starts_with(core::parity_prefix)) return;
       slot.begin();
       for (std::uint64_t at = 0; at < manifest->length_bytes; at += kernels::leaf_size_bytes)
         slot.data()[at] ^= std::byte{1};

@@ -1,4 +1,4 @@
-#include "agent/piece_index.hpp"
+#include "agent/pieces/piece_index.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::held_rank;
-using protocol::SlotRef;
+using core::held_rank;
+using core::SlotRef;
 using testing::make_piece;
 
 class PieceIndexTest : public ::testing::Test {

@@ -1,4 +1,4 @@
-#include "agent/rank_port.hpp"
+#include "agent/trainers/rank_port.hpp"
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ class RankPortTest : public ::testing::Test {
   CoreQueue queue_{100};
   std::vector<std::string> notices_;
   Segments segments_{arena_, {0, 3, 2}, index_, queue_, [](const SegmentKey&) { return false; }};
-  const protocol::TrainerHello hello_{0, 77, 0, 2, "rank0", "rank0.private"};
+  const core::TrainerHello hello_{0, 77, 0, 2, "rank0", "rank0.private"};
   testing::Mailbox<int> looks_;
   std::optional<arena::Control> control_;
   std::unique_ptr<RankPort> port_;
@@ -70,7 +70,7 @@ TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
   ASSERT_EQ(changes.captured->pieces.size(), 2u);
   EXPECT_EQ(changes.captured->pieces[0], piece_info(make_piece("rank0", {1, 5}, 10'000).manifest));
   EXPECT_EQ(changes.captured->pieces[1], piece_info(make_piece("rank0.private", {1, 5}, 100).manifest));
-  EXPECT_EQ(changes.pieces[0].first, (protocol::SlotRef{0, "rank0", 2}));
+  EXPECT_EQ(changes.pieces[0].first, (core::SlotRef{0, "rank0", 2}));
   EXPECT_EQ(changes.progress->attempted, 5);
   EXPECT_EQ(changes.progress->capturing, -1);
   EXPECT_FALSE(changes.skipped);

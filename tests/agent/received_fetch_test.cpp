@@ -1,4 +1,4 @@
-#include "agent/received_fetch.hpp"
+#include "gpu_replication/received_fetch.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::FetchResult;
+using core::FetchResult;
 using testing::Fate;
 
 // A piece on node 5, and a receive buffer here whose second place it has come to, as far as a test says.
 class ReceivedFetchTest : public ::testing::Test {
  protected:
-  static constexpr protocol::NodeId owner = 5;
+  static constexpr core::NodeId owner = 5;
   static constexpr std::size_t leaf = kernels::leaf_size_bytes;
   static constexpr std::size_t length_bytes = 20 * leaf + 1234;
   static constexpr CheckpointId checkpoint{3, 70};
@@ -25,7 +25,7 @@ class ReceivedFetchTest : public ::testing::Test {
     receive_buffer_->make_places({0, length_bytes});
     trainers_.find_places();
     write_piece(theirs_->writable_slot(0), piece_);
-    network_.index(owner).add({protocol::held_rank, "shard", 0}, theirs_, piece_.manifest);
+    network_.index(owner).add({core::held_rank, "shard", 0}, theirs_, piece_.manifest);
   }
   ~ReceivedFetchTest() override {
     network_.drain();
@@ -66,9 +66,9 @@ class ReceivedFetchTest : public ::testing::Test {
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   const testing::Piece piece_ = testing::make_piece("shard", checkpoint, length_bytes);
   std::shared_ptr<arena::Segment> theirs_ = std::make_shared<arena::Segment>(
-      arena_.create_segment(testing::segment_spec(protocol::held_rank, "shard", length_bytes), 1));
+      arena_.create_segment(testing::segment_spec(core::held_rank, "shard", length_bytes), 1));
   std::shared_ptr<arena::Segment> ours_ = std::make_shared<arena::Segment>(
-      arena_.create_segment(testing::segment_spec(protocol::held_rank, "shard", length_bytes), 1));
+      arena_.create_segment(testing::segment_spec(core::held_rank, "shard", length_bytes), 1));
   std::shared_ptr<arena::ReceiveBuffer> receive_buffer_ =
       std::make_shared<arena::ReceiveBuffer>(arena::ReceiveBuffer::create(directory_.path(), 0, {1, 0, 2}));
   arena::ReceiveBuffer trainers_ =
@@ -162,9 +162,9 @@ TEST_F(ReceivedFetchTest, AReceiveBufferThatIsWrittenOnMeanwhileSpoilsNothing) {
 TEST_F(ReceivedFetchTest, AnEmptyPieceNeedsNothingToLand) {
   const auto empty = testing::make_piece("empty", checkpoint, 0);
   auto segment = std::make_shared<arena::Segment>(
-      arena_.create_segment(testing::segment_spec(protocol::held_rank, "empty", 0), 1));
+      arena_.create_segment(testing::segment_spec(core::held_rank, "empty", 0), 1));
   write_piece(segment->writable_slot(0), empty);
-  network_.index(owner).add({protocol::held_rank, "empty", 0}, segment, empty.manifest);
+  network_.index(owner).add({core::held_rank, "empty", 0}, segment, empty.manifest);
   auto fetch = std::make_shared<ReceivedFetch>(
       segment, 1, ReceivedFetch::Order{piece_info(empty.manifest), owner, false, 30'000, 30'000}, receive_buffer_, 0,
       pool_, port_, [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });

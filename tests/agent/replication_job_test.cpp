@@ -7,7 +7,7 @@
 
 #include <thread>
 
-#include "arena/receive_buffer.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 #include "cluster.hpp"
 
 namespace ckpt::agent {

@@ -1,4 +1,4 @@
-#include "agent/replication_manager.hpp"
+#include "gpu_replication/replication_manager.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -9,8 +9,8 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::NodeId;
-using protocol::Rank;
+using core::NodeId;
+using core::Rank;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -39,13 +39,13 @@ class ReplicationManagerTest : public ::testing::Test {
   static constexpr std::uint64_t piece_bytes = 100'000;
 
   static std::string shard(Rank rank) { return "rank" + std::to_string(rank); }
-  static protocol::PieceInfo piece(Rank rank, std::int64_t iteration, std::uint64_t length_bytes = piece_bytes) {
+  static core::PieceInfo piece(Rank rank, std::int64_t iteration, std::uint64_t length_bytes = piece_bytes) {
     return {shard(rank), CheckpointId(this_incarnation, iteration), length_bytes, 10, 1, 2};
   }
 
   struct Letter {
     NodeId from = 0, to = 0;
-    ReplicationUpdate update;
+    core::ReplicationUpdate update;
   };
 
   void open(std::uint64_t budget_bytes = 0) {
@@ -60,7 +60,7 @@ class ReplicationManagerTest : public ::testing::Test {
     if (node.manager == nullptr) {
       node.manager = std::make_unique<ReplicationManager>(
           ReplicationManager::Dependencies{node.arena.directory(), node.segments, *node.queue,
-                                           [this, rank](NodeId to, const ReplicationUpdate& update) {
+                                           [this, rank](NodeId to, const core::ReplicationUpdate& update) {
                                              letters_.push_back({10 + rank, to, update});
                                            },
                                            [&node](Rank) { ++node.rings; }, [&node] { ++node.looks; },
@@ -69,8 +69,8 @@ class ReplicationManagerTest : public ::testing::Test {
     }
     node.manager->notify({rank, incarnation, group(rank)});
   }
-  static protocol::ReplicationGroup group(Rank rank) {
-    protocol::ReplicationGroup group{{}, rank, ""};
+  static core::ReplicationGroup group(Rank rank) {
+    core::ReplicationGroup group{{}, rank, ""};
     for (Rank each = 0; each < ranks; ++each) group.members.push_back({10 + each, each, shard(each)});
     return group;
   }
@@ -166,24 +166,24 @@ TEST_F(ReplicationManagerTest, OlderWordsThatComeLateDoNotTakeNewerOnesBack) {
 TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheirOwnNodes) {
   open();
   for (Rank rank = 0; rank < ranks; ++rank) attach(rank);
-  const ReplicationUpdate good{this_incarnation, 0, 1, {}, 1, 2, 3, 4, 5, false};
-  const auto is_accepted = [&](NodeId from, ReplicationUpdate update) {
+  const core::ReplicationUpdate good{this_incarnation, 0, 1, {}, 1, 2, 3, 4, 5, false};
+  const auto is_accepted = [&](NodeId from, core::ReplicationUpdate update) {
     manager(1).received(from, update);
     return trainer(1).page().state_of(0) || trainer(1).page().state_of(1) || trainer(1).page().state_of(2);
   };
   const auto with = [&](auto change) {
-    ReplicationUpdate update = good;
+    core::ReplicationUpdate update = good;
     change(update);
     return update;
   };
   EXPECT_FALSE(is_accepted(11, good));
   EXPECT_FALSE(is_accepted(12, good));
-  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.incarnation = this_incarnation - 1; })));
-  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.incarnation = this_incarnation + 1; })));
-  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.from = 2; })));
-  EXPECT_FALSE(is_accepted(11, with([](ReplicationUpdate& update) { update.from = 1; })));
-  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.from = 9; })));
-  EXPECT_FALSE(is_accepted(10, with([](ReplicationUpdate& update) { update.to = 7; })));
+  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.incarnation = this_incarnation - 1; })));
+  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.incarnation = this_incarnation + 1; })));
+  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.from = 2; })));
+  EXPECT_FALSE(is_accepted(11, with([](core::ReplicationUpdate& update) { update.from = 1; })));
+  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.from = 9; })));
+  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.to = 7; })));
   EXPECT_TRUE(is_accepted(10, good));
 }
 
@@ -325,7 +325,7 @@ TEST_F(ReplicationManagerTest, APieceLandsOnlyFromItsMembersNodeInItsIncarnation
   EXPECT_FALSE(manager(0).place_of(piece(0, 7), 10));
   EXPECT_FALSE(manager(0).place_of(piece(9, 7), 12));
   EXPECT_FALSE(manager(0).place_of(piece(2, 7, piece_bytes + 1), 12));
-  protocol::PieceInfo older = piece(2, 7);
+  core::PieceInfo older = piece(2, 7);
   older.checkpoint = CheckpointId(this_incarnation - 1, 7);
   EXPECT_FALSE(manager(0).place_of(older, 12));
 }

@@ -1,4 +1,4 @@
-#include "agent/segments.hpp"
+#include "agent/pieces/segments.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 namespace ckpt::agent {
 namespace {
 
-using protocol::held_rank;
-using protocol::SlotRef;
+using core::held_rank;
+using core::SlotRef;
 using ::testing::HasSubstr;
 using testing::make_piece;
 
@@ -70,9 +70,9 @@ class SegmentsTest : public ::testing::Test {
 
   testing::ArenaDirectory directory_;
   std::set<SegmentKey> busy_;
-  std::vector<protocol::Recovered::Granted> granted_;
+  std::vector<core::Recovered::Granted> granted_;
   std::vector<std::string> notices_;
-  protocol::Recovered recovered_;
+  core::Recovered recovered_;
   std::unique_ptr<AgentRun> agent_run_;
 };
 
@@ -210,7 +210,7 @@ TEST_F(SegmentsTest, SlotsThatALivingTrainerMayBeWritingAreNeitherWholeNorForgot
 // Of which checkpoint it was, nobody can tell any more: it may have been the newest that this node has seen.
 TEST_F(SegmentsTest, APieceThatCannotBeReadAfterARestartIsDamageToTheNewestThatWasSeen) {
   restart();
-  const std::string parity = std::string(protocol::parity_prefix) + "0";
+  const std::string parity = std::string(core::parity_prefix) + "0";
   ASSERT_EQ(ensure({held_rank, parity}, {mebi, 500}), std::nullopt);
   put({held_rank, parity, 0}, {1, 4}, mebi);
   agent_run_->arena.remember({{1, 4}, {1, 5}, 1, {}});

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "../coord/memory_store.hpp"
-#include "agent/record_codec.hpp"
-#include "protocol/rank_assignments.hpp"
+#include "core/record_codec.hpp"
+#include "core/leader/rank_assignments.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -60,40 +60,40 @@ class StorePollerTest : public ::testing::Test {
   void start(std::int64_t lease_ms = 2000) {
     poller_.emplace(
         store_, lease_ms,
-        StorePoller::Handlers{[this](const protocol::LeaderRecordRead& read) { leaders_.put(read); },
-                              [this](const protocol::IncarnationRecordRead& read) { incarnation_records_.put(read); },
-                              [this](const protocol::AssignmentsRead& read) { assignments_.put(read); },
+        StorePoller::Handlers{[this](const core::LeaderRecordRead& read) { leaders_.put(read); },
+                              [this](const core::IncarnationRecordRead& read) { incarnation_records_.put(read); },
+                              [this](const core::AssignmentsRead& read) { assignments_.put(read); },
                               [this](const auto& nodes) { nodes_.put(nodes); }},
         silent_log());
   }
   // What is read from now on.
-  protocol::LeaderRecordRead next_leader_that(const std::function<bool(const protocol::LeaderRecordRead&)>& fits) {
+  core::LeaderRecordRead next_leader_that(const std::function<bool(const core::LeaderRecordRead&)>& fits) {
     for (;;)
       if (const auto read = leaders_.take(); fits(read)) return read;
   }
 
   FlakyStore store_;
   std::atomic<bool> flag_{false};
-  testing::Mailbox<protocol::LeaderRecordRead> leaders_;
-  testing::Mailbox<protocol::IncarnationRecordRead> incarnation_records_;
+  testing::Mailbox<core::LeaderRecordRead> leaders_;
+  testing::Mailbox<core::IncarnationRecordRead> incarnation_records_;
   // The incarnation's record, with rank assignments that take three records.
-  static protocol::SwapIncarnationRecord incarnation_with_assignments(std::uint64_t incarnation,
+  static core::SwapIncarnationRecord incarnation_with_assignments(std::uint64_t incarnation,
                                                                       std::uint64_t expected_revision) {
-    std::vector<protocol::RankAssignment> assignments(2 * protocol::assignments_per_record + 1);
+    std::vector<core::RankAssignment> assignments(2 * core::assignments_per_record + 1);
     for (std::size_t i = 0; i < assignments.size(); ++i) {
-      const auto rank = static_cast<protocol::Rank>(i);
+      const auto rank = static_cast<core::Rank>(i);
       assignments[i] = {rank, rank, 1, "", "model", "rank" + std::to_string(rank) + ".private"};
     }
-    protocol::IncarnationRecord incarnation_record;
+    core::IncarnationRecord incarnation_record;
     incarnation_record.incarnation = incarnation;
-    incarnation_record.assignments = protocol::name_of(incarnation, assignments);
+    incarnation_record.assignments = core::name_of(incarnation, assignments);
     return {expected_revision, incarnation_record, assignments};
   }
-  void wait_for_incarnation_record(const protocol::IncarnationRecord& incarnation_record) {
-    for (protocol::IncarnationRecordRead read; read.record != incarnation_record;) read = incarnation_records_.take();
+  void wait_for_incarnation_record(const core::IncarnationRecord& incarnation_record) {
+    for (core::IncarnationRecordRead read; read.record != incarnation_record;) read = incarnation_records_.take();
   }
 
-  testing::Mailbox<protocol::AssignmentsRead> assignments_;
+  testing::Mailbox<core::AssignmentsRead> assignments_;
   testing::Mailbox<std::vector<coord::NodeEntry>> nodes_;
   std::optional<StorePoller> poller_;
 };
@@ -107,16 +107,16 @@ TEST_F(StorePollerTest, WhatIsNotThereIsTold) {
 
 TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
   start();
-  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
   const auto won = next_leader_that([](const auto& read) { return read.revision == 1; });
-  EXPECT_EQ(won.record, (protocol::LeaderRecord{1, 5, 0}));
-  poller_->swap(protocol::SwapLeaderRecord{0, {2, 6, 0}});
+  EXPECT_EQ(won.record, (core::LeaderRecord{1, 5, 0}));
+  poller_->swap(core::SwapLeaderRecord{0, {2, 6, 0}});
   const auto lost = leaders_.take();
-  EXPECT_EQ(lost.record, (protocol::LeaderRecord{1, 5, 0}));
-  protocol::IncarnationRecord incarnation_record;
+  EXPECT_EQ(lost.record, (core::LeaderRecord{1, 5, 0}));
+  core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
-  poller_->swap(protocol::SwapIncarnationRecord{0, incarnation_record});
-  for (protocol::IncarnationRecordRead read; read.revision == 0;) {
+  poller_->swap(core::SwapIncarnationRecord{0, incarnation_record});
+  for (core::IncarnationRecordRead read; read.revision == 0;) {
     read = incarnation_records_.take();
     EXPECT_TRUE(read.revision == 0 || read.record == incarnation_record);
   }
@@ -131,7 +131,7 @@ TEST_F(StorePollerTest, AssignmentsAreWrittenBeforeTheRecordThatNamesThemAndCome
   poller_->swap(swap);
   wait_for_incarnation_record(swap.record);
   EXPECT_FALSE(flag_) << "the incarnation came first";
-  poller_->read(protocol::ReadAssignments{swap.record.assignments});
+  poller_->read(core::ReadAssignments{swap.record.assignments});
   const auto read = assignments_.take();
   EXPECT_EQ(read.name, swap.record.assignments);
   EXPECT_EQ(read.assignments, swap.assignments);
@@ -147,7 +147,7 @@ TEST_F(StorePollerTest, ARecordWhoseAssignmentsCannotAllBeWrittenIsNotWritten) {
   poller_->swap(swap);
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   flag_ = false;
-  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
   next_leader_that([](const auto& read) { return read.revision == 1; });
   EXPECT_EQ(store_.get("incarnation"), std::nullopt);
   poller_->swap(swap);  // with those that are there already
@@ -157,7 +157,7 @@ TEST_F(StorePollerTest, ARecordWhoseAssignmentsCannotAllBeWrittenIsNotWritten) {
 
 TEST_F(StorePollerTest, TheLeaderRenewsItsRecordWhileAssignmentsAreWritten) {
   store_.before_put = [this](const std::string& key) {
-    if (key.ends_with(".0")) poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+    if (key.ends_with(".0")) poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
     if (key.ends_with(".1")) flag_ = store_.get("leader").has_value();
   };
   start();
@@ -175,9 +175,9 @@ TEST_F(StorePollerTest, AssignmentsOfEarlierIncarnationsAreRemovedAndNoOthers) {
   poller_->swap(second);
   wait_for_incarnation_record(second.record);
   ASSERT_EQ(store_.keys("rank_assignments/").size(), 6u);
-  poller_->remove(protocol::RemoveAssignments{2});
+  poller_->remove(core::RemoveAssignments{2});
   ASSERT_TRUE(testing::eventually([&] { return store_.keys("rank_assignments/").size() == 3; }));
-  poller_->read(protocol::ReadAssignments{second.record.assignments});
+  poller_->read(core::ReadAssignments{second.record.assignments});
   EXPECT_EQ(assignments_.take().assignments, second.assignments);
 }
 
@@ -186,14 +186,14 @@ TEST_F(StorePollerTest, AssignmentsThatVanishedAreTroubleUnlessALaterIncarnation
   const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
   poller_->swap(first);
   wait_for_incarnation_record(first.record);
-  poller_->read(protocol::ReadAssignments{second.record.assignments});  // as somebody may who knows an older record
-  poller_->read(protocol::ReadAssignments{first.record.assignments});
+  poller_->read(core::ReadAssignments{second.record.assignments});  // as somebody may who knows an older record
+  poller_->read(core::ReadAssignments{first.record.assignments});
   EXPECT_EQ(assignments_.take().name, first.record.assignments);
   EXPECT_EQ(poller_->trouble(), "");
   poller_.reset();
   start();  // of another agent, which never knew them
-  store_.remove(assignments_key(first.record.assignments, 1));
-  poller_->read(protocol::ReadAssignments{first.record.assignments});
+  store_.remove(core::assignments_key(first.record.assignments, 1));
+  poller_->read(core::ReadAssignments{first.record.assignments});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
 }
 
@@ -203,8 +203,8 @@ TEST_F(StorePollerTest, AssignmentsThatVanishedAreWrittenAgainByWhoKnowsThem) {
   poller_->swap(incarnation_record);
   wait_for_incarnation_record(incarnation_record.record);
   for (std::size_t number = 0; number < 3; ++number)
-    store_.remove(assignments_key(incarnation_record.record.assignments, number));
-  poller_->read(protocol::ReadAssignments{incarnation_record.record.assignments});
+    store_.remove(core::assignments_key(incarnation_record.record.assignments, number));
+  poller_->read(core::ReadAssignments{incarnation_record.record.assignments});
   EXPECT_EQ(assignments_.take().assignments, incarnation_record.assignments);
   EXPECT_EQ(store_.keys("rank_assignments/").size(), 3u);
 }
@@ -215,7 +215,7 @@ TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
   first.assignments[7].arena_id ^= 1;  // not those that the name is of
   poller_->swap(first);
   wait_for_incarnation_record(first.record);
-  poller_->read(protocol::ReadAssignments{first.record.assignments});
+  poller_->read(core::ReadAssignments{first.record.assignments});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   while (!leaders_.empty()) leaders_.take();
   for (int poll = 0; poll < 3; ++poll) {
@@ -226,7 +226,7 @@ TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
   const auto second = incarnation_with_assignments(2, 1);
   poller_->swap(second);
   wait_for_incarnation_record(second.record);
-  poller_->read(protocol::ReadAssignments{second.record.assignments});
+  poller_->read(core::ReadAssignments{second.record.assignments});
   EXPECT_EQ(assignments_.take().assignments, second.assignments);
   EXPECT_EQ(poller_->trouble(), "");
 }
@@ -234,7 +234,7 @@ TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
 TEST_F(StorePollerTest, ChangesOfOthersAreSeen) {
   start();
   leaders_.take();
-  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 9}), 0));
+  ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 9}), 0));
   EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 1; }).record.heartbeat, 9u);
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
@@ -245,7 +245,7 @@ TEST_F(StorePollerTest, AnOutageEndsByItself) {
   start();
   leaders_.take();
   store_.broken = true;
-  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !leaders_.empty() || store_.MemoryStore::get("leader").has_value(); }));
   store_.broken = false;
   EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
@@ -256,14 +256,14 @@ TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds
   start();
   leaders_.take();
   EXPECT_EQ(poller_->trouble(), "");
-  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   while (!leaders_.empty()) leaders_.take();
   leaders_.take();  // two polls that succeed
   leaders_.take();
   EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("read-only"));
   store_.read_only = false;
-  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
@@ -271,15 +271,15 @@ TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds
 TEST_F(StorePollerTest, TroubleWithWritingEndsWhenSomebodyElseWrites) {
   store_.read_only = true;
   start();
-  poller_->swap(protocol::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   store_.read_only = false;
-  store_.put_if("leader", to_text(protocol::LeaderRecord{2, 6, 0}), 0);
+  store_.put_if("leader", to_text(core::LeaderRecord{2, 6, 0}), 0);
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
 TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
-  protocol::IncarnationRecord incarnation_record;
+  core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
   ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
   start();
@@ -295,7 +295,7 @@ TEST_F(StorePollerTest, RecordsThatVanishedAreTrouble) {
 TEST_F(StorePollerTest, ARecordThatMakesNoSenseIsAnOutage) {
   ASSERT_TRUE(store_.put_if("leader", "{\"epoch\": 1}", 0));
   start();
-  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 9}), 1));
+  ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 9}), 1));
   EXPECT_EQ(next_leader_that([](const auto&) { return true; }).record.heartbeat, 9u) << "the broken one is never told";
 }
 
@@ -305,14 +305,14 @@ TEST_F(StorePollerTest, WhatTheStoreTellsNeedsNoReading) {
   nodes_.take();
   store_.broken = true;
   for (std::uint64_t heartbeat = 1; heartbeat <= 20; ++heartbeat) {
-    ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, heartbeat}), heartbeat - 1));
+    ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, heartbeat}), heartbeat - 1));
     EXPECT_EQ(next_leader_that([&](const auto& read) { return read.revision == heartbeat; }).record.heartbeat,
               heartbeat);
   }
-  protocol::IncarnationRecord incarnation_record;
+  core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
   ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
-  for (protocol::IncarnationRecordRead read; read.revision == 0;) read = incarnation_records_.take();
+  for (core::IncarnationRecordRead read; read.revision == 0;) read = incarnation_records_.take();
   store_.broken = false;
   const coord::NodeEntry first{"a", 1, 2, 3, 4, "address"}, second{"b", 5, 6, 7, 8, "address"};
   coord::register_node(store_, first);
@@ -336,7 +336,7 @@ TEST_F(StorePollerTest, WhenTheStoreFallsSilentTheNodesAreNotListedAtOnce) {
     ASSERT_LT(Clock::now() - begin, testing::wait_limit);
     const auto before = std::exchange(last, Clock::now());
     lists = store_.lists;
-    ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, heartbeat}), heartbeat));
+    ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, heartbeat}), heartbeat));
     if (Clock::now() - before > milliseconds(150)) since = Clock::now();  // it may have been taken for silent
     std::this_thread::sleep_for(milliseconds(5));
   }
@@ -356,10 +356,10 @@ TEST_F(StorePollerTest, WhereTheNodesCannotBeListedThatIsNotTriedAgainAtOnce) {
 TEST_F(StorePollerTest, AStoreThatFallsSilentIsRead) {
   store_.tells = true;
   start(200);
-  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 1}), 0));
+  ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 1}), 0));
   next_leader_that([](const auto& read) { return read.revision == 1; });
   store_.silent = true;
-  ASSERT_TRUE(store_.put_if("leader", to_text(protocol::LeaderRecord{4, 2, 2}), 1));
+  ASSERT_TRUE(store_.put_if("leader", to_text(core::LeaderRecord{4, 2, 2}), 1));
   EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 2; }).record.heartbeat, 2u);
   const coord::NodeEntry node{"b", 1, 2, 3, 4, "address"};
   coord::register_node(store_, node);
@@ -391,9 +391,9 @@ class OwnRecords : public StorePollerTest {
   void start_own() {
     poller_.emplace(
         store_, 3'600'000,
-        StorePoller::Handlers{[this](const protocol::LeaderRecordRead& read) { leaders_.put(read); },
-                              [this](const protocol::IncarnationRecordRead& read) { incarnation_records_.put(read); },
-                              [](const protocol::AssignmentsRead&) {}, [this](const auto& nodes) { nodes_.put(nodes); },
+        StorePoller::Handlers{[this](const core::LeaderRecordRead& read) { leaders_.put(read); },
+                              [this](const core::IncarnationRecordRead& read) { incarnation_records_.put(read); },
+                              [](const core::AssignmentsRead&) {}, [this](const auto& nodes) { nodes_.put(nodes); },
                               [this](const std::string& sentence) { notices_.put(sentence); }},
         silent_log(), StorePoller::Own{own_, "secret"});
   }
@@ -447,7 +447,7 @@ TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheStoreTellsThatTheyVanished) {
 
 TEST_F(OwnRecords, AreWrittenAgainAsSoonAsTheIncarnationIsFoundToHaveVanished) {
   write_own();
-  protocol::IncarnationRecord incarnation_record;
+  core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
   ASSERT_TRUE(store_.put_if("incarnation", to_text(incarnation_record), 0));
   store_.cannot_list = true;

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/piece_index.hpp"
+#include "agent/pieces/piece_index.hpp"
 #include "arena/layout.hpp"
 #include "arena/manifest.hpp"
 #include "arena/node_arena.hpp"
@@ -111,11 +111,11 @@ inline void write_piece(arena::WritableSlot slot, const Piece& piece) {
   slot.seal(piece.manifest);
 }
 
-inline arena::SegmentSpec segment_spec(protocol::Rank rank, const std::string& shard, std::size_t data_bytes,
+inline arena::SegmentSpec segment_spec(core::Rank rank, const std::string& shard, std::size_t data_bytes,
                                        std::uint32_t slots = 3) {
   arena::SegmentSpec spec;
-  spec.kind = rank == protocol::held_rank ? arena::SegmentKind::held : arena::SegmentKind::local;
-  spec.rank = rank == protocol::held_rank ? 0 : rank;
+  spec.kind = rank == core::held_rank ? arena::SegmentKind::held : arena::SegmentKind::local;
+  spec.rank = rank == core::held_rank ? 0 : rank;
   spec.slots = slots;
   spec.shard = shard;
   spec.data_capacity_bytes = data_bytes;

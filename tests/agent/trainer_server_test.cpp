@@ -1,5 +1,5 @@
 // The trainers' socket against well-behaved, wrong and hostile clients; the core is played by a stub.
-#include "agent/trainer_server.hpp"
+#include "agent/trainers/trainer_server.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 // Answers at once, or keeps the answer back.
 class StubRequests : public TrainerRequests {
  public:
-  void hello(const protocol::TrainerHello& hello, std::int64_t, Respond respond) override {
+  void hello(const core::TrainerHello& hello, std::int64_t, Respond respond) override {
     hellos.put(hello);
     respond({});
   }
@@ -45,7 +45,7 @@ class StubRequests : public TrainerRequests {
   void stop(Respond respond) override { respond({}); }
 
   std::function<void()> on_health;  // set before anybody asks
-  testing::Mailbox<protocol::TrainerHello> hellos;
+  testing::Mailbox<core::TrainerHello> hellos;
   testing::Mailbox<Asker> exits;
   testing::Mailbox<std::pair<std::int64_t, Respond>> restores;
   testing::Mailbox<ReserveRequest> reserves;

@@ -1,4 +1,4 @@
-#include "agent/transport_port.hpp"
+#include "agent/transfers/transport_port.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

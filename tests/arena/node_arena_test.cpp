@@ -286,7 +286,7 @@ TEST(Control, WordsOfEachSideReachTheOther) {
   EXPECT_EQ(trainer.agent_doorbell(), seen + 4);
   EXPECT_EQ(trainer.grant().sequence, 9u);
   EXPECT_EQ(trainer.grant().slots, (std::array<std::uint8_t, 4>{2, 1, 0, 15}));
-  EXPECT_EQ(trainer.share(), (protocol::Share{5, 7, 3}));
+  EXPECT_EQ(trainer.share(), (core::Share{5, 7, 3}));
   EXPECT_EQ(trainer.resume_at(), 17);
   EXPECT_EQ(trainer.committed(), CheckpointId(3, 16));
   EXPECT_EQ(trainer.fenced(), 4u);

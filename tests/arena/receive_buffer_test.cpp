@@ -1,4 +1,4 @@
-#include "arena/receive_buffer.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

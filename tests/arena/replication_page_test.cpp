@@ -1,4 +1,4 @@
-#include "arena/replication_page.hpp"
+#include "gpu_replication/replication_page.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "arena/receive_buffer.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 #include "base/error.hpp"
 #include "temp_arena.hpp"
 

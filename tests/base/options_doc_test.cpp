@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/options.hpp"
+#include "options/options.hpp"
 
 namespace ckpt {
 namespace {

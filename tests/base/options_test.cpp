@@ -1,4 +1,4 @@
-#include "base/options.hpp"
+#include "options/options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cli/placement_command.hpp"
+#include "cli/placement/placement_command.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

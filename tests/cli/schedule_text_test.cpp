@@ -1,4 +1,4 @@
-#include "cli/schedule_text.hpp"
+#include "cli/timeline/schedule_text.hpp"
 
 #include <gtest/gtest.h>
 

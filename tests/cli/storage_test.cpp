@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/storage_commands.hpp"
+#include "cli/storage/storage_commands.hpp"
 #include "tests/coord/temporary_directory.hpp"
 #include "tests/persist/support.hpp"
 

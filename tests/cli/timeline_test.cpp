@@ -1,5 +1,5 @@
 // What becomes of agents' recordings, on the way to a file for Perfetto.
-#include "cli/timeline.hpp"
+#include "cli/timeline/timeline.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

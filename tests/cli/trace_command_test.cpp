@@ -7,14 +7,14 @@
 #include <sstream>
 
 #include "../coord/temporary_directory.hpp"
-#include "../engine/fake_agent.hpp"
+#include "../client/fake_agent.hpp"
 #include "cli/commands.hpp"
-#include "cli/timeline_plot.hpp"
+#include "cli/timeline/timeline_plot.hpp"
 
 namespace ckpt::cli {
 namespace {
 
-using engine::FakeAgent;
+using client::FakeAgent;
 using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;

@@ -1,11 +1,11 @@
 // The engine with tensors in device memory, before a fake agent: which bytes become known to the agent, and when.
 #include <optional>
 
-#include "../engine/engine_fixture.hpp"
+#include "../client/engine_fixture.hpp"
 #include "device/auto_device.hpp"
 #include "gpu.hpp"
 
-namespace ckpt::engine {
+namespace ckpt::client {
 namespace {
 
 using namespace testing_support;
@@ -403,4 +403,4 @@ TEST_F(HeldGpuCommTest, WhereTheGpuCannotWriteWordsTheHostTells) {
 }
 
 }  // namespace
-}  // namespace ckpt::engine
+}  // namespace ckpt::client

@@ -1,6 +1,6 @@
 // Pieces from GPU to GPU: they arrive as they were, in bounded memory, and whatever goes wrong is told and leaves
 // nothing behind that writes.
-#include "device/cuda_exchange.hpp"
+#include "gpu_replication/cuda_exchange.hpp"
 
 #include <gmock/gmock.h>
 

@@ -1,6 +1,6 @@
 // The trainers' side of the GPU replication, with pages that a test carries on as agents do: what was captured
 // arrives with all others, in order, and whatever goes wrong is told once and leaves the rest alone.
-#include "engine/gpu_replication.hpp"
+#include "gpu_replication/gpu_replication.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 #include "device/cuda_device.hpp"
 #include "nccl.hpp"
 
-namespace ckpt::engine {
+namespace ckpt::client {
 namespace {
 
 using namespace testing_support;
@@ -356,4 +356,4 @@ TEST_F(RefusedGpuReplicationTest, WhereOneIsRefusedAllGoOnAtOnceFromHostToHost) 
 }
 
 }  // namespace
-}  // namespace ckpt::engine
+}  // namespace ckpt::client

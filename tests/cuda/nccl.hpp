@@ -2,7 +2,7 @@
 // LD_LIBRARY_PATH names its folder, NCCL itself.
 #pragma once
 
-#include "device/nccl_abi.hpp"
+#include "gpu_replication/nccl_abi.hpp"
 #include "gpu.hpp"
 #include "nccl_double/control.h"
 

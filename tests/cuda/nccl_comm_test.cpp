@@ -1,5 +1,5 @@
 // The communicator of the GPU replication: nothing of it waits for another rank, and whatever hangs, it can be ended.
-#include "device/nccl_comm.hpp"
+#include "gpu_replication/nccl_comm.hpp"
 
 #include <gmock/gmock.h>
 

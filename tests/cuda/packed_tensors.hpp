@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "device/cuda_exchange.hpp"
+#include "gpu_replication/cuda_exchange.hpp"
 #include "device/cuda_kernels.hpp"
 #include "device/cuda_table.hpp"
 #include "gpu.hpp"

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <string>
 
-#include "device/cuda_replicator.hpp"
+#include "gpu_replication/cuda_replicator.hpp"
 #include "nccl.hpp"
 #include "packed_tensors.hpp"
 

@@ -1,6 +1,6 @@
 """Breaks the core on purpose and expects somebody to notice.
 
-Each *.patch beside this file breaks one rule of src/protocol. Its head says which, and who must notice:
+Each *.patch beside this file breaks one rule of src/core. Its head says which, and who must notice:
 
     Expect: I4                          the simulator reports a violation of this invariant
     Expect: test PROGRAM FILTER         a test of this GoogleTest program fails, of those that the filter names
@@ -49,11 +49,11 @@ def read_mutant(patch):
     text = patch.read_text()
     rule = re.search(r"^Rule: (.*)$", text, re.MULTILINE)
     expected = re.search(r"^Expect: (?:(I[1-7])|(test) (\S+) (\S+))$", text, re.MULTILINE)
-    sources = re.findall(r"^\+\+\+ b/(src/protocol/\S+\.cpp)$", text, re.MULTILINE)
+    sources = re.findall(r"^\+\+\+ b/(src/core/\S+\.cpp)$", text, re.MULTILINE)
     if not rule or not expected or len(sources) != 1:
         sys.exit(
             f"{patch}: needs 'Rule:', 'Expect: I1..I7' or 'Expect: test PROGRAM FILTER', "
-            "and a patch of one source of src/protocol"
+            "and a patch of one source of src/core"
         )
     invariant, test, program, tests = expected.groups()
     return Mutant(patch.stem, patch, rule[1], invariant or test, program or SIMULATOR, tests or "", sources[0])
@@ -71,7 +71,7 @@ def build(mutant, arguments, commands):
     work = arguments.work / mutant.name
     shutil.rmtree(work, ignore_errors=True)
     (work / "src").mkdir(parents=True)
-    shutil.copytree(arguments.source / "src/protocol", work / "src/protocol")
+    shutil.copytree(arguments.source / "src/core", work / "src/core")
     patched = subprocess.run(
         ["patch", "--batch", "--no-backup-if-mismatch", "--fuzz=0", "-p1", "-i", str(mutant.patch)],
         cwd=work, capture_output=True, text=True, check=False,

@@ -162,7 +162,7 @@ TEST_F(Parts, OfTheSameCheckpointWithOtherBytesAreRefused) {
   auto manifest = std::make_shared<arena::Manifest>(*other.model.piece.manifest);
   manifest->checkpoint = {1, 7};
   other.model.piece.manifest = manifest;
-  for (const std::string& name : protocol::parts_of("model", 3))
+  for (const std::string& name : core::parts_of("model", 3))
     EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.write(files_, name); }), HasSubstr("tells of other bytes"));
   // Cut otherwise they have other names, but no manifest takes the place of the one that is there.
   other.of = 2;

@@ -59,9 +59,9 @@ TEST(Format, ACheckpointsPiecesAreToldAsTheProtocolTellsThem) {
   const CutCheckpoint captured({3, 7}, 3);
   const auto pieces = captured.write_and_commit(files).pieces();
   ASSERT_EQ(pieces.size(), 4u);
-  for (const protocol::PieceInfo& piece : pieces) {
+  for (const core::PieceInfo& piece : pieces) {
     const arena::Manifest manifest = *captured.piece(piece.shard).manifest;
-    EXPECT_EQ(piece, (protocol::PieceInfo{manifest.shard, manifest.checkpoint, manifest.length_bytes,
+    EXPECT_EQ(piece, (core::PieceInfo{manifest.shard, manifest.checkpoint, manifest.length_bytes,
                                           manifest.layout.size(), manifest.root_digest, manifest.world_size}));
   }
 }

@@ -112,7 +112,7 @@ inline Sample sample(const std::string& shard, CheckpointId checkpoint, std::int
 // Part `index` of `of` as a node captures it that shares the shard with others.
 inline Piece part_of(const Sample& whole, std::uint32_t index, std::uint32_t of) {
   const arena::Manifest& manifest = *whole.piece.manifest;
-  const std::string name = protocol::part_name(manifest.shard, index, of);
+  const std::string name = core::part_name(manifest.shard, index, of);
   const auto range = arena::range_of({manifest.shard, index, of}, whole.bytes.size());
   const auto begin = whole.bytes.begin() + static_cast<std::ptrdiff_t>(range.first_byte);
   const std::vector<std::byte> bytes(begin, begin + static_cast<std::ptrdiff_t>(range.size_bytes));
@@ -138,10 +138,10 @@ struct CutCheckpoint {
 
   CheckpointId checkpoint() const { return rank0.piece.manifest->checkpoint; }
   Piece piece(const std::string& name) const {
-    return name == "rank0" ? rank0.piece : part_of(model, protocol::parse_part(name).index, of);
+    return name == "rank0" ? rank0.piece : part_of(model, core::parse_part(name).index, of);
   }
   std::vector<std::string> names() const {
-    auto names = protocol::parts_of("model", of);
+    auto names = core::parts_of("model", of);
     names.emplace_back("rank0");
     return names;
   }

@@ -1,11 +1,11 @@
-#include "placement/bounds.hpp"
+#include "placement/odds/bounds.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <stdexcept>
 
-#include "placement/survival.hpp"
+#include "placement/odds/survival.hpp"
 
 namespace ckpt::placement {
 namespace {

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "placement/placement.hpp"
-#include "placement/sampling.hpp"
+#include "placement/odds/sampling.hpp"
 
 namespace ckpt::placement {
 namespace {

@@ -1,4 +1,4 @@
-#include "placement/fault_trace.hpp"
+#include "placement/odds/fault_trace.hpp"
 
 #include <gtest/gtest.h>
 

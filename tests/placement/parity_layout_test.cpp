@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "placement/sampling.hpp"
+#include "placement/odds/sampling.hpp"
 #include "tests/placement/positions.hpp"
 
 namespace ckpt::placement {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <optional>
 
-#include "placement/sampling.hpp"
+#include "placement/odds/sampling.hpp"
 #include "tests/placement/parity_group.hpp"
 #include "tests/placement/positions.hpp"
 #include "tests/placement/support.hpp"

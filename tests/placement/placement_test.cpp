@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "placement/sampling.hpp"
+#include "placement/odds/sampling.hpp"
 #include "tests/placement/support.hpp"
 
 namespace ckpt::placement {

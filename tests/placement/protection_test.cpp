@@ -5,7 +5,7 @@
 
 #include <bit>
 
-#include "placement/survival.hpp"
+#include "placement/odds/survival.hpp"
 #include "tests/placement/support.hpp"
 
 namespace ckpt::placement {

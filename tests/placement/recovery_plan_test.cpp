@@ -1,4 +1,4 @@
-#include "placement/recovery_plan.hpp"
+#include "placement/odds/recovery_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "placement/sampling.hpp"
-#include "placement/survival.hpp"
+#include "placement/odds/sampling.hpp"
+#include "placement/odds/survival.hpp"
 #include "tests/placement/support.hpp"
 
 namespace ckpt::placement {

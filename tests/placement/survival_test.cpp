@@ -1,10 +1,10 @@
-#include "placement/survival.hpp"
+#include "placement/odds/survival.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "placement/bounds.hpp"
+#include "placement/odds/bounds.hpp"
 #include "tests/placement/support.hpp"
 
 namespace ckpt::placement {

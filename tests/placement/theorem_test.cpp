@@ -9,8 +9,8 @@
 #include <map>
 #include <set>
 
-#include "placement/bounds.hpp"
-#include "placement/survival.hpp"
+#include "placement/odds/bounds.hpp"
+#include "placement/odds/survival.hpp"
 #include "tests/placement/support.hpp"
 
 namespace ckpt::placement {

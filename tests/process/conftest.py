@@ -88,6 +88,13 @@ class Cluster:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def wipe(folder: Path) -> None:
+    """Removes a folder at once, also where agents go on writing to it."""
+    away = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:8]}.wiped")
+    folder.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
+
+
 @pytest.fixture
 def cluster(monkeypatch):
     for key in [key for key in os.environ if key.startswith("CKPTENGINE_") and key != "CKPTENGINE_BUILD_DIR"]:

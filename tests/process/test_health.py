@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +11,7 @@ import uuid
 
 import pytest
 from ckptengine import Protection, Status
-from conftest import BUILD, build_file_of, together
+from conftest import BUILD, build_file_of, together, wipe
 from job import Job as ChaosJob
 from job import Settings
 from processes import kill_process
@@ -236,7 +235,7 @@ def test_an_agent_that_was_stopped_is_told_by_the_others_and_by_its_trainer(clus
 def test_a_coordination_store_that_was_wiped_never_stops_commits_in_silence(cluster):
     ranks = Ranks(cluster, {}, {}).restore()
     ranks.await_protected()
-    shutil.rmtree(cluster.coordination)
+    wipe(cluster.coordination)
     newest, heard_at_s = -1, time.monotonic()
     for _ in range(200):
         ranks.train()

@@ -1,4 +1,4 @@
-"""Python's options are those of the one list in src/base/options.cpp."""
+"""Python's options are those of the one list in src/options/options.cpp."""
 
 import dataclasses
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ckptengine import Stage, Status, Tier
-from conftest import ROOT, build_file_of, refused, together
+from conftest import ROOT, build_file_of, refused, together, wipe
 from processes import kill_process
 from small_job import BYTES, RANKS, Job
 
@@ -71,7 +70,7 @@ def test_a_job_that_lost_every_node_and_its_records_comes_back_from_storage(clus
     job = start(cluster, storage, shared)
     commit_and_store(job, storage, 3)
     job.lose(*range(RANKS))
-    shutil.rmtree(cluster.coordination)
+    wipe(cluster.coordination)
     job.start()
     starts = together(*(engine.restore for engine in job.engines))
     assert [start.iteration for start in starts] == [2] * RANKS
@@ -111,7 +110,7 @@ def test_a_file_that_names_the_last_incarnation_of_all_stops_no_later_incarnatio
     next(storage.glob("*/step-00000002")).joinpath("rank0.16777215.safetensors").touch()
     for _ in range(2):
         job.lose(*range(RANKS))
-        shutil.rmtree(cluster.coordination)
+        wipe(cluster.coordination)
         job.start()
         job.assert_restored(2)
     assert any("rank0.16777215.safetensors names an incarnation far beyond" in log.read_text()

@@ -6,7 +6,7 @@
 namespace ckpt::sim {
 namespace {
 
-ScaleResult run(protocol::NodeId nodes, std::uint32_t sharers = 1) {
+ScaleResult run(core::NodeId nodes, std::uint32_t sharers = 1) {
   return run_scale(nodes, sharers, [](const std::string&) {});
 }
 

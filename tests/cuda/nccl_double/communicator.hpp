@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/nccl_abi.hpp"
+#include "gpu_replication/nccl_abi.hpp"
 #include "link.hpp"
 
 namespace nccl_double {

@@ -1,0 +1,40 @@
+// Estimates odds by random trials, for failures without a closed form, such as nodes of one domain that fail together.
+// The same seed gives the same figures on every platform. Pure.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "placement/domains.hpp"
+#include "placement/odds/recovery_plan.hpp"
+
+namespace ckpt::placement {
+
+using Random = std::mt19937_64;
+
+// Uniform in [0, below), the same on every platform. std::uniform_int_distribution is not.
+std::uint32_t random_below(Random& random, std::uint32_t below);
+double random_share(Random& random);  // uniform in [0, 1)
+
+// The share of `trials` that survived, with Wilson's interval: it contains the true probability in 95 of 100 cases.
+struct Estimate {
+  std::uint64_t survived = 0;
+  std::uint64_t trials = 0;
+  double share = 0;
+  double low = 0;
+  double high = 1;
+};
+Estimate estimate(std::uint64_t survived, std::uint64_t trials);
+
+// How `lost` nodes are lost together. The first is any node. Each further one is, with probability `correlation`,
+// another node of the innermost domain of the one before it, if that domain has one left. Otherwise it is any node.
+struct LossModel {
+  std::uint32_t lost = 0;
+  double correlation = 0;            // 0: all sets are equally likely, as for survival_odds
+  const Domains* domains = nullptr;  // borrowed; needed if correlation is not 0
+};
+
+// Throws std::invalid_argument if the model does not fit the placement.
+Estimate sample_survival(const Placement& placement, const LossModel& model, std::uint64_t trials, std::uint64_t seed);
+
+}  // namespace ckpt::placement

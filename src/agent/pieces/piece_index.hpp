@@ -1,0 +1,66 @@
+// The index of the complete pieces on this node, for all readers: peers that fetch, trainers that restore,
+// verification.
+//
+// A reader pins a piece. A dropped piece gets no new readers, and its slot is released with the last pin. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/manifest.hpp"
+#include "arena/segment.hpp"
+#include "core/types.hpp"
+
+namespace ckpt::agent {
+
+// Throws Failure (CKPT_ERR_CORRUPT) for parity without a valid parity manifest.
+core::PieceInfo piece_info(const arena::Manifest& manifest);
+
+// A piece that somebody may be reading: its slot keeps its bytes, and its segment stays mapped.
+class HeldPiece {
+ public:
+  HeldPiece(core::SlotRef slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
+  ~HeldPiece();
+  HeldPiece(const HeldPiece&) = delete;
+  HeldPiece& operator=(const HeldPiece&) = delete;
+
+  const core::SlotRef& slot() const { return slot_; }
+  const arena::Manifest& manifest() const { return manifest_; }
+  const std::vector<std::byte>& encoded_manifest() const { return encoded_manifest_; }
+  const arena::Segment& segment() const { return *segment_; }
+  const std::byte* data() const { return segment_->slot(slot_.slot).data(); }
+
+ private:
+  friend class PieceIndex;
+
+  const core::SlotRef slot_;
+  const std::shared_ptr<arena::Segment> segment_;
+  const arena::Manifest manifest_;
+  const std::vector<std::byte> encoded_manifest_;
+  std::function<void()> on_released_;  // set once, when the piece is dropped
+};
+
+using Pin = std::shared_ptr<const HeldPiece>;
+
+class PieceIndex {
+ public:
+  void add(const core::SlotRef& slot, std::shared_ptr<arena::Segment> segment, arena::Manifest manifest);
+
+  Pin find(const std::string& shard, CheckpointId checkpoint) const;
+  Pin find(const core::SlotRef& slot) const;
+
+  // `on_released` runs when no pin is left, on the thread that releases the last one. If there is no such piece it runs
+  // at once.
+  void drop(const core::SlotRef& slot, std::function<void()> on_released);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<core::SlotRef, std::shared_ptr<HeldPiece>> pieces_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,88 @@
+// Which trainer holds which rank on this node. A rank passes to a new trainer only when the old one can no longer
+// write: its pidfd reports that it exited, or its engine said that it is closed. A closed connection proves nothing,
+// since a stopped agent loses it while the trainer still writes. If a trainer is stopped (SIGSTOP), a new claim to its
+// rank kills it.
+//
+// Each holder is also recorded in the arena (rank-<r>.trainer), so that a restarted agent knows which trainers to
+// check. Belongs to the server's thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/process.hpp"
+#include "base/clock.hpp"
+#include "core/types.hpp"
+
+namespace ckpt::agent {
+
+struct Claimant {
+  core::Rank rank = 0;
+  std::uint64_t instance = 0;
+  std::uint64_t incarnation = 0;  // 0: the engine has not restored yet
+  std::string main_shard;
+  std::string private_shard;
+  std::optional<Process> process;
+  std::vector<std::uint64_t> open_engines = {};  // of the same process, by instance: engines that may still write
+};
+
+// A trainer that an earlier agent recorded and that still lives. It may be writing to its slots.
+struct LivingTrainer {
+  core::Rank rank = 0;
+  std::uint64_t instance = 0;
+  std::string main_shard;
+  std::string private_shard;
+};
+std::vector<LivingTrainer> living_trainers(const std::string& directory);
+
+class Claims {
+ public:
+  // Reads the records that an earlier agent left in `directory`.
+  explicit Claims(std::string directory);
+
+  enum class Verdict { admitted, wait, superseded };
+  struct Answer {
+    Verdict verdict = Verdict::wait;
+    std::string why;                                // why the claim timed out or was superseded
+    std::optional<std::uint64_t> retired_instance;  // the earlier holder, if this claim found that it is gone
+  };
+  // Claims the rank. The caller repeats the call until the claimant is admitted or gives up.
+  Answer claim(Claimant& claimant);
+
+  // The holder, an engine of process `pid`, says that it is closed. The process itself may go on.
+  void closed(core::Rank rank, std::uint64_t instance, pid_t pid);
+  // The holder's connection ended without a goodbye. The holder keeps its rank as long as its process lives.
+  void disconnected(core::Rank rank, std::uint64_t instance);
+
+  struct Retired {
+    core::Rank rank;
+    std::uint64_t instance;
+  };
+  // Removes the holders that are gone, and returns them.
+  std::vector<Retired> sweep();
+
+  // The pidfds to wait for, and the longest time to wait, before sweep() is called again.
+  std::vector<int> process_fds() const;
+  std::int64_t sweep_due_ms() const;
+
+ private:
+  struct Holder {
+    std::uint64_t instance = 0;
+    Process process;
+    bool connected = true;
+    bool closed = false;  // the holder said that it is closed
+  };
+
+  static bool is_own_past(const Holder& holder, const Claimant& claimant);
+  std::string record_path(core::Rank rank) const;
+  void record(const Claimant& claimant) const;
+  void retire(core::Rank rank);
+
+  std::string directory_;
+  std::map<core::Rank, Holder> holders_;
+};
+
+}  // namespace ckpt::agent

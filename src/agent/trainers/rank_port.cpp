@@ -1,0 +1,111 @@
+#include "agent/trainers/rank_port.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/thread.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+// The doorbell wakes the watcher; this only bounds the wait.
+constexpr std::int64_t longest_wait_ms = 1000;
+// A look that is still pending when the doorbell rings again is awaited in steps of this.
+constexpr std::chrono::milliseconds pending_pause{1};
+
+}  // namespace
+
+RankPort::RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
+                   std::function<void()> look)
+    : hello_(std::move(hello)),
+      control_(std::make_shared<arena::Control>(std::move(control))),
+      incarnation_(hello_.incarnation),
+      sequence_(control_->grant().sequence),
+      outstanding_(std::move(outstanding)),
+      look_(std::move(look)) {
+  watcher_ = start_thread("ckptd-doorbell", [this] { watch(); });
+}
+
+RankPort::~RankPort() {
+  stop_.store(true, std::memory_order_release);
+  control_->ring_agent();
+  watcher_.join();
+}
+
+void RankPort::watch() {
+  std::uint32_t last_rung = control_->trainer_doorbell() - 1;  // look once at the beginning
+  while (!stop_.load(std::memory_order_acquire)) {
+    const std::uint32_t doorbell = control_->trainer_doorbell();
+    if (doorbell == last_rung) {
+      control_->wait_trainer_doorbell(last_rung, Deadline::in_ms(longest_wait_ms));
+      continue;
+    }
+    if (pending_.exchange(true, std::memory_order_acq_rel)) {
+      std::this_thread::sleep_for(pending_pause);
+      continue;
+    }
+    last_rung = doorbell;
+    look_();
+  }
+}
+
+void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>& slots) {
+  outstanding_ = OpenGrant{++sequence_, slots};
+  arena::Grant grant{sequence_, {}};
+  for (std::size_t i = 0; i < std::min(slots.size(), grant.slots.size()); ++i) grant.slots[i] = slots[i].slot;
+  control_->share(share);
+  control_->grant(grant);
+}
+
+RankPort::ControlChanges RankPort::look(const Segments& segments) {
+  ControlChanges changes;
+  // The trainer stores `capturing` before `attempted`, and `used_grant` before it clears `capturing`. Read the other
+  // way round, an iteration that was attempted and is not being captured has either been captured, as used_grant says
+  // then, or been skipped.
+  const std::int64_t attempted = control_->attempted();
+  const CheckpointId capturing_checkpoint = control_->capturing();
+  const std::uint64_t used = control_->used_grant();
+  const std::int64_t capturing = capturing_checkpoint ? capturing_checkpoint.iteration() : -1;
+
+  if (outstanding_ && used == outstanding_->sequence) {
+    if (take_captured(segments, changes)) {
+      last_captured_ = changes.captured->pieces.front().checkpoint;
+      outstanding_.reset();
+    } else {
+      changes.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture whose slots are not whole";
+      grant(control_->share(), std::vector(outstanding_->slots));
+    }
+  } else if (used > sequence_) {
+    changes.complaint = "rank " + std::to_string(hello_.rank) + " reported a capture that it was not granted";
+  }
+  changes.failed = control_->failure_since(last_captured_ ? last_captured_.iteration() : -1);
+  if (attempted != attempted_ || capturing != capturing_) {
+    const bool taken = capturing >= attempted || (last_captured_ && last_captured_.iteration() >= attempted);
+    changes.skipped = attempted > attempted_ && !taken;
+    attempted_ = attempted;
+    capturing_ = capturing;
+    changes.progress = core::Progress{hello_.rank, attempted, capturing};
+  }
+  return changes;
+}
+
+// All slots of the grant, whole and of one checkpoint, of the trainer's incarnation and newer than the last.
+bool RankPort::take_captured(const Segments& segments, ControlChanges& changes) const {
+  core::Captured captured{hello_.rank, {}};
+  decltype(changes.pieces) pieces;
+  for (const core::SlotRef& ref : outstanding_->slots) {
+    const auto segment = segments.find({ref.rank, ref.shard});
+    if (segment == nullptr || ref.slot >= segment->spec().slots) return false;
+    auto manifest = segment->slot(ref.slot).read();
+    if (!manifest || manifest->checkpoint <= last_captured_ || manifest->world_size != hello_.world_size) return false;
+    if (manifest->checkpoint.incarnation() != incarnation_) return false;
+    captured.pieces.push_back(piece_info(*manifest));
+    if (captured.pieces.back().checkpoint != captured.pieces.front().checkpoint) return false;
+    pieces.emplace_back(ref, std::move(*manifest));
+  }
+  changes.captured = std::move(captured);
+  changes.pieces = std::move(pieces);
+  return true;
+}
+
+}  // namespace ckpt::agent

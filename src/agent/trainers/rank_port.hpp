@@ -1,0 +1,86 @@
+// One trainer as the agent sees it: its control page, its grant, and a thread that waits for its doorbell.
+//
+// Everything except that thread belongs to the core thread. The thread only posts a task that makes the core thread
+// read the control page, and only one at a time. A trainer that rings in a loop therefore costs little.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "agent/pieces/segments.hpp"
+#include "arena/control.hpp"
+#include "core/events.hpp"
+
+namespace ckpt::agent {
+
+// A grant that a trainer has and may be using.
+struct OpenGrant {
+  std::uint64_t sequence = 0;
+  std::vector<core::SlotRef> slots;
+};
+
+class RankPort {
+ public:
+  // `outstanding`: the grant that a re-attached trainer may be using. `look` is called on the port's own thread when
+  // the trainer rings. It must make sure that looked() is called in the end.
+  RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
+           std::function<void()> look);
+  ~RankPort();  // joins the thread, which ends at once
+  RankPort(const RankPort&) = delete;
+  RankPort& operator=(const RankPort&) = delete;
+
+  const core::TrainerHello& hello() const { return hello_; }
+  const arena::Control& control() const { return *control_; }
+  std::shared_ptr<const arena::Control> shared_control() const { return control_; }
+  const std::optional<OpenGrant>& outstanding() const { return outstanding_; }
+
+  // The rank takes part in this incarnation. From now on only its captures for this incarnation count.
+  void joined(std::uint64_t incarnation) { incarnation_ = incarnation; }
+  void grant(const core::Share& share, const std::vector<core::SlotRef>& slots);
+  void commit(CheckpointId checkpoint) { control_->committed(checkpoint); }
+  void stored(CheckpointId checkpoint) { control_->stored(checkpoint); }
+  void resume_at(std::int64_t iteration) { control_->resume_at(iteration); }
+  void ring() const { control_->ring_trainer(); }
+  // 0: the trainer was refused, or given up as gone, without a newer incarnation.
+  void fence(std::uint64_t incarnation) {
+    control_->fence(incarnation != 0 ? incarnation : arena::fenced_without_incarnation);
+  }
+
+  struct ControlChanges {
+    std::optional<core::Captured> captured;
+    std::vector<std::pair<core::SlotRef, arena::Manifest>> pieces;  // with captured
+    std::optional<core::Progress> progress;
+    std::string complaint;    // what is impossible in what the trainer wrote
+    bool skipped = false;     // the trainer skipped the last iteration it was offered
+    std::uint8_t failed = 0;  // its ckpt_status, if it failed and did not just skip
+  };
+  // Reads what the trainer wrote to the control page. If a granted slot is not whole, the slots are granted again.
+  ControlChanges look(const Segments& segments);
+  // To be called when the task that calls look() has run.
+  void looked() { pending_.store(false, std::memory_order_release); }
+
+ private:
+  void watch();
+  bool take_captured(const Segments& segments, ControlChanges& changes) const;
+
+  const core::TrainerHello hello_;
+  const std::shared_ptr<arena::Control> control_;
+  std::uint64_t incarnation_ = hello_.incarnation;  // 0: has not joined an incarnation yet
+  std::uint64_t sequence_ = 0;                      // of the newest grant
+  std::optional<OpenGrant> outstanding_;
+  CheckpointId last_captured_;
+  std::int64_t attempted_ = -1;
+  std::int64_t capturing_ = -1;
+
+  const std::function<void()> look_;
+  std::atomic<bool> pending_{false};
+  std::atomic<bool> stop_{false};
+  std::thread watcher_;
+};
+
+}  // namespace ckpt::agent

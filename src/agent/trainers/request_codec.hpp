@@ -1,0 +1,33 @@
+// Parses the JSON requests that trainers and tools send over the socket. It trusts nothing. If a field is missing or
+// out of range it throws Failure (CKPT_ERR_INVALID), with a sentence for whoever sent the request.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "agent/trainers/trainer_requests.hpp"
+
+namespace ckpt::agent {
+
+[[noreturn]] void refuse_request(const std::string& sentence);
+
+struct HelloRequest {
+  core::TrainerHello hello;
+  std::vector<std::uint64_t> open_engines;  // of its process, by instance
+  // Trainer options, if the request names them.
+  std::optional<std::int64_t> claim_timeout_ms;
+  std::optional<std::string> protection, placement;
+};
+
+std::string request_type(const nlohmann::json& request);
+std::string hello_job(const nlohmann::json& request);  // throws for an engine of another version
+HelloRequest hello_request(const nlohmann::json& request);
+Asker bye_request(const nlohmann::json& request);  // from an engine that has lost its connection
+RestoreRequest restore_request(const nlohmann::json& request);
+// Why it cannot take part in GPU replication; "" if it can.
+std::string restored_request(const nlohmann::json& request);
+CorruptRequest corrupt_request(const nlohmann::json& request);
+ReserveRequest reserve_request(const nlohmann::json& request);
+
+}  // namespace ckpt::agent

@@ -1,0 +1,349 @@
+#include "agent/trainers/trainer_manager.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/same_file.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using nlohmann::json;
+using core::Rank;
+using core::SlotRef;
+
+Reply refusal(ckpt_status status, std::string message) { return {status, std::move(message), json::object(), {}}; }
+
+UniqueFd duplicate(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw_errno(CKPT_ERR_SYSTEM, "cannot duplicate a descriptor for a trainer");
+  return copy;
+}
+
+// A trainer may write what it is the writer of, and so pin it for its GPU; all else it can only read.
+UniqueFd descriptor_for(Rank rank, const arena::Segment& segment) {
+  if (segment.spec().kind == arena::SegmentKind::local && segment.spec().rank == rank) return duplicate(segment.fd());
+  // Through the descriptor: the file may have lost its name.
+  UniqueFd fd(::open(("/proc/self/fd/" + std::to_string(segment.fd())).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) throw_errno(CKPT_ERR_SYSTEM, "cannot open " + segment.path() + " for a trainer");
+  return fd;
+}
+
+std::string control_path(const std::string& directory, Rank rank) {
+  return directory + "/rank-" + std::to_string(rank) + ".control";
+}
+
+}  // namespace
+
+TrainerManager::TrainerManager(Dependencies dependencies, std::map<Rank, OpenGrant> granted)
+    : deps_(std::move(dependencies)), granted_(std::move(granted)) {}
+
+RankPort* TrainerManager::port_of(Rank rank) {
+  const auto found = trainers_.find(rank);
+  return found == trainers_.end() ? nullptr : found->second.port.get();
+}
+
+RankPort* TrainerManager::port_of(Asker asker) {
+  RankPort* port = port_of(asker.rank);
+  return port != nullptr && port->hello().instance == asker.instance ? port : nullptr;
+}
+
+bool TrainerManager::refuse_unknown(Asker asker, const Respond& respond) {
+  if (port_of(asker) != nullptr) return false;
+  respond(refusal(CKPT_ERR_SUPERSEDED, "rank " + std::to_string(asker.rank) + " was claimed by another trainer"));
+  return true;
+}
+
+// ---- Requests ----
+
+void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, const Respond& respond) {
+  const bool goes_on = hello.incarnation != 0;
+  RankPort* known = port_of({hello.rank, hello.instance});
+  try {
+    if (known == nullptr) {
+      std::optional<OpenGrant> outstanding;
+      if (const auto granted = granted_.find(hello.rank); granted != granted_.end() && goes_on)
+        outstanding = granted->second;
+      granted_.erase(hello.rank);
+      auto control = goes_on ? arena::Control::attach(deps_.directory, hello.rank)
+                             : arena::Control::create(deps_.directory, hello.rank);
+      const Asker asker{hello.rank, hello.instance};
+      auto port = std::make_unique<RankPort>(hello, std::move(control), outstanding,
+                                             [this, asker] { deps_.queue.post([this, asker] { look(asker); }); });
+      known = port.get();
+      trainers_[hello.rank] = {std::move(port), pid};
+      deps_.scheduler.add(hello.rank, known->shared_control());
+      deps_.to_core(hello);
+    }
+    Reply reply;
+    reply.fds.push_back(duplicate(known->control().fd()));
+    respond(std::move(reply));
+  } catch (const Failure& failure) {
+    // Without its page it cannot go on. All else may pass: it asks again.
+    const bool is_page_lost = goes_on && failure.status() == CKPT_ERR_CORRUPT;
+    respond(refusal(is_page_lost ? CKPT_ERR_SUPERSEDED : failure.status(), failure.what()));
+  }
+}
+
+void TrainerManager::exited(Asker asker) {
+  if (RankPort* port = port_of(asker); port != nullptr) {
+    port->fence(0);  // a process that goes on without its engine is stopped here at the latest
+    unlink_same(control_path(deps_.directory, asker.rank), port->control().fd());
+    trainers_.erase(asker.rank);
+    deps_.scheduler.remove(asker.rank);
+    restores_.erase(asker.rank);
+    served_.erase(asker.rank);
+    deps_.replications.gone(asker.rank);
+  } else if (port_of(asker.rank) == nullptr) {
+    ::unlink(control_path(deps_.directory, asker.rank).c_str());
+    granted_.erase(asker.rank);
+    deps_.replications.gone(asker.rank);
+  }
+  deps_.to_core(core::TrainerExited{asker.rank, asker.instance});
+}
+
+void TrainerManager::restore(Asker asker, const RestoreRequest& request, const Respond& respond) {
+  if (refuse_unknown(asker, respond)) return;
+  trainers_.at(asker.rank).wants_gpu_replication = request.wants_gpu_replication;
+  await_restore(asker.rank, request.timeout_ms, respond);
+}
+
+void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
+  restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
+  deps_.to_core(core::RestoreAsked{rank, trainers_.at(rank).wants_gpu_replication});
+}
+
+void TrainerManager::restored(Asker asker, const std::string& no_replication, const Respond& respond) {
+  if (refuse_unknown(asker, respond)) return;
+  if (!no_replication.empty()) deps_.replications.refuse(asker.rank, no_replication);
+  deps_.to_core(core::RestoreDone{asker.rank});
+  respond({});
+}
+
+void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms,
+                             const Respond& respond) {
+  if (refuse_unknown(asker, respond)) return;
+  const SlotRef* slot = served_slot(asker.rank, request.shard);
+  if (slot == nullptr)
+    return respond(refusal(CKPT_ERR_INVALID, "this rank was given no shard " + request.shard + " to restore"));
+  deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
+  // Once the damaged piece is dropped, the core waits until another source has brought it home again.
+  deps_.verify(*slot, [this, asker, timeout_ms, respond] {
+    if (!refuse_unknown(asker, respond)) await_restore(asker.rank, timeout_ms, respond);
+  });
+}
+
+// Of what the rank was last given to restore from.
+const SlotRef* TrainerManager::served_slot(Rank rank, const std::string& shard) const {
+  const core::RestoreReady* ready = served(rank);
+  if (ready == nullptr) return nullptr;
+  if (ready->private_.slot.shard == shard) return &ready->private_.slot;
+  const auto part = std::find_if(ready->main.begin(), ready->main.end(),
+                                 [&](const core::RestoreSource& source) { return source.slot.shard == shard; });
+  return part == ready->main.end() ? nullptr : &part->slot;
+}
+
+const core::RestoreReady* TrainerManager::served(Rank rank) const {
+  const auto found = served_.find(rank);
+  return found == served_.end() ? nullptr : &found->second;
+}
+
+void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const Respond& respond) {
+  if (refuse_unknown(asker, respond)) return;
+  trainers_.at(asker.rank).shortage = request.shortage;
+  std::vector<std::pair<SegmentKey, SlotNeed>> needs;
+  std::vector<std::string> shards;
+  std::uint64_t rank_bytes = 0;
+  for (const SlotRequest& slot : request.slots) {
+    shards.push_back(slot.shard);
+    needs.push_back({{asker.rank, slot.shard}, {slot.bytes, slot.layout_bytes}});
+    rank_bytes += deps_.segments.segment_bytes({core::held_rank, slot.shard}, needs.back().second);
+  }
+  deps_.segments.ensure(
+      needs, deps_.bytes_for_peers(rank_bytes), [this, asker, shards, respond](const std::optional<Failure>& failure) {
+        if (failure) return respond(refusal(failure->status(), failure->what()));
+        if (refuse_unknown(asker, respond)) return;
+        try {
+          Reply reply;
+          for (const std::string& shard : shards)
+            reply.fds.push_back(duplicate(deps_.segments.find({asker.rank, shard})->fd()));
+          deps_.to_core(core::SegmentsReady{asker.rank, shards});
+          respond(std::move(reply));
+        } catch (const Failure& no_descriptor) {
+          respond(refusal(no_descriptor.status(), no_descriptor.what()));
+        } catch (const std::exception& error) {
+          respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
+        }
+      });
+}
+
+void TrainerManager::look(Asker asker) {
+  RankPort* port = port_of(asker);
+  if (port == nullptr) return;
+  port->looked();  // before the words are read: what changes afterwards rings again
+  RankPort::ControlChanges changes = port->look(deps_.segments);
+  deps_.scheduler.listen();
+  trace_capture(asker.rank, changes);
+  if (!changes.complaint.empty()) deps_.event_log.note(changes.complaint);
+  if (changes.skipped) ++deps_.event_log.counters.skips;
+  if (changes.captured) {
+    for (auto& [slot, manifest] : changes.pieces)
+      deps_.index.add(slot, deps_.segments.find({slot.rank, slot.shard}), std::move(manifest));
+    deps_.to_core(*changes.captured);
+  }
+  if (changes.captured || changes.progress) trainers_.at(asker.rank).progress_at = Clock::now();
+  trainers_.at(asker.rank).failed = changes.failed;
+  if (changes.progress) deps_.to_core(*changes.progress);
+  deps_.replications.look(asker.rank);
+}
+
+// From snapshot(), which marks an iteration, until its word was heard here.
+void TrainerManager::trace_capture(Rank rank, const RankPort::ControlChanges& changes) {
+  if (!changes.captured) return;
+  if (const auto since_us = deps_.scheduler.iteration_began_us(rank))
+    deps_.trace.add({TraceEvent::Kind::capture,
+                     *since_us,
+                     microseconds(Clock::now()),
+                     rank,
+                     changes.captured->pieces.front().checkpoint,
+                     0,
+                     {},
+                     0});
+}
+
+// ---- Effects ----
+
+void TrainerManager::carry_out(const core::GrantSlots& grant) {
+  if (RankPort* port = port_of(grant.rank)) port->grant(grant.share, grant.slots);
+}
+
+void TrainerManager::carry_out(const core::NotifyCommit& notify) {
+  if (RankPort* port = port_of(notify.rank)) port->commit(notify.committed);
+}
+
+void TrainerManager::carry_out(const core::NotifyStored& notify) {
+  if (RankPort* port = port_of(notify.rank)) port->stored(notify.stored);
+}
+
+void TrainerManager::carry_out(const core::NotifyResume& notify) {
+  if (RankPort* port = port_of(notify.rank)) port->resume_at(notify.resume_at);
+}
+
+void TrainerManager::ring(Rank rank) {
+  if (const RankPort* port = port_of(rank)) port->ring();
+}
+
+void TrainerManager::carry_out(const core::Fence& fence) {
+  ++deps_.event_log.counters.refused;
+  deps_.event_log.note(fence.text);
+  if (RankPort* port = port_of({fence.rank, fence.instance})) port->fence(fence.incarnation);
+}
+
+std::optional<TrainerManager::PendingRestore> TrainerManager::take_pending(Rank rank) {
+  const auto found = restores_.find(rank);
+  if (found == restores_.end()) return std::nullopt;
+  PendingRestore pending = std::move(found->second);
+  restores_.erase(found);
+  return pending;
+}
+
+void TrainerManager::carry_out(const core::RestoreReady& ready) {
+  const auto pending = take_pending(ready.rank);
+  if (!pending) return;
+  try {
+    Reply reply = restore_reply(ready);
+    reply.fields["fetch_ms"] = milliseconds_between(pending->asked_at, Clock::now());
+    add_receive_buffer(ready.rank, reply);
+    served_.insert_or_assign(ready.rank, ready);
+    trainers_.at(ready.rank).progress_at = Clock::now();
+    trainers_.at(ready.rank).port->joined(ready.incarnation);
+    pending->respond(std::move(reply));
+  } catch (const Failure& failure) {
+    pending->respond(refusal(failure.status(), failure.what()));
+  } catch (const std::exception& error) {
+    pending->respond(refusal(CKPT_ERR_INTERNAL, std::string("the agent could not answer: ") + error.what()));
+  }
+}
+
+// No restore fails for want of the path.
+void TrainerManager::add_receive_buffer(Rank rank, Reply& reply) {
+  const auto receive_buffer = deps_.replications.receive_buffer_fd(rank);
+  if (!receive_buffer) return;
+  try {
+    reply.fds.push_back(duplicate(*receive_buffer));
+    reply.fields["replication"] = {{"fd", reply.fds.size() - 1}};
+  } catch (const Failure& failure) {
+    deps_.replications.refuse(rank, failure.what());
+  }
+}
+
+Reply TrainerManager::restore_reply(const core::RestoreReady& ready) {
+  Reply reply;
+  reply.message = ready.decision.text;
+  reply.fields = {{"found", ready.decision.verdict == core::Verdict::restore},
+                  {"behind", ready.decision.behind},
+                  {"status_unknown", ready.decision.status_unknown},
+                  {"incarnation", ready.incarnation},
+                  {"share", {{"first", ready.share.first}, {"of", ready.share.of}, {"stored", ready.share.stored}}},
+                  {"iteration", -1}};
+  if (ready.decision.verdict != core::Verdict::restore) return reply;
+  reply.fields["iteration"] = ready.decision.checkpoint.iteration();
+  const auto add = [&](const core::RestoreSource& source) {
+    const Pin piece = deps_.index.find(source.slot);
+    if (piece == nullptr) throw Failure(CKPT_ERR_INTERNAL, "a piece to restore is not where the core says it is");
+    const json entry = {{"fd", reply.fds.size()},
+                        {"slot", source.slot.slot},
+                        {"tier", static_cast<int>(source.tier)},
+                        {"bytes", piece->manifest().length_bytes}};
+    reply.fds.push_back(descriptor_for(ready.rank, piece->segment()));
+    return entry;
+  };
+  reply.fields["main"] = json::array();
+  for (const core::RestoreSource& part : ready.main) reply.fields["main"].push_back(add(part));
+  reply.fields["private"] = add(ready.private_);
+  return reply;
+}
+
+void TrainerManager::carry_out(const core::RestoreFailed& failed) {
+  const auto pending = take_pending(failed.rank);
+  if (!pending) return;
+  const auto status = [&] {
+    switch (failed.error) {
+      case core::RestoreError::superseded:
+        return CKPT_ERR_SUPERSEDED;
+      case core::RestoreError::refused:
+        return CKPT_ERR_MISMATCH;
+      case core::RestoreError::lost:
+        return CKPT_ERR_LOST;
+      case core::RestoreError::mismatch:
+        return CKPT_ERR_MISMATCH;
+    }
+    return CKPT_ERR_INTERNAL;
+  };
+  pending->respond(refusal(status(), failed.text));
+}
+
+void TrainerManager::notify(const arena::HealthNews& news) {
+  for (const auto& [rank, trainer] : trainers_) {
+    arena::HealthPage page = trainer.port->control().health();
+    page.publish(news);
+    page.heartbeat();
+  }
+}
+
+void TrainerManager::tick() {
+  deps_.scheduler.listen();
+  for (auto it = restores_.begin(); it != restores_.end();) {
+    if (!it->second.deadline.passed()) {
+      ++it;
+      continue;
+    }
+    it->second.respond(refusal(CKPT_ERR_TIMEOUT, "the restore of rank " + std::to_string(it->first) +
+                                                     " did not end in time: " + deps_.what_is_missing()));
+    it = restores_.erase(it);
+  }
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,109 @@
+// The agent's trainers: their control pages, their grants, and their requests that wait for an answer. Belongs to the
+// core thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/event_log.hpp"
+#include "agent/pieces/piece_index.hpp"
+#include "agent/trainers/rank_port.hpp"
+#include "gpu_replication/replication_manager.hpp"
+#include "agent/scheduler.hpp"
+#include "agent/pieces/segments.hpp"
+#include "agent/trainers/trainer_requests.hpp"
+#include "core/node.hpp"
+
+namespace ckpt::agent {
+
+class TrainerManager {
+ public:
+  // All outlive the manager.
+  struct Dependencies {
+    const std::string& directory;  // of the arena
+    Segments& segments;
+    PieceIndex& index;
+    CoreQueue& queue;
+    EventLog& event_log;
+    Scheduler& scheduler;
+    TraceBuffer& trace;
+    ReplicationManager& replications;
+    std::function<void(core::Event)> to_core;
+    // Verifies a piece again, tells the core if it is damaged, then calls back.
+    std::function<void(const core::SlotRef&, std::function<void()>)> verify;
+    // Says for people why a restore may take long.
+    std::function<std::string()> what_is_missing;
+    // Bytes that copies of peers' shards will still need when this rank's segments have these sizes.
+    std::function<std::uint64_t(std::uint64_t rank_bytes)> bytes_for_peers;
+  };
+  // `granted`: grants that living trainers may be using, by rank.
+  TrainerManager(Dependencies dependencies, std::map<core::Rank, OpenGrant> granted);
+
+  // ---- Requests ----
+  void hello(const core::TrainerHello& hello, std::int64_t pid, const Respond& respond);
+  void exited(Asker asker);
+  void restore(Asker asker, const RestoreRequest& request, const Respond& respond);
+  void restored(Asker asker, const std::string& no_replication, const Respond& respond);
+  void corrupt(Asker asker, const CorruptRequest& request, std::int64_t timeout_ms, const Respond& respond);
+  void reserve(Asker asker, const ReserveRequest& request, const Respond& respond);
+
+  // ---- Effects ----
+  void carry_out(const core::GrantSlots& grant);
+  void carry_out(const core::NotifyCommit& notify);
+  void carry_out(const core::NotifyStored& notify);
+  void carry_out(const core::NotifyResume& notify);
+  void carry_out(const core::Fence& fence);
+  void carry_out(const core::RestoreReady& ready);
+  void carry_out(const core::RestoreFailed& failed);
+
+  // Wakes the rank's trainer, so that it reads its replication page.
+  void ring(core::Rank rank);
+
+  // Tells the trainers that this agent lives, and the job's health.
+  void notify(const arena::HealthNews& news);
+
+  // Answers restores whose deadline has passed, and reads the hooks' events.
+  void tick();
+
+  struct Trainer {
+    std::unique_ptr<RankPort> port;
+    std::int64_t pid = 0;
+    // Time of its last progress: it attached, was served, began an iteration or captured one.
+    Clock::time_point progress_at = Clock::now();
+    std::string shortage = {};  // shortage of device memory that it reported
+    bool wants_gpu_replication = false;
+    std::uint8_t failed = 0;  // ckpt_status of its newest snapshot; 0 if that did not fail
+  };
+  const std::map<core::Rank, Trainer>& trainers() const { return trainers_; }
+  // The pieces that the rank was last given to restore from, or null. A restarted agent does not know them.
+  const core::RestoreReady* served(core::Rank rank) const;
+
+ private:
+  struct PendingRestore {
+    Respond respond;
+    Deadline deadline;
+    Clock::time_point asked_at;
+  };
+
+  RankPort* port_of(Asker asker);
+  RankPort* port_of(core::Rank rank);
+  bool refuse_unknown(Asker asker, const Respond& respond);
+  void look(Asker asker);
+  void trace_capture(core::Rank rank, const RankPort::ControlChanges& changes);
+  void await_restore(core::Rank rank, std::int64_t timeout_ms, const Respond& respond);
+  std::optional<PendingRestore> take_pending(core::Rank rank);
+  const core::SlotRef* served_slot(core::Rank rank, const std::string& shard) const;
+  void add_receive_buffer(core::Rank rank, Reply& reply);
+  Reply restore_reply(const core::RestoreReady& ready);
+
+  const Dependencies deps_;
+  std::map<core::Rank, OpenGrant> granted_;
+  std::map<core::Rank, Trainer> trainers_;
+  std::map<core::Rank, PendingRestore> restores_;
+  std::map<core::Rank, core::RestoreReady> served_;  // what each rank was last given to restore from
+};
+
+}  // namespace ckpt::agent

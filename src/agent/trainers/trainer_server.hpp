@@ -1,0 +1,67 @@
+// The agent's unix socket. It accepts trainers and tools of this user, checks their requests, passes them to
+// TrainerRequests and sends the answers. It keeps the pidfd of every trainer (claims.hpp).
+//
+// Owns one thread. A connection that misbehaves is closed. Nothing that a trainer sends ends the agent.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "agent/trainers/claims.hpp"
+#include "agent/log.hpp"
+#include "agent/trainers/trainer_requests.hpp"
+#include "base/frame_socket.hpp"
+#include "options/options.hpp"
+
+namespace ckpt::agent {
+
+class TrainerServer {
+ public:
+  // Listens at <directory>/agent.sock. `requests` outlives this object. Throws Failure.
+  TrainerServer(const Options& options, TrainerRequests& requests, Log log);
+  ~TrainerServer();
+  // [any thread] Makes the socket again after its file was removed. Open connections stay open.
+  void listen_again();
+  TrainerServer(const TrainerServer&) = delete;
+  TrainerServer& operator=(const TrainerServer&) = delete;
+
+ private:
+  struct PendingClaim;
+  struct Connection;
+  class Outbox;
+
+  void run();
+  void poll_once();
+  void accept_all();
+  void make_listener();
+  void serve(Connection& connection);
+  void handle(Connection& connection, const nlohmann::json& request);
+  void warn_of_other(core::Rank rank, const char* option, const std::optional<std::string>& asked,
+                     const std::string& counts) const;
+  void on_hello(Connection& connection, const nlohmann::json& request);
+  void on_trainer_request(Connection& connection, const std::string& type, const nlohmann::json& request);
+  void settle_claims();
+  void sweep();
+  void deliver();
+  void close(Connection& connection);
+  Respond respond_to(Connection& connection);
+  void answer(Connection& connection, Reply reply);
+
+  const Options options_;
+  TrainerRequests& requests_;
+  const Log log_;
+  std::unique_ptr<FrameListener> listener_;  // null until the next attempt
+  Claims claims_;
+  std::shared_ptr<Outbox> outbox_;  // shared with answers that are still to come
+  std::list<Connection> connections_;
+  std::uint64_t next_connection_ = 1;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> listen_again_{false};
+  std::thread thread_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,136 @@
+// One encoding or decoding: computes the parity of a group's shards, or a lost shard or parity piece from the rest of
+// its group, and writes the result into a slot of the arena. It works as a pipeline of chunks: fetch the byte ranges of
+// the sources, verify and combine them in one pass, verify the result. It reads only the ranges it needs. It does not
+// copy sources that this node has: it reads them from their slots.
+//
+// start() and cancel() may be called from any thread. Callbacks come on the transport's threads and the digest threads.
+// `done` runs exactly once, on one of these threads or within start(). Nothing touches the result's slot after that.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/pieces/chunk_buffers.hpp"
+#include "agent/pieces/parity_manifest_codec.hpp"
+#include "agent/pieces/piece_index.hpp"
+#include "agent/transfers/transport_port.hpp"
+#include "agent/pieces/worker_pool.hpp"
+#include "arena/segment.hpp"
+#include "kernels/coder.hpp"
+#include "net/transport.hpp"
+#include "core/events.hpp"
+#include "core/parity_pieces.hpp"
+
+namespace ckpt::agent {
+
+class CodingJob : public std::enable_shared_from_this<CodingJob> {
+ public:
+  struct PieceRef {
+    core::NodeId node = 0;
+    std::string shard;
+    bool operator==(const PieceRef&) const = default;
+  };
+  // If `result` is complete, the piece is sealed in the slot with this manifest.
+  struct Outcome {
+    core::FetchResult result = core::FetchResult::failed;
+    std::optional<arena::Manifest> manifest;
+    std::vector<PieceRef> damaged;     // sources whose bytes do not match their digests
+    std::vector<PieceRef> wrong;       // parity that matches its digests but does not fit the group's shards
+    std::vector<PieceRef> suspects;    // at least one of these parity pieces does not fit; they were read together
+    std::vector<PieceRef> unusable;    // these, and any that could not be fetched: leave them out if possible
+    std::uint64_t received_bytes = 0;  // bytes of sources from other nodes
+  };
+  using Done = std::function<void(Outcome outcome)>;
+
+  // What the job uses. It must exist until the job is destroyed and the transport has made its last callback.
+  struct Dependencies {
+    core::NodeId node = 0;  // this one
+    PieceIndex& index;
+    WorkerPool& pool;
+    ChunkBuffers& buffers;
+    std::shared_ptr<TransportPort> transport;
+    bool urgent = false;  // fetches do not wait for an idle network
+  };
+
+  CodingJob(const Dependencies& dependencies, std::shared_ptr<arena::Segment> segment, std::uint8_t slot,
+            core::PieceInfo piece, core::CodingInputs coding_inputs, Done done);
+
+  void start();
+  // Fetches nothing more and leaves the slot unsealed. `done` runs once everything under way has ended.
+  void cancel();
+
+ private:
+  struct Chunk;
+  class ManifestSink;
+  class ChunkSink;
+  // One piece of the group, as a source.
+  struct Input {
+    std::vector<core::NodeId> nodes;  // nodes that have the piece; the first that works is used
+    std::uint64_t root_digest = 0;
+    Pin here;  // set if the piece is on this node
+    std::optional<arena::Manifest> manifest;
+  };
+
+  bool plan();  // false: too few sources
+  std::vector<std::string> manifests_needed() const;
+  bool has_input(const std::string& shard) const;
+  void ask_for_manifest(const std::string& shard, std::size_t attempt);
+  void manifest_ended(const std::string& shard, std::size_t attempt, std::optional<arena::Manifest> manifest,
+                      bool is_damaged);
+  bool is_expected(const std::string& shard, const arena::Manifest& manifest) const;
+  bool is_of_group(const core::PieceInfo& piece) const;  // as the parity manifest describes it
+  void keep_manifests();
+  bool prepare_slot();
+
+  void launch();
+  bool has_next() const;
+  std::shared_ptr<Chunk> next_chunk();
+  void fetch(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt);
+  void source_ended(const std::shared_ptr<Chunk>& chunk, std::size_t source, std::size_t attempt, bool is_whole);
+  void source_ready(const std::shared_ptr<Chunk>& chunk);
+  void combine(const std::shared_ptr<Chunk>& chunk);
+  bool check_sources(const Chunk& chunk, const std::vector<std::vector<std::uint64_t>>& digests);
+  void chunk_over(const std::shared_ptr<Chunk>& chunk);
+
+  bool has_failed();
+  void fail(core::FetchResult result);
+  void unusable(const std::string& shard, core::NodeId node);
+  void damaged(const std::string& shard, core::NodeId node);
+  void made_nothing_true(const Chunk& chunk);
+  void finish_if_over();
+  void seal(Outcome& outcome);
+
+  const Dependencies deps_;
+  const std::shared_ptr<arena::Segment> segment_;
+  arena::WritableSlot slot_;
+  const core::PieceInfo piece_;
+  const core::CodingInputs coding_inputs_;
+  const Done done_;
+  placement::ParityLayout layout_;
+
+  // Constant once the chunks begin.
+  std::map<std::string, Input> inputs_;  // all pieces that may be read
+  std::vector<placement::DecodeStep> steps_;
+  std::vector<std::shared_ptr<const kernels::Coder>> coders_;  // of each step
+  KeptManifests kept_;
+  // Leaf digests that the piece must have; empty when it is computed for the first time.
+  std::vector<std::uint64_t> expected_;
+
+  std::mutex mutex_;
+  std::size_t under_way_ = 0;  // fetches of manifests, chunks
+  std::size_t manifests_missing_ = 0;
+  std::size_t step_ = 0;       // of the next chunk
+  std::uint64_t in_step_ = 0;  // offset of the next chunk in that step
+  std::vector<std::uint64_t> leaves_;
+  Outcome outcome_;
+  std::optional<core::FetchResult> failure_;
+  bool cancelled_ = false;
+  bool over_ = false;
+};
+
+}  // namespace ckpt::agent

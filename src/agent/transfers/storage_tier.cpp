@@ -1,0 +1,264 @@
+#include "agent/transfers/storage_tier.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "persist/storage_source.hpp"
+
+namespace ckpt::agent {
+namespace {
+
+using persist::ReadOutcome;
+using persist::WriteOutcome;
+using core::FetchResult;
+
+persist::FileSystemOptions file_options(const Options& options) {
+  persist::FileSystemOptions files;
+  files.timeout_ms = options.storage_timeout_ms;
+  files.queue_depth = options.storage_depth;
+  files.block_bytes = options.storage_block_bytes;
+  return files;
+}
+
+persist::WriteQueueOptions write_options(const Options& options) {
+  persist::WriteQueueOptions writes;
+  writes.job = options.job;
+  writes.node = options.node;
+  writes.files = file_options(options);
+  writes.bytes_per_second = options.storage_bytes_per_s;
+  writes.retention = {options.storage_keep_last, options.storage_keep_every};
+  return writes;
+}
+
+persist::FileSystemFactory make_files(const Options& options) {
+  return [location = options.storage](const persist::FileSystemOptions& files) {
+    return persist::open_file_system(location, files);
+  };
+}
+
+persist::CheckpointSourceFactory make_source(const Options& options) {
+  // Called by several threads at once.
+  return [location = options.storage, job = options.job, base = file_options(options)](std::stop_token stop) {
+    persist::FileSystemOptions files = base;
+    files.stop = std::move(stop);
+    return std::make_unique<persist::StorageSource>(persist::open_file_system(location, files), job);
+  };
+}
+
+std::string trouble_of(const WriteOutcome& outcome) {
+  if (outcome.kind == WriteOutcome::Kind::done) return "";
+  return outcome.sentence.empty() ? "a newer checkpoint took its turn" : outcome.sentence;
+}
+
+// What this node does not find, others may: only wrong bytes speak against the checkpoint.
+FetchResult result_of(ckpt_status status) {
+  if (status == CKPT_OK) return FetchResult::complete;
+  return status == CKPT_ERR_CORRUPT ? FetchResult::corrupt : FetchResult::failed;
+}
+
+bool is_all(const persist::ShardOffer& shard) {
+  return shard.ranges == std::vector<persist::ByteRange>{{0, shard.length_bytes}};
+}
+
+}  // namespace
+
+struct StorageTier::Read {
+  Read(core::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into, std::uint8_t index,
+       std::stop_token stop_token, Done on_done)
+      : expected(std::move(expected_piece)),
+        segment(std::move(into)),
+        slot(segment->writable_slot(index)),
+        stop(std::move(stop_token)),
+        done(std::move(on_done)) {}
+
+  persist::ReadQueue* source = nullptr;
+  const core::PieceInfo expected;
+  const std::shared_ptr<arena::Segment> segment;
+  arena::WritableSlot slot;
+  const std::stop_token stop;
+  const Done done;
+  arena::Manifest manifest;
+};
+
+// One look at all sources, for all who want one meanwhile.
+struct StorageTier::Round {
+  std::vector<persist::Listing> listings;
+  std::size_t left = 0;
+  std::vector<Then> then;
+};
+
+StorageTier::StorageTier(const Options& options, const std::vector<persist::CheckpointSourceFactory>& others,
+                         const PieceIndex& index, CoreQueue& queue, Handle handle, Note note)
+    : index_(index), queue_(queue), handle_(std::move(handle)), note_(std::move(note)) {
+  const persist::ReadQueue::Limits limits;
+  if (!options.storage.empty()) {
+    persist::open_file_system(options.storage, file_options(options));  // says so where the location is none
+    writes_ = std::make_unique<persist::WriteQueue>(make_files(options), write_options(options));
+    sources_.push_back(std::make_unique<persist::ReadQueue>(make_source(options), limits));
+  }
+  for (const auto& other : others) sources_.push_back(std::make_unique<persist::ReadQueue>(other, limits));
+}
+
+StorageTier::~StorageTier() = default;
+
+// What is asked now is not answered by what was seen before.
+void StorageTier::list() {
+  if (round_)
+    list_again_ = true;
+  else
+    look(handle_);
+}
+
+void StorageTier::look(Then then) {
+  if (round_) return round_->then.push_back(std::move(then));
+  round_ = std::make_unique<Round>();
+  round_->listings.resize(sources_.size());
+  round_->left = sources_.size();
+  round_->then.push_back(std::move(then));
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    sources_[i]->list([this, i, &queue = queue_](const ReadOutcome& outcome, const persist::Listing& listing) {
+      queue.post([this, i, outcome, listing] { take_listing(i, outcome, listing); });
+    });
+  }
+}
+
+// That storage does not answer is trouble; another source that does not has nothing to offer.
+void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, persist::Listing listing) {
+  if (!outcome.ok()) note_(outcome.sentence);
+  if (!outcome.ok() && source == 0 && writes_) {
+    listing.withheld.push_back(outcome.sentence);
+    listing.knows_incarnations = false;
+  }
+  for (const std::string& problem : listing.problems) note_(problem);
+  for (const std::string& remark : listing.remarks) note_(remark);
+  for (const std::string& problem : listing.withheld) note_(problem);
+  round_->listings[source] = std::move(listing);
+  if (--round_->left != 0) return;
+  const auto round = std::exchange(round_, nullptr);
+  const core::StorageListed listed = merge(*round);
+  if (std::exchange(list_again_, false)) look(handle_);
+  for (const Then& then : round->then) then(listed);
+}
+
+core::StorageListed StorageTier::merge(const Round& round) {
+  core::StorageListed listed;
+  offered_by_.clear();
+  for (std::size_t source = 0; source < round.listings.size(); ++source) {
+    const persist::Listing& listing = round.listings[source];
+    listed.unusable.insert(listed.unusable.end(), listing.problems.begin(), listing.problems.end());
+    listed.newest_incarnation = std::max(listed.newest_incarnation, listing.newest_incarnation);
+    listed.knows_incarnations = listed.knows_incarnations && listing.knows_incarnations;
+    if (listed.trouble.empty() && !listing.withheld.empty()) listed.trouble = listing.withheld.front();
+    for (const persist::Offer& offer : listing.offers) {
+      for (const persist::ShardOffer& shard : offer.shards) {
+        if (!is_all(shard) || !offered_by_.try_emplace({offer.checkpoint, shard.shard}, source).second) continue;
+        listed.pieces.push_back({shard.shard, offer.checkpoint, shard.length_bytes, shard.layout_bytes,
+                                 shard.root_digest, offer.world_size});
+      }
+    }
+  }
+  return listed;
+}
+
+void StorageTier::write(const core::StartWrite& write) {
+  std::vector<persist::Piece> pieces;
+  std::uint64_t bytes = 0;
+  for (const core::SlotRef& slot : write.slots) {
+    const Pin pin = index_.find(slot);
+    if (pin == nullptr) {
+      queue_.post([this, checkpoint = write.checkpoint] {
+        handle_(core::WriteEnded{checkpoint, "a piece that was to be written to storage is gone"});
+      });
+      return;
+    }
+    pieces.push_back({{pin, &pin->manifest()}, pin->data(), pin});
+    bytes += pin->manifest().length_bytes;
+  }
+  const auto done = [this, &queue = queue_, bytes](const WriteOutcome& outcome) {
+    queue.post([this, checkpoint = outcome.checkpoint, trouble = trouble_of(outcome), bytes] {
+      if (trouble.empty())
+        wrote(checkpoint, bytes);
+      else
+        note_(trouble);
+      handle_(core::WriteEnded{checkpoint, trouble});
+    });
+  };
+  writes_->write(write.checkpoint, std::move(pieces), done, {write.discarded.checkpoint, write.discarded.shards});
+}
+
+// Of the newest two: one checkpoint may be on its way while the one before it is the newest that is whole.
+void StorageTier::wrote(CheckpointId checkpoint, std::uint64_t bytes) {
+  written_bytes_[checkpoint] = bytes;
+  while (written_bytes_.size() > 2) written_bytes_.erase(written_bytes_.begin());
+}
+
+std::uint64_t StorageTier::bytes_written(CheckpointId step) const {
+  const auto found = written_bytes_.find(step);
+  return found == written_bytes_.end() ? 0 : found->second;
+}
+
+void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
+  writes_->commit(
+      commit.checkpoint, commit.world_size, commit.shards, {commit.damaged.begin(), commit.damaged.end()},
+      [this, &queue = queue_](const WriteOutcome& outcome) {
+        // After a commit the sentence is about what could not be removed.
+        queue.post([this, checkpoint = outcome.checkpoint, said = outcome.sentence, trouble = trouble_of(outcome)] {
+          if (!said.empty()) note_(said);
+          handle_(core::FinalizeEnded{checkpoint, trouble});
+        });
+      });
+}
+
+// The leader has seen who offers it; this node may have to look for itself.
+void StorageTier::read(const core::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
+                       std::uint8_t slot, const std::stop_token& stop, Done done) {
+  const auto read = std::make_shared<Read>(piece, segment, slot, stop, std::move(done));
+  const auto offered = offered_by_.find({piece.checkpoint, piece.shard});
+  if (offered != offered_by_.end()) return read_from(offered->second, read);
+  look([this, read](const core::StorageListed&) {
+    const auto found = offered_by_.find({read->expected.checkpoint, read->expected.shard});
+    read_from(found == offered_by_.end() ? 0 : found->second, read);
+  });
+}
+
+void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& read) {
+  if (read->stop.stop_requested()) return end(read, {CKPT_DISCARDED, "reading from storage was called off", 0});
+  read->source = sources_[source].get();
+  read->source->manifest(read->expected.shard, read->expected.checkpoint,
+                         [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
+                           queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
+                         });
+}
+
+// As with a peer: nothing is believed beyond what was announced.
+void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOutcome& outcome,
+                                arena::Manifest manifest) {
+  if (!outcome.ok()) return end(read, outcome);
+  if (manifest.shard != read->expected.shard || !(piece_info(manifest) == read->expected) ||
+      !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
+    return end(read,
+               {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its checkpoint says", 0});
+  }
+  read->manifest = std::move(manifest);
+  read->slot.begin();
+  read->slot.drop(CheckpointId());  // this checkpoint may have been dropped from here before
+  read->source->read(
+      read->expected.shard, read->expected.checkpoint, {0, read->expected.length_bytes}, read->slot.data(),
+      [this, read, &queue = queue_](const ReadOutcome& ended) {
+        queue.post([this, read, ended] { end(read, ended); });
+      },
+      read->stop);
+}
+
+void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {
+  if (!outcome.ok()) {
+    const std::string trouble =
+        outcome.sentence + (outcome.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : "");
+    note_(trouble);
+    return read->done(result_of(outcome.status), std::nullopt, trouble);
+  }
+  read->slot.seal(read->manifest);
+  read->done(FetchResult::complete, std::move(read->manifest), "");
+}
+
+}  // namespace ckpt::agent

@@ -1,0 +1,43 @@
+// The command lines of `ckptctl ls`, `inspect`, `verify`, `export` and `rm`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "options/options.hpp"
+#include "cli/storage/storage_commands.hpp"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's
+class App;
+}
+
+namespace ckpt::cli {
+
+StorageScope storage_scope(const Options& options);
+
+class StorageCommands {
+ public:
+  // Declares the subcommands. This object and `json` must stay where they are while `app` parses.
+  StorageCommands(CLI::App& app, bool& json);
+
+  // Whether one of these subcommands was given.
+  bool parsed() const;
+  // Throws Failure with one sentence.
+  Result run() const;
+
+ private:
+  CLI::App* add(CLI::App& app, bool& json, const char* name, const char* help);
+  void add_export(CLI::App& app, bool& json);
+  StorageScope scope() const;
+  std::vector<std::string> stored_checkpoints() const;
+  std::string one_checkpoint() const;
+
+  CLI::App *ls_, *inspect_, *verify_, *export_ = nullptr, *rm_;
+  std::string location_, job_;
+  std::vector<std::string> words_;  // checkpoints, and options as key=value
+  std::string shard_;
+  bool yes_ = false, force_ = false, no_verify_ = false;
+  ExportOptions exporting_;
+};
+
+}  // namespace ckpt::cli

@@ -1,0 +1,62 @@
+// ckptctl rm.
+#include <algorithm>
+
+#include "cli/storage/storage_commands.hpp"
+#include "cli/table.hpp"
+
+namespace ckpt::cli {
+namespace {
+
+using persist::StoredCheckpoint;
+
+// Why it should stay; "" where it may go.
+std::string why_keep(Storage& storage, const std::vector<StoredCheckpoint>& all, const StoredCheckpoint& stored) {
+  if (&stored == newest_usable(all)) return stored_text(stored) + " is the newest usable one, which a restore takes";
+  if (stored.is_withheld)
+    return "storage keeps " + stored_text(stored) + " from us, which may be whole: " + stored.problem;
+  if (storage.may_be_coming(storage.job(), all, stored))
+    return stored_text(stored) + " is newer than all that are usable and may just be being written";
+  return "";
+}
+
+std::string question(const Storage& storage, const std::vector<const StoredCheckpoint*>& stored_checkpoints) {
+  std::string names;
+  for (const StoredCheckpoint* stored : stored_checkpoints) names += (names.empty() ? "" : ", ") + stored_text(*stored);
+  return "remove " + names + " of " + storage.job_label() + "?";
+}
+
+}  // namespace
+
+Result rm(const StorageScope& scope, const std::vector<std::string>& words, const RemoveOptions& options) {
+  Storage storage(scope);
+  const auto all = storage.stored_checkpoints();
+  std::vector<const StoredCheckpoint*> wanted;
+  for (const std::string& word : words) {
+    const StoredCheckpoint* const stored = &find_checkpoint(storage, all, word);
+    if (std::find(wanted.begin(), wanted.end(), stored) == wanted.end()) wanted.push_back(stored);
+  }
+  if (wanted.empty())
+    throw Failure(CKPT_ERR_INVALID, "name the checkpoints to remove; ckptctl ls shows which there are");
+  for (const StoredCheckpoint* stored : wanted)
+    if (const std::string why = why_keep(storage, all, *stored); !why.empty() && !options.force)
+      throw Failure(CKPT_ERR_INVALID, why + "; --force removes it all the same");
+  if (!options.agree)
+    throw Failure(CKPT_ERR_INVALID, "nothing was removed, since nobody can be asked; agree beforehand with --yes");
+
+  Result result;
+  result.json = {{"removed", nlohmann::json::array()}};
+  if (!options.agree(question(storage, wanted))) {
+    result.text = "nothing was removed\n";
+    result.good = false;
+    return result;
+  }
+  for (const StoredCheckpoint* stored : wanted) {
+    persist::remove_checkpoint(storage.files(), storage.job(), stored->iteration);
+    const std::uint64_t bytes = stored->record ? data_bytes(*stored->record) : 0;
+    result.text += "removed " + stored_text(*stored) + (bytes > 0 ? ": " + human_bytes(bytes) : "") + "\n";
+    result.json["removed"].push_back(stored->iteration);
+  }
+  return result;
+}
+
+}  // namespace ckpt::cli

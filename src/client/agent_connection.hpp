@@ -1,0 +1,44 @@
+// A connection to the node's agent, from hello to its end. It carries one request at a time, under AgentLink's lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "arena/control.hpp"
+#include "base/frame_socket.hpp"
+#include "options/options.hpp"
+
+namespace ckpt::client {
+
+// Throws Failure with the answer's status and sentence unless the answer is CKPT_OK.
+void check_answer(const nlohmann::json& answer);
+
+class AgentConnection {
+ public:
+  // Connects and claims the rank. Starts an agent if none answers and the options allow it. `instance` names this
+  // engine. `incarnation` is 0 until the engine has restored. Throws Failure.
+  static AgentConnection open(const Options& options, std::uint64_t instance, std::uint64_t incarnation);
+
+  // Tells the agent that engine `instance`, which has lost its connection, is closed. A stopped agent reads this when
+  // it runs again. Does nothing if there is no agent.
+  static void say_goodbye(const Options& options, std::uint64_t instance) noexcept;
+
+  // Sends a request and returns the answer, which may be a refusal. Throws Failure if no answer comes:
+  // CKPT_ERR_TIMEOUT, CKPT_ERR_NO_AGENT or CKPT_ERR_INVALID. The connection is then no longer usable().
+  Frame ask(const nlohmann::json& request, Deadline deadline);
+  bool usable() const { return usable_; }
+
+  // True if the agent has gone. To be called between requests.
+  bool hung_up() const;
+
+  const std::shared_ptr<arena::Control>& control() const { return control_; }
+
+ private:
+  explicit AgentConnection(FrameSocket socket) : socket_(std::move(socket)) {}
+
+  FrameSocket socket_;
+  bool usable_ = true;
+  std::shared_ptr<arena::Control> control_;
+};
+
+}  // namespace ckpt::client

@@ -1,0 +1,115 @@
+// The engine's lasting link to its agent. A watcher thread waits for commits and for the agent's death, and reconnects
+// after it. The slots stay where they are meanwhile.
+//
+// Requests come from the training thread, one at a time. Any thread may call connected(), disowned(), session_number()
+// and why_disconnected(), and use what comm() offers. All of these except why_disconnected() take no lock.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/error.hpp"
+#include "options/options.hpp"
+#include "client/agent_connection.hpp"
+#include "client/agent_session.hpp"
+#include "client/comm_hooks.hpp"
+#include "client/open_engines.hpp"
+
+namespace ckpt::client {
+
+// The size that the slots of a local segment must have.
+struct SlotSize {
+  std::string shard;
+  std::uint64_t bytes = 0;
+  std::uint64_t layout_bytes = 0;
+};
+using SlotSizes = std::vector<SlotSize>;
+
+struct Reservation {
+  SlotSizes sizes;
+  std::string shortage;  // what the device lacks memory for, a sentence for people; empty: nothing
+};
+
+class AgentLink {
+ public:
+  // Called on the watcher's thread after the agent changed the control page, or may have. Must not throw. Returns
+  // whether to call again soon, for something that the agent does not announce.
+  enum class Look { later, soon };
+  using OnWords = std::function<Look(const arena::Control&)>;
+
+  // Connects as AgentConnection::open() does. Throws Failure.
+  AgentLink(const Options& options, OnWords on_words);
+  ~AgentLink();
+  AgentLink(const AgentLink&) = delete;
+  AgentLink& operator=(const AgentLink&) = delete;
+
+  bool connected() const { return connected_.load(std::memory_order_acquire); }
+  // Why snapshots are skipped while the link is down.
+  Failure why_disconnected() const;
+  // True once the agent does not know this engine any more: connecting again is useless.
+  bool disowned() const { return disowned_.load(std::memory_order_acquire); }
+
+  // The current control page, even while a request is under way.
+  std::shared_ptr<arena::Control> control() const;
+
+  // Grows whenever session() changes.
+  std::uint32_t session_number() const { return session_number_.load(std::memory_order_acquire); }
+  AgentSession session() const;
+
+  // Sends a request and returns the answer. If the agent dies meanwhile, waits for a new agent and sends it `again`,
+  // since it knows nothing of earlier requests. Throws Failure, also if the answer is a refusal.
+  Frame ask(nlohmann::json request, const nlohmann::json& again, Deadline deadline);
+
+  // Has the agent make the slots and maps them; session() then has them. Every new agent is asked again without a call.
+  // Throws Failure.
+  void reserve(const Reservation& wanted);
+
+  // Tells the agent that this engine is closed and will not write any more.
+  void leave(Deadline deadline);
+
+  // From now on the engine tells its agents that it has restored, and when it communicates.
+  void joined(std::uint64_t incarnation);
+
+  const CommHooks& comm() const { return comm_; }
+
+ private:
+  void watch();
+  bool watch_words(const AgentSession& session);
+  void give_up_damaged_slots();
+  std::optional<ckpt_status> reconnect();
+  ckpt_status refused(const Failure& failure);
+  void install(AgentConnection connection, std::shared_ptr<Slots> slots);
+  Failure disconnection() const;
+  void lost(const Failure& failure);
+
+  const Options options_;
+  const OnWords on_words_;
+  const OpenEngine self_;
+  std::atomic<std::uint64_t> incarnation_{0};
+  std::atomic<bool> connected_{false};
+  std::atomic<bool> disowned_{false};
+  std::atomic<std::uint32_t> session_number_{0};
+  std::atomic<bool> stop_{false};
+  CommHooks comm_;  // its files are set under the lock
+
+  mutable std::mutex mutex_;  // for all below; held while a request is under way
+  std::condition_variable changed_;
+  std::optional<AgentConnection> connection_;
+  AgentSession session_;
+  std::optional<Reservation> reserved_;
+  Failure why_disconnected_{CKPT_ERR_NO_AGENT, "the node's agent was not found yet"};
+
+  mutable std::mutex control_mutex_;  // never held for long
+  std::shared_ptr<arena::Control> control_;
+
+  std::thread watcher_;
+};
+
+}  // namespace ckpt::client

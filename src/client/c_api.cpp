@@ -1,0 +1,312 @@
+// The C API over Engine: turns failures into status codes, keeps every exception inside, and copies structs of any age.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <span>
+
+#include "base/error.hpp"
+#include "device/open_device.hpp"
+#include "client/engine.hpp"
+#include "client/fork_guard.hpp"
+
+struct ckpt_engine {
+  explicit ckpt_engine(const ckpt::Options& options) : engine(options, ckpt::device::open_device(options)) {}
+  ckpt::client::ForkGuard fork_guard;
+  ckpt::client::Engine engine;
+};
+
+namespace {
+
+using ckpt::Failure;
+using ckpt::client::Outcome;
+
+// The ABI's one piece of state. An engine in static storage is closed when its thread's own objects are gone already.
+thread_local bool last_error_gone = false;  // NOLINT
+struct LastError {
+  std::string sentence;
+  ~LastError() { last_error_gone = true; }
+};
+thread_local LastError last_error;  // NOLINT
+
+ckpt_status fail(ckpt_status status, const char* sentence) noexcept {
+  if (last_error_gone) return status;
+  try {
+    last_error.sentence = sentence;
+  } catch (...) {
+    last_error.sentence.clear();
+  }
+  return status;
+}
+
+// Runs `body`, which returns an Outcome, at the edge.
+template <class Body>
+ckpt_status guarded(Body body) noexcept {
+  try {
+    fail(CKPT_OK, "");
+    const Outcome outcome = body();
+    return *outcome.text == '\0' ? outcome.status : fail(outcome.status, outcome.text);
+  } catch (const Failure& failure) {
+    return fail(failure.status(), failure.what());
+  } catch (const std::bad_alloc&) {
+    return fail(CKPT_ERR_SYSTEM, "out of memory in ckptengine");
+  } catch (const std::exception& error) {
+    return fail(CKPT_ERR_INTERNAL, error.what());
+  } catch (...) {
+    return fail(CKPT_ERR_INTERNAL, "an unknown failure in ckptengine");
+  }
+}
+
+void need(bool given, const char* what) {
+  if (!given) throw Failure(CKPT_ERR_INVALID, std::string(what) + " is null; give it");
+}
+
+// The same, for calls on an engine.
+template <class Body>
+ckpt_status on_engine(ckpt_engine* engine, Body body) noexcept {
+  return guarded([&] {
+    need(engine != nullptr, "the engine");
+    if (engine->fork_guard.in_forked_child())
+      throw Failure(CKPT_ERR_INVALID,
+                    "this engine was created before this process was forked; create another engine in this process");
+    return body(engine->engine);
+  });
+}
+
+ckpt::OptionPairs pairs_of(const ckpt_option* options, std::size_t count) {
+  need(options != nullptr || count == 0, "the list of options");
+  ckpt::OptionPairs pairs;
+  for (std::size_t i = 0; i < count; ++i) {
+    need(options[i].key != nullptr && options[i].value != nullptr, "an option's key or value");
+    pairs.emplace_back(options[i].key, options[i].value);
+  }
+  return pairs;
+}
+
+// Copies `from` into the caller's struct, which may be older and smaller, or newer and larger, than this library's.
+// `first_bytes` is its size in the first release.
+template <class Struct>
+void hand_over(const Struct& from, Struct* to, std::size_t first_bytes, const char* name) {
+  const std::size_t given_bytes = to->struct_size;
+  if (given_bytes < first_bytes)
+    throw Failure(CKPT_ERR_INVALID, std::string(name) + "'s struct_size is " + std::to_string(given_bytes) +
+                                        "; set it to sizeof(" + name + ") before the call");
+  const std::size_t filled_bytes = std::min(given_bytes, sizeof from);
+  std::memcpy(static_cast<void*>(to), &from, filled_bytes);
+  to->struct_size = filled_bytes;
+}
+
+// Of the first release: what a caller's struct has at least. These stay when structs grow.
+constexpr std::size_t tensor_bytes_first = 48, restored_bytes_first = 88, stats_bytes_first = 96,
+                      health_bytes_first = 1032;
+static_assert(sizeof(ckpt_tensor) >= tensor_bytes_first && sizeof(ckpt_restored) >= restored_bytes_first &&
+              sizeof(ckpt_stats_t) >= stats_bytes_first && sizeof(ckpt_health_t) >= health_bytes_first);
+
+// The caller's tensor as this library knows it. What a newer caller's struct has beyond it must be zero.
+ckpt_tensor tensor_of(const ckpt_tensor& given) {
+  ckpt_tensor tensor = CKPT_TENSOR_INIT;
+  if (given.struct_size < tensor_bytes_first)
+    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor's struct_size is " + std::to_string(given.struct_size) +
+                                        "; begin with CKPT_TENSOR_INIT");
+  const auto* const bytes = reinterpret_cast<const char*>(&given);
+  const std::size_t known_bytes = std::min(given.struct_size, sizeof tensor);
+  if (std::any_of(bytes + known_bytes, bytes + given.struct_size, [](char byte) { return byte != 0; }))
+    throw Failure(CKPT_ERR_INVALID, "ckpt_tensor has members that this library, version " CKPT_VERSION
+                                    ", does not know; use the library of your header's version");
+  std::memcpy(&tensor, &given, known_bytes);
+  return tensor;
+}
+
+// CKPT_NO_STREAM is for state in host memory, where streams mean nothing.
+ckpt::device::Stream stream_of(const ckpt::client::Engine& engine, void* stream, const char* call) {
+  if (stream != CKPT_NO_STREAM) return stream;
+  if (engine.has_gpu_tensors())
+    throw Failure(CKPT_ERR_INVALID, std::string(call) +
+                                        " names no stream, but tensors are in GPU memory; name the stream that changes "
+                                        "them (null is CUDA's legacy default stream)");
+  return nullptr;
+}
+
+// Descriptions by status; the numbers between the groups are free.
+constexpr std::array<std::pair<ckpt_status, const char*>, 14> descriptions = {{
+    {CKPT_OK, "success"},
+    {CKPT_SKIPPED, "the snapshot was skipped"},
+    {CKPT_DISCARDED, "the snapshot was discarded"},
+    {CKPT_ERR_INVALID, "a bad argument, option or order of calls"},
+    {CKPT_ERR_NO_AGENT, "no agent answers on this node"},
+    {CKPT_ERR_CLAIMED, "another live process holds this rank"},
+    {CKPT_ERR_SUPERSEDED, "this process belongs to an earlier incarnation of the job"},
+    {CKPT_ERR_NO_SPACE, "the state does not fit into memory"},
+    {CKPT_ERR_MISMATCH, "world size or layout differs from what is stored"},
+    {CKPT_ERR_LOST, "a committed checkpoint is lost"},
+    {CKPT_ERR_TIMEOUT, "a deadline passed"},
+    {CKPT_ERR_CORRUPT, "bytes did not match their digest"},
+    {CKPT_ERR_SYSTEM, "the operating system or the GPU refused something"},
+    {CKPT_ERR_INTERNAL, "a bug in ckptengine"},
+}};
+
+// A caller may pass any number, which must not be read as an enum.
+int number_of(const ckpt_status& status) {
+  static_assert(sizeof status == sizeof(int));
+  int number = 0;
+  std::memcpy(&number, &status, sizeof number);
+  return number;
+}
+
+}  // namespace
+
+const char* ckpt_last_error(void) { return last_error_gone ? "" : last_error.sentence.c_str(); }
+
+int ckpt_is_error(ckpt_status status) { return number_of(status) >= CKPT_ERR_INVALID ? 1 : 0; }
+
+const char* ckpt_status_string(ckpt_status status) {
+  for (const auto& [known, description] : descriptions)
+    if (number_of(status) == known) return description;
+  return "a status that this library does not know";
+}
+
+const char* ckpt_version(void) { return CKPT_VERSION; }
+
+ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** engine) {
+  return guarded([&]() -> Outcome {
+    need(engine != nullptr, "the place for the engine");
+    *engine = nullptr;
+    *engine = new ckpt_engine(ckpt::parse_options(ckpt::Reader::engine, pairs_of(options, count), environ));
+    return {};
+  });
+}
+
+void ckpt_close(ckpt_engine* engine) {
+  // A forked child's copy is left alone: its threads never existed, and its mappings are not there.
+  if (engine == nullptr || engine->fork_guard.in_forked_child()) return;
+  guarded([&]() -> Outcome {
+    delete engine;
+    return {};
+  });
+}
+
+ckpt_status ckpt_register_tensor(ckpt_engine* engine, const ckpt_tensor* tensor) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(tensor != nullptr, "the tensor");
+    self.register_tensor(tensor_of(*tensor));
+    return {};
+  });
+}
+
+ckpt_status ckpt_move_tensor(ckpt_engine* engine, const char* name, void* data) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(name != nullptr, "the tensor's name");
+    self.move_tensor(name, data);
+    return {};
+  });
+}
+
+ckpt_status ckpt_unregister_tensor(ckpt_engine* engine, const char* name) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(name != nullptr, "the tensor's name");
+    self.unregister_tensor(name);
+    return {};
+  });
+}
+
+ckpt_status ckpt_stored_layout(ckpt_engine* engine, const char** json) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(json != nullptr, "the place for the layout");
+    *json = self.stored_layout().c_str();
+    return {};
+  });
+}
+
+ckpt_status ckpt_restore(ckpt_engine* engine, void* stream, ckpt_restored* result) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    need(result != nullptr, "the place for the result");
+    // Before anything is done: a struct of no known size gets an error that changes nothing.
+    hand_over<ckpt_restored>(CKPT_RESTORED_INIT, result, restored_bytes_first, "ckpt_restored");
+    hand_over(self.restore(stream_of(self, stream, "restore()")), result, restored_bytes_first, "ckpt_restored");
+    return {};
+  });
+}
+
+ckpt_status ckpt_snapshot(ckpt_engine* engine, int64_t iteration, void* stream) {
+  return on_engine(engine, [&](auto& self) { return self.snapshot(iteration, stream_of(self, stream, "snapshot()")); });
+}
+
+ckpt_status ckpt_before_update(ckpt_engine* engine, void* const* streams, size_t count) {
+  return on_engine(engine, [&](auto& self) {
+    need(streams != nullptr || count == 0, "the list of streams");
+    const std::span<void* const> named(streams, count);
+    if (count == 0 || std::find(named.begin(), named.end(), CKPT_NO_STREAM) != named.end()) {
+      stream_of(self, CKPT_NO_STREAM, "before_update()");
+      return self.before_update();
+    }
+    return self.before_update(named);
+  });
+}
+
+ckpt_status ckpt_discard(ckpt_engine* engine) {
+  return on_engine(engine, [](auto& self) -> Outcome {
+    self.discard();
+    return {};
+  });
+}
+
+ckpt_status ckpt_comm_begin(ckpt_engine* engine, uint32_t channel, void* stream) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    if (stream == CKPT_NO_STREAM)
+      self.comm_begin(channel);
+    else
+      self.comm_begin(channel, stream);
+    return {};
+  });
+}
+
+ckpt_status ckpt_comm_end(ckpt_engine* engine, uint32_t channel, void* stream) {
+  return on_engine(engine, [&](const auto& self) {
+    return stream == CKPT_NO_STREAM ? self.comm_end(channel) : self.comm_end(channel, stream);
+  });
+}
+
+ckpt_status ckpt_snapshot_stage(ckpt_engine* engine, int64_t iteration, ckpt_stage* stage) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(stage != nullptr, "the place for the stage");
+    *stage = self.stage(iteration);
+    return {};
+  });
+}
+
+ckpt_status ckpt_wait(ckpt_engine* engine, int64_t iteration, ckpt_stage stage, int64_t timeout_ms) {
+  return on_engine(engine, [&](const auto& self) { return self.wait(iteration, stage, timeout_ms); });
+}
+
+ckpt_status ckpt_health(ckpt_engine* engine, ckpt_health_t* health) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(health != nullptr, "the place for the verdict");
+    hand_over(self.health(), health, health_bytes_first, "ckpt_health_t");
+    return {};
+  });
+}
+
+ckpt_status ckpt_on_warning(ckpt_engine* engine, ckpt_warning_callback callback, void* user) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    self.on_warning(callback, user);
+    return {};
+  });
+}
+
+ckpt_status ckpt_on_health(ckpt_engine* engine, ckpt_health_callback callback, void* user) {
+  return on_engine(engine, [&](auto& self) -> Outcome {
+    self.on_health(callback, user);
+    return {};
+  });
+}
+
+ckpt_status ckpt_stats(ckpt_engine* engine, ckpt_stats_t* stats) {
+  return on_engine(engine, [&](const auto& self) -> Outcome {
+    need(stats != nullptr, "the place for the counters");
+    hand_over(self.stats(), stats, stats_bytes_first, "ckpt_stats_t");
+    return {};
+  });
+}

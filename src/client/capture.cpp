@@ -1,0 +1,129 @@
+#include "client/capture.hpp"
+
+#include "base/error.hpp"
+#include "options/options.hpp"
+
+namespace ckpt::client {
+namespace {
+
+std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot, const PieceState& piece) {
+  const ShardState& shard = *piece.shard;
+  if (slot.fits(piece.length_bytes(), shard.layout_text.size())) return std::nullopt;
+  const bool is_part = piece.length_bytes() != shard.length_bytes();
+  return std::string("the ") + which + " shard has grown to " + size_text(shard.length_bytes()) + " in " +
+         std::to_string(shard.layout.entries.size()) + " tensors, but its slots were made for " +
+         size_text(slot.data_capacity_bytes()) + (is_part ? " of its part" : "") +
+         "; restart the job, with option slot_bytes set to the largest size the state will have";
+}
+
+}  // namespace
+
+void Capture::attach(AgentSession session) {
+  for (WrittenLayouts& written : written_layouts_) written.fill(0);
+  if (session.slots && session.slots == session_.slots && !device_.broken()) {
+    session_ = std::move(session);
+    return;
+  }
+  device_.attach({});  // before the slots are unmapped
+  session_ = std::move(session);
+  if (session_.slots) {
+    std::vector<device::Range> ranges;
+    for (const arena::Segment& slots : *session_.slots)
+      ranges.push_back({slots.mapping().data(), slots.mapping().size_bytes()});
+    device_.attach(std::move(ranges));
+  }
+}
+
+std::optional<arena::Grant> Capture::unused_grant() const {
+  const arena::Grant grant = session_.control->grant();
+  if (grant.sequence == session_.control->used_grant()) return std::nullopt;
+  const Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i)
+    if (grant.slots[i] >= slots[i].spec().slots)
+      throw Failure(CKPT_ERR_INTERNAL,
+                    "the agent granted a slot that does not exist; do engine and agent have the same version?");
+  return grant;
+}
+
+std::optional<std::string> Capture::misfit(const RankState& state) const {
+  const Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const char* which = i + 1 == slots.size() ? "private" : "main";
+    if (auto sentence = misfit_of(which, slots[i].slot(0), state.captured[i])) return sentence;
+  }
+  return std::nullopt;
+}
+
+void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream) {
+  Slots& slots = *session_.slots;
+  std::array<device::Device::Copy, core::captures_max> copies;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    auto slot = slots[i].writable_slot(grant.slots[i]);
+    slot.begin();
+    copies[i] = {&state.captured[i].plan, {slot.data(), slot.digests()}};
+  }
+  // In this order: an iteration that was attempted and is not being captured has been captured or will never be.
+  session_.control->capturing(checkpoint);
+  session_.control->attempted(checkpoint.iteration());
+  active_ = {grant, checkpoint, &state};
+  const std::size_t parts = slots.size() - 1;  // and the private shard
+  device_.start(std::span(copies).first(parts), copies[parts], stream);
+}
+
+std::uint64_t Capture::length_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const PieceState& piece : active_->state->captured) bytes += piece.length_bytes();
+  return bytes;
+}
+
+std::span<const std::byte> Capture::main_piece() const {
+  return {session_.slots->front().slot(active_->grant.slots[0]).data(), active_->state->captured[0].length_bytes()};
+}
+
+void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const {
+  const ShardState& shard = *piece.shard;
+  if (written_layout != shard.layout_hash || !slot.holds_layout(piece.length_bytes(), shard.layout_hash)) {
+    slot.write_layout(piece.length_bytes(), shard.layout_text);
+    written_layout = shard.layout_hash;
+  }
+  slot.seal({.checkpoint = active_->checkpoint.word(),
+             .length_bytes = piece.length_bytes(),
+             .root_digest = 0,
+             .layout_bytes = shard.layout_text.size(),
+             .layout_hash = shard.layout_hash,
+             .world_size = world_size_});
+}
+
+bool Capture::release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed) {
+  sealed_ = std::move(sealed);
+  return device_.release(streams, deadline, [this](bool whole) { over(whole); });
+}
+
+// On any thread.
+void Capture::over(bool whole) {
+  if (whole) seal();
+  session_.control->capturing(CheckpointId());
+  session_.control->ring_agent();
+  active_.reset();
+  const Sealed sealed = std::move(sealed_);  // the training thread may release the next one during the call
+  sealed(whole);
+}
+
+void Capture::seal() {
+  const arena::Grant grant = active_->grant;
+  Slots& slots = *session_.slots;
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::uint8_t slot = grant.slots[i];
+    publish(slots[i].writable_slot(slot), active_->state->captured[i], written_layouts_[i][slot]);
+  }
+  session_.control->used_grant(grant.sequence);
+}
+
+void Capture::cancel() {
+  device_.cancel();  // first: until it returns, the device may end the capture
+  if (!active_) return;
+  session_.control->capturing(CheckpointId());
+  active_.reset();
+}
+
+}  // namespace ckpt::client

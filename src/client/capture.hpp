@@ -1,0 +1,79 @@
+// One rank's capture of one iteration into the slots that the agent granted. snapshot() begins it and before_update()
+// releases it. The slots are sealed when the copy is whole: in before_update(), or later on a thread of the device.
+//
+// Used by the training thread. After release() has returned true nobody uses it until `sealed` is called. For host
+// tensors begin() and release() make no system call except one futex wake each, take no locks and allocate nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "device/device.hpp"
+#include "client/agent_session.hpp"
+#include "client/tensor_registry.hpp"
+#include "core/checkpoint_id.hpp"
+
+namespace ckpt::client {
+
+class Capture {
+ public:
+  Capture(device::Device& device, std::uint32_t world_size) : device_(device), world_size_(world_size) {}
+  ~Capture() { cancel(); }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  // Captures into these slots from now on. Not allowed while active().
+  void attach(AgentSession session);
+  // Gives up the slots.
+  void detach() { attach({}); }
+  const AgentSession& session() const { return session_; }
+
+  // The agent's grant, if there is one that was not used. Throws Failure (CKPT_ERR_INTERNAL) for a grant that names no
+  // slot.
+  std::optional<arena::Grant> unused_grant() const;
+  // Nothing if the state fits the slots; otherwise a sentence that says why not.
+  std::optional<std::string> misfit(const RankState& state) const;
+
+  // Starts to copy the main shard's parts, and copies the private shard synchronously, as Device::start() does. `state`
+  // must not change until the capture is over.
+  void begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream);
+  bool active() const { return active_.has_value(); }
+  CheckpointId checkpoint() const { return active_->checkpoint; }
+  std::uint64_t length_bytes() const;
+  // Where the main shard, or this rank's first part of it, is copied to.
+  std::span<const std::byte> main_piece() const;
+
+  // Allows the tensors to change: by work enqueued on `streams` after this call, or by the host. When the copy is
+  // whole, the slots are sealed, the agent is told, and `sealed(true)` is called. If the copy fails later, the capture
+  // is given up and `sealed(false)` is called. Returns false if it failed or the deadline passed before: the capture is
+  // still active, and `sealed` is not called.
+  using Sealed = std::function<void(bool whole)>;
+  bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
+  // Gives up the active capture. The grant stays unused.
+  void cancel();
+
+ private:
+  struct Active {
+    arena::Grant grant;
+    CheckpointId checkpoint;
+    const RankState* state;
+  };
+  // Which layout text this engine wrote to each slot, so that each is written once and not in every iteration.
+  using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
+
+  void over(bool whole);
+  void seal();
+  void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;
+
+  device::Device& device_;
+  const std::uint32_t world_size_;
+  AgentSession session_;
+  std::optional<Active> active_;
+  Sealed sealed_;
+  std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
+};
+
+}  // namespace ckpt::client

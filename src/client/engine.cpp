@@ -1,0 +1,156 @@
+#include "client/engine.hpp"
+
+#include "base/error.hpp"
+
+namespace ckpt::client {
+namespace {
+
+constexpr std::int64_t seal_timeout_ms = 60'000;  // the device gives up earlier
+
+}  // namespace
+
+Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
+    : options_(options),
+      device_(std::move(device)),
+      registry_(options.shard, options.private_shard()),
+      capture_(*device_, options.world_size),
+      link_(options, [this](const arena::Control& control) { return on_words(control); }),
+      health_({options.unprotected_after_ms, options.heartbeat_ms, options.node},
+              {[this] { return link_.control(); }, [this] { return link_.connected(); },
+               [this] { return std::string(link_.why_disconnected().what()); }}) {
+  for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
+}
+
+Engine::~Engine() {
+  const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
+  gpu_hooks_.store(nullptr, std::memory_order_release);
+  gpu_comm_.reset();
+  if (open_capture()) release({}, deadline);
+  sealing_.wait(deadline);
+  capture_.cancel();  // also when all is sealed: returns when no thread of the device is here any more
+  if (gpu_replication_) gpu_replication_->end("the engine was closed");
+  capture_.detach();
+  link_.leave(deadline);
+}
+
+// On the watcher's thread.
+AgentLink::Look Engine::on_words(const arena::Control& control) {
+  const CheckpointId committed = control.committed();
+  if (committed && committed.incarnation() == incarnation_.load(std::memory_order_acquire))
+    tickets_.committed(committed, Clock::now());
+  const CheckpointId stored = control.stored();
+  if (stored && (stored.incarnation() == incarnation_.load(std::memory_order_acquire) ||
+                 stored.word() == restored_word_.load(std::memory_order_acquire)))
+    tickets_.durable(stored.iteration());
+  if (control.fenced() != 0 || link_.disowned()) tickets_.superseded();
+  GpuReplication* const replication = watched_replication_.load(std::memory_order_acquire);
+  if (replication == nullptr) return AgentLink::Look::later;
+  if (control.fenced() != 0) replication->give_up("a newer incarnation of the job began");
+  replication->look(committed);
+  return replication->is_held() ? AgentLink::Look::soon : AgentLink::Look::later;
+}
+
+void Engine::check_no_capture(const char* call) const {
+  if (!sealing_.wait(Deadline::in_ms(seal_timeout_ms)))
+    throw Failure(CKPT_ERR_TIMEOUT, std::string(call) +
+                                        " waited for the last snapshot to be copied from the GPU, which "
+                                        "took longer than a minute; is the GPU hung?");
+  if (capture_.active())
+    throw Failure(CKPT_ERR_INVALID, std::string(call) + " was called between snapshot(" +
+                                        std::to_string(capture_.checkpoint().iteration()) +
+                                        ") and its before_update(); call before_update() before " + call);
+}
+
+void Engine::register_tensor(const ckpt_tensor& tensor) {
+  check_no_capture("register_tensor()");
+  registry_.add(tensor, *device_);
+  const std::uint64_t before = staging_bytes_.exchange(device_->staging_bytes(), std::memory_order_relaxed);
+  if (before == staging_bytes_.load(std::memory_order_relaxed)) return;
+  if (const std::string shortage = device_->shortage(); !shortage.empty())
+    warnings_.add(CKPT_WARNING_GPU_MEMORY, shortage);
+}
+
+void Engine::move_tensor(const std::string& name, void* data) {
+  check_no_capture("move_tensor()");
+  registry_.move(name, data, *device_);
+}
+
+void Engine::unregister_tensor(const std::string& name) {
+  check_no_capture("unregister_tensor()");
+  registry_.remove(name);
+}
+
+namespace {
+
+void check_channel(std::uint32_t channel) {
+  if (channel >= arena::comm_channels_max)
+    throw Failure(CKPT_ERR_INVALID, "channel " + std::to_string(channel) + " is out of range; use 0 to " +
+                                        std::to_string(arena::comm_channels_max - 1));
+}
+
+Outcome end_outcome(bool has_ended) {
+  if (has_ended) return {};
+  return {CKPT_ERR_INVALID,
+          "comm_end() came without a comm_begin() on its channel, and nothing was recorded; call them in pairs, each "
+          "pair with one channel"};
+}
+
+}  // namespace
+
+void Engine::comm_begin(std::uint32_t channel) const {
+  check_channel(channel);
+  link_.comm().begin(channel);
+}
+
+Outcome Engine::comm_end(std::uint32_t channel) const {
+  check_channel(channel);
+  return end_outcome(link_.comm().end(channel));
+}
+
+void Engine::comm_begin(std::uint32_t channel, device::Stream on) const {
+  check_channel(channel);
+  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
+  if (gpu == nullptr) return link_.comm().begin(channel);
+  gpu->begin(channel, on);
+}
+
+Outcome Engine::comm_end(std::uint32_t channel, device::Stream on) const {
+  check_channel(channel);
+  GpuComm* const gpu = gpu_hooks_.load(std::memory_order_acquire);
+  return end_outcome(gpu == nullptr ? link_.comm().end(channel) : gpu->end(channel, on));
+}
+
+ckpt_stats_t Engine::stats() const {
+  ckpt_stats_t stats = tickets_.stats();
+  stats.gpu_staging_bytes = staging_bytes_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const {
+  if (iteration < 0) return {CKPT_ERR_INVALID, "cannot wait for a negative iteration; give one that was snapshotted"};
+  if (stage < CKPT_STAGE_NONE || stage > CKPT_STAGE_DURABLE)
+    return {CKPT_ERR_INVALID, "cannot wait for an unknown stage; use one of ckpt_stage"};
+  switch (const ckpt_status status = tickets_.wait(iteration, stage, Deadline::in_ms(timeout_ms))) {
+    case CKPT_OK:
+      return {};
+    case CKPT_ERR_TIMEOUT:
+      if (stage == CKPT_STAGE_DURABLE)
+        return {status,
+                "the snapshot is not on storage yet; wait longer, or look at the options storage, storage_every and "
+                "storage_interval_s, and at ckptctl status"};
+      return {status, "the snapshot did not reach the stage in time; wait longer, or see ckptctl status"};
+    case CKPT_SKIPPED:
+      return {status, "the snapshot of this iteration was skipped on all ranks; wait for a later one"};
+    case CKPT_DISCARDED:
+      return {status, "the snapshot of this iteration was discarded; wait for a later one"};
+    case CKPT_ERR_SUPERSEDED:
+      return {
+          status,
+          "a new incarnation of the job began and nothing of this process is committed any more; end it and start the "
+          "rank again, as all others"};
+    default:
+      return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
+  }
+}
+
+}  // namespace ckpt::client

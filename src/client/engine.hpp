@@ -1,0 +1,135 @@
+// The engine of one rank: the implementation of the C ABI. The terms of ckptengine.h apply.
+//
+// The training thread uses it, but any thread may call the const functions. Failures are thrown as Failure. The engine
+// owns everything except the tensors' memory, which is the caller's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/error.hpp"
+#include "options/options.hpp"
+#include "device/device.hpp"
+#include "client/agent_link.hpp"
+#include "client/capture.hpp"
+#include "client/gpu_comm.hpp"
+#include "gpu_replication/gpu_replication.hpp"
+#include "client/health_watch.hpp"
+#include "client/sealing.hpp"
+#include "client/stored.hpp"
+#include "client/tensor_registry.hpp"
+#include "client/tickets.hpp"
+#include "client/warnings.hpp"
+
+namespace ckpt::client {
+
+// Result of a call that can be skipped without failing. `text` says why; it is valid until the next call. It is empty
+// with CKPT_OK.
+struct Outcome {
+  ckpt_status status = CKPT_OK;
+  const char* text = "";
+};
+
+class Engine {
+ public:
+  Engine(const Options& options, std::unique_ptr<device::Device> device);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  void register_tensor(const ckpt_tensor& tensor);
+  void move_tensor(const std::string& name, void* data);
+  void unregister_tensor(const std::string& name);
+
+  const std::string& stored_layout();
+  // The result's message is valid until the next restore().
+  ckpt_restored restore(device::Stream stream = nullptr);
+
+  Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
+  Outcome before_update(std::span<const device::Stream> streams = {});
+  void discard();
+  // Whether there are GPU tensors, so that streams matter.
+  bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
+
+  // To be called around each communication of training. `channel` is checked.
+  void comm_begin(std::uint32_t channel) const;
+  Outcome comm_end(std::uint32_t channel) const;
+  // The same, at the time when the GPU gets there on stream `on`.
+  void comm_begin(std::uint32_t channel, device::Stream on) const;
+  Outcome comm_end(std::uint32_t channel, device::Stream on) const;
+
+  ckpt_stage stage(std::int64_t iteration) const { return tickets_.stage(iteration); }
+  Outcome wait(std::int64_t iteration, ckpt_stage stage, std::int64_t timeout_ms) const;
+  ckpt_stats_t stats() const;
+
+  ckpt_health_t health() const { return health_.now(); }
+  void on_health(ckpt_health_callback callback, void* user) { health_.on_change(callback, user); }
+  void on_warning(ckpt_warning_callback callback, void* user) { warnings_.on_warning(callback, user); }
+
+ private:
+  AgentLink::Look on_words(const arena::Control& control);
+
+  // restore.cpp
+  const Stored& stored(Deadline deadline);
+  void ask_for_stored(nlohmann::json request, Deadline deadline);
+  std::optional<CorruptPiece> load(device::Stream stream);
+  std::string join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline);
+
+  // snapshot.cpp
+  void check_order(std::int64_t iteration) const;
+  void check_fence(const arena::Control& control);
+  void reserve_slots(const RankState& state);
+  void not_taken(std::int64_t iteration, ckpt_status why);
+  void mark_iteration(Clock::time_point now, device::Stream stream) const;
+  void follow_session();
+  bool loses_replication(const AgentSession& next) const;
+  void discard_forgotten();
+  void pass_on_news_of_path();
+  Outcome try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream);
+  // Whether a capture was begun and not released.
+  bool open_capture() const { return !sealing_.under_way() && capture_.active(); }
+  bool release(std::span<const device::Stream> streams, Deadline deadline);
+  void sealed(bool whole);
+  void check_no_capture(const char* call) const;
+
+  const Options options_;
+  Warnings warnings_;
+  std::unique_ptr<device::Device> device_;
+  TensorRegistry registry_;
+  Tickets tickets_;
+  Capture capture_;
+  // The capture that is being sealed.
+  struct Released {
+    std::int64_t iteration;
+    std::uint64_t bytes;
+    Clock::time_point called_at;
+    std::span<const std::byte> main;  // the main piece, for GPU replication; `slots` keeps it there
+    std::shared_ptr<Slots> slots;
+  } released_{};
+  Sealing sealing_;
+  std::optional<Stored> stored_;  // between the agent's answer and restore()
+  std::string stored_layout_;
+  std::string restored_message_;
+  std::atomic<std::uint64_t> incarnation_{0};    // 0: not restored yet
+  std::atomic<std::uint64_t> restored_word_{0};  // the checkpoint that was restored
+  std::int64_t last_iteration_ = -1;
+  Clock::time_point snapshot_called_at_;
+  double snapshot_stall_ms_ = 0;
+  std::string failure_;  // what an Outcome's text points to
+  std::atomic<std::uint64_t> staging_bytes_{0};
+  std::uint32_t session_number_ = 0;
+  std::optional<Failure> reserve_failure_;
+  Clock::time_point reserve_again_at_;
+  std::unique_ptr<GpuReplication> gpu_replication_;  // made once it is needed; lives until the watcher has ended
+  std::atomic<GpuReplication*> watched_replication_{nullptr};  // the same, for the watcher
+  std::shared_ptr<arena::Control> replication_control_;        // of the arena that it receives into
+  AgentLink link_;                                             // after the tickets, which its watcher uses
+  HealthWatch health_;                                         // after the link, which it asks
+  std::unique_ptr<GpuComm> gpu_comm_;
+  std::atomic<GpuComm*> gpu_hooks_{nullptr};  // the same, for any thread
+};
+
+}  // namespace ckpt::client

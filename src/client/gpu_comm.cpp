@@ -1,0 +1,77 @@
+#include "client/gpu_comm.hpp"
+
+#include "base/error.hpp"
+
+namespace ckpt::client {
+namespace {
+
+using arena::CommKind;
+
+constexpr std::size_t open_max = 4096;  // of a channel
+
+// A track for the begins of each channel, one for its ends, and one for iterations.
+constexpr std::uint32_t kinds = 2;
+constexpr std::uint32_t iteration_track = kinds * arena::comm_channels_max;
+static_assert(iteration_track < device::StreamTimestamps::tracks_max);
+constexpr std::uint32_t begin_track(std::uint32_t comm_channel) { return kinds * comm_channel; }
+constexpr std::uint32_t end_track(std::uint32_t comm_channel) { return kinds * comm_channel + 1; }
+
+device::Range whole_pages(arena::CommWords& words) {
+  return {reinterpret_cast<std::byte*>(&words), arena::control_file_bytes - arena::page_bytes};
+}
+
+}  // namespace
+
+std::unique_ptr<GpuComm> GpuComm::open(device::Device& device, std::shared_ptr<arena::Control> control) {
+  std::unique_ptr<GpuComm> comm(new GpuComm(std::move(control)));
+  comm->timestamps_ =
+      device.timestamps(whole_pages(comm->words()), comm->control_,
+                        [self = comm.get()](std::uint32_t track, Clock::time_point at) { self->reached(track, at); });
+  return comm->timestamps_ ? std::move(comm) : nullptr;
+}
+
+// The next one, where the one before in its place is over.
+GpuComm::Number GpuComm::take_number() {
+  const std::uint32_t number = last_number_ + 1, before = last_in_place_[number % arena::comm_gpu_max];
+  const auto& [begun, ended] = place(number);
+  if (begun.load(std::memory_order_acquire) != before || ended.load(std::memory_order_acquire) != before)
+    return std::nullopt;
+  return number;
+}
+
+void GpuComm::begin(std::uint32_t comm_channel, device::Stream on) {
+  const std::lock_guard lock(mutex_);
+  if (open_[comm_channel].size() == open_max)
+    throw Failure(CKPT_ERR_INVALID, std::to_string(open_max) + " communications have begun on communication channel " +
+                                        std::to_string(comm_channel) + " and none has ended; call comm_end() for each");
+  Number number = take_number();
+  if (number && !timestamps_->add(on, {begin_track(comm_channel), &place(*number).begun, *number})) number.reset();
+  if (number) last_in_place_[*number % arena::comm_gpu_max] = last_number_ = *number;
+  open_[comm_channel].push_back(number);
+  used_.store(true, std::memory_order_release);
+}
+
+bool GpuComm::end(std::uint32_t comm_channel, device::Stream on) {
+  const std::lock_guard lock(mutex_);
+  if (open_[comm_channel].empty()) return false;
+  const Number number = open_[comm_channel].front();
+  open_[comm_channel].pop_front();
+  if (!number || timestamps_->add(on, {end_track(comm_channel), &place(*number).ended, *number})) return true;
+  // The GPU cannot tell: better early than never.
+  place(*number).ended.store(*number, std::memory_order_release);
+  reached(end_track(comm_channel), Clock::now());
+  return true;
+}
+
+void GpuComm::iteration(device::Stream on) {
+  if (!timestamps_->add(on, {iteration_track, nullptr, 0})) reached(iteration_track, Clock::now());
+}
+
+// On the timeline's thread, mostly.
+void GpuComm::reached(std::uint32_t track, Clock::time_point at) {
+  arena::CommWriter writer(words());
+  if (track == iteration_track) return writer.iteration(at);
+  writer.happened(track % kinds == 0 ? CommKind::begin : CommKind::end, track / kinds, at);
+}
+
+}  // namespace ckpt::client

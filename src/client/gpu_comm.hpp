@@ -1,0 +1,57 @@
+// Marks communications that begin and end on streams of the GPU. The GPU itself writes the mark when it gets there, and
+// the log has the GPU's times (arena/comm_log.hpp). So the agent knows when the network is really idle, not when the
+// host enqueued something.
+//
+// Each communication has a place of its own in the shared words, so communications on several streams may begin and end
+// in any order. If all places are taken because the host is far ahead of the GPU, a communication is not seen.
+//
+// Any thread. Belongs to the control file that the engine had when it restored.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "arena/comm_log.hpp"
+#include "arena/control.hpp"
+#include "device/device.hpp"
+
+namespace ckpt::client {
+
+class GpuComm {
+ public:
+  // Null if the device has no timeline.
+  static std::unique_ptr<GpuComm> open(device::Device& device, std::shared_ptr<arena::Control> control);
+
+  // Whether any communication has ever begun here.
+  bool is_used() const { return used_.load(std::memory_order_acquire); }
+  // Channels are below arena::comm_channels_max. Throws Failure if thousands have begun and none has ended.
+  void begin(std::uint32_t comm_channel, device::Stream on);
+  // Ends the oldest communication on `comm_channel`. False if all have ended.
+  bool end(std::uint32_t comm_channel, device::Stream on);
+  // An iteration ends after the work enqueued on `on`.
+  void iteration(device::Stream on);
+
+ private:
+  using Number = std::optional<std::uint32_t>;  // none: not seen
+  explicit GpuComm(std::shared_ptr<arena::Control> control) : control_(std::move(control)) {}
+  arena::CommWords& words() { return control_->comm(); }
+  arena::CommWords::Channel& place(std::uint32_t number) { return words().on_gpu[number % arena::comm_gpu_max]; }
+  Number take_number();
+  void reached(std::uint32_t track, Clock::time_point at);
+
+  const std::shared_ptr<arena::Control> control_;
+  std::atomic<bool> used_{false};
+
+  std::mutex mutex_;  // for all below
+  std::uint32_t last_number_ = 0;
+  std::array<std::uint32_t, arena::comm_gpu_max> last_in_place_{};
+  std::array<std::deque<Number>, arena::comm_channels_max> open_;
+  std::unique_ptr<device::StreamTimestamps> timestamps_;
+};
+
+}  // namespace ckpt::client

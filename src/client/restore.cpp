@@ -1,0 +1,144 @@
+// The engine's restore: takes part in the job's decision, and brings the decided checkpoint into the tensors.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "arena/comm_log.hpp"
+#include "base/error.hpp"
+#include "client/engine.hpp"
+#include "client/training_watch.hpp"
+
+namespace ckpt::client {
+namespace {
+
+constexpr std::int64_t answer_margin_ms = 2'000;  // the agent keeps to the timeout, and says what it waited for
+
+nlohmann::json report_of(const CorruptPiece& corrupt) {
+  return {
+      {"type", "corrupt"}, {"shard", corrupt.shard}, {"checkpoint", corrupt.checkpoint.word()}, {"leaf", corrupt.leaf}};
+}
+
+std::optional<CorruptPiece> load_piece(device::Device& device, const ShardState& shard, const StoredPiece& stored,
+                                       device::Stream stream) {
+  const auto range = arena::range_of(core::parse_part(stored.manifest.shard), shard.length_bytes());
+  const auto leaf = device.load(shard.plan.slice(range.first_byte, range.size_bytes),
+                                {stored.slot.data(), stored.manifest.leaves.data()}, stream);
+  if (!leaf) return std::nullopt;
+  return CorruptPiece{stored.manifest.shard, stored.manifest.checkpoint, *leaf};
+}
+
+}  // namespace
+
+// Asks until the pieces that the agent sends are whole. Each one that is not is told, so that it is not sent again.
+void Engine::ask_for_stored(nlohmann::json request, Deadline deadline) {
+  stored_.reset();
+  while (!stored_) {
+    const bool wants_gpu_replication = options_.replication == ReplicationMode::device;
+    request["timeout_ms"] = deadline.remaining_ms();
+    request["replication"] = wants_gpu_replication;
+    const nlohmann::json again = {
+        {"type", "restore"}, {"timeout_ms", deadline.remaining_ms()}, {"replication", wants_gpu_replication}};
+    Frame answer = link_.ask(request, again, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+    try {
+      stored_ = take_stored(std::move(answer));
+    } catch (const CorruptPiece& corrupt) {
+      request = report_of(corrupt);
+    }
+  }
+}
+
+const Stored& Engine::stored(Deadline deadline) {
+  if (!stored_) ask_for_stored({{"type", "restore"}}, deadline);
+  return *stored_;
+}
+
+const std::string& Engine::stored_layout() {
+  if (stored_layout_.empty()) {
+    if (incarnation_.load() != 0)
+      throw Failure(CKPT_ERR_INVALID, "stored_layout() came after restore(); call it before");
+    stored_layout_ = stored_layout_json(stored(Deadline::in_ms(options_.restore_timeout_ms)));
+  }
+  return stored_layout_;
+}
+
+std::optional<CorruptPiece> Engine::load(device::Stream stream) {
+  const RankState& state = registry_.state();
+  check_matches(*stored_, state, options_.world_size);
+  if (!stored_->found) return std::nullopt;
+  for (const StoredPiece& part : stored_->main)
+    if (auto corrupt = load_piece(*device_, state.main, part, stream)) return corrupt;
+  return load_piece(*device_, state.private_, *stored_->private_, stream);
+}
+
+// While nothing of training is on the GPU yet: the members connect, which waits for all of them and allocates memory.
+// Returns why it is host replication, if it was to be another. An incarnation goes on without: nothing is thrown.
+std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive_buffer, Deadline deadline) {
+  if (options_.replication != ReplicationMode::device) return {};
+  if (!receive_buffer) return "checkpoints go from host to host in this incarnation; ckptctl status says why";
+  try {
+    GpuReplication::Settings settings;
+    settings.replicator.environment = environ;
+    settings.replicator.reserved_bytes = options_.gpu_replication_bytes;
+    replication_control_ = link_.session().control;
+    const auto control = replication_control_;
+    if (options_.schedule == SendMode::idle)
+      settings.training = [watch = std::make_shared<TrainingWatch>(control, options_.profile_iterations)] {
+        return watch->look(Clock::now());
+      };
+    const std::uint64_t piece_bytes = std::max({registry_.state().main.length_bytes(), options_.slot_bytes, 1ul});
+    gpu_replication_ = std::make_unique<GpuReplication>(*device_, std::move(*receive_buffer), piece_bytes, settings,
+                                                        [control] { control->ring_agent(); });
+    watched_replication_.store(gpu_replication_.get(), std::memory_order_release);
+    gpu_replication_->meet(
+        Deadline::in_ms(std::min<std::int64_t>(settings.replicator.meet_timeout_ms, deadline.remaining_ms())));
+    return gpu_replication_->take_news().value_or("");
+  } catch (const std::exception& failure) {
+    return std::string("checkpoints go from host to host in this incarnation: ") + failure.what();
+  }
+}
+
+ckpt_restored Engine::restore(device::Stream stream) {
+  if (incarnation_.load() != 0)
+    throw Failure(CKPT_ERR_INVALID, "restore() was called in this incarnation before; call it once");
+  const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
+  stored(deadline);
+  const auto load_begin = Clock::now();
+  while (const auto corrupt = load(stream)) ask_for_stored(report_of(*corrupt), deadline);
+  const double load_ms = milliseconds_between(load_begin, Clock::now());
+  gpu_comm_ = GpuComm::open(*device_, link_.session().control);
+  gpu_hooks_.store(gpu_comm_.get(), std::memory_order_release);
+  link_.joined(stored_->incarnation);
+  nlohmann::json restored = {{"type", "restored"}};
+  if (!stored_->no_receive_buffer.empty()) restored["no_replication"] = stored_->no_receive_buffer;
+  link_.ask(restored, restored, Deadline::in_ms(deadline.remaining_ms() + answer_margin_ms));
+
+  ckpt_restored result = CKPT_RESTORED_INIT;
+  result.found = stored_->found;
+  result.behind = stored_->behind;
+  result.status_unknown = stored_->status_unknown;
+  result.incarnation = stored_->incarnation;
+  result.iteration = stored_->found ? stored_->iteration : -1;
+  result.next_iteration = result.iteration + 1;
+  result.fetch_ms = stored_->fetch_ms;
+  if (stored_->found) {
+    result.main_tier = CKPT_TIER_NONE;
+    for (const StoredPiece& part : stored_->main) result.main_tier = std::max(result.main_tier, part.tier);
+    result.private_tier = stored_->private_->tier;
+    result.bytes = stored_->private_->layout.length_bytes + stored_->main.front().layout.length_bytes;
+    result.load_ms = load_ms;
+    tickets_.restored(result.iteration);
+    restored_word_.store(stored_->main.front().manifest.checkpoint.word(), std::memory_order_release);
+  }
+  registry_.share(stored_->share);
+  restored_message_ = std::move(stored_->message);
+  result.message = restored_message_.c_str();
+  last_iteration_ = result.iteration;
+  incarnation_.store(result.incarnation);
+  if (const std::string news = join_replication(std::move(stored_->receive_buffer), deadline); !news.empty())
+    warnings_.add(CKPT_WARNING_REPLICATION, news);
+  stored_.reset();  // unmaps what was restored from
+  return result;
+}
+
+}  // namespace ckpt::client

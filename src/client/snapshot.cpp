@@ -1,0 +1,227 @@
+// The engine's every iteration: snapshot() and before_update(). Once slots are reserved, and unless a registration
+// changed, these make no system call but one futex wake each, take no lock and allocate nothing.
+
+#include "base/error.hpp"
+#include "client/engine.hpp"
+
+namespace ckpt::client {
+namespace {
+
+constexpr std::int64_t capture_timeout_ms = 60'000;  // far beyond any copy in memory
+constexpr std::int64_t first_grant_wait_ms = 1'000;  // after the slots were made, which takes longer
+constexpr std::chrono::seconds reserve_pause{5};     // a refused reservation is not asked for at every iteration
+
+// Private state is blobs that vary a little in size: room to grow.
+std::uint64_t with_headroom(std::uint64_t bytes) { return 2 * bytes + (64u << 10); }
+
+SlotSizes slot_sizes(const RankState& state, const Options& options) {
+  const std::uint64_t main_bytes = std::max(state.main.length_bytes(), options.slot_bytes);
+  // Where the state will grow, its layout will.
+  const std::uint64_t growth = state.main.length_bytes() == 0 ? 1 : main_bytes / state.main.length_bytes();
+  SlotSizes sizes;
+  for (const PieceState& piece : state.captured) {
+    const std::uint64_t layout_bytes = with_headroom(piece.shard->layout_text.size());
+    if (piece.shard == &state.private_)
+      sizes.push_back({piece.name, with_headroom(piece.length_bytes()), layout_bytes});
+    else
+      sizes.push_back({piece.name, arena::range_of(core::parse_part(piece.name), main_bytes).size_bytes,
+                       std::min<std::uint64_t>(growth, 16) * layout_bytes});
+  }
+  return sizes;
+}
+
+}  // namespace
+
+void Engine::check_order(std::int64_t iteration) const {
+  if (incarnation_.load(std::memory_order_relaxed) == 0)
+    throw Failure(CKPT_ERR_INVALID,
+                  "snapshot() came before restore(); call restore() once first, also for a fresh start");
+  if (registry_.empty())
+    throw Failure(CKPT_ERR_INVALID, "snapshot() came before register_tensor(); register the state first");
+  if (iteration < 0 || iteration > CheckpointId::iteration_max)
+    throw Failure(CKPT_ERR_INVALID, "iteration " + std::to_string(iteration) + " is out of range; use 0 to 2^40 - 1");
+  if (iteration <= last_iteration_)
+    throw Failure(CKPT_ERR_INVALID, "iteration numbers go backwards: snapshot(" + std::to_string(iteration) +
+                                        ") came after iteration " + std::to_string(last_iteration_) +
+                                        "; continue from restore()'s next_iteration and count up");
+}
+
+void Engine::reserve_slots(const RankState& state) {
+  if (reserve_failure_ && Clock::now() < reserve_again_at_) throw *reserve_failure_;
+  try {
+    link_.reserve({slot_sizes(state, options_), device_->shortage()});
+    reserve_failure_.reset();
+  } catch (const Failure& failure) {
+    reserve_failure_ = failure;
+    reserve_again_at_ = Clock::now() + reserve_pause;
+    throw;
+  }
+  follow_session();
+  const Deadline deadline = Deadline::in_ms(first_grant_wait_ms);
+  const arena::Control& control = *capture_.session().control;
+  for (;;) {
+    const std::uint32_t seen = control.agent_doorbell();
+    if (capture_.unused_grant() || deadline.passed()) return;
+    control.wait_agent_doorbell(seen, deadline);
+  }
+}
+
+// It may be reading from slots that are not to stay mapped, or nobody sees what it tells and where it arrives.
+bool Engine::loses_replication(const AgentSession& next) const {
+  if (!gpu_replication_) return false;
+  const auto& slots = capture_.session().slots;
+  return (slots && slots != next.slots) || !replication_control_->same_as(*next.control);
+}
+
+void Engine::follow_session() {
+  const std::uint32_t number = link_.session_number();
+  if (number == session_number_) return;
+  AgentSession session = link_.session();
+  if (loses_replication(session)) gpu_replication_->end("this node's memory was lost and made anew");
+  capture_.attach(std::move(session));
+  session_number_ = number;
+}
+
+// The one before was never finished: its tensors may have changed under the copy.
+void Engine::discard_forgotten() {
+  if (!open_capture()) return;
+  const std::string iteration = std::to_string(capture_.checkpoint().iteration());
+  discard();
+  warnings_.add(CKPT_WARNING_FORGOTTEN_UPDATE,
+                "the snapshot of iteration " + iteration +
+                    " was discarded, because before_update() was not called after it; call before_update() before "
+                    "each change of the registered tensors");
+}
+
+void Engine::discard() {
+  if (!open_capture()) return;
+  const std::int64_t iteration = capture_.checkpoint().iteration();
+  tickets_.discarded(iteration);
+  capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
+  capture_.cancel();
+}
+
+void Engine::check_fence(const arena::Control& control) {
+  const std::uint64_t incarnation = control.fenced();
+  if (incarnation == 0) return;
+  tickets_.superseded();  // the watcher sees it later
+  const std::string rank = std::to_string(options_.rank);
+  if (incarnation == arena::fenced_without_incarnation)
+    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
+                                           "; ckptctl status says why; end it and start the rank again, as all others");
+  throw Failure(CKPT_ERR_SUPERSEDED,
+                "incarnation " + std::to_string(incarnation) + " of the job began, of which this process of rank " +
+                    rank +
+                    " is no part: a rank was started again, or the coordination store lost the "
+                    "records of the incarnation before; end it and start the rank again, as all others");
+}
+
+Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
+  discard_forgotten();
+  last_iteration_ = iteration;
+  if (sealing_.under_way())
+    return {CKPT_SKIPPED,
+            "this iteration's snapshot is skipped on all ranks, because the one before is still being copied from the "
+            "GPU; training is not affected"};
+  follow_session();
+  arena::Control& control = *capture_.session().control;
+  check_fence(control);
+  if (!link_.connected()) {
+    const Failure why = link_.why_disconnected();
+    throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
+  }
+  const RankState& state = registry_.state();
+  if (!capture_.session().slots) reserve_slots(state);
+  if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);
+
+  if (device_->broken())
+    throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());
+
+  const auto grant = capture_.unused_grant();
+  if (!grant || iteration < capture_.session().control->resume_at())
+    return {CKPT_SKIPPED,
+            "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
+            "training is not affected"};
+  tickets_.taken(iteration, called_at);
+  capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);
+  pass_on_news_of_path();
+  return {};
+}
+
+void Engine::pass_on_news_of_path() {
+  if (!gpu_replication_) return;
+  if (const auto news = gpu_replication_->take_news()) warnings_.add(CKPT_WARNING_REPLICATION, *news);
+}
+
+void Engine::not_taken(std::int64_t iteration, ckpt_status why) {
+  tickets_.refused(iteration, why);
+  arena::Control& control = *capture_.session().control;
+  if (why != CKPT_SKIPPED) control.not_taken(iteration, static_cast<std::uint8_t>(why));
+  control.attempted(iteration);
+  control.ring_agent();
+}
+
+// Where communications are seen on the GPU's timeline, so are iterations.
+void Engine::mark_iteration(Clock::time_point now, device::Stream stream) const {
+  if (gpu_comm_ && gpu_comm_->is_used())
+    gpu_comm_->iteration(stream);
+  else
+    link_.comm().iteration(now);
+}
+
+Outcome Engine::snapshot(std::int64_t iteration, device::Stream stream) {
+  const auto called_at = Clock::now();
+  check_order(iteration);
+  mark_iteration(called_at, stream);
+  snapshot_called_at_ = called_at;
+  Outcome outcome;
+  try {
+    outcome = try_snapshot(iteration, called_at, stream);
+  } catch (const Failure& failure) {
+    not_taken(iteration, failure.status());
+    throw;
+  }
+  if (outcome.status != CKPT_OK) not_taken(iteration, outcome.status);
+  snapshot_stall_ms_ = milliseconds_between(called_at, Clock::now());
+  tickets_.stalled(snapshot_stall_ms_);
+  return outcome;
+}
+
+// On any thread.
+void Engine::sealed(bool whole) {
+  const auto [iteration, bytes, called_at, main, slots] = released_;
+  if (!whole) capture_.session().control->not_taken(iteration, CKPT_DISCARDED);
+  released_.slots.reset();
+  if (whole && gpu_replication_)
+    gpu_replication_->captured(CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), main, slots);
+  sealing_.end();  // first: who waited for the ticket may take the next snapshot
+  if (whole)
+    tickets_.captured(iteration, bytes, milliseconds_between(called_at, Clock::now()));
+  else
+    tickets_.discarded(iteration);
+}
+
+bool Engine::release(std::span<const device::Stream> streams, Deadline deadline) {
+  released_ = {capture_.checkpoint().iteration(), capture_.length_bytes(), snapshot_called_at_, capture_.main_piece(),
+               capture_.session().slots};
+  sealing_.begin();
+  const bool is_released = capture_.release(streams, deadline, [this](bool whole) { sealed(whole); });
+  if (!is_released) sealing_.none();
+  return is_released;
+}
+
+Outcome Engine::before_update(std::span<const device::Stream> streams) {
+  if (!open_capture()) return {};
+  const auto called_at = Clock::now();
+  if (!release(streams, Deadline::in_ms(capture_timeout_ms))) {
+    discard();
+    failure_ = device_->failure();
+    if (!failure_.empty()) return {CKPT_DISCARDED, failure_.c_str()};
+    return {CKPT_DISCARDED,
+            "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
+  }
+  tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
+  return {};
+}
+
+}  // namespace ckpt::client

@@ -1,0 +1,120 @@
+#include "client/stored.hpp"
+
+#include <fcntl.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+
+namespace ckpt::client {
+namespace {
+
+// Nobody writes there. But a GPU's driver pins no pages that could not be written, and reads others several times
+// slower.
+arena::Segment::Access access_of(const UniqueFd& fd) {
+  const bool may_write = (::fcntl(fd.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
+  return may_write ? arena::Segment::Access::write : arena::Segment::Access::read;
+}
+
+StoredPiece take_piece(const nlohmann::json& json, std::vector<UniqueFd>& fds) {
+  const auto fd = json.at("fd").get<std::size_t>();
+  const auto index = json.at("slot").get<std::uint32_t>();
+  if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a segment");
+  const auto access = access_of(fds[fd]);
+  auto segment = arena::Segment::attach(std::move(fds[fd]), access, "a segment that the agent sent");
+  if (index >= segment.spec().slots) throw Failure(CKPT_ERR_INTERNAL, "the agent named a slot that does not exist");
+  const arena::Slot slot = segment.slot(index);
+  auto manifest = slot.read();
+  if (!manifest) throw CorruptPiece{segment.spec().shard, slot.checkpoint(), 0};
+  auto layout = arena::parse_layout(manifest->layout);
+  const core::ShardPart part = core::parse_part(manifest->shard);
+  if (arena::range_of(part, layout.length_bytes).size_bytes != manifest->length_bytes)
+    throw CorruptPiece{manifest->shard, manifest->checkpoint, 0};
+  const auto tier = json.at("tier").get<unsigned>();
+  if (tier > CKPT_TIER_PERSISTENT) throw Failure(CKPT_ERR_INTERNAL, "the agent named an unknown tier");
+  return {std::move(segment), slot, std::move(*manifest), std::move(layout), static_cast<ckpt_tier>(tier)};
+}
+
+void check_shard(const char* which, const StoredPiece& stored, const ShardState& registered) {
+  const auto difference = arena::first_difference(stored.layout, registered.layout);
+  if (!difference) return;
+  throw Failure(CKPT_ERR_MISMATCH,
+                std::string("the stored state has another layout: in the ") + which + " shard, " + *difference +
+                    "; register the state as it was stored (ckpt_stored_layout tells), or give the job another name");
+}
+
+// All of the main shard, and all of one checkpoint.
+void check_parts(const Stored& stored) {
+  const CheckpointId checkpoint = stored.private_->manifest.checkpoint;
+  bool agree = checkpoint.iteration() == stored.iteration && !stored.main.empty();
+  for (std::size_t i = 0; i < stored.main.size(); ++i) {
+    const arena::Manifest& manifest = stored.main[i].manifest;
+    const core::ShardPart part = core::parse_part(manifest.shard);
+    agree = agree && manifest.checkpoint == checkpoint && part.index == i && part.of == stored.main.size() &&
+            manifest.layout_hash == stored.main.front().manifest.layout_hash;
+  }
+  if (!agree)
+    throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces that do not belong together; please report this");
+}
+
+// No restore fails for want of the path.
+void take_receive_buffer(std::size_t fd, std::vector<UniqueFd>& fds, Stored& stored) {
+  try {
+    if (fd >= fds.size() || !fds[fd]) throw Failure(CKPT_ERR_INTERNAL, "the agent's answer lacks a receive buffer");
+    stored.receive_buffer = arena::ReceiveBuffer::attach(std::move(fds[fd]));
+  } catch (const Failure& failure) {
+    stored.no_receive_buffer = failure.what();
+  }
+}
+
+}  // namespace
+
+Stored take_stored(Frame answer) {
+  try {
+    const auto& json = answer.body;
+    Stored stored;
+    stored.found = json.at("found").get<bool>();
+    stored.behind = json.value("behind", false);
+    stored.status_unknown = json.value("status_unknown", false);
+    stored.message = json.value("message", "");
+    stored.incarnation = json.at("incarnation").get<std::uint64_t>();
+    stored.fetch_ms = json.value("fetch_ms", 0.0);
+    if (stored.incarnation == 0 || stored.incarnation > CheckpointId::incarnation_max)
+      throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible incarnation");
+    const auto& share = json.at("share");
+    stored.share = {share.at("first").get<std::uint32_t>(), share.at("of").get<std::uint32_t>(),
+                    share.at("stored").get<std::uint32_t>()};
+    if (!core::is_valid(stored.share)) throw Failure(CKPT_ERR_INTERNAL, "the agent named an impossible share");
+    if (const auto replication = json.find("replication"); replication != json.end())
+      take_receive_buffer(replication->at("fd").get<std::size_t>(), answer.fds, stored);
+    if (!stored.found) return stored;
+    stored.iteration = json.at("iteration").get<std::int64_t>();
+    for (const auto& part : json.at("main")) stored.main.push_back(take_piece(part, answer.fds));
+    stored.private_ = take_piece(json.at("private"), answer.fds);
+    check_parts(stored);
+    return stored;
+  } catch (const nlohmann::json::exception& error) {
+    throw Failure(CKPT_ERR_INTERNAL, std::string("the agent's answer to restore is malformed: ") + error.what());
+  }
+}
+
+void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size) {
+  if (!stored.found) return;
+  if (const std::uint32_t then = stored.main.front().manifest.world_size; then != world_size)
+    throw Failure(CKPT_ERR_MISMATCH, "the stored state is of a job of " + std::to_string(then) +
+                                         " ranks, but the option world_size is " + std::to_string(world_size) +
+                                         "; start as many ranks, or give the job another name");
+  check_shard("main", stored.main.front(), state.main);
+  check_shard("private", *stored.private_, state.private_);
+}
+
+std::string stored_layout_json(const Stored& stored) {
+  std::string json = "{\"found\":" + std::string(stored.found ? "true" : "false") +
+                     ",\"iteration\":" + std::to_string(stored.iteration) +
+                     ",\"incarnation\":" + std::to_string(stored.incarnation);
+  json += ",\"main\":" + (stored.main.empty() ? "{}" : stored.main.front().manifest.layout);
+  json += ",\"private\":" + (stored.private_ ? stored.private_->manifest.layout : "{}");
+  return json + "}";
+}
+
+}  // namespace ckpt::client

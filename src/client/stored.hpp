@@ -1,0 +1,60 @@
+// The pieces of the chosen checkpoint that the agent fetched for this rank. They are only read.
+//
+// Used by the training thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arena/layout.hpp"
+#include "gpu_replication/receive_buffer.hpp"
+#include "arena/segment.hpp"
+#include "base/frame_socket.hpp"
+#include "client/tensor_registry.hpp"
+
+namespace ckpt::client {
+
+struct StoredPiece {
+  arena::Segment segment;
+  arena::Slot slot;
+  arena::Manifest manifest;
+  arena::Layout layout;
+  ckpt_tier tier;
+};
+
+struct Stored {
+  bool found = false;
+  bool behind = false;
+  bool status_unknown = false;
+  std::string message;
+  std::uint64_t incarnation = 0;
+  std::int64_t iteration = -1;
+  double fetch_ms = 0;
+  core::Share share;          // what this rank captures from now on
+  std::vector<StoredPiece> main;  // when found: the shard's parts in order
+  std::optional<StoredPiece> private_;
+  // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.
+  std::optional<arena::ReceiveBuffer> receive_buffer;
+  std::string no_receive_buffer;  // why it cannot be used
+};
+
+// A piece that differs from what the agent said. The agent can fetch another copy.
+struct CorruptPiece {
+  std::string shard;
+  CheckpointId checkpoint;
+  std::size_t leaf = 0;
+};
+
+// Parses the agent's answer to "restore". Throws Failure (CKPT_ERR_INTERNAL) if it is malformed, and CorruptPiece if a
+// slot holds no whole piece.
+Stored take_stored(Frame answer);
+
+// Throws Failure (CKPT_ERR_MISMATCH) unless the pieces can be loaded into `state`. The message names the first tensor
+// that differs.
+void check_matches(const Stored& stored, const RankState& state, std::uint32_t world_size);
+
+// The answer to ckpt_stored_layout().
+std::string stored_layout_json(const Stored& stored);
+
+}  // namespace ckpt::client

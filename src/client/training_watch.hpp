@@ -1,0 +1,44 @@
+// Learns from the rank's own marks (arena/comm_log.hpp) whether training communicates now, and how long it will leave
+// the network idle. The agent learns the same for chunks that go from host to host. This one serves those that go from
+// GPU to GPU. One thread at a time. To be asked often enough that the log does not overflow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena/comm_log.hpp"
+#include "arena/control.hpp"
+#include "schedule/idle_forecast.hpp"
+#include "schedule/step_pacer.hpp"
+
+namespace ckpt::client {
+
+class TrainingWatch {
+ public:
+  TrainingWatch(std::shared_ptr<const arena::Control> control, std::uint32_t profile_iterations)
+      : control_(std::move(control)), log_(control_->comm()), idle_forecast_(options_of(profile_iterations)) {}
+
+  schedule::Training look(Clock::time_point now) {
+    events_.clear();
+    if (!log_.read(events_)) idle_forecast_.lost_marks(seconds_of(now));
+    for (const arena::CommEvent& event : events_) idle_forecast_.observe(arena::mark_of(event, now));
+    constexpr bool quiet =
+        false;  // a promise disturbs little, and a job's first versions are not to wait for a profile
+    return {idle_forecast_.idle_forecast(seconds_of(now), log_.is_busy(), quiet), idle_forecast_.longest_idle_s()};
+  }
+
+ private:
+  static schedule::IdleForecastOptions options_of(std::uint32_t profile_iterations) {
+    schedule::IdleForecastOptions options;
+    options.profiler.iterations = profile_iterations;
+    return options;
+  }
+
+  const std::shared_ptr<const arena::Control> control_;
+  arena::CommReader log_;
+  schedule::RankIdleForecast idle_forecast_;
+  std::vector<arena::CommEvent> events_;  // kept to reuse its memory
+};
+
+}  // namespace ckpt::client

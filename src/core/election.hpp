@@ -1,0 +1,80 @@
+// Election of the leader: a lease on one store record, without comparing clocks. The leader renews the record. A node
+// that sees it unchanged for lease_ms, by its own clock, takes it over with the next epoch. Two nodes may believe for a
+// while that they lead. Epochs make the older one harmless (leader.hpp).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/events.hpp"
+#include "core/plausible.hpp"
+
+namespace ckpt::core {
+
+// For people: why this node ignores a damaged record.
+std::string damaged_record(const char* record, const char* number, std::uint64_t claimed, std::uint64_t known);
+
+// The leader whose lease ran out, and since when neither the store nor a message showed a sign of it. None if this node
+// never had a directive from it, and so cannot tell.
+struct Predecessor {
+  NodeId node = no_node;
+  TimeMs silent_since = 0;
+};
+
+class Election {
+ public:
+  // `highest_epoch`: the newest one that this node ever obeyed. Its own terms get newer ones.
+  Election(const Config& config, std::uint64_t highest_epoch) : config_(config), highest_epoch_(highest_epoch) {}
+
+  void on_read(const LeaderRecordRead& read, TimeMs now);
+  // A directive came from that node. Whatever its term, the node lives. If its term is newer than the record's, this
+  // node follows it: it may be this node that cannot read the store.
+  void on_directive_of(NodeId leader, std::uint64_t epoch, TimeMs now);
+  // An epoch from a message or another record. False: it cannot be true, so ignore its source.
+  bool on_higher_epoch(std::uint64_t epoch);
+  // This node did nothing for a while. The others may have spoken meanwhile, and another node may lead.
+  void on_pause(TimeMs now);
+  // `obeyed`: some other node obeys this node as leader. Otherwise a leader lets its lease run out.
+  void on_tick(TimeMs now, bool obeyed, Effects& effects);
+
+  bool is_leader() const { return my_epoch_ != 0; }
+  // False after a pause, until the store confirms the term. If the store does not answer and nobody contradicts, true
+  // again after node_timeout_ms.
+  bool knows_its_term(TimeMs now) const { return !unproven_since_ || now - *unproven_since_ > config_.node_timeout_ms; }
+  const std::string& trouble() const { return trouble_; }  // why this node ignores the record, "" if it does not
+  std::uint64_t epoch() const { return is_leader() ? my_epoch_ : record_.epoch; }
+  std::uint64_t highest_epoch() const { return highest_epoch_; }
+  NodeId leader() const;
+  const Predecessor& predecessor() const { return predecessor_; }  // before this node's own term
+
+ private:
+  void swap(const LeaderRecord& record, TimeMs now, Effects& effects);
+  bool renewal_is_due(TimeMs now) const;
+  bool gives_way() const;
+  bool lease_expired(TimeMs now) const;
+  Predecessor silent_leader() const;
+
+  const Config config_;
+  std::uint64_t highest_epoch_;
+  std::optional<std::uint64_t> revision_;  // none before the first read
+  std::optional<TimeMs> older_since_;      // since when all reads gave an older record
+  LeaderRecord record_;
+  TimeMs unchanged_since_ = 0;
+  std::optional<TimeMs> leader_heard_at_;  // when the newest directive of the record's node came
+  struct Caller {
+    NodeId node = no_node;
+    std::uint64_t epoch = 0;
+    TimeMs received_at = 0;
+  };
+  Caller caller_;                      // leads in a newer term than the record's, by its own directive
+  std::uint64_t my_epoch_ = 0;         // 0: this node is not the leader
+  std::uint64_t attempted_epoch_ = 0;  // of the last takeover that this run of the agent tried
+  Predecessor predecessor_;            // at that takeover
+  TimeMs last_swap_ = 0;
+  std::uint64_t last_heartbeat_ = 0;      // written by that swap
+  std::optional<TimeMs> unproven_since_;  // end of a pause after which the term is not confirmed yet
+  std::uint64_t proving_heartbeat_ = 0;   // a record with this heartbeat was written after that pause
+  std::string trouble_;
+};
+
+}  // namespace ckpt::core

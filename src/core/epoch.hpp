@@ -1,0 +1,20 @@
+// An epoch: the number of a leader's term, and the node that leads in it. So no two nodes ever lead with the same
+// epoch, even if the store forgets an election before any other node has heard of it.
+#pragma once
+
+#include <cstdint>
+
+#include "core/types.hpp"
+
+namespace ckpt::core {
+
+inline constexpr unsigned epoch_node_bits = 24;  // a job has at most 2^24 nodes
+inline constexpr std::uint64_t epoch_node_mask = (std::uint64_t{1} << epoch_node_bits) - 1;
+
+constexpr std::uint64_t epoch_of(std::uint64_t term, NodeId node) {
+  return (term << epoch_node_bits) | (node & epoch_node_mask);
+}
+constexpr std::uint64_t term_of(std::uint64_t epoch) { return epoch >> epoch_node_bits; }
+constexpr std::uint64_t next_epoch(std::uint64_t highest, NodeId node) { return epoch_of(term_of(highest) + 1, node); }
+
+}  // namespace ckpt::core

@@ -1,0 +1,275 @@
+// Events are what the driver tells the core. Effects are what the core asks its driver to do.
+//
+// The driver calls Node::handle(event, now) from one thread. It carries out the returned effects in order, all of them
+// before it hands in the next event. It never blocks on an effect: whatever takes time ends with an event.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "core/messages.hpp"
+
+namespace ckpt::core {
+
+// ---- Events ----
+
+struct Tick {};  // at least every report_ms / 2
+
+// A record as it is in the store. Comes after a poll or watch, and after every compare-and-swap, won or lost. Revision
+// 0: the record does not exist.
+struct LeaderRecordRead {
+  std::uint64_t revision = 0;
+  LeaderRecord record;
+};
+struct IncarnationRecordRead {
+  std::uint64_t revision = 0;
+  IncarnationRecord record;
+};
+// The answer to ReadAssignments: all that the store has under that name.
+struct AssignmentsRead {
+  AssignmentsName name;
+  std::vector<RankAssignment> assignments;
+};
+
+struct MessageArrived {
+  NodeId from = 0;
+  Message message;
+};
+
+// A trainer claims a rank. Before, the driver has proven every earlier writer of that rank on this node dead.
+struct TrainerHello {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+  std::uint64_t incarnation = 0;  // 0: a new trainer; otherwise it attaches again after its agent restarted
+  std::uint32_t world_size = 0;
+  std::string main_shard;
+  std::string private_shard;
+};
+struct TrainerExited {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+};  // proven by its pidfd
+
+struct RestoreAsked {
+  Rank rank = 0;
+  bool wants_gpu_replication = false;  // see RankReport
+};                                     // answered by RestoreReady or RestoreFailed
+struct RestoreDone {
+  Rank rank = 0;
+};  // its tensors hold the restored checkpoint (or it starts fresh)
+// The rank's local segments exist, reserved and touched: for the parts of its share, in order, then its private shard.
+struct SegmentsReady {
+  Rank rank = 0;
+  std::vector<std::string> shards;
+};
+
+// The rank's words in its control page. Posted after Captured if both changed.
+struct Progress {
+  Rank rank = 0;
+  std::int64_t attempted = -1;
+  std::int64_t capturing = -1;
+};
+// The rank has sealed the slots of its open grant, and they are valid.
+struct Captured {
+  Rank rank = 0;
+  std::vector<PieceInfo> pieces;
+};
+
+enum class FetchResult : std::uint8_t { complete, corrupt, no_space, failed };
+// The transfer is over, and nothing touches the slot any more.
+struct FetchEnded {
+  std::uint64_t fetch = 0;
+  FetchResult result = FetchResult::failed;
+  std::string trouble = {};  // why a read from storage failed
+  PieceInfo made = {};       // the new piece, if parity was encoded for the first time
+};
+struct SlotReleased {
+  SlotRef slot;
+};  // the answer to DropSlot: nobody reads or writes the slot any more
+struct PieceCorrupt {
+  SlotRef slot;
+};  // a reader found that its bytes do not match its digests
+
+// What the driver observes itself. Posted with every change.
+struct Observed {
+  std::vector<Rank> stopped = {};                          // stopped trainers of this node (SIGSTOP, a debugger)
+  std::vector<std::pair<Rank, std::uint8_t>> failed = {};  // ranks whose newest snapshot failed, with its ckpt_status
+  bool coordination_fails = false;                         // the store cannot be read or written
+  std::vector<NodeId> distrusted = {};                     // these nodes' listeners refused the token
+  bool operator==(const Observed&) const = default;
+};
+
+// What storage offers: the pieces of every checkpoint that is whole there, as far as is known without reading them.
+struct StorageListed {
+  std::vector<PieceInfo> pieces;
+  std::vector<std::string> unusable;     // checkpoints that are there but cannot be restored, a sentence each
+  std::uint64_t newest_incarnation = 0;  // newest one that wrote anything there
+  bool knows_incarnations = true;        // false: newer ones may have written there
+  std::string trouble;                   // why this list may be incomplete, "" if it is complete
+};
+// The answer to StartWrite. Without trouble, the pieces are on the medium.
+struct WriteEnded {
+  CheckpointId checkpoint;
+  std::string trouble;
+};
+// The answer to FinalizeCheckpoint. Without trouble, the checkpoint is whole on storage.
+struct FinalizeEnded {
+  CheckpointId checkpoint;
+  std::string trouble;
+};
+
+using Event = std::variant<Tick, LeaderRecordRead, IncarnationRecordRead, AssignmentsRead, MessageArrived, TrainerHello,
+                           TrainerExited, RestoreAsked, RestoreDone, SegmentsReady, Progress, Captured, FetchEnded,
+                           SlotReleased, PieceCorrupt, StorageListed, WriteEnded, FinalizeEnded, Observed>;
+
+// ---- Effects ----
+
+struct Send {
+  NodeId to = 0;
+  Message message;
+};
+
+// Compare-and-swap of a store record; answered by LeaderRecordRead / IncarnationRecordRead.
+struct SwapLeaderRecord {
+  std::uint64_t expected_revision = 0;
+  LeaderRecord record;
+};
+// Writes `assignments` first, in as many records as it takes, and the incarnation's record only when all of them are in
+// the store. Empty: the rank assignments that the record names are there already.
+struct SwapIncarnationRecord {
+  std::uint64_t expected_revision = 0;
+  IncarnationRecord record;
+  std::vector<RankAssignment> assignments = {};
+};
+// Answered by AssignmentsRead.
+struct ReadAssignments {
+  AssignmentsName name;
+};
+// Removes the rank assignments of all incarnations before this one. No record names them any more.
+struct RemoveAssignments {
+  std::uint64_t before_incarnation = 0;
+};
+
+// Write this into the arena's node header before any later effect.
+struct Persist {
+  CheckpointId highest_commit;
+  CheckpointId newest_seen;
+  std::uint64_t epoch = 0;
+  CheckpointId newest_damaged;
+};
+
+// The next ones go to trainers, through their control pages.
+struct GrantSlots {
+  Rank rank = 0;
+  Share share;
+  std::vector<SlotRef> slots;
+};  // one slot per segment, in their order
+struct NotifyCommit {
+  Rank rank = 0;
+  CheckpointId committed;
+};
+// The newest checkpoint that is known to be on storage.
+struct NotifyStored {
+  Rank rank = 0;
+  CheckpointId stored;
+};
+struct NotifyResume {
+  Rank rank = 0;
+  std::int64_t resume_at = 0;
+};
+// Comes before RestoreReady, once in an incarnation, and again after a restart of the agent.
+struct NotifyReplicationGroup {
+  Rank rank = 0;
+  std::uint64_t incarnation = 0;
+  ReplicationGroup replication;
+};
+struct Fence {
+  Rank rank = 0;
+  std::uint64_t instance = 0;
+  std::uint64_t incarnation = 0;
+  std::string text;
+};
+
+// A whole piece to restore from.
+struct RestoreSource {
+  SlotRef slot;
+  Tier tier = Tier::none;
+};
+// The answer to RestoreAsked. Verdict restore: the parts of the main shard in order, and the private shard. Fresh:
+// none.
+struct RestoreReady {
+  Rank rank = 0;
+  std::uint64_t incarnation = 0;
+  Decision decision;
+  Share share;  // what the rank captures from now on
+  std::vector<RestoreSource> main;
+  RestoreSource private_;
+};
+enum class RestoreError : std::uint8_t { superseded, refused, lost, mismatch };
+struct RestoreFailed {
+  Rank rank = 0;
+  RestoreError error = RestoreError::lost;
+  std::string text;
+};
+
+// Fetch `piece` from `source` (a node, storage_node or parity_node) into `slot`. The driver makes the slot's segment if
+// it does not exist yet, with room for the piece, and verifies what arrives. Answered by FetchEnded.
+struct StartFetch {
+  std::uint64_t fetch = 0;
+  PieceInfo piece;
+  NodeId source = 0;
+  SlotRef slot;
+  CodingInputs coding_inputs = {};  // with parity_node
+};
+struct CancelFetch {
+  std::uint64_t fetch = 0;
+};  // FetchEnded still comes
+
+struct DropSlot {
+  SlotRef slot;
+};  // forget its piece; SlotReleased comes once no transfer reads it
+struct ReleaseSegment {
+  Rank rank = held_rank;
+  std::string shard;
+};  // empty and not wanted any more: free its memory
+
+struct ListStorage {};  // answered by StorageListed
+// Write the whole pieces in these slots to storage. The slots stay as they are until WriteEnded. First remove what this
+// node wrote for `discarded`, because that checkpoint never became whole there.
+struct StartWrite {
+  CheckpointId checkpoint;
+  std::vector<SlotRef> slots;
+  Written discarded;
+};
+// Complete this checkpoint on storage: nodes have written all of its pieces. Answered by FinalizeEnded.
+struct FinalizeCheckpoint {
+  CheckpointId checkpoint;
+  std::uint32_t world_size = 0;
+  std::vector<std::string> shards;
+  std::vector<CheckpointId> damaged;  // checkpoints on storage that proved damaged; they need not be kept
+};
+
+// News of members for the operator's hook: a member does not answer (lost), a standby node has its place (replaced), it
+// is back (returned), the job has gone on without it (released). A new leader repeats what still holds.
+enum class Change : std::uint8_t { lost, replaced, returned, released };
+struct MemberChanged {
+  Change change = Change::lost;
+  NodeId node = 0;
+  NodeId by = no_node;  // with `replaced`
+};
+
+struct Notice {
+  std::string text;
+};  // for the log and for people
+
+using Effect = std::variant<Send, SwapLeaderRecord, SwapIncarnationRecord, ReadAssignments, RemoveAssignments, Persist,
+                            GrantSlots, NotifyCommit, NotifyStored, NotifyResume, NotifyReplicationGroup, Fence,
+                            RestoreReady, RestoreFailed, StartFetch, CancelFetch, DropSlot, ReleaseSegment, ListStorage,
+                            StartWrite, FinalizeCheckpoint, MemberChanged, Notice>;
+using Effects = std::vector<Effect>;
+
+}  // namespace ckpt::core

@@ -1,0 +1,146 @@
+// Health is the verdict on a job: whether it is protected, and if not, why, since when, and what is at risk.
+//
+// Pure. The leader judges the whole job (leader_health.cpp) and sends its verdict with every directive. Every node also
+// judges by itself (node_health.cpp), in case the leader cannot be heard. The worse verdict counts.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "core/types.hpp"
+
+namespace ckpt::core {
+
+// The worse, the higher.
+enum class Standing : std::uint8_t { is_protected = 0, degraded = 1, unprotected = 2 };
+
+// Why a job is not protected, or degraded. The numbers go over the wire.
+enum class Cause : std::uint8_t {
+  none = 0,
+  beginning = 1,        // this incarnation has committed nothing yet
+  no_trainers = 2,      // no rank has a trainer
+  waits_for_ranks = 3,  // a restore waits for ranks that have not called restore()
+  waits_for_nodes = 4,  // a restore waits for nodes that may hold newer state
+  waits_for_storage = 5,
+  waits_for_state = 6,     // the decided checkpoint is on its way, or cannot be restored any more
+  state_lost = 7,          // the decision was lost or mismatch
+  no_leader = 8,           // the job has no leader, or this node does not hear it
+  node_silent = 9,         // a member does not answer
+  wrong_token = 10,        // a node has another token
+  rank_gone = 11,          // a rank has no trainer any more
+  rank_restoring = 12,     // a rank has not come back from restore()
+  rank_stopped = 13,       // a trainer is stopped (SIGSTOP)
+  rank_fails = 14,         // a trainer's snapshots fail
+  rank_behind = 15,        // a trainer makes no progress while others do
+  no_snapshots = 16,       // no rank calls snapshot()
+  copies_do_not_fit = 17,  // a node has no memory for what it should hold
+  copies_missing = 18,     // a node does not have what it should hold
+  replacement = 19,        // a standby node has the place of a lost member
+  ranks_differ = 20,       // ranks of one shard captured different bytes (the alarm)
+  too_slow = 21,           // commits come slower than the job's pace allows
+  fewer_copies = 22,
+  fewer_parity = 23,
+  storage_fails = 24,
+  coordination_fails = 25,
+  other_protection = 26,  // an agent has another option `protection`
+  stalled = 27,           // none of the above explains it
+  agent_silent = 28,      // the library says so: the node's agent does not answer
+  agent_gone = 29,        // likewise: the node has no agent
+  superseded = 30,        // likewise: this trainer belongs to an earlier incarnation
+};
+inline constexpr Cause last_cause = Cause::superseded;
+
+struct Health {
+  Standing standing = Standing::unprotected;
+  Cause cause = Cause::no_leader;
+  NodeId node = no_node;    // the node that holds commits up, or is in trouble
+  Rank rank = no_rank;      // likewise, the rank
+  std::uint8_t status = 0;  // with rank_fails: ckpt_status of its newest snapshot
+  std::string detail;       // what that node or rank reports, "" if nothing
+  CheckpointId committed;   // newest commit that is known, of any incarnation
+  std::int64_t iterations_at_risk = 0;
+  std::uint32_t copies_now = 0, copies = 0, parity_now = 0, parity = 0;
+  // These times always change, so a change of them is no news.
+  TimeMs lasts_ms = 0;    // how long the standing has been the same
+  TimeMs at_risk_ms = 0;  // since the newest commit, or since this incarnation restored one
+  TimeMs allowed_ms = 0;  // a job without a commit for longer is not protected
+  TimeMs pace_ms = 0;     // recent time between two snapshot() calls of a rank; 0: not known yet
+  // What took longest in the newest commit.
+  NodeId slowest_node = no_node;
+  TimeMs slowest_ms = 0;
+  bool slowest_is_capture = false;  // false: it was the copies
+  // Whether a person would read the same in both.
+  bool says_the_same(const Health& other) const;
+  bool operator==(const Health&) const = default;
+};
+
+// The time between snapshot() calls: the median of the newest ones, so that one long evaluation changes nothing.
+class SnapshotInterval {
+ public:
+  // The furthest rank has come to `iteration`.
+  void reached(std::int64_t iteration, TimeMs now);
+  // 0: not known yet.
+  TimeMs interval_ms() const;
+  // Starts from what an earlier leader knew.
+  void inherit(TimeMs interval_ms) { inherited_ms_ = interval_ms; }
+  std::int64_t furthest() const { return furthest_; }
+  void forget();  // a new incarnation begins
+
+ private:
+  static constexpr std::size_t kept = 8;
+  std::array<TimeMs, kept> intervals_ms_{};
+  std::size_t count_ = 0;  // of all calls, ever
+  TimeMs inherited_ms_ = 0;
+  std::int64_t furthest_ = -1;
+  TimeMs reached_at_ = 0;
+};
+
+// When this node heard of commits, by its own clock. Every node keeps one. A newly elected leader starts from its
+// node's.
+class CommitClock {
+ public:
+  // `incarnation`: the decided one, 0 while none is decided. `commit`: the newest one that is known. A commit that is
+  // already known when the incarnation is first observed does not count as new: an agent that has just started, or just
+  // leads, does not know how old it is.
+  void observe(std::uint64_t incarnation, CheckpointId commit, TimeMs now);
+  // The same for news of unknown age: it does not count as a commit of now.
+  void observe_late(std::uint64_t incarnation, CheckpointId commit);
+  // Time since the newest commit, or since the incarnation restored one.
+  TimeMs quiet_ms(TimeMs now) const { return since_ ? now - *since_ : 0; }
+  TimeMs last_gap_ms() const { return last_gap_ms_; }  // between the newest commit and the one before; 0: none
+  std::uint64_t incarnation() const { return incarnation_; }
+  bool has_commit() const { return has_commit_; }  // of this incarnation
+
+ private:
+  bool begin(std::uint64_t incarnation, CheckpointId commit);
+  bool note(CheckpointId commit);
+
+  std::uint64_t incarnation_ = 0;
+  CheckpointId newest_;
+  bool has_commit_ = false;
+  std::optional<TimeMs> since_;
+  TimeMs last_gap_ms_ = 0;
+};
+
+// What a node knows of the health when it is elected.
+struct InheritedHealth {
+  CommitClock clock;
+  Health health;  // newest verdict
+};
+
+// How long a job may go without a commit: a few iterations at its own pace, but at least as long as the option says.
+TimeMs allowed_ms(TimeMs unprotected_after_ms, TimeMs pace_ms);
+
+using NameOf = std::function<std::string(NodeId)>;
+// `state_name` is for people and begins each line with a verdict. `cause_name` is for programs.
+const char* state_name(Standing standing);
+const char* cause_name(Cause cause);
+// Why: up to two short sentences, "" if there is nothing to say.
+std::string explain(const Health& health, const NameOf& name_of);
+// What to do, "" if there is nothing to do.
+std::string advice(const Health& health, const NameOf& name_of);
+
+}  // namespace ckpt::core

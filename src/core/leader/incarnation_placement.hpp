@@ -1,0 +1,77 @@
+// The placement of one incarnation, by shard and by node. It is computed once, from the incarnation's record.
+// Replacements take places in it, and nothing is computed anew.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/job_placement.hpp"
+#include "core/messages.hpp"
+#include "core/leader/rank_assignments.hpp"
+
+namespace ckpt::core {
+
+// A node's roles for a part.
+struct Role {
+  bool owns = false;
+  bool captures = false;
+  bool holds = false;
+};
+Role role_of(NodeId node, const Place& place);
+
+class IncarnationPlacement {
+ public:
+  struct Task {
+    const Places::value_type* place = nullptr;  // with the part's name
+    Role role;
+  };
+  using Tasks = std::vector<Task>;
+
+  IncarnationPlacement() = default;  // of no incarnation yet
+  IncarnationPlacement(const IncarnationRecord& record, const AssignmentTable& assignment_table);
+  IncarnationPlacement(IncarnationPlacement&&) = default;
+  IncarnationPlacement& operator=(IncarnationPlacement&&) = default;
+
+  // These replace all earlier replacements.
+  void put_in_replacements(const std::vector<Replacement>& replacements);
+
+  bool is_arranged() const { return !own_.arranged.empty(); }
+  const std::string& notice() const { return notice_; }
+  const Share* share_of(Rank rank) const;                   // null before is_arranged()
+  const ReplicationGroup* replication_of(Rank rank) const;  // likewise, and for ranks that did not ask for it
+
+  // own(): the places of what the incarnation captures. of(): those of any checkpoint; the restored one may have been
+  // cut otherwise.
+  const Places& own() const { return own_.now(); }
+  const Places& of(CheckpointId checkpoint) const { return layout_of(checkpoint).now(); }
+  // The parts that the node holds or captures, or from which its ranks restore, by name.
+  const Tasks& own_of(NodeId node) const { return own_.tasks_of(node); }
+  const Tasks& of(NodeId node, CheckpointId checkpoint) const { return layout_of(checkpoint).tasks_of(node); }
+
+ private:
+  struct Layout {
+    Places arranged;
+    std::optional<Places> with_replacements;  // while there are replacements
+    std::unordered_map<NodeId, Tasks> tasks;  // of now()
+
+    const Places& now() const { return with_replacements ? *with_replacements : arranged; }
+    const Tasks& tasks_of(NodeId node) const;
+    void put_in_replacements(const std::vector<Replacement>& replacements);
+  };
+  const Layout& layout_of(CheckpointId checkpoint) const {
+    return restored_ && checkpoint == began_from_ ? *restored_ : own_;
+  }
+
+  Layout own_;
+  std::optional<Layout> restored_;  // only if the restored checkpoint was cut otherwise
+  CheckpointId began_from_;
+  std::unordered_map<Rank, Share> shares_;
+  std::map<Rank, ReplicationGroup> replications_;
+  std::vector<Replacement> replacements_;
+  std::string notice_;
+};
+
+}  // namespace ckpt::core

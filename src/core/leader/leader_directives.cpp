@@ -1,0 +1,240 @@
+// What the leader tells each node: what it knows, and which pieces the node should fetch from where.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "core/leader/leader.hpp"
+#include "core/lists.hpp"
+
+namespace ckpt::core {
+
+namespace {
+
+constexpr std::size_t listed_max = 64;  // of those that are waited for: people need not see them all
+constexpr std::size_t orders_max = 64;  // for a node at a time: the next ones come as it reports
+constexpr std::size_t calls_max = 64;   // at a time: the next ones are called the next time
+
+}  // namespace
+
+void Leader::send_directives(TimeMs now, Effects& effects) {
+  const Directive common = common_directive();
+  std::map<NodeId, DirectiveBatch> batches;  // by who hands them out
+  for (auto& [node, peer] : peers_) {
+    if (now - peer.received_at > config_.node_timeout_ms) continue;
+    Directive directive = directive_for(peer, common, now);
+    directive.sequence = peer.last_directive.sequence;  // for the comparison
+    // Its times change with every look: they go with whatever else there is to say.
+    if (health_.says_the_same(peer.last_directive.health)) directive.health = peer.last_directive.health;
+    if (directive == peer.last_directive && !peer.answer_due) continue;
+    directive.sequence = ++directive_sequence_;
+    directive.health = health_;
+    peer.last_directive = directive;
+    peer.answer_due = false;
+    batches[peer.via].items.push_back({node, std::move(directive)});
+  }
+  for (auto& [via, batch] : batches) send_batch(via, std::move(batch.items), effects);
+  call_absent(common, now, effects);
+}
+
+// A member that was never heard in this term may be unable to read the store, and still lead by itself or report to a
+// former leader. It learns from a directive who leads now.
+void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) {
+  if (now - std::max(called_at_, *led_since_) < config_.node_timeout_ms / 4) return;
+  called_at_ = now;
+  std::vector<NodeId> absent;
+  std::copy_if(missing_.begin(), missing_.end(), std::back_inserter(absent), [&](NodeId node) {
+    const auto peer = peers_.find(node);
+    return peer == peers_.end() || peer->second.report.epoch != epoch_;
+  });
+  std::sort(absent.begin(), absent.end());
+  std::rotate(absent.begin(), std::upper_bound(absent.begin(), absent.end(), called_last_), absent.end());
+  absent.resize(std::min(absent.size(), calls_max));
+  for (const NodeId node : absent) {
+    Peer unheard;
+    unheard.report.node = node;
+    Directive call = directive_for(unheard, common, now);
+    call.sequence = ++directive_sequence_;
+    effects.push_back(Send{node, std::move(call)});
+    called_last_ = node;
+  }
+}
+
+// Who reported by itself is answered by itself.
+void Leader::send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects) {
+  DirectiveBatch batch;
+  std::size_t batch_size = 0;
+  for (DirectiveBatch::Item& item : items) {
+    if (items.size() == 1 && item.to == via) {
+      effects.push_back(Send{via, std::move(item.directive)});
+      return;
+    }
+    batch_size += 1 + item.directive.fetches.size();
+    batch.items.push_back(std::move(item));
+    if (batch_size < batch_max) continue;
+    effects.push_back(Send{via, std::exchange(batch, {})});
+    batch_size = 0;
+  }
+  if (!batch.items.empty()) effects.push_back(Send{via, std::move(batch)});
+}
+
+// What it tells all nodes alike.
+Directive Leader::common_directive() const {
+  Directive directive;
+  directive.leader = config_.node;
+  directive.epoch = epoch_;
+  directive.incarnation = record_->incarnation;
+  directive.health = health_;
+  directive.decision = record_->decision;
+  directive.committed = committed_;
+  directive.abandoned = abandoned_;
+  directive.resume_at = resume_at_;
+  directive.stranded = stranded_;
+  directive.alarm = alarm_;
+  directive.roll_call = roll_call_;
+  directive.reading_storage = reading_storage_;
+  directive.stored = storage_.stored();
+  directive.stored_skipped = storage_.skipped();
+  directive.storage_trouble = config_.storage ? storage_.trouble() : storage_trouble();
+  if (record_->decision.verdict == Verdict::undecided) {
+    for (Rank rank = 0; rank < record_->world_size && directive.missing_ranks.size() < listed_max; ++rank) {
+      const auto bound = bindings_.find(rank);
+      if (bound == bindings_.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
+    }
+    directive.missing_nodes = missing_;
+    directive.missing_nodes.resize(std::min(missing_.size(), listed_max));
+  } else {
+    directive.copies_now = health_.copies_now;
+    directive.parity_now = health_.parity_now;
+    directive.replacements = record_->replacements;
+    directive.replacements.resize(std::min(directive.replacements.size(), listed_max));
+  }
+  return directive;
+}
+
+Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs now) const {
+  const NodeId node = peer.report.node;
+  directive.acknowledged_agent = peer.report.agent_id;
+  directive.acknowledged_report = peer.report.sequence;
+  directive.relay = groups_.relay_of(node);
+  directive.write = storage_.order_for(node);
+  for (const RankReport& rank : peer.report.ranks) {
+    const auto bound = bindings_.find(rank.rank);
+    if (auto refusal = refusal_of(node, rank)) {
+      directive.refused.push_back(std::move(*refusal));
+    } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
+      directive.admitted.push_back({rank.rank, rank.instance});
+      if (const Cut* cut = find_cut(assignment_table_.cuts(), rank.main_shard)) add_once(directive.decision.cuts, *cut);
+      if (const Share* share = places_.share_of(rank.rank)) directive.admitted.back().share = *share;
+      if (const ReplicationGroup* replication = places_.replication_of(rank.rank))
+        directive.admitted.back().replication = *replication;
+    }
+  }
+  if (record_->decision.verdict == Verdict::undecided) return directive;
+  for (const auto& [place, role] : places_.own_of(node)) {
+    if (role.holds) directive.wanted.push_back(place->first);
+  }
+  if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
+  // A node that replaced a member waits for the incarnation in which it gets a rank.
+  if (!assignment_table_.is_member(node, peer.report.arena_id) && !stands_in(peer.report)) return directive;
+  const CheckpointId base = std::max(committed_, record_->decision.checkpoint);
+  if (const auto reads = reads_.find(node); reads != reads_.end()) {
+    const std::size_t count = std::min(reads->second.size(), orders_max);
+    directive.fetches.assign(reads->second.begin(), reads->second.begin() + static_cast<std::ptrdiff_t>(count));
+  }
+  if (base) add_fetches(node, base, now, directive);
+  // Oldest first, so that all nodes have the same checkpoints in their last slots: whoever has not heard every member
+  // knows less of one checkpoint than of another, and might order the newer one alone. But what some node knows to be
+  // committed, and this leader has yet to see whole, is protected at once.
+  const CheckpointId newest = missing_.empty() ? CheckpointId::from_word(UINT64_MAX) : newest_known_commit();
+  for (const auto& [checkpoint, pieces] : inventory_) {
+    if (checkpoint > newest) break;
+    if (checkpoint <= base || checkpoint.incarnation() != record_->incarnation || contains(abandoned_, checkpoint))
+      continue;
+    add_fetches(node, checkpoint, now, directive);
+  }
+  return directive;
+}
+
+// The first that is there and has not failed to read.
+NodeId Leader::reader_of(const Place& place, TimeMs now) const {
+  for (const NodeId node : place.holders) {
+    const auto peer = peers_.find(node);
+    if (peer != peers_.end() && is_present(peer->second, now) && !storage_.has_read_trouble(node)) return node;
+  }
+  return place.holders.front();
+}
+
+// What no node has of the checkpoint to be restored is read from storage: by one node, from which the others then get
+// it.
+std::map<NodeId, std::vector<FetchOrder>> Leader::plan_reads(TimeMs now) const {
+  std::map<NodeId, std::vector<FetchOrder>> reads;
+  const CheckpointId checkpoint = record_->decision.checkpoint;
+  if (!checkpoint || committed_ > checkpoint) return reads;
+  const auto stored = storage_.pieces_of(checkpoint);
+  if (stored.empty()) return reads;
+  for (const std::string& shard : lacking_in_memory()) {
+    const auto piece = stored.find(shard);
+    if (piece == stored.end()) continue;
+    reads[reader_of(places_.of(checkpoint).at(shard), now)].push_back({*piece->second, {storage_node}, {}});
+  }
+  return reads;
+}
+
+// A checkpoint that is to be restored goes to all who restore from it; one that is committed to whoever must hold it
+// and has lost it; one on its way there to those who do not capture it themselves.
+bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
+  if (checkpoint == record_->decision.checkpoint) return role.holds || role.owns;
+  const bool has_it_soon = checkpoint > committed_ && role.captures;
+  return role.holds && !has_it_soon;
+}
+
+void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const {
+  const auto pieces = inventory_.find(checkpoint);
+  if (pieces == inventory_.end()) return;
+  const auto& decoded = decodable_.at(checkpoint);
+  for (const auto& [entry, role] : places_.of(node, checkpoint)) {
+    if (directive.fetches.size() >= orders_max) return;
+    if (!should_have(role, checkpoint)) continue;
+    const auto& [shard, place] = *entry;
+    const auto holders = pieces->second.find(shard);
+    if (holders != pieces->second.end()) {
+      if (!is_held_by(holders->second, node)) directive.fetches.push_back(fetch_of(node, place, holders->second));
+    } else if (place.parity) {
+      if (auto made = plan_encoding(*place.parity, checkpoint, record_->world_size, pieces->second))
+        directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->coding_inputs)});
+    } else if (const auto lost = decoded.find(shard);
+               lost != decoded.end() && encoder_of(place, checkpoint, now) == node) {
+      directive.fetches.push_back({lost->second.piece, {parity_node}, lost->second.coding_inputs});
+    }
+  }
+}
+
+// A few sources are enough. Those that captured it come first, then others from the node's neighbour on, so that not
+// everybody asks the same ones.
+FetchOrder Leader::fetch_of(NodeId node, const Place& place, const Holders& holders) {
+  FetchOrder order{*holders.front().piece, {}, {}};
+  for (const NodeId preferred : place.capturers) {
+    if (order.sources.size() < sources_max && is_held_by(holders, preferred)) order.sources.push_back(preferred);
+  }
+  const auto next = std::upper_bound(holders.begin(), holders.end(), node,
+                                     [](NodeId wanted, const Holder& holder) { return wanted < holder.node; });
+  const auto first = static_cast<std::size_t>(next - holders.begin());
+  for (std::size_t i = 0; i < holders.size() && order.sources.size() < sources_max; ++i) {
+    add_once(order.sources, holders[(first + i) % holders.size()].node);
+  }
+  return order;
+}
+
+// What is lost is decoded by one node, from which the others then get it.
+NodeId Leader::encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const {
+  for (const auto* nodes : {&place.owners, &place.holders}) {
+    for (const NodeId node : *nodes) {
+      const auto peer = peers_.find(node);
+      if (peer != peers_.end() && is_present(peer->second, now) && should_have(role_of(node, place), checkpoint))
+        return node;
+    }
+  }
+  return no_node;
+}
+
+}  // namespace ckpt::core

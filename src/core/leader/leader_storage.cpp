@@ -1,0 +1,199 @@
+#include "core/leader/leader_storage.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/lists.hpp"
+
+namespace ckpt::core {
+
+namespace {
+
+constexpr TimeMs retry_ms = 2000;
+
+// Preferably one that captured it: there a slot more is kept for this.
+NodeId writer_of(const Place& place, const Holders& holders) {
+  for (const NodeId preferred : place.capturers) {
+    if (is_held_by(holders, preferred)) return preferred;
+  }
+  return holders.front().node;
+}
+
+}  // namespace
+
+// ---- What is there ----
+
+void LeaderStorage::on(const StorageListed& listed, TimeMs now) {
+  listing_ = false;
+  newest_incarnation_ = std::max(newest_incarnation_, listed.newest_incarnation);
+  for (const PieceInfo& piece : listed.pieces) {
+    stored_ = std::max(stored_, piece.checkpoint);
+    newest_incarnation_ = std::max(newest_incarnation_, piece.checkpoint.incarnation());
+  }
+  if (std::exchange(listing_is_stale_, false)) return;
+  if (!listed.trouble.empty()) list_again_at_ = now + retry_ms;
+  take(listed);
+}
+
+// What an answer with trouble leaves out may be there all the same.
+void LeaderStorage::take(const StorageListed& listed) {
+  const auto before = std::exchange(known_listing_, listed);
+  if (listed.trouble.empty() || !before) return;
+  std::set<std::pair<CheckpointId, std::string>> notified;
+  for (const PieceInfo& piece : listed.pieces) notified.emplace(piece.checkpoint, piece.shard);
+  for (const PieceInfo& piece : before->pieces) {
+    if (!notified.contains({piece.checkpoint, piece.shard})) known_listing_->pieces.push_back(piece);
+  }
+  for (const std::string& step : before->unusable) add_once(known_listing_->unusable, step);
+}
+
+void LeaderStorage::on_new_incarnation() {
+  known_listing_.reset();
+  listing_is_stale_ = listing_;
+  read_troubles_.clear();
+  passed_over_ = std::exchange(passed_over_next_, std::nullopt);
+  if (writing_ && !writing_->is_committing) writing_.reset();
+  if (writing_) writing_->is_of_older_incarnation = true;
+}
+
+std::set<CheckpointId> LeaderStorage::unusable() const {
+  std::set<CheckpointId> checkpoints = damaged_;
+  if (passed_over_) checkpoints.insert(*passed_over_);
+  return checkpoints;
+}
+
+bool LeaderStorage::has_read_trouble() const {
+  return std::any_of(read_troubles_.begin(), read_troubles_.end(),
+                     [](const auto& entry) { return !entry.second.empty(); });
+}
+
+bool LeaderStorage::has_read_trouble(NodeId node) const {
+  const auto found = read_troubles_.find(node);
+  return found != read_troubles_.end() && !found->second.empty();
+}
+
+void LeaderStorage::reconcile_listing(TimeMs now, Effects& effects) {
+  if (!config_.storage || knows_all() || is_finishing() || listing_ || now < list_again_at_) return;
+  listing_ = true;
+  effects.push_back(ListStorage{});
+}
+
+std::map<std::string, const PieceInfo*> LeaderStorage::pieces_of(CheckpointId checkpoint) const {
+  std::map<std::string, const PieceInfo*> pieces;
+  if (!known_listing_ || is_unusable(checkpoint)) return pieces;
+  for (const PieceInfo& piece : known_listing_->pieces) {
+    if (piece.checkpoint == checkpoint) pieces[piece.shard] = &piece;
+  }
+  return pieces;
+}
+
+// ---- What goes there ----
+
+void LeaderStorage::on(const Report& report) {
+  reported_[report.node] = report.written;
+  read_troubles_[report.node] = report.read_trouble;
+  damaged_.insert(report.damaged.begin(), report.damaged.end());
+}
+
+void LeaderStorage::on(const FinalizeEnded& ended, TimeMs now) {
+  if (!writing_ || ended.checkpoint != writing_->checkpoint) return;
+  if (writing_->is_of_older_incarnation) {  // what was heard in this incarnation is from before it was there
+    known_listing_.reset();
+    listing_is_stale_ = listing_;
+  }
+  if (!ended.trouble.empty()) return fail(ended.trouble, now);
+  stored_ = std::max(stored_, ended.checkpoint);
+  stored_at_ = now;
+  write_trouble_.clear();
+  writing_.reset();
+}
+
+void LeaderStorage::fail(const std::string& trouble, TimeMs now) {
+  write_trouble_ = trouble;
+  write_again_at_ = now + retry_ms;
+  writing_.reset();
+}
+
+// How many multiples of storage_every lie between what is stored and the newest commit.
+std::int64_t LeaderStorage::periods_passed(const CommitState& state) const {
+  if (config_.storage_every == 0) return 0;
+  // What older incarnations stored beyond it is not this incarnation's.
+  const bool is_own = stored_.incarnation() == state.committed.incarnation();
+  const CheckpointId base = is_own ? stored_ : state.began_from;
+  const std::int64_t since = base ? base.iteration() : 0;
+  return state.committed.iteration() / config_.storage_every - since / config_.storage_every;
+}
+
+bool LeaderStorage::is_due(const CommitState& state, TimeMs now) const {
+  // What a newer incarnation left there, whatever it is, does not stand for this one's.
+  if (state.committed <= stored_ && stored_.incarnation() <= state.committed.incarnation()) return false;
+  const bool is_time = config_.storage_interval_ms != 0 && now - stored_at_ >= config_.storage_interval_ms;
+  return state.is_short || is_time || periods_passed(state) > 0;
+}
+
+void LeaderStorage::begin(const CommitState& state) {
+  writing_ = Writing{state.committed, ++attempts_, state.world_size, {}, {}, {}, false, false};
+  if (assign(state)) {
+    skipped_ += static_cast<std::uint64_t>(std::max<std::int64_t>(periods_passed(state) - 1, 0));
+  } else {
+    writing_.reset();
+  }
+}
+
+// Every piece that is not written yet needs a node that has it. False where one has none any more.
+bool LeaderStorage::assign(const CommitState& state) {
+  const auto pieces = state.inventory.find(writing_->checkpoint);
+  if (pieces == state.inventory.end()) return false;
+  for (const auto& [shard, place] : writing_->checkpoint == state.began_from ? state.restored_places : state.places) {
+    if (place.parity || writing_->written.contains(shard)) continue;
+    const auto found = pieces->second.find(shard);
+    if (found == pieces->second.end()) return false;
+    const auto writer = writing_->writers.find(shard);
+    if (writer != writing_->writers.end() && is_held_by(found->second, writer->second)) continue;
+    writing_->writers[shard] = writer_of(place, found->second);
+  }
+  writing_->by_writer.clear();
+  for (const auto& [shard, writer] : writing_->writers) writing_->by_writer[writer].push_back(shard);
+  return true;
+}
+
+void LeaderStorage::reconcile_writes(const CommitState& state, TimeMs now, Effects& effects) {
+  if (!config_.storage_writes || !known_listing_) return;
+  if (!writing_ && now >= write_again_at_ && is_due(state, now)) begin(state);
+  if (!writing_ || writing_->is_committing) return;
+  for (const auto& [node, written] : reported_) {
+    if (written.checkpoint != writing_->checkpoint || written.attempt != writing_->attempt) continue;
+    if (!written.trouble.empty()) return fail(written.trouble, now);
+    writing_->written.insert(written.shards.begin(), written.shards.end());
+  }
+  if (writing_->written.size() < writing_->writers.size()) {
+    if (!assign(state)) writing_.reset();
+    return;
+  }
+  writing_->is_committing = true;
+  FinalizeCheckpoint commit{writing_->checkpoint, writing_->world_size, {}, {damaged_.begin(), damaged_.end()}};
+  for (const auto& [shard, writer] : writing_->writers) commit.shards.push_back(shard);
+  effects.push_back(std::move(commit));
+}
+
+// What keeps the job from restoring comes first.
+std::string LeaderStorage::trouble() const {
+  if (known_listing_ && !known_listing_->trouble.empty()) return known_listing_->trouble;
+  for (const auto& [node, trouble] : read_troubles_) {
+    if (!trouble.empty()) return trouble;
+  }
+  return write_trouble_;
+}
+
+WriteOrder LeaderStorage::order_for(NodeId node) const {
+  WriteOrder order;
+  if (!writing_ || writing_->is_committing) return order;
+  const auto found = writing_->by_writer.find(node);
+  if (found == writing_->by_writer.end()) return order;
+  order.shards = found->second;
+  order.checkpoint = writing_->checkpoint;
+  order.attempt = writing_->attempt;
+  return order;
+}
+
+}  // namespace ckpt::core

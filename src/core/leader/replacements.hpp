@@ -1,0 +1,34 @@
+// Replacements: which standby node takes the places of which lost member, and what that changes. Pure.
+//
+// The incarnation stays as it is. Nobody captures for a lost member, so nothing new is committed before the job starts
+// again. But committed checkpoints get their copies back at once. And if the lost member's ranks start again on the
+// replacement, its pieces are there already.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/job_placement.hpp"
+
+namespace ckpt::core {
+
+struct StandbyNode {
+  Member node;
+  std::string domain;
+};
+
+// Returns the replacements from now on:
+// - Earlier replacements stay while they are present and needed. One that came back with another memory goes.
+// - Every other lost member gets a free standby node while there is one, preferably of the same failure domain, so that
+//   copies stay apart as placement/ chose.
+// - An absent replacement stays if no node is free for its place. It may hold the last copies, and a restore waits only
+//   for nodes on record.
+// `lost`: the rank assignments on lost nodes. `here`: the nodes that can be replacements, or are already.
+std::vector<Replacement> choose_replacements(const std::vector<Replacement>& before,
+                                             const std::vector<RankAssignment>& lost,
+                                             const std::vector<StandbyNode>& here);
+
+// Puts the replacements into the places of the lost members. The capturers stay as they were.
+void put_in_replacements(Places& places, const std::vector<Replacement>& replacements);
+
+}  // namespace ckpt::core

@@ -1,0 +1,88 @@
+#include "core/leader/replication_groups.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+
+#include "core/lists.hpp"
+
+namespace ckpt::core {
+
+namespace {
+
+class Grouping {
+ public:
+  Grouping(const std::vector<RankAssignment>& assignments, const JobPlacement& placement_of_job)
+      : arrangement_(placement_of_job) {
+    for (const RankAssignment& assignment : assignments) {
+      auto& here = by_node_[assignment.node];
+      nth_[assignment.rank] = here.size();
+      here.push_back(&assignment);
+      ++naming_[assignment.main_shard];
+    }
+  }
+
+  ReplicationGroup group_of(const RankAssignment& assignment) const {
+    ReplicationGroup group;
+    if (is_shared(assignment)) return refused("ranks share its main shard, and each of them captures it");
+    const std::vector<NodeId> nodes = holders_of(assignment);
+    if (nodes.size() < 2) return refused("no other node holds a copy of its shard");
+    if (nodes.size() > replication_members_max)
+      return refused("more than " + std::to_string(replication_members_max) + " nodes hold each other's copies");
+    for (const NodeId node : nodes) {
+      const auto here = by_node_.find(node);
+      if (here == by_node_.end() || here->second.size() != by_node_.at(assignment.node).size())
+        return refused("node " + std::to_string(node) + ", which holds its copy, has another number of ranks");
+      const RankAssignment& peer = *here->second[nth_.at(assignment.rank)];
+      const std::string rank = "rank " + std::to_string(peer.rank);
+      if (!peer.wants_gpu_replication) return refused(rank + ", which belongs to its group, does not take part");
+      if (is_shared(peer)) return refused(rank + ", which belongs to its group, shares its main shard");
+      if (holders_of(peer) != nodes)
+        return refused("copies of " + rank +
+                       " lie on other nodes than its own; groups are complete where the option copies divides the "
+                       "number of nodes, with the placements group and auto");
+      group.members.push_back({peer.node, peer.rank, peer.main_shard});
+    }
+    const auto by_rank = [](const ReplicationMember& a, const ReplicationMember& b) { return a.rank < b.rank; };
+    std::sort(group.members.begin(), group.members.end(), by_rank);
+    group.member = static_cast<std::uint32_t>(std::find_if(group.members.begin(), group.members.end(),
+                                                           [&](const auto& m) { return m.rank == assignment.rank; }) -
+                                              group.members.begin());
+    return group;
+  }
+
+ private:
+  static ReplicationGroup refused(std::string why) { return {{}, 0, std::move(why)}; }
+  bool is_shared(const RankAssignment& assignment) const { return naming_.at(assignment.main_shard) > 1; }
+
+  std::vector<NodeId> holders_of(const RankAssignment& assignment) const {
+    std::vector<NodeId> nodes = arrangement_.places.at(assignment.main_shard).holders;
+    std::sort(nodes.begin(), nodes.end());
+    return nodes;
+  }
+
+  const JobPlacement& arrangement_;
+  std::unordered_map<NodeId, std::vector<const RankAssignment*>> by_node_;  // in the order of their ranks
+  std::unordered_map<Rank, std::size_t> nth_;                               // of its node
+  std::unordered_map<std::string_view, std::size_t> naming_;                // ranks, by main shard
+};
+
+}  // namespace
+
+std::map<Rank, ReplicationGroup> replication_groups(const std::vector<RankAssignment>& assignments,
+                                                    const JobPlacement& placement_of_job,
+                                                    const placement::Protection& protection) {
+  std::map<Rank, ReplicationGroup> groups;
+  const auto asks = [](const RankAssignment& assignment) { return assignment.wants_gpu_replication; };
+  if (std::none_of(assignments.begin(), assignments.end(), asks)) return groups;
+  const Grouping grouping(assignments, placement_of_job);
+  for (const RankAssignment& assignment : assignments) {
+    if (!asks(assignment)) continue;
+    groups[assignment.rank] = protection.has_parity()
+                                  ? ReplicationGroup{{}, 0, "parity is kept, which is made on hosts"}
+                                  : grouping.group_of(assignment);
+  }
+  return groups;
+}
+
+}  // namespace ckpt::core

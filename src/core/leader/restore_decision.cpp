@@ -1,0 +1,401 @@
+#include "core/leader/restore_decision.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/parity_pieces.hpp"
+
+namespace ckpt::core {
+
+namespace {
+
+std::string describe(CheckpointId checkpoint) {
+  return "iteration " + std::to_string(checkpoint.iteration()) + " of incarnation " +
+         std::to_string(checkpoint.incarnation());
+}
+
+std::string describe_source(NodeId node) {
+  if (node == storage_node) return "storage";
+  return node == parity_node ? "what parity gives back" : "node " + std::to_string(node);
+}
+
+template <class List>
+std::string join(const List& items, std::size_t limit = 8) {
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& item : items) {
+    if (count == limit) return text + ", and " + std::to_string(items.size() - limit) + " more";
+    if (count++ > 0) text += ", ";
+    if constexpr (std::is_convertible_v<decltype(item), std::string>)
+      text += item;
+    else
+      text += std::to_string(item);
+  }
+  return text;
+}
+
+bool usable(const Pieces& pieces, std::string_view part, std::uint32_t world_size) {
+  const auto it = pieces.find(part);
+  return it != pieces.end() && agree(it->second) && it->second.front().piece->world_size == world_size;
+}
+
+// In how many parts there is some of each shard that is cut.
+using Cuts = std::map<std::string, std::set<std::uint32_t>, std::less<>>;
+Cuts cuts_in(const Pieces& pieces) {
+  Cuts cuts;
+  for (const auto& [name, holders] : pieces) {
+    if (!may_be_part(name)) continue;
+    const ShardPart part = parse_part(name);
+    if (part.of > 1) cuts[part.shard].insert(part.of);
+  }
+  return cuts;
+}
+
+// In how many parts the shard can be had, 0: not at all.
+std::uint32_t usable_cut(const Pieces& pieces, const Cuts& cuts, std::string_view shard, std::uint32_t world_size) {
+  if (usable(pieces, shard, world_size)) return 1;
+  const auto found = cuts.find(shard);
+  if (found == cuts.end()) return 0;
+  for (const std::uint32_t of : found->second) {
+    const auto parts = parts_of(found->first, of);
+    if (std::all_of(parts.begin(), parts.end(), [&](const auto& part) { return usable(pieces, part, world_size); })) {
+      return of;
+    }
+  }
+  return 0;
+}
+
+std::set<std::string> unusable(const Inventory& inventory, CheckpointId checkpoint, const RecoveryQuestion& question) {
+  const auto pieces = inventory.find(checkpoint);
+  const bool has_any = pieces != inventory.end();
+  const Cuts cuts = has_any ? cuts_in(pieces->second) : Cuts();
+  std::set<std::string> shards;
+  for (const auto& shard : question.shards) {
+    if (!has_any || usable_cut(pieces->second, cuts, shard, question.world_size) == 0) shards.emplace(shard);
+  }
+  return shards;
+}
+
+// By shard.
+std::vector<Cut> cuts_of(const Pieces& pieces, const RecoveryQuestion& question) {
+  const Cuts there = cuts_in(pieces);
+  std::vector<Cut> cuts;
+  for (const std::string_view shard : question.shards) {
+    if (!there.contains(shard)) continue;
+    const std::uint32_t of = usable_cut(pieces, there, shard, question.world_size);
+    if (of > 1) cuts.push_back({std::string(shard), of});
+  }
+  std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) { return a.shard < b.shard; });
+  return cuts;
+}
+
+// `alarm`: see RecoveryAnswer.
+CheckpointId newest_solvable(const Inventory& inventory, const RecoveryQuestion& question, std::string& alarm) {
+  for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
+    const auto& [checkpoint, pieces] = *it;
+    auto disagreement = find_disagreement(pieces);
+    if (!disagreement) disagreement = find_contradicting_parity(pieces);
+    if (disagreement && alarm.empty()) alarm = explain(*disagreement, checkpoint);
+    if (!disagreement && unusable(inventory, checkpoint, question).empty()) return checkpoint;
+  }
+  return {};
+}
+
+// Returns the newest checkpoint up to `limit` that is known as committed. It need not be complete here: a node that
+// does not answer may have the rest. If the job goes on from the last incarnation, or from what that one restored, then
+// its base counts: commits of older incarnations beyond the base are void. A complete checkpoint may be a commit that
+// only a dead leader knew of. The limit itself has to be placed anew first.
+CheckpointId newest_commit_until(CheckpointId limit, const RecoveryQuestion& question) {
+  const bool goes_on = limit.incarnation() == question.members_incarnation || limit == question.restored;
+  CheckpointId newest = question.base <= limit ? question.base : CheckpointId();
+  const auto consider = [&](CheckpointId commit) {
+    const bool is_void = goes_on && commit.incarnation() < limit.incarnation();
+    if (commit <= limit && !is_void) newest = std::max(newest, commit);
+  };
+  for (const CheckpointId whole : question.whole)
+    if (whole < limit) newest = std::max(newest, whole);
+  consider(question.first_commit);
+  for (const PieceInfo& piece : question.stored) consider(piece.checkpoint);
+  for (const Report* report : question.reports) consider(report->highest_commit);
+  return newest;
+}
+
+// A world size other than the job's among the stored pieces, or 0.
+std::uint32_t foreign_world_size(const Inventory& inventory, std::uint32_t world_size) {
+  for (auto it = inventory.rbegin(); it != inventory.rend(); ++it) {
+    for (const auto& [shard, holders] : it->second) {
+      if (holders.front().piece->world_size != world_size) return holders.front().piece->world_size;
+    }
+  }
+  return 0;
+}
+
+// Who took part in the last incarnation and still has what it had then.
+std::vector<const Report*> witnesses(const RecoveryQuestion& question) {
+  std::unordered_map<NodeId, std::uint64_t> arenas(question.members.size());
+  for (const Member& member : question.members) arenas[member.node] = member.arena_id;
+  std::vector<const Report*> found;
+  for (const Report* report : question.reports) {
+    const auto member = arenas.find(report->node);
+    if (member != arenas.end() && member->second == report->arena_id) found.push_back(report);
+  }
+  return found;
+}
+
+// The newest checkpoint of any shard that the node has at `checkpoint`. A commit of the last incarnation that is newer
+// would have left that shard there, unless damage has taken it: a node that has thrown away anything newer does not
+// know.
+bool holds_nothing_newer(const Report& report, CheckpointId checkpoint) {
+  if (report.newest_damaged > checkpoint) return false;
+  return std::any_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& piece) {
+    return piece.checkpoint == checkpoint &&
+           std::none_of(report.pieces.begin(), report.pieces.end(), [&](const PieceInfo& other) {
+             return other.shard == piece.shard && other.checkpoint > checkpoint;
+           });
+  });
+}
+
+// Whether the witnesses exclude that the last incarnation committed anything newer.
+bool excludes_newer(const std::vector<const Report*>& witnesses, CheckpointId chosen, CheckpointId newest_seen,
+                    std::uint64_t last_incarnation) {
+  if (witnesses.empty()) return false;
+  if (chosen >= newest_seen) return true;  // it would have been seen
+  return chosen.incarnation() == last_incarnation &&
+         std::any_of(witnesses.begin(), witnesses.end(),
+                     [&](const Report* witness) { return holds_nothing_newer(*witness, chosen); });
+}
+
+std::string missing_text(const std::vector<NodeId>& missing) {
+  return missing.empty() ? "" : "; nodes that do not answer: " + join(missing);
+}
+
+std::string lacking_text(const RecoveryQuestion& question, const std::set<std::string>& shards) {
+  const std::string who =
+      question.asks_storage ? "neither a node that answers nor storage has" : "no node that answers has";
+  const bool has_parity = std::any_of(question.reports.begin(), question.reports.end(), [](const Report* report) {
+    return std::any_of(report->pieces.begin(), report->pieces.end(),
+                       [](const auto& piece) { return piece.is_parity(); });
+  });
+  const std::string parity = has_parity ? ", nor can they be decoded from what is left" : "";
+  const std::string steps = question.unusable.empty() ? "" : "; on storage: " + join(question.unusable, 3);
+  return who + " shards " + join(shards) + parity + steps + missing_text(question.missing);
+}
+
+std::string give_up_text(const RecoveryQuestion& question) {
+  return question.asks_storage ? "'ckptctl gc', and 'ckptctl rm' on storage" : "'ckptctl gc'";
+}
+
+// The last incarnation went on from it, and those who could have told whether it had been committed may be gone.
+bool is_in_doubt(CheckpointId restored, CheckpointId chosen, CheckpointId base) {
+  return restored > std::max(chosen, base);
+}
+
+std::string cannot_tell_text(const RecoveryQuestion& question, CheckpointId chosen) {
+  if (is_in_doubt(question.restored, chosen, question.base))
+    return describe(question.restored) + ", from which the last incarnation went on, is lost and may have been one";
+  const auto& trouble = question.storage_trouble;
+  return trouble.empty() ? "not every node of the last incarnation is left to tell"
+                         : "storage does not tell all that it has (" + trouble + ")";
+}
+
+// What a node says of the bytes of a captured shard: it has it, or parity of it.
+struct Claim {
+  std::string_view shard;  // borrowed
+  NodeId node = 0;
+  std::uint64_t root_digest = 0;
+};
+template <class Notify>
+void each_claim(const Pieces& pieces, Notify notify) {
+  for (const auto& [name, holders] : pieces) {
+    for (const auto& [node, piece] : holders) {
+      if (!piece->is_parity()) notify(Claim{name, node, piece->root_digest});
+      for (const ParitySource& made_of : piece->parity_manifest.sources)
+        if (!made_of.shard.empty()) notify(Claim{made_of.shard, node, made_of.root_digest});
+    }
+  }
+}
+
+template <class IsKept>
+Pieces pieces_of(const Pieces& all, IsKept is_kept) {
+  Pieces kept;
+  for (const auto& [shard, holders] : all) {
+    for (const Holder& holder : holders)
+      if (is_kept(shard, holder)) kept[shard].push_back(holder);
+  }
+  return kept;
+}
+
+// What can be decoded counts as being there.
+void add_decodable(Inventory& inventory, std::vector<std::map<std::string, CodedPiece>>& owned) {
+  owned.reserve(inventory.size());  // borrowed from
+  for (auto& [checkpoint, pieces] : inventory) {
+    owned.push_back(decodable(pieces));
+    for (const auto& [shard, coded_piece] : owned.back()) pieces[shard].push_back({parity_node, &coded_piece.piece});
+  }
+}
+
+}  // namespace
+
+Inventory take_inventory(const std::vector<const Report*>& reports) {
+  Inventory inventory;
+  for (const Report* report : reports) {
+    for (const PieceInfo& piece : report->pieces) {
+      const auto [pieces, is_new] = inventory.try_emplace(piece.checkpoint);
+      if (is_new) pieces->second.reserve(2 * reports.size());
+      pieces->second[piece.shard].push_back({report->node, &piece});
+    }
+  }
+  return inventory;
+}
+
+bool is_held_by(const Holders& holders, NodeId node) {
+  const auto found = std::lower_bound(holders.begin(), holders.end(), node,
+                                      [](const Holder& holder, NodeId wanted) { return holder.node < wanted; });
+  return found != holders.end() && found->node == node;
+}
+
+const Holder* dissenter(const Holders& holders) {
+  const PieceInfo& first = *holders.front().piece;
+  const Holder* found = std::find_if_not(holders.begin() + 1, holders.end(), [&](const Holder& holder) {
+    const PieceInfo& other = *holder.piece;
+    return other.root_digest == first.root_digest && other.length_bytes == first.length_bytes &&
+           other.layout_bytes == first.layout_bytes && other.world_size == first.world_size &&
+           other.parity_manifest == first.parity_manifest;
+  });
+  return found == holders.end() ? nullptr : found;
+}
+
+std::optional<Disagreement> find_disagreement(const Pieces& pieces) {
+  for (const auto& [shard, holders] : pieces) {
+    if (holders.front().piece->is_parity()) continue;
+    if (const Holder* odd = dissenter(holders)) return Disagreement{shard, odd->node, holders.front().node};
+  }
+  return std::nullopt;
+}
+
+// It tells what was captured, where all nodes that had it are gone.
+std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces) {
+  for (const auto& [name, holders] : pieces) {
+    for (const Holder& holder : holders) {
+      for (const ParitySource& made_of : holder.piece->parity_manifest.sources) {
+        const auto shard = pieces.find(made_of.shard);
+        if (shard == pieces.end() || shard->second.front().piece->root_digest == made_of.root_digest) continue;
+        return Disagreement{shard->first, holder.node, shard->second.front().node};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders) {
+  std::unordered_map<std::string_view, Claim> believed;
+  each_claim(pieces, [&](const Claim& claim) {
+    if (!outsiders.contains(claim.node)) believed.try_emplace(claim.shard, claim);
+  });
+  std::set<NodeId> left_out;
+  std::optional<Disagreement> first;
+  each_claim(pieces, [&](const Claim& claim) {
+    const auto other = believed.find(claim.shard);
+    if (other == believed.end() || other->second.root_digest == claim.root_digest) return;
+    if (outsiders.contains(claim.node)) left_out.insert(claim.node);
+    if (!first) first = Disagreement{claim.shard, claim.node, other->second.node};
+  });
+  if (left_out.empty()) return std::nullopt;
+  pieces = pieces_of(pieces, [&](std::string_view, const Holder& holder) { return !left_out.contains(holder.node); });
+  return first;
+}
+
+std::optional<Disagreement> leave_out_disputed(Pieces& pieces) {
+  const auto first = find_disagreement(pieces);
+  if (!first) return std::nullopt;
+  const auto is_disputed = [&](std::string_view shard) {
+    const auto holders = pieces.find(shard);
+    return holders != pieces.end() && !agree(holders->second);
+  };
+  pieces = pieces_of(pieces, [&](std::string_view shard, const Holder& holder) {
+    const auto& made_of = holder.piece->parity_manifest.sources;
+    if (!holder.piece->is_parity()) return !is_disputed(shard);
+    return std::none_of(made_of.begin(), made_of.end(), [&](const auto& each) { return is_disputed(each.shard); });
+  });
+  return first;
+}
+
+std::string explain(const Disagreement& disagreement, CheckpointId checkpoint) {
+  const auto& [shard, node, other] = disagreement;
+  return "silent data corruption: shard " + std::string(shard) + " of iteration " +
+         std::to_string(checkpoint.iteration()) + " differs between its ranks; " + describe_source(node) +
+         " does not match " + describe_source(other);
+}
+
+std::string explain_stranded(CheckpointId checkpoint, const std::set<std::string>& shards,
+                             const std::vector<NodeId>& missing) {
+  return describe(checkpoint) + " was to be restored, but no node that answers can give shards " + join(shards) +
+         " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
+}
+
+RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory) {
+  std::vector<std::map<std::string, CodedPiece>> decoded;  // what the inventory borrows
+  add_decodable(inventory, decoded);
+  CheckpointId newest_commit = std::max(question.first_commit, question.base);
+  CheckpointId newest_seen;
+  for (const PieceInfo& piece : question.stored) {
+    newest_commit = std::max(newest_commit, piece.checkpoint);
+    if (!question.damaged.contains(piece.checkpoint))
+      inventory[piece.checkpoint][piece.shard].push_back({storage_node, &piece});
+  }
+  for (const Report* report : question.reports) {
+    newest_commit = std::max(newest_commit, report->highest_commit);
+    newest_seen = std::max(newest_seen, report->newest_seen);
+  }
+
+  RecoveryAnswer answer;
+  Decision& decision = answer.decision;
+  const CheckpointId chosen = newest_solvable(inventory, question, answer.alarm);
+  if (chosen) {
+    decision.verdict = Verdict::restore;
+    decision.checkpoint = chosen;
+    decision.behind = chosen < newest_commit;
+    answer.base = newest_commit_until(chosen, question);
+    decision.cuts = cuts_of(inventory.at(chosen), question);
+    if (decision.behind) {
+      decision.text = describe(newest_commit) + " was committed but is lost (" +
+                      lacking_text(question, unusable(inventory, newest_commit, question)) + ")";
+    }
+  } else if (const std::uint32_t stored = foreign_world_size(inventory, question.world_size); stored != 0) {
+    decision.verdict = Verdict::mismatch;
+    decision.text = "what is stored is of a job of " + std::to_string(stored) + " ranks, this one has " +
+                    std::to_string(question.world_size) + ": start it with " + std::to_string(stored) +
+                    " ranks, or remove what is stored ('ckptctl gc', and 'ckptctl rm' on storage)";
+  } else if (newest_commit) {
+    decision.verdict = Verdict::lost;
+    decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
+                    lacking_text(question, unusable(inventory, newest_commit, question)) +
+                    "; bring nodes back that had them and restart, or give up with " + give_up_text(question);
+  } else if (!question.unusable.empty()) {
+    decision.verdict = Verdict::lost;
+    decision.text = "no node that answers has anything, and no checkpoint on storage can be used (" +
+                    join(question.unusable, 3) + missing_text(question.missing) +
+                    "); mend one of them and restart, or give up with " + give_up_text(question);
+  } else {
+    decision.verdict = Verdict::fresh;
+  }
+
+  const bool nothing_lost = decision.verdict == Verdict::fresh || (chosen && !decision.behind);
+  const bool all_here = question.missing.empty() && !question.members_are_lost;
+  const auto testifying = witnesses(question);
+  const bool in_doubt = is_in_doubt(question.restored, chosen, question.base);
+  const bool nothing_newer =
+      nothing_lost && !in_doubt && excludes_newer(testifying, chosen, newest_seen, question.members_incarnation);
+  answer.final = nothing_newer || (all_here && nothing_lost);
+  // The job's records are gone.
+  const bool none_is_known = (chosen && question.members.empty()) || question.members_are_lost;
+  decision.status_unknown =
+      !nothing_newer && (in_doubt || testifying.size() < question.members.size() || none_is_known);
+  if (decision.status_unknown && decision.text.empty()) {
+    decision.text =
+        "a newer commit cannot be excluded, for " + cannot_tell_text(question, chosen) + missing_text(question.missing);
+  }
+  return answer;
+}
+
+}  // namespace ckpt::core

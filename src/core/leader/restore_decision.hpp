@@ -1,0 +1,83 @@
+// The decision which checkpoint to restore: the newest one for which *every* shard has a source, never a maximum over
+// nodes. Pure functions of what the nodes report.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/messages.hpp"
+#include "core/pieces.hpp"
+
+namespace ckpt::core {
+
+using Inventory = std::map<CheckpointId, Pieces>;
+
+// An order to fetch names at most so many sources.
+inline constexpr std::size_t sources_max = 4;
+
+bool is_held_by(const Holders& holders, NodeId node);
+
+// All pieces in the reports, by checkpoint. Borrows from the reports, which must be in order of their nodes.
+Inventory take_inventory(const std::vector<const Report*>& reports);
+
+// All holders of one piece must agree on its digest and length. Otherwise the data was silently corrupted when it was
+// captured. Returns the first holder that differs from holder 0, or null.
+const Holder* dissenter(const Holders& holders);
+inline bool agree(const Holders& holders) { return dissenter(holders) == nullptr; }
+
+// Two nodes that differ: one has other bytes of a captured shard than the other, or parity computed from other bytes.
+struct Disagreement {
+  std::string_view shard;  // borrowed
+  NodeId node = 0;
+  NodeId other = 0;
+};
+std::optional<Disagreement> find_disagreement(const Pieces& pieces);
+std::optional<Disagreement> find_contradicting_parity(const Pieces& pieces);
+// Removes all pieces of those `outsiders` that contradict a node outside that set. Returns one contradiction.
+std::optional<Disagreement> leave_out_contradicting(Pieces& pieces, const std::set<NodeId>& outsiders);
+// Removes the shards of which nodes have different bytes, and parity computed from them. Returns one disagreement.
+std::optional<Disagreement> leave_out_disputed(Pieces& pieces);
+// For people.
+std::string explain(const Disagreement& disagreement, CheckpointId checkpoint);
+
+struct RecoveryQuestion {
+  std::vector<const Report*> reports;    // from the nodes that are present
+  std::vector<std::string_view> shards;  // the shards that the new incarnation needs, each once; borrowed
+  std::uint32_t world_size = 0;
+  std::vector<NodeId> missing;            // members of the last incarnation that are not present
+  std::vector<Member> members;            // of the last incarnation
+  std::uint64_t members_incarnation = 0;  // the last incarnation
+  bool members_are_lost = false;          // there was one, but its rank assignments are lost
+  CheckpointId restored;                  // the checkpoint from which it went on
+  CheckpointId base;                      // newest commit from which it went on
+  std::vector<CheckpointId> whole;        // its checkpoints of which every place still has its piece
+  CheckpointId first_commit;              // from the incarnation record
+  bool asks_storage = false;              // there is persistent storage
+  std::vector<PieceInfo> stored;          // pieces on storage
+  std::set<CheckpointId> damaged;         // checkpoints there that proved damaged when read
+  std::vector<std::string> unusable;      // further checkpoints there that cannot be used, a sentence each
+  std::string storage_trouble;            // why `stored` may be incomplete, "" if it is complete
+};
+
+struct RecoveryAnswer {
+  Decision decision;
+  CheckpointId base;   // newest commit up to the checkpoint: kept until the checkpoint has all its copies
+  bool final = false;  // nothing that missing nodes may hold can change it
+  std::string alarm;   // a newer checkpoint was passed over: its ranks captured different bytes; "" if none
+};
+
+// `inventory` is of the question's reports and borrows from them.
+RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory inventory);
+inline RecoveryAnswer plan_recovery(const RecoveryQuestion& question) {
+  return plan_recovery(question, take_inventory(question.reports));
+}
+
+// For people: the checkpoint was decided, but the last source of some shards was lost before every rank had them.
+std::string explain_stranded(CheckpointId checkpoint, const std::set<std::string>& shards,
+                             const std::vector<NodeId>& missing);
+
+}  // namespace ckpt::core

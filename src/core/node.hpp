@@ -1,0 +1,84 @@
+// The core of one agent: a worker, and a leader while elected. Deterministic: the same events in the same order give
+// the same effects. Not thread-safe. Owns no resources.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/events.hpp"
+
+namespace ckpt::core {
+
+// What an agent finds in its arena when it starts.
+struct Recovered {
+  struct Slot {
+    SlotRef slot;
+    PieceInfo piece;
+    bool whole = false;  // sealed, valid and not dropped; otherwise the slot is free
+  };
+  // An open grant in a rank's control page. Its writer may be alive and writing. So the slots stay granted, and the
+  // rank gets no other grant, until they are captured or the writer is proven dead.
+  struct Granted {
+    Rank rank = 0;
+    std::vector<SlotRef> slots;
+  };
+  std::vector<Slot> slots;  // of every segment, free ones included
+  std::vector<Granted> granted;
+  CheckpointId highest_commit;
+  CheckpointId newest_seen;
+  std::uint64_t epoch = 0;
+  CheckpointId newest_damaged;
+};
+
+// For `ckptctl status` and the simulator's invariants.
+struct NodeStatus {
+  NodeId node = 0;
+  bool is_leader = false;
+  NodeId leader = no_node;
+  NodeId relay = no_node;  // the node reports through it
+  std::uint64_t epoch = 0;
+  std::uint64_t incarnation = 0;
+  Decision decision;
+  CheckpointId committed;
+  CheckpointId highest_commit;
+  std::int64_t resume_at = 0;
+  std::uint32_t copies_now = 0;
+  std::uint32_t parity_now = 0;
+  std::string alarm;
+  std::vector<RankReport> ranks;
+  std::vector<PieceInfo> pieces;
+  std::vector<NodeId> nodes_present;  // as seen by the leader; empty elsewhere
+  std::vector<Rank> missing_ranks;
+  std::vector<NodeId> missing_nodes;
+  std::vector<Replacement> replacements;
+  CheckpointId stored;
+  std::uint64_t stored_skipped = 0;
+  std::string storage_trouble;
+  std::string record_trouble;  // why it ignores a record of the coordination store, "" if it ignores none
+};
+
+class Node {
+ public:
+  // `agent_id` identifies this run of the agent. Later runs have larger ones.
+  Node(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
+  ~Node();
+
+  Effects handle(const Event& event, TimeMs now);
+
+  // The driver must hand in an extra Tick by then, because the core has put off some work. None: no extra Tick.
+  std::optional<TimeMs> tick_wanted_at() const;
+
+  NodeStatus status() const;
+  // Whether the job is protected, as far as this node knows.
+  Health health(TimeMs now) const;
+  // The slot with this whole piece, from which a fetch or a restore can read; null if there is none.
+  const SlotRef* find(const std::string& shard, CheckpointId checkpoint) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace ckpt::core

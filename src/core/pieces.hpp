@@ -1,0 +1,66 @@
+// The pieces of one checkpoint, and the nodes that have them. The leader goes through all of them at each
+// reconciliation. So they lie in one stretch of memory, in the order of the reports, with an index by name.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/types.hpp"
+
+namespace ckpt::core {
+
+// A node that has a piece, and how it describes the piece.
+struct Holder {
+  NodeId node = 0;
+  const PieceInfo* piece = nullptr;
+};
+
+// In order of nodes. Most pieces have so few holders that no allocation is needed.
+class Holders {
+ public:
+  void push_back(const Holder& holder);
+
+  const Holder* begin() const { return many_.empty() ? few_.data() : many_.data(); }
+  const Holder* end() const { return begin() + size(); }
+  std::size_t size() const { return many_.empty() ? few_count_ : many_.size(); }
+  const Holder& front() const { return *begin(); }
+  const Holder& back() const { return *(end() - 1); }
+  const Holder& operator[](std::size_t i) const { return begin()[i]; }
+
+ private:
+  std::array<Holder, 2> few_;
+  std::size_t few_count_ = 0;
+  std::vector<Holder> many_;  // all of them, if they are more
+};
+
+class Pieces {
+ public:
+  using value_type = std::pair<std::string_view, Holders>;  // the shard's name is borrowed
+
+  void reserve(std::size_t count);
+  Holders& operator[](std::string_view shard);
+
+  const value_type* begin() const { return all_.data(); }
+  const value_type* end() const { return all_.data() + all_.size(); }
+  const value_type* find(std::string_view shard) const;  // end() if nobody has it
+  bool contains(std::string_view shard) const { return find(shard) != end(); }
+
+ private:
+  // The index of a name in all_, or free. Open addressing: at least half of the buckets are free, and their number is a
+  // power of two.
+  struct Bucket {
+    std::uint32_t hash = 0;
+    std::uint32_t number = none;
+  };
+  static constexpr std::uint32_t none = UINT32_MAX;
+  std::size_t bucket_of(std::string_view shard, std::uint32_t hash) const;
+  void index(std::size_t buckets);
+
+  std::vector<value_type> all_;
+  std::vector<Bucket> buckets_;
+};
+
+}  // namespace ckpt::core

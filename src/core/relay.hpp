@@ -1,0 +1,68 @@
+// Relays carry reports to the leader in large jobs. The nodes of a group report to one of them, the relay. It passes on
+// what came within a short while as one message, unread. The leader answers the same way.
+//
+// A relay only forwards. Nothing depends on its memory or its presence: it acknowledges reports at once, and a node
+// that gets no acknowledgement for a while reports to the leader directly.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "core/events.hpp"
+
+namespace ckpt::core {
+
+// The bound of one batch: its reports or directives, plus the pieces that these name.
+inline constexpr std::size_t batch_max = 2048;
+
+class Relay {
+ public:
+  explicit Relay(const Config& config) : config_(config) {}
+
+  // `relay`: the node through which the leader wants to hear this node. no_node: directly. This node itself: it is the
+  // relay of its group.
+  void follow(NodeId leader, NodeId relay);
+
+  void send_own(Report report, TimeMs now, Effects& effects);
+  void on(NodeId from, const Report& report, TimeMs now, Effects& effects);       // from a member
+  void on(NodeId from, const DirectiveBatch& directive_batch, Effects& effects);  // passes on what is for others
+
+  void reconcile(TimeMs now, Effects& effects);  // passes the batch on when it is time
+  std::optional<TimeMs> reconcile_wanted_at() const;
+
+ private:
+  bool is_relay() const { return relay_ == config_.node; }
+  bool is_unanswered(TimeMs now) const;
+  bool trusts_relay(TimeMs now);
+  void ask(NodeId whom, TimeMs now);
+  void gather(const Report& report, TimeMs now);
+
+  const Config config_;
+  NodeId leader_ = no_node;
+  NodeId relay_ = no_node;
+  TimeMs shunned_until_ = 0;  // until then, this node does not use the relay
+
+  NodeId asked_ = no_node;                  // where reports went last: to the relay, or from a relay to the leader
+  std::optional<TimeMs> unanswered_since_;  // when the first unacknowledged one was sent
+
+  std::map<NodeId, Report> batch_;  // the newest report of each node
+  std::size_t batch_size_ = 0;
+  TimeMs pass_on_at_ = 0;  // counts only while batch_ is not empty
+};
+
+// Which node is the relay of which, as the leader sees it. The nodes of a group have numbers with the same remainder,
+// so groups stay equally long even if the numbers have gaps. `present` is in order of nodes.
+class Groups {
+ public:
+  Groups() = default;
+  Groups(std::size_t nodes, const std::vector<const Report*>& present, NodeId leader);
+  NodeId relay_of(NodeId node) const;  // no_node: it reports to the leader
+
+ private:
+  NodeId groups_ = 1;
+  NodeId leader_ = no_node;
+  std::map<NodeId, NodeId> relays_;  // by remainder
+};
+
+}  // namespace ckpt::core

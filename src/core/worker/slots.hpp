@@ -1,0 +1,65 @@
+// The slots of a node, and the use of each. A slot has one state, and only these moves are possible:
+//
+//   free -> granted -> whole     a trainer captures into it
+//   free -> filling -> whole     a fetch fills it (or -> free when it fails)
+//   granted -> free              its writer is proven dead
+//   whole -> draining -> free    its piece is dropped; free once no transfer reads it
+//
+// Nobody is ever given a slot that is not free. That keeps committed pieces, readers and late writers safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/types.hpp"
+
+namespace ckpt::core {
+
+enum class SlotState : std::uint8_t { free, granted, filling, whole, draining };
+
+struct Slot {
+  SlotState state = SlotState::free;
+  PieceInfo piece;               // while filling, whole or draining
+  Tier from = Tier::local;       // where the piece came from
+  std::uint64_t fetched_in = 0;  // incarnation in which it was fetched, 0: not fetched
+};
+
+class SlotTable {
+ public:
+  void add_segment(Rank rank, const std::string& shard, std::uint8_t slots);
+  void remove_segment(Rank rank, const std::string& shard);
+
+  const Slot& at(const SlotRef& ref) const;
+  std::optional<SlotRef> find_free(Rank rank, const std::string& shard) const;
+  const SlotRef* find_whole(const std::string& shard, CheckpointId checkpoint) const;
+  bool is_filling(const std::string& shard, CheckpointId checkpoint) const;
+
+  void grant(const SlotRef& ref);
+  void take_back(const SlotRef& ref);  // the grant of a dead writer
+  void fill(const SlotRef& ref, const PieceInfo& piece);
+  void abandon_fill(const SlotRef& ref);
+  void captured(const SlotRef& ref, const PieceInfo& piece);
+  // `made`: the piece, if it was not known before the transfer.
+  void fetched(const SlotRef& ref, Tier from, std::uint64_t incarnation, const PieceInfo* made = nullptr);
+  void drain(const SlotRef& ref);
+  void release(const SlotRef& ref);  // no-op unless draining
+
+  void for_each(const std::function<void(const SlotRef&, const Slot&)>& visit) const;
+  // (rank, shard) of the segments that have only free slots.
+  std::vector<std::pair<Rank, std::string>> empty_segments() const;
+  std::vector<PieceInfo> whole_pieces() const;  // without repetitions
+
+ private:
+  using Entry = std::map<SlotRef, Slot>::value_type;
+  template <class Predicate>
+  const Entry* first_of(const std::string& shard, const Predicate& is_wanted) const;
+  Slot& move(const SlotRef& ref, SlotState from, SlotState to);
+
+  std::map<SlotRef, Slot> slots_;
+};
+
+}  // namespace ckpt::core

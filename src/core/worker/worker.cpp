@@ -1,0 +1,605 @@
+#include "core/worker/worker.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/lists.hpp"
+
+namespace ckpt::core {
+
+namespace {
+
+Tier tier_from(NodeId source) {
+  if (source == storage_node) return Tier::persistent;
+  return source == parity_node ? Tier::decoded : Tier::peer;
+}
+
+FetchTrouble trouble_of(FetchResult result) {
+  switch (result) {
+    case FetchResult::no_space:
+      return FetchTrouble::no_space;
+    case FetchResult::corrupt:
+      return FetchTrouble::corrupt;
+    case FetchResult::complete:
+    case FetchResult::failed:
+      break;
+  }
+  return FetchTrouble::failed;
+}
+
+}  // namespace
+
+Worker::Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered)
+    : config_(config),
+      agent_id_(agent_id),
+      epoch_(recovered.epoch),
+      highest_commit_(recovered.highest_commit),
+      newest_seen_(recovered.newest_seen),
+      newest_damaged_(recovered.newest_damaged),
+      persisted_{recovered.highest_commit, recovered.newest_seen, recovered.epoch, recovered.newest_damaged} {
+  for (const auto& [ref, piece, whole] : recovered.slots) {
+    slots_.add_segment(ref.rank, ref.shard, static_cast<std::uint8_t>(ref.slot + 1));
+    if (!whole) continue;
+    slots_.grant(ref);
+    slots_.captured(ref, piece);
+    newest_seen_ = std::max(newest_seen_, piece.checkpoint);
+  }
+  for (const auto& granted : recovered.granted) {
+    for (const SlotRef& ref : granted.slots) slots_.grant(ref);
+    orphaned_grants_[granted.rank] = granted;
+  }
+}
+
+// ---- Trainers ----
+
+void Worker::on(const TrainerHello& hello) {
+  Trainer trainer;
+  if (const auto old = trainers_.find(hello.rank); old != trainers_.end()) {
+    if (old->second.hello.instance == hello.instance) return;  // repeated
+    take_back_grant(old->second);
+  }
+  trainer.hello = hello;
+  trainer.incarnation = hello.incarnation;
+  trainer.served_in = hello.incarnation;
+  trainer.restored = hello.incarnation != 0;
+  // In a new incarnation of the rank whoever held the grant is proven dead; else its holder has come back.
+  if (hello.incarnation == 0) take_back_orphan(hello.rank);
+  if (const auto orphan = orphaned_grants_.find(hello.rank); orphan != orphaned_grants_.end()) {
+    trainer.granted = orphan->second.slots;
+    orphaned_grants_.erase(orphan);
+  }
+  trainers_[hello.rank] = std::move(trainer);
+  on_decided_incarnation(hello.incarnation);
+}
+
+void Worker::on(const TrainerExited& exited) {
+  const auto it = trainers_.find(exited.rank);
+  if (it == trainers_.end()) {
+    take_back_orphan(exited.rank);
+  } else if (it->second.hello.instance == exited.instance) {
+    take_back_grant(it->second);
+    trainers_.erase(it);
+  }
+}
+
+void Worker::take_back_grant(Trainer& trainer) {
+  for (const SlotRef& ref : trainer.granted) slots_.take_back(ref);
+  trainer.granted.clear();
+}
+
+// The grant of a writer that never came back, proven dead by now.
+void Worker::take_back_orphan(Rank rank) {
+  const auto orphan = orphaned_grants_.find(rank);
+  if (orphan == orphaned_grants_.end()) return;
+  for (const SlotRef& ref : orphan->second.slots) slots_.take_back(ref);
+  orphaned_grants_.erase(orphan);
+}
+
+void Worker::on(const RestoreAsked& asked) {
+  const auto it = trainers_.find(asked.rank);
+  if (it == trainers_.end()) return;
+  it->second.asked = true;
+  it->second.wants_gpu_replication = asked.wants_gpu_replication;
+  it->second.served_in = 0;
+}
+
+void Worker::on(const RestoreDone& done) {
+  if (const auto it = trainers_.find(done.rank); it != trainers_.end()) it->second.restored = true;
+}
+
+void Worker::on(const SegmentsReady& ready) {
+  const auto it = trainers_.find(ready.rank);
+  if (it == trainers_.end()) return;
+  it->second.segments = ready.shards;
+  for (const std::string& shard : ready.shards) slots_.add_segment(ready.rank, shard, config_.local_slots);
+}
+
+void Worker::on(const Progress& progress) {
+  const auto it = trainers_.find(progress.rank);
+  if (it == trainers_.end()) return;
+  it->second.attempted = std::max(it->second.attempted, progress.attempted);
+  it->second.capturing = progress.capturing;
+}
+
+void Worker::on(const Captured& captured) {
+  const auto it = trainers_.find(captured.rank);
+  if (it == trainers_.end() || it->second.granted.empty()) return;
+  Trainer& trainer = it->second;
+  if (captured.pieces.size() != trainer.granted.size()) return;  // not what it was granted
+  for (std::size_t i = 0; i < captured.pieces.size(); ++i) slots_.captured(trainer.granted[i], captured.pieces[i]);
+  trainer.granted.clear();
+  trainer.capturing = -1;
+  const CheckpointId checkpoint = captured.pieces.front().checkpoint;
+  trainer.attempted = std::max(trainer.attempted, checkpoint.iteration());
+  newest_seen_ = std::max(newest_seen_, checkpoint);
+}
+
+std::vector<RankReport> Worker::rank_reports() const {
+  std::vector<RankReport> reports;
+  for (const auto& [rank, trainer] : trainers_) {
+    RankReport report;
+    report.rank = rank;
+    report.instance = trainer.hello.instance;
+    report.incarnation = trainer.incarnation;
+    report.world_size = trainer.hello.world_size;
+    report.main_shard = trainer.hello.main_shard;
+    report.private_shard = trainer.hello.private_shard;
+    report.wants_gpu_replication = trainer.wants_gpu_replication;
+    report.waiting = trainer.asked;
+    report.attempted = trainer.attempted;
+    report.capturing = trainer.capturing;
+    report.resume_at = trainer.notified_resume;
+    report.is_stopped = contains(observed_.stopped, rank);
+    for (const auto& [failing, status] : observed_.failed) {
+      if (failing == rank) report.failed = status;
+    }
+    reports.push_back(std::move(report));
+  }
+  return reports;
+}
+
+// ---- Transfers ----
+
+void Worker::on(const FetchEnded& ended, TimeMs now) {
+  const auto it = fetches_.find(ended.fetch);
+  if (it == fetches_.end()) return;
+  const Fetch fetch = it->second;
+  fetches_.erase(it);
+  if (fetch.source == storage_node && !fetch.cancelled) read_trouble_ = ended.trouble;
+  if (ended.result == FetchResult::complete) {
+    const bool is_new = fetch.piece.is_parity() && fetch.piece.root_digest == 0;
+    slots_.fetched(fetch.slot, tier_from(fetch.source), directive_.incarnation, is_new ? &ended.made : nullptr);
+    newest_seen_ = std::max(newest_seen_, fetch.piece.checkpoint);
+    fetch_failures_.erase(fetch.piece.shard);
+    return;
+  }
+  slots_.abandon_fill(fetch.slot);
+  if (fetch.cancelled) return;
+  fetch_failures_[fetch.piece.shard] = {trouble_of(ended.result), fetch.source};
+  Failures& failures = failures_[{fetch.piece.shard, fetch.piece.checkpoint, fetch.source}];
+  ++failures.count;
+  // Once may have been on the way.
+  const bool is_corrupt = fetch.source == storage_node && ended.result == FetchResult::corrupt;
+  if (is_corrupt && ++failures.corrupt > 1) damaged_.insert(fetch.piece.checkpoint);
+  failures.retry_at = now + config_.report_ms * std::min(failures.count, 8);
+}
+
+void Worker::on(const SlotReleased& released) { slots_.release(released.slot); }
+
+void Worker::on(const PieceCorrupt& corrupt, Effects& effects) {
+  const Slot& slot = slots_.at(corrupt.slot);
+  if (slot.state != SlotState::whole) return;
+  effects.push_back(Notice{"quarantined shard " + corrupt.slot.shard + " of iteration " +
+                           std::to_string(slot.piece.checkpoint.iteration()) +
+                           ": its bytes are not what they should be"});
+  newest_damaged_ = std::max(newest_damaged_, slot.piece.checkpoint);
+  orders_from_ = report_sequence_ + 1;
+  slots_.drain(corrupt.slot);
+  effects.push_back(DropSlot{corrupt.slot});
+}
+
+void Worker::on(const WriteEnded& ended) {
+  if (!writing_ || writing_->order.checkpoint != ended.checkpoint) return;
+  written_ = std::move(writing_->order);
+  written_.trouble = ended.trouble;
+  written_epoch_ = writing_->epoch;
+  writing_.reset();
+}
+
+// ---- The leader's will ----
+
+void Worker::on_epoch(std::uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
+
+void Worker::on(const Directive& directive) {
+  if (directive.epoch < epoch_) return;  // of a leader that was replaced
+  if (directive.epoch == directive_.epoch && directive.sequence <= directive_.sequence) return;  // overtaken
+  epoch_ = directive.epoch;
+  if (directive.incarnation != directive_.incarnation) read_trouble_.clear();
+  directive_ = directive;
+  if (directive.decision.verdict != Verdict::undecided) on_decided_incarnation(directive.incarnation);
+  highest_commit_ = std::max(highest_commit_, directive.committed);
+}
+
+bool Worker::decided() const {
+  return directive_.decision.verdict == Verdict::fresh || directive_.decision.verdict == Verdict::restore;
+}
+
+// While an incarnation is undecided, or its state lost, nothing is dropped: a node that comes back may still complete
+// it. Nor before storage has kept its word.
+bool Worker::keeps(CheckpointId checkpoint) const { return directive_.reading_storage || is_current(checkpoint); }
+
+bool Worker::is_current(CheckpointId checkpoint) const {
+  if (!decided() || checkpoint == directive_.committed) return true;
+  if (checkpoint == directive_.decision.checkpoint && checkpoint > directive_.committed)
+    return true;  // not all copies yet
+  if (checkpoint < directive_.committed || checkpoint.incarnation() < directive_.incarnation) return false;
+  return !contains(directive_.abandoned, checkpoint);
+}
+
+bool Worker::is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const {
+  if (writing_ && contains(writing_->slots, ref)) return true;
+  const WriteOrder& order = directive_.write;
+  const bool is_done = written_.checkpoint == order.checkpoint && written_.attempt == order.attempt;
+  return piece.checkpoint == order.checkpoint && !is_done && contains(order.shards, piece.shard);
+}
+
+bool Worker::is_member(const Trainer& trainer) const {
+  return !trainer.refusal && trainer.incarnation != 0 && trainer.incarnation == directive_.incarnation;
+}
+
+// By the very directive that brings the decision: the decision may be one in which the rank has no place any more.
+bool Worker::is_admitted(const Trainer& trainer) const {
+  return std::any_of(directive_.admitted.begin(), directive_.admitted.end(), [&](const Admission& admission) {
+    return admission.rank == trainer.hello.rank && admission.instance == trainer.hello.instance;
+  });
+}
+
+// ---- Settling ----
+
+void Worker::reconcile(TimeMs now, Effects& effects) {
+  persist_if_newer(effects);
+  reconcile_admissions(effects);
+  reconcile_drops(effects);
+  reconcile_fetches(now, effects);
+  for (auto& [rank, trainer] : trainers_) {
+    reconcile_restore(trainer, effects);
+    reconcile_grant(trainer, effects);
+    reconcile_words(trainer, effects);
+  }
+  reconcile_segments(effects);
+  reconcile_writes(effects);
+}
+
+void Worker::persist_if_newer(Effects& effects) {
+  const Persist now{highest_commit_, newest_seen_, epoch_, newest_damaged_};
+  if (now.highest_commit == persisted_.highest_commit && now.newest_seen == persisted_.newest_seen &&
+      now.epoch == persisted_.epoch && now.newest_damaged == persisted_.newest_damaged) {
+    return;
+  }
+  persisted_ = now;
+  effects.push_back(now);
+}
+
+void Worker::reconcile_admissions(Effects& effects) {
+  for (const Admission& admission : directive_.admitted) {
+    const auto it = trainers_.find(admission.rank);
+    if (it == trainers_.end() || it->second.hello.instance != admission.instance || it->second.refusal) continue;
+    Trainer& trainer = it->second;
+    if (trainer.served_in != 0 && trainer.served_in != directive_.incarnation) continue;
+    if (trainer.incarnation != directive_.incarnation) trainer.share.reset();
+    trainer.incarnation = directive_.incarnation;
+    if (admission.share) trainer.share = admission.share;
+    if (admission.replication &&
+        std::exchange(trainer.notified_replication_in, trainer.incarnation) != trainer.incarnation)
+      effects.push_back(NotifyReplicationGroup{admission.rank, trainer.incarnation, *admission.replication});
+  }
+  for (const Refusal& refusal : directive_.refused) {
+    const auto it = trainers_.find(refusal.rank);
+    if (it == trainers_.end() || it->second.hello.instance != refusal.instance || it->second.refusal) continue;
+    it->second.refusal = refusal;
+    effects.push_back(Fence{refusal.rank, refusal.instance, refusal.incarnation, refusal.text});
+  }
+}
+
+void Worker::reconcile_drops(Effects& effects) {
+  std::vector<SlotRef> dropped;
+  slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
+    if (slot.state == SlotState::whole && !keeps(slot.piece.checkpoint) && !is_to_be_written(ref, slot.piece))
+      dropped.push_back(ref);
+  });
+  for (const SlotRef& ref : dropped) {
+    slots_.drain(ref);
+    effects.push_back(DropSlot{ref});
+  }
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.cancelled || keeps(fetch.piece.checkpoint)) continue;
+    fetch.cancelled = true;
+    effects.push_back(CancelFetch{id});
+  }
+  std::erase_if(failures_, [&](const auto& entry) { return !keeps(std::get<CheckpointId>(entry.first)); });
+  std::erase_if(fetch_failures_, [&](const auto& entry) {
+    return std::none_of(directive_.fetches.begin(), directive_.fetches.end(),
+                        [&](const FetchOrder& order) { return order.piece.shard == entry.first; });
+  });
+}
+
+// Oldest first, and no newer piece of a shard takes the slot that an older one waits for: were two nodes to hold
+// different checkpoints in their last slots, neither checkpoint would ever have all its copies.
+void Worker::reconcile_fetches(TimeMs now, Effects& effects) {
+  if (!knows_what_is_here()) return;
+  std::set<std::string> waiting;
+  for (const FetchOrder& order : directive_.fetches) {
+    const auto& [shard, checkpoint] = std::tie(order.piece.shard, order.piece.checkpoint);
+    if (!keeps(checkpoint) || slots_.find_whole(shard, checkpoint) != nullptr || slots_.is_filling(shard, checkpoint))
+      continue;
+    if (waiting.contains(shard) || !start_fetch(order, now, effects)) waiting.insert(shard);
+  }
+}
+
+// A slot that damage has freed, before or after this agent started, belongs to what lay there. A leader that has not
+// heard of the damage may order something newer: were it obeyed, the older checkpoint would find no slot here, the
+// newer one none elsewhere, and neither would ever be complete.
+bool Worker::knows_what_is_here() const {
+  return directive_.acknowledged_agent == agent_id_ && directive_.acknowledged_report >= orders_from_;
+}
+
+// False when it has to wait: for a source after a failure, or for a slot. The order stands.
+bool Worker::start_fetch(const FetchOrder& order, TimeMs now, Effects& effects) {
+  const auto source = pick_source(order, now);
+  if (!source) return false;
+  const auto slot = destination(order.piece.shard);
+  if (!slot) {
+    make_room(order.piece.shard, effects);
+    return false;
+  }
+  slots_.fill(*slot, order.piece);
+  const std::uint64_t id = next_fetch_++;
+  fetches_[id] = {order.piece, *source, *slot};
+  const bool is_made = *source == parity_node && order.coding_inputs;
+  effects.push_back(StartFetch{id, order.piece, *source, *slot, is_made ? *order.coding_inputs : CodingInputs{}});
+  return true;
+}
+
+// While storage is read nothing is dropped but for what is read: then the newest goes first, for what may be chosen
+// instead is older.
+void Worker::make_room(const std::string& shard, Effects& effects) {
+  const Trainer* owner = home_of(shard);
+  const Rank rank = owner == nullptr ? held_rank : owner->hello.rank;
+  std::optional<SlotRef> newest;
+  slots_.for_each([&](const SlotRef& ref, const Slot& slot) {
+    if (ref.rank != rank || ref.shard != shard || slot.state != SlotState::whole) return;
+    if (is_current(slot.piece.checkpoint) || is_to_be_written(ref, slot.piece)) return;
+    if (!newest || slots_.at(*newest).piece.checkpoint < slot.piece.checkpoint) newest = ref;
+  });
+  if (!newest) return;
+  slots_.drain(*newest);
+  effects.push_back(DropSlot{*newest});
+}
+
+// The source that failed least, in the order given; none while all of them have to wait after a failure.
+std::optional<NodeId> Worker::pick_source(const FetchOrder& order, TimeMs now) const {
+  std::optional<NodeId> best;
+  int best_count = 0;
+  for (const NodeId source : order.sources) {
+    const auto it = failures_.find({order.piece.shard, order.piece.checkpoint, source});
+    const Failures failures = it == failures_.end() ? Failures{} : it->second;
+    if (source == config_.node || now < failures.retry_at) continue;
+    if (best && failures.count >= best_count) continue;
+    best = source;
+    best_count = failures.count;
+  }
+  return best;
+}
+
+// A shard of this node's own ranks goes home into their segment, a peer's into the one in which the agent holds it.
+std::optional<SlotRef> Worker::destination(const std::string& shard) {
+  const Trainer* owner = home_of(shard);
+  const Rank rank = owner == nullptr ? held_rank : owner->hello.rank;
+  slots_.add_segment(rank, shard, owner == nullptr ? config_.held_slots : config_.local_slots);
+  return slots_.find_free(rank, shard);
+}
+
+// What the trainer captures in this incarnation, in the order of its segments.
+std::vector<std::string> Worker::captures(const Trainer& trainer) {
+  std::vector<std::string> shards;
+  if (trainer.share) shards = parts_of(trainer.hello.main_shard, *trainer.share);
+  shards.push_back(trainer.hello.private_shard);
+  return shards;
+}
+
+// In how many parts the decided checkpoint has the main shard.
+std::uint32_t Worker::parts_stored(const std::string& main_shard) const {
+  for (const Cut& cut : directive_.decision.cuts) {
+    if (cut.shard == main_shard) return cut.of;
+  }
+  return 1;
+}
+
+// At the decided checkpoint; nothing unless all are here.
+std::optional<std::vector<RestoreSource>> Worker::find_sources(const std::vector<std::string>& shards) const {
+  std::vector<RestoreSource> sources;
+  for (const std::string& shard : shards) {
+    const SlotRef* ref = slots_.find_whole(shard, directive_.decision.checkpoint);
+    if (ref == nullptr) return std::nullopt;
+    sources.push_back({*ref, tier_of(*ref)});
+  }
+  return sources;
+}
+
+// The member on this node that captures the shard, or null.
+const Worker::Trainer* Worker::home_of(const std::string& shard) const {
+  for (const auto& [rank, trainer] : trainers_) {
+    if (!is_member(trainer)) continue;
+    if (contains(captures(trainer), shard)) return &trainer;
+  }
+  return nullptr;
+}
+
+void Worker::reconcile_restore(Trainer& trainer, Effects& effects) {
+  if (!trainer.asked) return;
+  const Decision& decision = directive_.decision;
+  const Rank rank = trainer.hello.rank;
+  if (trainer.refusal) {
+    const auto error = trainer.refusal->superseded ? RestoreError::superseded : RestoreError::refused;
+    effects.push_back(RestoreFailed{rank, error, trainer.refusal->text});
+    trainer.asked = false;
+    return;
+  }
+  if (!is_member(trainer) || !is_admitted(trainer)) return;
+  if (decided() && !trainer.share) return;
+  switch (decision.verdict) {
+    case Verdict::undecided:
+      return;
+    case Verdict::lost:
+    case Verdict::mismatch: {
+      const auto error = decision.verdict == Verdict::lost ? RestoreError::lost : RestoreError::mismatch;
+      effects.push_back(RestoreFailed{rank, error, decision.text});
+      break;
+    }
+    case Verdict::fresh:
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, {}, {}});
+      trainer.served_in = directive_.incarnation;
+      break;
+    case Verdict::restore: {
+      const std::string& main_shard = trainer.hello.main_shard;
+      const auto main = find_sources(parts_of(main_shard, parts_stored(main_shard)));
+      const auto private_ = find_sources({trainer.hello.private_shard});
+      if (directive_.reading_storage && directive_.stranded.empty()) return;  // it may prove damaged
+      if (!main || !private_) {
+        if (directive_.stranded.empty()) return;  // on their way home
+        effects.push_back(RestoreFailed{rank, RestoreError::lost, directive_.stranded});
+        break;
+      }
+      effects.push_back(RestoreReady{rank, directive_.incarnation, decision, *trainer.share, *main, private_->front()});
+      trainer.served_in = directive_.incarnation;
+      break;
+    }
+  }
+  trainer.asked = false;
+}
+
+Tier Worker::tier_of(const SlotRef& ref) const {
+  const Slot& slot = slots_.at(ref);
+  return slot.fetched_in == directive_.incarnation ? slot.from : Tier::local;
+}
+
+void Worker::reconcile_grant(Trainer& trainer, Effects& effects) {
+  if (!trainer.granted.empty() || !trainer.restored || !is_member(trainer) || !decided() || !trainer.share) return;
+  if (trainer.segments != captures(trainer)) return;  // not ready yet
+  std::vector<SlotRef> slots;
+  for (const std::string& shard : trainer.segments) {
+    const auto slot = slots_.find_free(trainer.hello.rank, shard);
+    if (!slot) return;
+    slots.push_back(*slot);
+  }
+  for (const SlotRef& ref : slots) slots_.grant(ref);
+  trainer.granted = slots;
+  effects.push_back(GrantSlots{trainer.hello.rank, *trainer.share, std::move(slots)});
+}
+
+void Worker::reconcile_words(Trainer& trainer, Effects& effects) {
+  if (!is_member(trainer)) return;
+  const CheckpointId committed = directive_.committed;
+  if (committed.incarnation() == directive_.incarnation && committed > trainer.notified_commit) {
+    trainer.notified_commit = committed;
+    effects.push_back(NotifyCommit{trainer.hello.rank, committed});
+  }
+  if (directive_.stored > trainer.notified_stored) {
+    trainer.notified_stored = directive_.stored;
+    effects.push_back(NotifyStored{trainer.hello.rank, directive_.stored});
+  }
+  if (directive_.resume_at > trainer.notified_resume) {
+    trainer.notified_resume = directive_.resume_at;
+    effects.push_back(NotifyResume{trainer.hello.rank, directive_.resume_at});
+  }
+}
+
+// Memory goes back once the new incarnation has a commit of its own: until then placement may still change with a
+// restart.
+void Worker::reconcile_segments(Effects& effects) {
+  if (!decided() || directive_.committed.incarnation() != directive_.incarnation) return;
+  for (const auto& [rank, shard] : slots_.empty_segments()) {
+    const Trainer* home = home_of(shard);
+    const bool held_for_peers = rank == held_rank && home == nullptr && contains(directive_.wanted, shard);
+    const auto trainer = trainers_.find(rank);
+    const bool captured_here =
+        trainer != trainers_.end() && (!is_member(trainer->second) || (home != nullptr && home->hello.rank == rank));
+    if (held_for_peers || captured_here) continue;
+    slots_.remove_segment(rank, shard);
+    effects.push_back(ReleaseSegment{rank, shard});
+  }
+}
+
+void Worker::reconcile_writes(Effects& effects) {
+  const WriteOrder& order = directive_.write;
+  if (writing_ || order.shards.empty()) return;
+  if (!config_.storage_writes) {
+    written_ = {order.checkpoint, order.attempt, order.shards,
+                "node " + std::to_string(config_.node) +
+                    " was told of no storage; give all agents of the job the same option storage"};
+    written_epoch_ = directive_.epoch;
+    return;
+  }
+  if (written_.checkpoint == order.checkpoint && written_.attempt == order.attempt && written_.shards == order.shards)
+    return;
+  Writing writing{{order.checkpoint, order.attempt, order.shards, ""}, directive_.epoch, {}};
+  for (const std::string& shard : order.shards) {
+    const SlotRef* ref = slots_.find_whole(shard, order.checkpoint);
+    if (ref == nullptr) return;  // the leader will hear that it is not here
+    writing.slots.push_back(*ref);
+  }
+  effects.push_back(StartWrite{order.checkpoint, writing.slots, is_void() ? written_ : Written{}});
+  writing_ = std::move(writing);
+}
+
+// What was written last will not become whole. The leader that ordered it knows; another one may not know yet what that
+// one has made of it, unless there was trouble here.
+bool Worker::is_void() const {
+  const bool is_notified = written_epoch_ == directive_.epoch || !written_.trouble.empty();
+  return is_notified && written_.checkpoint > directive_.stored && written_.checkpoint != directive_.write.checkpoint;
+}
+
+// ---- Reporting ----
+
+std::optional<Report> Worker::report_if_due(TimeMs now) {
+  Report report;
+  report.node = config_.node;
+  report.arena_id = config_.arena_id;
+  report.agent_id = agent_id_;
+  report.epoch = epoch_;
+  report.domain = config_.domain;
+  report.standby = config_.standby;
+  report.highest_commit = std::max(highest_commit_, notified_commit_);
+  report.newest_seen = newest_seen_;
+  report.newest_damaged = newest_damaged_;
+  report.newest_known_incarnation = newest_known_incarnation_;
+  report.ranks = rank_reports();
+  report.pieces = slots_.whole_pieces();
+  report.storage = config_.storage;
+  report.written = written_;
+  report.damaged.assign(damaged_.begin(), damaged_.end());
+  report.read_trouble = read_trouble_;
+  report.protection = config_.protection;
+  if (!fetch_failures_.empty()) {
+    // What does not fit explains more than what failed.
+    const auto worst = std::find_if(fetch_failures_.begin(), fetch_failures_.end(),
+                                    [](const auto& entry) { return entry.second.trouble == FetchTrouble::no_space; });
+    const LastFailure& failure = (worst != fetch_failures_.end() ? worst : fetch_failures_.begin())->second;
+    report.fetch_trouble = failure.trouble;
+    report.fetch_source = failure.source;
+  }
+  report.coordination_fails = observed_.coordination_fails;
+  report.roll_call = directive_.epoch == epoch_ ? directive_.roll_call : 0;
+  report.directive = last_report_.directive;  // as in the last one, for the comparison
+  report.sequence = report_sequence_;
+  const bool due = report_sequence_ == 0 || now - last_report_at_ >= config_.report_ms;
+  if (!due && report == last_report_) return std::nullopt;
+  report.directive = directive_.epoch == epoch_ ? directive_.sequence : 0;
+  report.sequence = ++report_sequence_;
+  last_report_ = report;
+  last_report_at_ = now;
+  return report;
+}
+
+}  // namespace ckpt::core

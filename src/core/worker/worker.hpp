@@ -1,0 +1,167 @@
+// The worker: what a node does for its own trainers and its peers. It grants slots, keeps pieces, fetches what the
+// leader orders, restores, and reports. reconcile() derives everything anew from the newest directive and the slots, so
+// a lost or repeated event does no harm.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/events.hpp"
+#include "core/node.hpp"
+#include "core/worker/slots.hpp"
+
+namespace ckpt::core {
+
+class Worker {
+ public:
+  Worker(const Config& config, std::uint64_t agent_id, const Recovered& recovered);
+
+  void on(const TrainerHello& hello);
+  void on(const TrainerExited& exited);
+  void on(const RestoreAsked& asked);
+  void on(const RestoreDone& done);
+  void on(const SegmentsReady& ready);
+  void on(const Progress& progress);
+  void on(const Captured& captured);
+  void on(const FetchEnded& ended, TimeMs now);
+  void on(const SlotReleased& released);
+  void on(const PieceCorrupt& corrupt, Effects& effects);
+  void on(const WriteEnded& ended);
+  void on(const Observed& observed) { observed_ = observed; }
+  void on(const Directive& directive);
+  void on_epoch(std::uint64_t epoch);  // of a newer leader: the node obeys nothing older from now on
+  void on_decided_incarnation(std::uint64_t incarnation) {
+    newest_known_incarnation_ = std::max(newest_known_incarnation_, incarnation);
+  }
+  void on_first_commit(CheckpointId commit) {
+    notified_commit_ = std::max(notified_commit_, commit);
+  }  // read in the incarnation's record
+
+  // This node did nothing for a while. A directive that acknowledges only earlier reports may be as old as the pause.
+  void on_pause() { fresh_from_ = report_sequence_ + 1; }
+  bool hears_of_now() const {
+    return fresh_from_ == 0 ||
+           (directive_.acknowledged_agent == agent_id_ && directive_.acknowledged_report >= fresh_from_);
+  }
+
+  // Compares what is with what should be, and orders the difference. Idempotent.
+  void reconcile(TimeMs now, Effects& effects);
+
+  // The report, if there is news or the heartbeat is due.
+  std::optional<Report> report_if_due(TimeMs now);
+
+  std::uint64_t epoch() const { return epoch_; }
+  const Directive& directive() const { return directive_; }
+  const SlotTable& slots() const { return slots_; }
+  CheckpointId highest_commit() const { return highest_commit_; }
+  CheckpointId newest_seen() const { return newest_seen_; }
+  std::vector<RankReport> rank_reports() const;
+
+ private:
+  struct Trainer {
+    TrainerHello hello;
+    std::uint64_t incarnation = 0;   // to which it is admitted, 0: none yet
+    std::uint64_t served_in = 0;     // the incarnation whose decision it received: it takes part in no other
+    bool asked = false;              // waits for the answer to restore()
+    bool restored = false;           // it may take snapshots
+    std::optional<Refusal> refusal;  // why it takes no further part
+    std::optional<Share> share;      // of the main shard that it captures in this incarnation
+    bool wants_gpu_replication = false;
+    std::uint64_t notified_replication_in = 0;  // incarnation
+    std::vector<std::string> segments;          // the shards whose segments are ready
+    std::vector<SlotRef> granted;               // one per segment; empty: no grant is open
+    std::int64_t attempted = -1;
+    std::int64_t capturing = -1;
+    CheckpointId notified_commit;
+    CheckpointId notified_stored;
+    std::int64_t notified_resume = 0;
+  };
+  struct Fetch {
+    PieceInfo piece;
+    NodeId source = 0;
+    SlotRef slot;
+    bool cancelled = false;
+  };
+  struct Writing {
+    Written order;
+    std::uint64_t epoch = 0;
+    std::vector<SlotRef> slots;
+  };
+  using Attempt = std::tuple<std::string, CheckpointId, NodeId>;
+  struct Failures {
+    int count = 0;
+    int corrupt = 0;  // of these, with wrong bytes
+    TimeMs retry_at = 0;
+  };
+
+  bool decided() const;
+  bool keeps(CheckpointId checkpoint) const;
+  bool is_current(CheckpointId checkpoint) const;
+  void make_room(const std::string& shard, Effects& effects);
+  bool is_to_be_written(const SlotRef& ref, const PieceInfo& piece) const;
+  bool is_member(const Trainer& trainer) const;
+  bool is_admitted(const Trainer& trainer) const;
+  void take_back_grant(Trainer& trainer);
+  void take_back_orphan(Rank rank);
+  void persist_if_newer(Effects& effects);
+
+  void reconcile_admissions(Effects& effects);
+  void reconcile_drops(Effects& effects);
+  void reconcile_fetches(TimeMs now, Effects& effects);
+  void reconcile_restore(Trainer& trainer, Effects& effects);
+  void reconcile_grant(Trainer& trainer, Effects& effects);
+  void reconcile_words(Trainer& trainer, Effects& effects);
+  void reconcile_segments(Effects& effects);
+  void reconcile_writes(Effects& effects);
+  bool is_void() const;
+  bool knows_what_is_here() const;
+  bool start_fetch(const FetchOrder& order, TimeMs now, Effects& effects);
+  std::optional<SlotRef> destination(const std::string& shard);
+  const Trainer* home_of(const std::string& shard) const;
+  static std::vector<std::string> captures(const Trainer& trainer);
+  std::optional<std::vector<RestoreSource>> find_sources(const std::vector<std::string>& shards) const;
+  std::optional<NodeId> pick_source(const FetchOrder& order, TimeMs now) const;
+  Tier tier_of(const SlotRef& ref) const;
+  std::uint32_t parts_stored(const std::string& main_shard) const;
+
+  const Config config_;
+  const std::uint64_t agent_id_;
+  SlotTable slots_;
+  std::map<Rank, Trainer> trainers_;
+  std::map<Rank, Recovered::Granted> orphaned_grants_;  // their writers may still live and come back
+  std::map<std::uint64_t, Fetch> fetches_;
+  std::map<Attempt, Failures> failures_;
+  struct LastFailure {
+    FetchTrouble trouble = FetchTrouble::none;
+    NodeId source = no_node;
+  };
+  std::map<std::string, LastFailure> fetch_failures_;  // by shard, until a piece of it arrives
+  Observed observed_;
+  std::uint64_t next_fetch_ = 1;
+  std::optional<Writing> writing_;
+  Written written_;
+  std::uint64_t written_epoch_ = 0;  // of the leader that ordered it
+  std::set<CheckpointId> damaged_;
+  std::string read_trouble_;
+
+  Directive directive_;
+  std::uint64_t epoch_ = 0;
+  CheckpointId highest_commit_;
+  CheckpointId newest_seen_;
+  CheckpointId newest_damaged_;
+  std::uint64_t newest_known_incarnation_ = 0;
+  CheckpointId notified_commit_;  // lasts while this agent runs; later agents read the record
+  Persist persisted_;
+
+  std::uint64_t report_sequence_ = 0;
+  std::uint64_t orders_from_ = 1;  // a leader's orders count only once it has heard this report
+  std::uint64_t fresh_from_ = 0;   // the first report since a pause; 0: there was no pause
+  TimeMs last_report_at_ = 0;
+  Report last_report_;
+};
+
+}  // namespace ckpt::core

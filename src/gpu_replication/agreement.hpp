@@ -1,0 +1,73 @@
+// How the members of a group agree on the steps that they send and receive (src/gpu_replication/exchange.hpp). Messages between
+// them may be lost, repeated or reordered. A step that another member never issues would hang on the GPU, so nobody may
+// issue one. Each member tells the others its state, and never takes back what it has promised.
+//
+//  - A member that has captured a checkpoint promises to issue the first steps of its exchange, up to some number.
+//    It issues as many as all members have promised, whatever happens.
+//  - A member goes on to a checkpoint that it captured later once all that it may issue has ended, and either it
+//    promised no more than that, or another member has gone on. When the first member goes on, all that it promised
+//    has ended, so all others have issued that. None of them has issued more, because the first promised no more.
+//  - A member that gives up says so. Then nobody issues anything any more.
+//
+// This relies on a step ending on no member before all have issued it: each member has something from every other one.
+//
+// Pure. Each member has one Agreement per incarnation of the job. The states of two incarnations must not be mixed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace ckpt::schedule {
+
+class Agreement {
+ public:
+  struct State {
+    std::uint64_t checkpoint = 0;  // newer checkpoints are larger; 0: none yet
+    std::uint64_t length_bytes = 0;
+    std::uint64_t chunk_bytes = 0;  // the size of chunks that it wants; the least of all members counts
+    std::uint64_t promised = 0;     // steps
+    bool has_given_up = false;
+    bool operator==(const State&) const = default;
+  };
+
+  // `member`: the number of this one.
+  Agreement(std::uint32_t members, std::uint32_t member) : states_(members), member_(member) {}
+
+  // This member's state. Send it to the others when it has changed, and repeat it.
+  const State& own() const { return states_[member_]; }
+  // Takes another member's state. Ignores one that is older than what is known.
+  void receive(std::uint32_t member, const State& state);
+
+  // A checkpoint was captured here, newer than own().checkpoint. Its exchange begins as soon as may_go_on().
+  void offer(std::uint64_t checkpoint, std::uint64_t length_bytes, std::uint64_t chunk_bytes);
+  // Promises at least that many steps of own().checkpoint. Ignored for another checkpoint: it comes too late.
+  void promise(std::uint64_t checkpoint, std::uint64_t steps);
+  // So many of the `of` steps of its exchange have ended. Ignored for another checkpoint.
+  void ended(std::uint64_t checkpoint, std::uint64_t steps, std::uint64_t of);
+  void give_up() { states_[member_].has_given_up = true; }
+
+  // What is exchanged now: own().checkpoint, the same for all members. Nothing until all have it.
+  struct Terms {
+    std::vector<std::uint64_t> lengths_bytes;  // of each member's piece
+    std::uint64_t chunk_bytes = 0;
+  };
+  std::optional<Terms> terms() const;
+  // How many of its steps are to be issued.
+  std::uint64_t allowed() const { return allowed_; }
+  // Whether any member has.
+  bool has_given_up() const;
+
+ private:
+  void settle();
+  void allow();
+  bool may_go_on() const;
+
+  std::vector<State> states_;
+  const std::uint32_t member_;
+  std::uint64_t allowed_ = 0, ended_ = 0;  // steps of own().checkpoint
+  bool is_over_ = true;                    // all steps of the exchange have ended
+  std::optional<State> next_;              // the newest checkpoint offered
+};
+
+}  // namespace ckpt::schedule

@@ -1,0 +1,161 @@
+#include "gpu_replication/cuda_exchange.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace ckpt::device {
+
+CudaExchange::CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings)
+    : member_(static_cast<std::uint32_t>(comm->rank())),
+      settings_(settings),
+      memory_(std::max(settings.reserved_bytes, 1 + static_cast<std::uint64_t>(comm->ranks()))),
+      comm_(std::move(comm)) {}
+
+CudaExchange::~CudaExchange() { comm_->abort(); }
+
+bool CudaExchange::meet() {
+  if (met_) return true;
+  if (!has_greeted_) {
+    if (comm_->ready()) greet();
+    return false;
+  }
+  return met_ = has_crossed(greeted_);
+}
+
+// One that is alone greets itself.
+void CudaExchange::greet() {
+  using Kind = NcclComm::Transfer::Kind;
+  const CUdeviceptr bytes = memory_.pointer();
+  std::vector<NcclComm::Transfer> greetings;
+  for (int peer = 0; peer < comm_->ranks(); ++peer)
+    if (peer != comm_->rank() || comm_->ranks() == 1)
+      for (const Kind kind : {Kind::send, Kind::receive})
+        greetings.push_back({kind, peer, kind == Kind::send ? bytes : bytes + 1 + static_cast<CUdeviceptr>(peer), 1});
+  issue(greetings);
+  has_greeted_ = true;
+}
+
+// The own chunk has the first one.
+CUdeviceptr CudaExchange::place(std::uint64_t step, const schedule::ExchangeTransfer& transfer) {
+  const std::uint32_t of_peer = std::max(transfer.peer + (transfer.peer < member_ ? 1 : 0), 1u);
+  return stage(step).data + (transfer.is_send ? 0 : of_peer * plan_->chunk_bytes());
+}
+
+void CudaExchange::make_stages() {
+  stages_.clear();
+  const std::uint64_t stage_bytes = plan_->chunk_bytes() * plan_->places();
+  for (std::uint64_t i = 0; i < plan_->buffers(); ++i)
+    stages_.push_back({memory_.pointer() + i * stage_bytes, Event(), Event(), Event()});
+}
+
+void CudaExchange::begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to) {
+  const std::uint64_t needed_bytes = plan.chunk_bytes() * plan.places() * plan.buffers();
+  if (needed_bytes > memory_.size_bytes())
+    throw Failure(CKPT_ERR_INTERNAL, "a plan was made for more device memory than there is");
+  plan_ = std::move(plan);
+  fill_ = std::move(fill);
+  to_ = std::move(to);
+  allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
+  last_ = plan_->steps();
+  make_stages();
+}
+
+void CudaExchange::allow(std::uint64_t steps) {
+  const std::uint64_t allowed = std::clamp(steps, allowed_, last_);
+  if (allowed == allowed_) return;
+  if (received_ == allowed_) deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
+  allowed_ = allowed;
+}
+
+void CudaExchange::finish() {
+  if (last_ == allowed_) return;
+  last_ = allowed_;
+  deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
+}
+
+// What was filled and is never issued has been read by then, too.
+bool CudaExchange::over() const { return received_ == last_ && filled_ == filling_; }
+
+bool CudaExchange::rests() const { return received_ == allowed_ && filled_ == filling_ && !may_fill(); }
+
+// Into every stage that is free, allowed or not: the own piece waits in the sub-buffers.
+bool CudaExchange::may_fill() const { return filling_ < std::min(last_, received_ + plan_->buffers()); }
+
+void CudaExchange::fill() {
+  while (filled_ < filling_ && stage(filled_).filled.reached()) ++filled_;
+  if (!may_fill()) return;
+  for (const auto& transfer : plan_->step(member_, filling_)) {
+    if (!transfer.is_send || transfer.size_bytes == 0) continue;
+    fill_(transfer.first_byte, transfer.size_bytes, place(filling_, transfer), fill_stream_);
+    break;  // the same chunk for all
+  }
+  stage(filling_).filled.record(fill_stream_);
+  ++filling_;
+}
+
+void CudaExchange::issue(std::span<const NcclComm::Transfer> group) {
+  comm_->exchange(group, cross_stream_);
+  on_stream_ = false;
+}
+
+void CudaExchange::issue_step() {
+  const bool may_begin = issued_ == crossed_ && issued_ < std::min(filled_, allowed_);
+  if (!may_begin || !comm_->ready()) return;
+  std::vector<NcclComm::Transfer> transfers;
+  for (const auto& transfer : plan_->step(member_, issued_))
+    transfers.push_back({transfer.is_send ? NcclComm::Transfer::Kind::send : NcclComm::Transfer::Kind::receive,
+                         static_cast<int>(transfer.peer), place(issued_, transfer), transfer.crossing_bytes()});
+  issue(transfers);
+  ++issued_;
+}
+
+// Whether the group that was issued last is done, which `end` comes behind. Asks for errors before, as long as it is
+// not, and after: a group that another thread has aborted ends, too.
+bool CudaExchange::has_crossed(const Event& end) {
+  if (!comm_->ready()) return false;
+  if (!std::exchange(on_stream_, true)) end.record(cross_stream_);
+  return end.reached() && comm_->ready();
+}
+
+void CudaExchange::cross() {
+  if (issued_ == crossed_ || !has_crossed(stage(crossed_).crossed)) return;
+  copy_out();
+  ++crossed_;
+}
+
+void CudaExchange::copy_out() {
+  for (const auto& transfer : plan_->step(member_, crossed_))
+    if (!transfer.is_send && transfer.size_bytes != 0 && to_[transfer.peer] != nullptr)
+      CKPT_CUDA(cuMemcpyDtoHAsync_v2, to_[transfer.peer] + transfer.first_byte, place(crossed_, transfer),
+                transfer.size_bytes, copy_stream_);
+  stage(crossed_).received.record(copy_stream_);
+}
+
+void CudaExchange::land() {
+  while (received_ < crossed_ && stage(received_).received.reached()) ++received_;
+}
+
+void CudaExchange::advance() {
+  if (over()) return;
+  const std::uint64_t before = progress();
+  land();
+  cross();
+  fill();
+  issue_step();
+  if (progress() != before)
+    deadline_ = Deadline::in_ms(settings_.step_timeout_ms);
+  else if ((received_ < allowed_ || allowed_ == last_) && deadline_.passed())
+    throw Failure(CKPT_ERR_TIMEOUT, "a chunk on its way from GPU to GPU got no further for " +
+                                        std::to_string(settings_.step_timeout_ms) + " ms");
+}
+
+// NCCL reads and writes sub-buffers alone.
+CudaDrain CudaExchange::give_up() {
+  plan_.reset();
+  last_ = allowed_ = filling_ = filled_ = issued_ = crossed_ = received_ = 0;
+  return CudaDrain({fill_stream_, copy_stream_});
+}
+
+}  // namespace ckpt::device

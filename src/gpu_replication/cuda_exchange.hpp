@@ -1,0 +1,115 @@
+// The pipeline of one exchange from GPU to GPU. Each member of a group sends its own piece and receives those of the
+// others, through sub-buffers in device memory and from there to host memory (GEMINI, SOSP'23, section 5.2):
+//
+//   fill stream:   [fill 0][fill 1]...                            own chunk -> sub-buffer
+//   cross stream:          [cross 0 ][cross 1 ]...                sub-buffers -> sub-buffers of others; by NCCL
+//   copy stream:                     [copy out 0][copy out 1]...  sub-buffers -> host memory; by a copy engine
+//
+// Nothing is enqueued that cannot begin at once, and no step before the previous one has crossed. Work that waits on a
+// stream may block training's own work (CUDA_DEVICE_MAX_CONNECTIONS). Two members could then wait for each other for
+// ever: each one's chunk behind the other one's collective. For the same reason an allowed step is issued in any case,
+// and may be allowed only once all members have promised to issue it.
+//
+// For the progress thread alone, with the context current. advance() and its callbacks wait only if a queue of the
+// driver is full. Each advance() calls `fill` at most once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.hpp"
+#include "device/cuda_drain.hpp"
+#include "device/cuda_handles.hpp"
+#include "gpu_replication/nccl_comm.hpp"
+#include "src/gpu_replication/exchange.hpp"
+
+namespace ckpt::device {
+
+class CudaExchange {
+ public:
+  struct Settings {
+    std::uint64_t reserved_bytes = 128u << 20;  // device memory; plans are made with it
+    std::int64_t step_timeout_ms = 10'000;      // limit without progress of an allowed step
+  };
+  // For a communicator whose ranks are the members. Throws Failure.
+  CudaExchange(std::shared_ptr<NcclComm> comm, const Settings& settings);
+  // Ends the communicator and gives up an unfinished exchange. May never return: it waits until NCCL and the driver
+  // release everything that the GPU works with.
+  ~CudaExchange();
+  CudaExchange(const CudaExchange&) = delete;
+  CudaExchange& operator=(const CudaExchange&) = delete;
+
+  // Continues to meet the others as far as possible now. Returns true once all are there and connected. NCCL connects
+  // two members at their first common group, which allocates memory and waits for both. So members exchange a byte with
+  // everybody here, and no step has to connect them. Throws Failure.
+  bool meet();
+
+  // Enqueues on `stream` a copy of `size_bytes` of the own piece, from `first_byte` on, to `to`. It can begin at once.
+  using Fill = std::function<void(std::uint64_t first_byte, std::uint64_t size_bytes, CUdeviceptr to, CUstream stream)>;
+  // Begins an exchange. The previous one must be over(), and meet() must have returned true. `to` has for each member
+  // where its piece goes: pinned memory that stays until the exchange is over, or null for nowhere. No step is allowed
+  // yet.
+  void begin(schedule::ExchangePlan plan, Fill fill, std::vector<std::byte*> to);
+  // Allows the steps below this number to be issued.
+  void allow(std::uint64_t steps);
+  // No more steps will be allowed. The exchange is over after those that are.
+  void finish();
+  // Continues as far as possible now. Throws Failure if anything went wrong, or if an allowed step gets no further.
+  // After that only give_up() may be called.
+  void advance();
+  // filled(): steps whose own chunks are in the sub-buffers, so nothing on the GPU delays them. received(): steps whose
+  // chunks from the others are in host memory.
+  std::uint64_t filled() const { return filled_; }
+  std::uint64_t received() const { return received_; }
+  bool over() const;
+  // True if there is nothing to do before more is allowed.
+  bool rests() const;
+
+  // Gives up what is under way. After that it can only be destroyed, which begins with NCCL. Once the returned streams
+  // are drained, nothing reads the own piece or writes to `to` any more.
+  CudaDrain give_up();
+
+ private:
+  struct Stage {
+    CUdeviceptr data;  // its places
+    Event filled, crossed, received;
+  };
+  Stage& stage(std::uint64_t step) { return stages_[step % stages_.size()]; }
+  CUdeviceptr place(std::uint64_t step, const schedule::ExchangeTransfer& transfer);
+  void greet();
+  void make_stages();
+  bool may_fill() const;
+  void fill();
+  void issue(std::span<const NcclComm::Transfer> group);
+  void issue_step();
+  void cross();
+  bool has_crossed(const Event& end);
+  void copy_out();
+  void land();
+  std::uint64_t progress() const { return filling_ + filled_ + issued_ + crossed_ + received_; }
+
+  const std::uint32_t member_;
+  const Settings settings_;
+  std::optional<schedule::ExchangePlan> plan_;
+  Fill fill_;
+  std::vector<std::byte*> to_;
+  std::uint64_t last_ = 0;  // number of steps: of the plan, or those allowed before finish()
+  // Steps past each point. filling_ >= filled_ >= issued_ >= crossed_ >= received_, and allowed_ >= issued_.
+  std::uint64_t allowed_ = 0, filling_ = 0, filled_ = 0, issued_ = 0, crossed_ = 0, received_ = 0;
+  bool has_greeted_ = false, met_ = false;
+  bool on_stream_ = false;                  // the last group issued is on its stream
+  Deadline deadline_ = Deadline::in_ms(0);  // of the next progress
+
+  // What the GPU works with. Destroyed after NCCL has ended, because freeing waits for what NCCL has on the GPU.
+  DeviceMemory memory_;
+  BackgroundStream fill_stream_, cross_stream_, copy_stream_;
+  Event greeted_;
+  std::vector<Stage> stages_;
+  const std::shared_ptr<NcclComm> comm_;
+};
+
+}  // namespace ckpt::device

@@ -1,0 +1,32 @@
+// A replicator for pieces in host memory (replicator.hpp). It sends them from the slots that they were captured into,
+// so no update waits for other members. It pins the receive buffers.
+#pragma once
+
+#include <memory>
+
+#include "gpu_replication/cuda_replicator.hpp"
+#include "device/device.hpp"
+#include "gpu_replication/replicator.hpp"
+
+namespace ckpt::device {
+
+class CudaPieceReplicator : public Replicator {
+ public:
+  // Throws Failure if NCCL is missing, or if its environment overrides what a communicator of ours asks for.
+  static void check(const char* const* environment);
+  static Id new_id();
+
+  // `receive_buffers` must stay mapped while `failed` exists. The replicator destroys `failed`, or its thread does if
+  // NCCL or the GPU does not end. Throws Failure.
+  CudaPieceReplicator(int ordinal, const Group& group, const Settings& settings, Range receive_buffers, Failed failed);
+  bool wait_to_meet(Deadline deadline) override { return replicator_->wait_to_meet(deadline); }
+  bool begin(Exchange exchange) override;
+  void allow(std::uint64_t number, std::uint64_t steps) override { replicator_->allow(number, steps); }
+  void finish(std::uint64_t number) override { replicator_->finish(number); }
+  void give_up(const std::string& why) override { replicator_->give_up(why); }
+
+ private:
+  std::unique_ptr<CudaReplicator> replicator_;
+};
+
+}  // namespace ckpt::device

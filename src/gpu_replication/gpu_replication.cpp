@@ -1,0 +1,302 @@
+#include "gpu_replication/gpu_replication.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace ckpt::client {
+namespace {
+
+constexpr const char* another_gave_up =
+    "another rank of the group, or this node's agent, has given it up; ckptctl status says why";
+
+std::uint64_t own_chunk_bytes(const GpuReplication::Settings& settings, std::uint32_t members) {
+  const std::uint64_t share_bytes = settings.replicator.reserved_bytes / settings.buffers / members;
+  return std::max(share_bytes / settings.grain_bytes, std::uint64_t{1}) * settings.grain_bytes;
+}
+
+}  // namespace
+
+GpuReplication::GpuReplication(device::Device& device, arena::ReceiveBuffer receive_buffer, std::uint64_t piece_bytes,
+                               const Settings& settings, std::function<void()> ring)
+    : device_(device),
+      settings_(settings),
+      ring_(std::move(ring)),
+      words_(receive_buffer.members()),
+      agreement_(static_cast<std::uint32_t>(receive_buffer.members()),
+                 static_cast<std::uint32_t>(receive_buffer.member())),
+      pacer_(settings.grain_bytes, own_chunk_bytes(settings, static_cast<std::uint32_t>(receive_buffer.members())),
+             settings.buffers) {
+  memory_ = std::make_shared<Memory>(Memory{std::move(receive_buffer), {}});
+  words_[memory_->receive_buffer.member()].emplace().piece_bytes = piece_bytes;
+}
+
+void GpuReplication::meet(Deadline deadline) {
+  try {
+    device_.check_replication(settings_.replicator.environment);  // before anybody makes room for this one's pieces
+    if (memory_->receive_buffer.member() == 0) {
+      const auto id = device_.new_communicator_id();
+      const Lock lock(mutex_);
+      words_[0]->id = id;
+    }
+    Lock lock(mutex_);
+    receive_states();
+    send_state();
+    changed_.wait_until(lock, deadline.at(), [this] { return agreement_.has_given_up() || everybody_is_there(); });
+    if (agreement_.has_given_up()) throw Failure(CKPT_ERR_INVALID, another_gave_up);
+    if (!everybody_is_there()) throw Failure(CKPT_ERR_TIMEOUT, "not all ranks of the group came in time");
+    lock.unlock();
+    open();
+    if (replicator_->wait_to_meet(deadline)) return;
+    replicator_->give_up("not all ranks of the group met in time");
+    lock.lock();  // what has failed tells why
+    const Deadline reported_by = Deadline::in_ms(settings_.replicator.end_timeout_ms);
+    changed_.wait_until(lock, reported_by.at(), [this] { return has_failed_; });
+    if (!has_failed_) fail("the GPU does not answer");
+  } catch (const std::exception& failure) {
+    const Lock lock(mutex_);
+    fail(failure.what());
+  }
+}
+
+// With the lock held, as all below that do not say otherwise. Throws Failure.
+bool GpuReplication::everybody_is_there() {
+  const bool all_notified =
+      std::all_of(words_.begin(), words_.end(), [](const auto& word) { return word.has_value(); });
+  return all_notified && words_.front()->id && memory_->receive_buffer.find_places();
+}
+
+device::Range GpuReplication::receive_buffers() const {
+  const arena::ReceiveBuffer& receive_buffer = memory_->receive_buffer;
+  const auto first = receive_buffer.bytes(0), last = receive_buffer.bytes(receive_buffer.members() - 1);
+  const auto size_bytes = static_cast<std::size_t>(last.data() + last.size() - first.data());
+  return {first.data(), (size_bytes + arena::page_bytes - 1) / arena::page_bytes * arena::page_bytes};
+}
+
+// With larger ones not even the largest piece would fill all sub-buffers. The same for all members.
+std::uint64_t GpuReplication::chunk_bytes_useful() const {
+  std::uint64_t largest_bytes = 1;
+  for (const auto& word : words_) largest_bytes = std::max(largest_bytes, word->piece_bytes);
+  const std::uint64_t share_bytes = (largest_bytes + settings_.buffers - 1) / settings_.buffers;
+  return (share_bytes + settings_.grain_bytes - 1) / settings_.grain_bytes * settings_.grain_bytes;
+}
+
+// Without the lock: it takes as long as pinning takes. Throws Failure.
+void GpuReplication::open() {
+  device::Replicator::Group group;
+  device::Replicator::Settings settings = settings_.replicator;
+  {
+    const Lock lock(mutex_);
+    settings.reserved_bytes =
+        std::min(settings.reserved_bytes, chunk_bytes_useful() * settings_.buffers * words_.size());
+    group = {*words_.front()->id, static_cast<std::uint32_t>(words_.size()),
+             static_cast<std::uint32_t>(memory_->receive_buffer.member())};
+  }
+  std::shared_ptr<device::Replicator> replicator =
+      device_.replicator(group, settings, receive_buffers(),
+                         [this, memory = memory_](const std::string& why, bool is_stuck) { failed(why, is_stuck); });
+  const Lock lock(mutex_);
+  replicator_ = std::move(replicator);
+  if (has_failed_) return replicator_->give_up(news_);
+  go_on();
+}
+
+void GpuReplication::look(CheckpointId committed) {
+  const Lock lock(mutex_);
+  committed_ = std::max(committed_, committed.word());
+  receive_states();
+  go_on();
+  changed_.notify_all();
+}
+
+void GpuReplication::give_up(const std::string& why) {
+  const Lock lock(mutex_);
+  stop(why);
+}
+
+void GpuReplication::stop(const std::string& why) {
+  if (has_failed_) return;
+  if (replicator_) return replicator_->give_up(why);  // and tells
+  fail(why);
+}
+
+void GpuReplication::receive_states() {
+  const arena::ReplicationPage page = memory_->receive_buffer.page();
+  for (std::size_t member = 0; member < words_.size(); ++member) {
+    if (!is_member(member)) continue;
+    const auto word = page.state_of(member);
+    if (!word) continue;
+    words_[member] = word;
+    agreement_.receive(static_cast<std::uint32_t>(member), word->state);
+  }
+}
+
+void GpuReplication::captured(CheckpointId checkpoint, std::span<const std::byte> piece,
+                              std::shared_ptr<const void> owner) {
+  const Lock lock(mutex_);
+  if (has_failed_ || checkpoint.word() <= committed_) return;
+  // What was offered may begin, and what was begun may still be read; the rest is older and comes too late.
+  const std::uint64_t offered = agreement_.own().checkpoint, read = busy_ ? begun_ : offered;
+  std::erase_if(memory_->pieces, [&](const auto& each) { return each.first != offered && each.first != read; });
+  try {
+    memory_->pieces[checkpoint.word()] = {piece, std::move(owner)};
+  } catch (const std::bad_alloc& failure) {
+    return stop(failure.what());
+  }
+  go_on();
+}
+
+// Whatever has become possible. Runs on threads of the device, the replication and the link, none of which may throw.
+void GpuReplication::go_on() {
+  if (has_failed_ || !replicator_) return;
+  try {
+    advance();
+  } catch (const std::exception& failure) {
+    stop(failure.what());
+  }
+}
+
+void GpuReplication::advance() {
+  if (agreement_.has_given_up()) return replicator_->give_up(another_gave_up);
+  if (settings_.training) training_ = settings_.training();
+  offer();
+  const std::uint64_t checkpoint = agreement_.own().checkpoint;
+  if (busy_ && begun_ != checkpoint) replicator_->finish(begun_);
+  if (const auto terms = agreement_.terms(); terms && !busy_ && begun_ != checkpoint) begin(*terms);
+  promise();
+  if (busy_ && begun_ == checkpoint) {
+    pacer_.allowed(seconds_of(Clock::now()), agreement_.allowed());
+    replicator_->allow(checkpoint, agreement_.allowed());
+  }
+  send_state();
+}
+
+// The newest, once what lies where it will arrive was taken: whoever offers may leave an exchange in its middle. What
+// is committed has come to everybody by host replication.
+void GpuReplication::offer() {
+  if (memory_->pieces.empty()) return;
+  const auto& [checkpoint, piece] = *memory_->pieces.rbegin();
+  if (checkpoint > committed_ && checkpoint > agreement_.own().checkpoint && is_taken(begun_))
+    agreement_.offer(checkpoint, piece.bytes.size(), pacer_.chunk_bytes(training_));
+}
+
+bool GpuReplication::is_taken(std::uint64_t checkpoint) const {
+  const arena::ReplicationPage page = memory_->receive_buffer.page();
+  for (std::size_t member = 0; member < words_.size(); ++member)
+    if (is_member(member) && page.taken(member).word() < checkpoint) return false;
+  return true;
+}
+
+// Of what lies in sub-buffers as much as training leaves time for: a promise is kept, whatever comes. Where it always
+// communicates nothing is ever promised, and what is captured goes from host to host, where each has its share.
+void GpuReplication::promise() {
+  const bool has_more = busy_ && begun_ == agreement_.own().checkpoint && begun_ > committed_ &&
+                        filled_steps_ > agreement_.own().promised;
+  if (has_more) agreement_.promise(begun_, pacer_.promise(filled_steps_, training_));
+  is_held_.store(has_more && agreement_.own().promised < filled_steps_, std::memory_order_relaxed);
+}
+
+void GpuReplication::begin(const schedule::Agreement::Terms& terms) {
+  const std::uint64_t checkpoint = agreement_.own().checkpoint;
+  arena::ReceiveBuffer& receive_buffer = memory_->receive_buffer;
+  const std::uint64_t chunk_bytes = std::min(chunk_bytes_useful(), terms.chunk_bytes);
+  if (chunk_bytes < settings_.grain_bytes)
+    return replicator_->give_up("a rank of the group has no room for chunks on its GPU");
+  std::vector<std::byte*> to(words_.size());
+  for (std::size_t member = 0; member < words_.size(); ++member) {
+    if (!is_member(member)) continue;
+    if (terms.lengths_bytes[member] > receive_buffer.bytes(member).size())
+      return replicator_->give_up(
+          "a rank's state has grown beyond the room that was made for it at restore(); set slot_bytes to the largest "
+          "size that it will have");
+    to[member] = receive_buffer.bytes(member).data();
+    receive_buffer.begin(member, CheckpointId::from_word(checkpoint));
+  }
+  begun_ = checkpoint;
+  filled_steps_ = 0;
+  busy_ = true;
+  lengths_bytes_ = terms.lengths_bytes;
+  pacer_.begin(chunk_bytes, *std::max_element(lengths_bytes_.begin(), lengths_bytes_.end()));
+  plan_.emplace(schedule::ExchangeRequest{lengths_bytes_, chunk_bytes * words_.size() * settings_.buffers,
+                                          settings_.buffers, settings_.grain_bytes});
+  replicator_->begin(
+      {checkpoint, *plan_, memory_->pieces.at(checkpoint).bytes.data(), std::move(to),
+       [this, checkpoint](std::uint64_t filled, std::uint64_t received) { progress(checkpoint, filled, received); },
+       [this, checkpoint] { done(checkpoint); }});
+}
+
+// Without the lock, as all that is called by the replication.
+void GpuReplication::progress(std::uint64_t checkpoint, std::uint64_t filled_steps, std::uint64_t received_steps) {
+  const Lock lock(mutex_);
+  for (std::size_t member = 0; member < words_.size(); ++member)
+    if (is_member(member))
+      memory_->receive_buffer.received(member, std::min(received_steps * plan_->chunk_bytes(), lengths_bytes_[member]));
+  filled_steps_ = filled_steps;
+  agreement_.ended(checkpoint, received_steps, plan_->steps());
+  pacer_.received(seconds_of(Clock::now()), received_steps);
+  go_on();
+  ring_();
+}
+
+void GpuReplication::done(std::uint64_t checkpoint) {
+  const Lock lock(mutex_);
+  busy_ = false;
+  if (plan_->steps() == 0) agreement_.ended(checkpoint, 0, 0);
+  go_on();
+}
+
+void GpuReplication::failed(const std::string& why, bool is_stuck) {
+  static std::mutex kept_mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<Memory>>;
+  const Lock lock(mutex_);
+  is_stuck_ = is_stuck;
+  if (is_stuck) {
+    const std::lock_guard kept_lock(kept_mutex);
+    kept->push_back(memory_);
+  } else {
+    memory_->pieces.clear();
+  }
+  fail(why);
+}
+
+void GpuReplication::fail(const std::string& why) {
+  if (std::exchange(has_failed_, true)) return;
+  is_held_.store(false, std::memory_order_relaxed);
+  news_ = "checkpoints go from host to host in this incarnation: " + why;
+  has_news_.store(true, std::memory_order_release);
+  agreement_.give_up();
+  memory_->receive_buffer.page().fail(why);
+  send_state();
+  changed_.notify_all();
+}
+
+void GpuReplication::send_state() {
+  arena::ReplicationState& own = *words_[memory_->receive_buffer.member()];
+  own.state = agreement_.own();
+  if (sent_state_ == own) return;
+  sent_state_ = own;
+  memory_->receive_buffer.page().publish(own);
+  ring_();
+}
+
+void GpuReplication::end(const std::string& why) {
+  std::shared_ptr<device::Replicator> replicator;
+  {
+    const Lock lock(mutex_);
+    fail(why);
+    replicator = std::move(replicator_);
+  }
+  replicator.reset();  // without the lock, which it takes to tell
+  const Lock lock(mutex_);
+  if (!is_stuck_) memory_->pieces.clear();
+}
+
+std::optional<std::string> GpuReplication::take_news() {
+  if (!has_news_.load(std::memory_order_acquire)) return std::nullopt;
+  const Lock lock(mutex_);
+  has_news_.store(false, std::memory_order_relaxed);
+  return std::move(news_);
+}
+
+}  // namespace ckpt::client

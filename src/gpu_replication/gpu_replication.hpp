@@ -1,0 +1,122 @@
+// One rank's part in GPU replication, for one incarnation of the job. It sends what the rank captures to the other
+// members of its replication group, and receives theirs (docs/gpu.md). The members exchange state through the receive
+// buffer's page, which the agents pass on. Agreement decides which steps are issued. There is no thread of its own:
+// each call does what is possible now. Only meet() and end() wait.
+//
+// A failure, here or at another member, ends GPU replication for this incarnation and is reported once. From then on
+// pieces go from host to host. Any thread may call, except that meet() and end() belong to the training thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu_replication/receive_buffer.hpp"
+#include "device/device.hpp"
+#include "core/checkpoint_id.hpp"
+#include "src/gpu_replication/agreement.hpp"
+#include "schedule/step_pacer.hpp"
+
+namespace ckpt::client {
+
+class GpuReplication {
+ public:
+  struct Settings {
+    device::Replicator::Settings replicator;
+    std::uint32_t buffers = 4;  // steps that may be under way at once
+    std::uint64_t grain_bytes = 64u << 10;
+    std::function<schedule::Training()> training;  // steps are promised for training's idle spans; null: at any time
+  };
+  // `piece_bytes`: largest size of the own piece. `ring` makes the agent read the page. `device` outlives end().
+  GpuReplication(device::Device& device, arena::ReceiveBuffer receive_buffer, std::uint64_t piece_bytes,
+                 const Settings& settings, std::function<void()> ring);
+  ~GpuReplication() { end("the engine was closed"); }
+  GpuReplication(const GpuReplication&) = delete;
+  GpuReplication& operator=(const GpuReplication&) = delete;
+
+  // Waits until all members are there, one has failed, or the deadline has passed.
+  void meet(Deadline deadline);
+  // To be called when the agent may have changed the page, or when `committed` is the job's newest commit. Pieces up to
+  // it are not exchanged any more.
+  void look(CheckpointId committed);
+  // True while a step waits until training leaves the network idle. Nobody announces that, so look() must be called
+  // often.
+  bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
+  // Asks it to end, without waiting until it has ended. For an exchange that cannot succeed any more.
+  void give_up(const std::string& why);
+  // The rank has captured a newer checkpoint. `piece` does not change until the slot is granted again. It stays mapped
+  // and pinned as long as anybody owns `owner` and end() was not called.
+  void captured(CheckpointId checkpoint, std::span<const std::byte> piece, std::shared_ptr<const void> owner);
+  // Ends it and tells the other members. On return nothing reads the captured pieces any more, or their memory is kept
+  // for good.
+  void end(const std::string& why);
+
+  // Returns once why pieces now go from host to host. Takes no lock unless there is news.
+  std::optional<std::string> take_news();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Piece {
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+  };
+  // The memory that the GPU writes to and reads. It is kept for good if the GPU does not let go of it.
+  struct Memory {
+    arena::ReceiveBuffer receive_buffer;
+    std::map<std::uint64_t, Piece> pieces;  // by checkpoint: the one being exchanged, and the next if there is one
+  };
+
+  bool is_member(std::size_t number) const { return number != memory_->receive_buffer.member(); }
+  bool everybody_is_there();
+  device::Range receive_buffers() const;
+  std::uint64_t chunk_bytes_useful() const;
+  void open();
+  void receive_states();
+  void stop(const std::string& why);
+  void go_on();
+  void advance();
+  void offer();
+  bool is_taken(std::uint64_t checkpoint) const;
+  void promise();
+  void begin(const schedule::Agreement::Terms& terms);
+  void progress(std::uint64_t checkpoint, std::uint64_t filled_steps, std::uint64_t received_steps);
+  void done(std::uint64_t checkpoint);
+  void failed(const std::string& why, bool is_stuck);
+  void fail(const std::string& why);
+  void send_state();
+
+  device::Device& device_;
+  const Settings settings_;
+  const std::function<void()> ring_;
+
+  mutable std::mutex
+      mutex_;  // for all below; a replication's callbacks take it, so nothing that waits for them holds it
+  std::condition_variable changed_;
+  std::shared_ptr<Memory> memory_;
+  std::vector<std::optional<arena::ReplicationState>> words_;
+  std::optional<arena::ReplicationState> sent_state_;
+  schedule::Agreement agreement_;
+  schedule::StepPacer pacer_;
+  schedule::Training training_;  // as of the last look
+  // The exchange that began last. It goes on while busy_ is set.
+  std::uint64_t begun_ = 0;  // checkpoint
+  std::optional<schedule::ExchangePlan> plan_;
+  std::vector<std::uint64_t> lengths_bytes_;
+  std::uint64_t committed_ = 0;  // checkpoint
+  std::uint64_t filled_steps_ = 0;
+  bool busy_ = false;
+  std::atomic<bool> is_held_{false};
+  bool has_failed_ = false, is_stuck_ = false;
+  std::string news_;
+  std::atomic<bool> has_news_{false};
+  std::shared_ptr<device::Replicator> replicator_;
+};
+
+}  // namespace ckpt::client

@@ -1,0 +1,44 @@
+// The NCCL library, loaded at run time by the name under which training loads it. With PyTorch, this is PyTorch's copy.
+// Nothing is linked, and a process without GPU replication never opens it.
+//
+// Thread-safe. The library is never unloaded.
+#pragma once
+
+#include <string>
+
+#include "gpu_replication/nccl_abi.hpp"
+
+namespace ckpt::device {
+
+#define CKPT_NCCL_FUNCTIONS(X) \
+  X(GetVersion)                \
+  X(GetErrorString)            \
+  X(GetUniqueId)               \
+  X(CommInitRankConfig)        \
+  X(CommGetAsyncError)         \
+  X(CommAbort)                 \
+  X(GroupStart)                \
+  X(GroupEnd)                  \
+  X(Send)                      \
+  X(Recv)
+
+// NCCL's functions, by their names without "nccl".
+struct NcclLibrary {
+#define CKPT_NCCL_MEMBER(name) nccl::name* name = nullptr;
+  CKPT_NCCL_FUNCTIONS(CKPT_NCCL_MEMBER)
+#undef CKPT_NCCL_MEMBER
+};
+
+// Loads it at the first call. Throws Failure (CKPT_ERR_INVALID) if there is none or it is too old. Each later call
+// tries again.
+const NcclLibrary& nccl_library();
+
+// Throws Failure (CKPT_ERR_INVALID): GPU replication is not possible here.
+[[noreturn]] void refuse_nccl(const std::string& why);
+
+// Describes a failed call: "ncclSend: remote process exited or there was a network error".
+std::string nccl_text(const char* call, nccl::Result result);
+// Throws Failure (CKPT_ERR_SYSTEM) with that text. Results of success, and of an operation in progress, are no errors.
+void check_nccl(const char* call, nccl::Result result);
+
+}  // namespace ckpt::device

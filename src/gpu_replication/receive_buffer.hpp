@@ -1,0 +1,81 @@
+// The receive buffer of a rank: a file of the arena in which other nodes' pieces arrive from GPU to GPU before the
+// agent takes them. It has a place for each member of the rank's replication group. The agent creates and reads it, and
+// the trainer writes it. The replication page follows its first page (replication_page.hpp).
+//
+// Nothing in it is a checkpoint, and the agent believes nothing in it. It copies what it takes, and verifies the copy.
+// So no order of stores, and no death of the trainer, can do harm.
+//
+// Owns the mapping. Each side uses its own functions, from any thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gpu_replication/replication_page.hpp"
+#include "base/mapping.hpp"
+#include "base/unique_fd.hpp"
+#include "core/checkpoint_id.hpp"
+
+namespace ckpt::arena {
+
+class ReceiveBuffer {
+ public:
+  struct Group {
+    std::uint64_t incarnation = 0;  // the job's incarnation that the file belongs to
+    std::uint32_t member = 0;       // the rank's own number
+    std::uint32_t members = 0;
+    bool operator==(const Group&) const = default;
+  };
+  // Agent: creates a fresh file for a new incarnation of the rank, without places. It replaces an earlier file.
+  // Mappings of that one stay valid. Throws Failure.
+  static ReceiveBuffer create(const std::string& directory, std::uint32_t rank, const Group& group);
+  // Agent: maps the file that an earlier agent left. Trainer: maps the file behind a descriptor that the agent sent.
+  // Throws Failure (CKPT_ERR_CORRUPT).
+  static ReceiveBuffer attach(const std::string& directory, std::uint32_t rank);
+  static ReceiveBuffer attach(UniqueFd fd);
+  // Agent: removes the file. Mappings stay valid.
+  static void remove(const std::string& directory, std::uint32_t rank);
+
+  // Agent, once: reserves and touches a place of so many bytes for each member, which takes a while. 0: nothing arrives
+  // from that member. Throws Failure, CKPT_ERR_NO_SPACE if there is no room, and then leaves no places.
+  void make_places(const std::vector<std::uint64_t>& capacities_bytes);
+  // True if the places exist. Maps them at the first time. Throws Failure (CKPT_ERR_CORRUPT).
+  bool find_places();
+
+  // Returns the size of a file with places of these capacities.
+  static std::uint64_t file_bytes(std::span<const std::uint64_t> capacities_bytes);
+
+  int fd() const { return fd_.get(); }
+  std::uint64_t size_bytes() const { return std::max(words_.size_bytes(), room_.size_bytes()); }
+  const Group& group() const { return group_; }
+  std::size_t member() const { return group_.member; }
+  std::size_t members() const { return group_.members; }
+  // Valid while this ReceiveBuffer lives, even if it is moved.
+  ReplicationPage page() const;
+  // The place of the member with that number. Empty until the places exist. All functions below need the places.
+  std::span<std::byte> bytes(std::size_t place) const { return places_[place]; }
+
+  // Trainer: begin() announces which checkpoint arrives at the place from now on. received() tells how much of it has.
+  void begin(std::size_t place, CheckpointId checkpoint);
+  void received(std::size_t place, std::uint64_t size_bytes);
+
+  // Agent: returns how many of the checkpoint's first bytes the trainer says have arrived. Never more than the place
+  // holds.
+  std::uint64_t received(std::size_t place, CheckpointId checkpoint) const;
+
+ private:
+  ReceiveBuffer(UniqueFd fd, Mapping words, const Group& group);
+  void map_places(std::span<const std::uint64_t> capacities_bytes);
+
+  UniqueFd fd_;
+  Mapping words_, room_;
+  // Kept here, because the other side might change it in the file.
+  Group group_;
+  std::vector<std::span<std::byte>> places_;
+};
+
+}  // namespace ckpt::arena

@@ -1,0 +1,89 @@
+// Fetches a piece that also arrives by GPU replication (gpu_replication/receive_buffer.hpp). It fetches the manifest from the
+// node that has the piece. It copies what has arrived into the slot and verifies it there. It then fetches from the
+// node what did not arrive in time or does not match the manifest.
+//
+// Thread-safe. `done` runs exactly once, when nothing touches the slot any more: on the transport's or a digest thread,
+// or within start() if the transport fails at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "agent/transfers/transport_port.hpp"
+#include "agent/pieces/worker_pool.hpp"
+#include "gpu_replication/receive_buffer.hpp"
+#include "arena/segment.hpp"
+#include "base/clock.hpp"
+#include "core/events.hpp"
+
+namespace ckpt::agent {
+
+class ReceivedFetch : public std::enable_shared_from_this<ReceivedFetch> {
+ public:
+  // If `result` is complete, the piece is sealed in the slot with this manifest. `gpu_received_bytes` of it came by GPU
+  // replication and not from the node.
+  struct Outcome {
+    core::FetchResult result = core::FetchResult::failed;
+    std::optional<arena::Manifest> manifest;
+    std::uint64_t gpu_received_bytes = 0;
+  };
+  using Done = std::function<void(Outcome outcome)>;
+
+  struct Order {
+    core::PieceInfo piece;
+    core::NodeId source = 0;
+    bool urgent = false;
+    std::int64_t timeout_ms = 0;          // limit for the manifest, for everything that arrives, and for the rest: each
+    std::int64_t receive_timeout_ms = 0;  // longest wait in which nothing arrives
+  };
+  // `pool` outlives the object.
+  ReceivedFetch(std::shared_ptr<arena::Segment> segment, std::uint8_t slot, Order order,
+                std::shared_ptr<const arena::ReceiveBuffer> receive_buffer, std::size_t place, WorkerPool& pool,
+                std::shared_ptr<TransportPort> transport, Done done);
+
+  void start();
+  // To be called when something may have arrived, and regularly besides, because of the deadline.
+  void look();
+  // Nothing more will arrive: fetches the missing bytes from the node at once.
+  void stop_waiting();
+  // The slot stays unsealed, whatever else arrives.
+  void cancel();
+
+ private:
+  class ManifestSink;
+  class RestSink;
+
+  void begin(const std::optional<std::vector<std::byte>>& manifest);
+  std::size_t leaves_received() const;
+  void take(std::size_t first_leaf, std::size_t last_leaf);
+  void fetch_rest();
+  void check_rest(std::size_t first_leaf, std::size_t last_leaf);
+  bool is_cancelled() const;
+  void end(core::FetchResult result);
+
+  const std::shared_ptr<arena::Segment> segment_;
+  arena::WritableSlot slot_;
+  const Order order_;
+  const std::shared_ptr<const arena::ReceiveBuffer> receive_buffer_;
+  const std::size_t place_;
+  WorkerPool& pool_;
+  const std::shared_ptr<TransportPort> transport_;
+  const Done done_;
+  arena::Manifest manifest_;  // constant once leaves are being taken
+
+  mutable std::mutex mutex_;  // for all below, until the rest is fetched
+  enum class Stage { asking, taking, fetching } stage_ = Stage::asking;
+  bool is_busy_ = false;  // leaves are being taken
+  bool is_cancelled_ = false;
+  bool may_wait_ = true;
+  std::size_t taken_ = 0;                           // leaves, good or bad
+  std::size_t first_bad_ = 0, end_bad_ = 0;         // this range contains all bad leaves
+  std::uint64_t gpu_received_bytes_ = 0;            // bytes of the good leaves
+  Deadline deadline_ = Deadline::in_ms(0);          // for everything that arrives
+  Deadline arrival_deadline_ = Deadline::in_ms(0);  // for the next bytes to arrive
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,116 @@
+// All options of engine, agent and tools: one struct, one table of keys, parsed once at start.
+//
+// Three sources can name a key: the caller (code or command line), the environment (CKPTENGINE_<KEY>) and the JSON file
+// that the key `config` points to. The first of them that names a key wins. A malformed value is refused, whichever
+// source it is in. So is an unknown key, but in the environment: there it is a warning, since others may own it. Plain
+// values; thread-safe as such.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+#include "placement/pattern.hpp"
+#include "placement/protection.hpp"
+
+namespace ckpt {
+
+enum class AgentMode { automatic, attach };
+enum class SendMode { idle, immediate };
+enum class ReplicationMode { host, device };
+
+struct Options {
+  std::string job;
+  std::uint32_t rank;
+  std::uint32_t world_size;
+  std::string node;
+  std::string shard;
+  AgentMode agent;
+  std::string ckptd;
+  std::string arena_dir;
+  std::uint64_t arena_bytes;
+  std::string coordination;
+  std::string etcd_user;
+  std::string etcd_password_file;
+  std::string etcd_ca_file;
+  std::string etcd_cert_file;
+  std::string etcd_key_file;
+  std::uint32_t copies;
+  std::optional<placement::Protection> protection;  // where given it counts, and not `copies`
+  std::optional<placement::Strategy> placement;     // none: by what the ranks hold
+  std::string domain;
+  bool standby;
+  std::string member_hook;
+  std::string storage;
+  std::int64_t storage_every;
+  std::int64_t storage_interval_s;
+  std::uint32_t storage_keep_last;
+  std::int64_t storage_keep_every;
+  std::uint64_t storage_bytes_per_s;
+  std::uint32_t storage_depth;
+  std::uint64_t storage_block_bytes;
+  std::int64_t storage_timeout_ms;
+  std::uint64_t slot_bytes;
+  std::uint32_t copy_threads;
+  std::uint64_t gpu_staging_bytes;
+  ReplicationMode replication;
+  std::uint64_t gpu_replication_bytes;
+  SendMode schedule;
+  std::uint32_t profile_iterations;
+  std::uint64_t chunk_bytes;
+  std::int64_t chunk_ms;
+  std::uint32_t sub_buffers;
+  std::string transport;
+  std::string interface;
+  std::uint16_t port;
+  std::string token_file;
+  std::int64_t heartbeat_ms;
+  std::int64_t node_timeout_ms;
+  std::uint32_t relay_from;
+  std::int64_t lease_ms;
+  std::int64_t node_wait_ms;
+  std::int64_t unprotected_after_ms;
+  std::int64_t restore_timeout_ms;
+  std::int64_t claim_timeout_ms;
+  std::int64_t close_timeout_ms;
+  std::string log_file;
+  std::string config;
+  std::vector<std::string> warnings;  // about the environment, a sentence each; no option
+
+  std::string private_shard() const { return "rank" + std::to_string(rank) + ".private"; }
+  placement::Protection chosen_protection() const {
+    return protection ? *protection : placement::Protection::of_copies(copies);
+  }
+  std::string node_dir() const { return arena_dir + "/" + job + "/" + node; }
+};
+
+using OptionPairs = std::vector<std::pair<std::string, std::string>>;
+
+// Exit status of ckptd where another agent serves the node already, or is about to.
+inline constexpr int agent_exists_status = 2;
+
+// Who reads an option; decides which keys must be given. All three accept every key, so that they can share sources.
+enum class Reader : unsigned { engine = 1, agent = 2, tool = 4 };
+
+// `caller` is called "option" in messages. `environment` is a null-terminated list as in environ(7), or null for none.
+// Throws Failure (CKPT_ERR_INVALID) with a sentence that names source and key.
+Options parse_options(Reader reader, const OptionPairs& caller, const char* const* environment);
+
+// "key=value" words to pairs. Throws Failure (CKPT_ERR_INVALID).
+OptionPairs split_key_values(const std::vector<std::string>& words);
+
+// "key=value" of every option that `reader` reads, such that parsing them gives the same values.
+std::vector<std::string> to_key_values(const Options& options, Reader reader);
+
+// Markdown table of the keys that `reader` reads, or of all (docs/options.md).
+std::string options_help(Reader reader);
+std::string options_help();
+
+// All keys as a JSON array of {"name", "type", "default", "required", "readers", "help"}; "required" is for an engine.
+std::string options_json();
+
+}  // namespace ckpt

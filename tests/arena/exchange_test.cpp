@@ -1,0 +1,161 @@
+#include "src/gpu_replication/exchange.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <stdexcept>
+
+namespace ckpt::schedule {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+ExchangeRequest pair() { return {.lengths_bytes = {50, 30}, .reserved_bytes = 80, .buffers = 2, .grain_bytes = 1}; }
+
+ExchangeRequest random_request(std::mt19937_64& random) {
+  const auto below = [&](std::uint64_t limit) { return random() % limit; };
+  ExchangeRequest request;
+  request.lengths_bytes.resize(1 + below(6));
+  for (auto& length_bytes : request.lengths_bytes) length_bytes = below(4) == 0 ? 0 : below(5000);
+  request.buffers = static_cast<std::uint32_t>(1 + below(5));
+  request.grain_bytes = 1 + below(64);
+  const std::uint64_t least_bytes = request.grain_bytes * request.buffers * (request.lengths_bytes.size() + 1);
+  request.reserved_bytes = least_bytes + below(2000);
+  return request;
+}
+
+// For `seeds` requests.
+template <class Check>
+void for_any(std::uint64_t seeds, Check check) {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    std::mt19937_64 random(seed);
+    const ExchangeRequest request = random_request(random);
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    check(request, ExchangePlan(request));
+  }
+}
+
+TEST(Exchange, GoesChunkByChunkInBothDirections) {
+  const ExchangePlan plan(pair());
+  EXPECT_EQ(plan.chunk_bytes(), 20u);
+  ASSERT_EQ(plan.steps(), 3u);
+  EXPECT_THAT(plan.step(0, 0), ElementsAre(ExchangeTransfer{true, 1, 0, 20}, ExchangeTransfer{false, 1, 0, 20}));
+  EXPECT_THAT(plan.step(0, 1), ElementsAre(ExchangeTransfer{true, 1, 20, 20}, ExchangeTransfer{false, 1, 20, 10}));
+  EXPECT_THAT(plan.step(1, 1), ElementsAre(ExchangeTransfer{true, 0, 20, 10}, ExchangeTransfer{false, 0, 20, 20}));
+  EXPECT_THAT(plan.step(0, 2), ElementsAre(ExchangeTransfer{true, 1, 40, 10}, ExchangeTransfer{false, 1, 30, 0}));
+  EXPECT_THAT(plan.step(1, 2), ElementsAre(ExchangeTransfer{true, 0, 30, 0}, ExchangeTransfer{false, 0, 40, 10}));
+  EXPECT_THAT(plan.step(0, 3), IsEmpty());
+}
+
+TEST(Exchange, OneThatIsAloneSendsToItself) {
+  auto request = pair();
+  request.lengths_bytes = {50};
+  const ExchangePlan plan(request);
+  EXPECT_EQ(plan.chunk_bytes(), 20u);
+  EXPECT_THAT(plan.step(0, 2), ElementsAre(ExchangeTransfer{true, 0, 40, 10}, ExchangeTransfer{false, 0, 40, 10}));
+}
+
+TEST(Exchange, EverySendMeetsAReceiveOfTheSameStep) {
+  for_any(300, [](const ExchangeRequest&, const ExchangePlan& plan) {
+    for (std::uint64_t number = 0; number < plan.steps(); ++number)
+      for (std::uint32_t a = 0; a < plan.members(); ++a)
+        for (std::uint32_t b = 0; b < plan.members(); ++b) {
+          std::vector<ExchangeTransfer> sent, received;
+          for (auto transfer : plan.step(a, number))
+            if (transfer.is_send && transfer.peer == b)
+              sent.push_back({true, 0, transfer.first_byte, transfer.size_bytes});
+          for (auto transfer : plan.step(b, number))
+            if (!transfer.is_send && transfer.peer == a)
+              received.push_back({true, 0, transfer.first_byte, transfer.size_bytes});
+          EXPECT_EQ(sent, received);
+        }
+  });
+}
+
+// So a step that ends on one member was issued by all.
+TEST(Exchange, InEveryStepSomethingGoesFromEveryMemberToEveryOther) {
+  for_any(300, [](const ExchangeRequest&, const ExchangePlan& plan) {
+    for (std::uint64_t number = 0; number < plan.steps(); ++number)
+      for (std::uint32_t member = 0; member < plan.members(); ++member) {
+        std::set<std::pair<bool, std::uint32_t>> ways;
+        for (const auto& transfer : plan.step(member, number)) {
+          EXPECT_GT(transfer.crossing_bytes(), 0u);
+          ways.insert({transfer.is_send, transfer.peer});
+        }
+        EXPECT_EQ(ways.size(), 2 * std::max(plan.members() - 1, 1u));
+      }
+  });
+}
+
+TEST(Exchange, EveryByteGoesOnceAndInOrderToEveryOtherMember) {
+  for_any(300, [](const ExchangeRequest& request, const ExchangePlan& plan) {
+    for (std::uint32_t member = 0; member < plan.members(); ++member) {
+      std::map<std::uint32_t, std::uint64_t> sent_bytes;  // by receiver
+      for (std::uint64_t number = 0; number < plan.steps(); ++number)
+        for (const auto& transfer : plan.step(member, number)) {
+          if (!transfer.is_send || transfer.size_bytes == 0) continue;
+          EXPECT_EQ(transfer.first_byte, sent_bytes[transfer.peer]);
+          sent_bytes[transfer.peer] += transfer.size_bytes;
+        }
+      const std::uint64_t length_bytes = request.lengths_bytes[member];
+      const std::size_t receivers = length_bytes == 0 ? 0 : std::max<std::size_t>(plan.members() - 1, 1);
+      EXPECT_EQ(sent_bytes.size(), receivers);
+      for (const auto& [peer, bytes] : sent_bytes) EXPECT_EQ(bytes, length_bytes);
+    }
+  });
+}
+
+TEST(Exchange, WhatIsUnderWayFitsIntoTheReservedMemory) {
+  for_any(300, [](const ExchangeRequest& request, const ExchangePlan& plan) {
+    EXPECT_LE(plan.chunk_bytes() * plan.places() * plan.buffers(), request.reserved_bytes);
+    EXPECT_EQ(plan.chunk_bytes() % request.grain_bytes, 0u);
+    for (std::uint64_t number = 0; number < plan.steps(); ++number)
+      for (std::uint32_t member = 0; member < plan.members(); ++member)
+        for (const auto& transfer : plan.step(member, number)) {
+          EXPECT_LE(transfer.crossing_bytes(), plan.chunk_bytes());
+        }
+  });
+}
+
+TEST(Exchange, StepsEndWithTheLongestPiece) {
+  for_any(300, [](const ExchangeRequest&, const ExchangePlan& plan) {
+    std::size_t transfers = 0;
+    for (std::uint32_t member = 0; member < plan.members(); ++member) {
+      EXPECT_THAT(plan.step(member, plan.steps()), IsEmpty());
+      EXPECT_THAT(plan.step(member, UINT64_MAX), IsEmpty());
+      if (plan.steps() != 0) transfers += plan.step(member, plan.steps() - 1).size();
+    }
+    EXPECT_EQ(transfers == 0, plan.steps() == 0);
+  });
+}
+
+TEST(Exchange, NothingToSendIsNoStep) {
+  auto request = pair();
+  request.lengths_bytes = {0, 0};
+  EXPECT_EQ(ExchangePlan(request).steps(), 0u);
+}
+
+TEST(Exchange, RefusesWhatCannotBe) {
+  const auto refused = [](auto change) {
+    return [change] {
+      auto request = pair();
+      change(request);
+      ExchangePlan{request};
+    };
+  };
+  using Invalid = std::invalid_argument;
+  EXPECT_THAT(refused([](auto& r) { r.lengths_bytes.clear(); }), ThrowsMessage<Invalid>(HasSubstr("no members")));
+  EXPECT_THAT(refused([](auto& r) { r.buffers = 0; }), ThrowsMessage<Invalid>(HasSubstr("0 buffers")));
+  EXPECT_THAT(refused([](auto& r) { r.grain_bytes = 0; }), ThrowsMessage<Invalid>(HasSubstr("grains of 0")));
+  EXPECT_THAT(refused([](auto& r) { r.reserved_bytes = 3; }),
+              ThrowsMessage<Invalid>(HasSubstr("2 members in 2 buffers")));
+}
+
+}  // namespace
+}  // namespace ckpt::schedule

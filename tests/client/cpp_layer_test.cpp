@@ -1,0 +1,75 @@
+// The C++ layer over an engine that runs. A file of its own: the engine's own Options have the same name.
+
+#include <gtest/gtest.h>
+
+#include "../arena/temp_arena.hpp"
+#include "arena/comm_log.hpp"
+#include "ckptengine/engine.hpp"
+#include "fake_agent.hpp"
+
+namespace {
+
+TEST(CppLayer, ACommunicationLastsForItsScope) {
+  const ckpt::testing_support::TempDirectory directory;
+  ckpt::client::FakeAgent agent(directory.path());
+  const ckpt::Engine engine = [&] {
+    ckpt::Engine created(ckpt::Options()
+                             .set("job", "job")
+                             .set("rank", 0)
+                             .set("world_size", 1)
+                             .set("node", "node")
+                             .set("agent", "attach")
+                             .set("arena_dir", directory.path()));
+    { const ckpt::Communication before_restore(created); }
+    EXPECT_FALSE(created.restore().found);
+    return created;
+  }();
+  const ckpt::arena::CommWords& words = agent.control().comm();
+  EXPECT_EQ(words.written, 0u);
+  {
+    const ckpt::Communication first(engine);
+    const ckpt::Communication second(engine, 4);
+    EXPECT_EQ(words.channels[0].begun - words.channels[0].ended, 1u);
+    EXPECT_EQ(words.channels[4].begun - words.channels[4].ended, 1u);
+  }
+  EXPECT_FALSE(ckpt::arena::CommReader(words).is_busy());
+  engine.comm_begin(4);
+  EXPECT_TRUE(ckpt::arena::CommReader(words).is_busy());
+  engine.comm_end(4);
+  EXPECT_EQ(words.written, 6u);
+  EXPECT_THROW(engine.comm_end(4), ckpt::Error);
+  EXPECT_THROW({ const ckpt::Communication out_of_range(engine, 8); }, ckpt::Error);
+  EXPECT_EQ(words.written, 6u);
+}
+
+TEST(CppLayer, ASkippedSnapshotIsAFalseTicketThatIsNoErrorAndSaysWhy) {
+  const ckpt::testing_support::TempDirectory directory;
+  ckpt::client::FakeAgent agent(directory.path());
+  ckpt::Engine engine(ckpt::Options()
+                          .set("job", "job")
+                          .set("rank", 0)
+                          .set("world_size", 1)
+                          .set("node", "node")
+                          .set("agent", "attach")
+                          .set("arena_dir", directory.path()));
+  std::int64_t weight = 5;
+  engine.register_tensor("weight", &weight, CKPT_I64, {});
+  const ckpt::Restored start = engine.restore();
+  EXPECT_EQ(start.message, "");
+  const ckpt::Ticket taken = engine.snapshot(start.next_iteration);
+  EXPECT_TRUE(taken) << taken.message();
+  EXPECT_EQ(taken.message(), "");
+  EXPECT_TRUE(engine.before_update());
+  EXPECT_TRUE(taken.wait(CKPT_STAGE_CAPTURED, std::chrono::seconds(20)));
+  EXPECT_EQ(taken.stage(), CKPT_STAGE_CAPTURED);
+  const ckpt::Ticket skipped = engine.snapshot(1);
+  EXPECT_FALSE(skipped);
+  EXPECT_FALSE(skipped.is_error());
+  EXPECT_EQ(skipped.status(), CKPT_SKIPPED);
+  EXPECT_NE(skipped.message(), "");
+  const ckpt::Result late = taken.wait(CKPT_STAGE_COMMITTED, std::chrono::milliseconds(1));
+  EXPECT_TRUE(late.is_error());
+  EXPECT_NE(late.message(), "");
+}
+
+}  // namespace

@@ -1,0 +1,245 @@
+// An agent for tests of the engine: the real arena and the real frames, with a mind as simple as can be. What it does
+// on its own is answer requests; grants, commits and fences are the test's to give.
+#pragma once
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "arena/node_arena.hpp"
+#include "base/error.hpp"
+#include "base/frame_socket.hpp"
+
+namespace ckpt::client {
+
+class FakeAgent {
+ public:
+  using Json = nlohmann::json;
+
+  // Serves node "node" of job "job" in `arena_dir`, rank 0, as a restarted agent where an earlier one left something.
+  explicit FakeAgent(const std::string& arena_dir)
+      : arena_(arena_dir + "/job/node", "job", "node"), listener_(arena_.directory() + "/agent.sock") {
+    std::vector<std::string> removed;
+    for (auto& segment : arena_.attach_segments(removed)) segments_.push_back(std::move(segment));
+    if (std::filesystem::exists(arena_.directory() + "/rank-0.control"))
+      control_.emplace(arena::Control::attach(arena_.directory(), 0));
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~FakeAgent() {
+    const std::uint64_t one = 1;
+    if (::write(stop_.get(), &one, sizeof(one)) != sizeof(one)) std::abort();
+    thread_.join();
+  }
+
+  // ---- The test's side ----
+
+  arena::Control& control() { return *control_; }
+  int hellos() const { return hellos_; }
+  Json last_hello() {
+    const std::lock_guard lock(mutex_);
+    return last_hello_;
+  }
+  Json last_reserve() {
+    const std::lock_guard lock(mutex_);
+    return last_reserve_;
+  }
+  // Answers every request of this type so from now on.
+  void answer_with(const std::string& type, Json answer) {
+    const std::lock_guard lock(mutex_);
+    answers_[type] = std::move(answer);
+  }
+
+  // Gives the next grant: slots in turn.
+  void grant() {
+    const auto before = control_->grant();
+    const auto slot = static_cast<std::uint8_t>(before.sequence % 3);
+    control_->grant({before.sequence + 1, {slot, slot, slot, slot}});
+  }
+  // What a shard's segment holds of a checkpoint.
+  struct Piece {
+    arena::Manifest manifest;
+    std::vector<std::byte> bytes;
+  };
+  std::optional<Piece> piece(const std::string& shard, CheckpointId checkpoint) {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (auto manifest = segment.slot(i).read();
+            manifest && segment.spec().shard == shard && manifest->checkpoint == checkpoint) {
+          const std::byte* data = segment.slot(i).data();
+          return Piece{*manifest, {data, data + manifest->length_bytes}};
+        }
+    return std::nullopt;
+  }
+  // Flips one byte of a stored piece.
+  void damage(const std::string& shard, CheckpointId checkpoint, std::size_t offset_bytes) {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint)
+          segment.writable_slot(i).data()[offset_bytes] ^= std::byte{1};
+  }
+  // Closes all connections; new ones are accepted.
+  void hang_up() {
+    const std::uint64_t one = 1;
+    if (::write(hang_up_.get(), &one, sizeof(one)) != sizeof(one)) std::abort();
+  }
+  // The last goodbye, null before it.
+  Json last_bye() {
+    const std::lock_guard lock(mutex_);
+    return last_bye_;
+  }
+  std::vector<Json> corrupt_reports() {
+    const std::lock_guard lock(mutex_);
+    return corrupt_reports_;
+  }
+
+  // For the incarnations that begin from now on.
+  void share(const core::Share& share) {
+    const std::lock_guard lock(mutex_);
+    share_ = share;
+  }
+
+ private:
+  void serve() {
+    std::list<FrameSocket> clients;
+    for (;;) {
+      std::vector<pollfd> entries = {
+          {stop_.get(), POLLIN, 0}, {hang_up_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+      for (const FrameSocket& client : clients) entries.push_back({client.fd(), POLLIN, 0});
+      ::poll(entries.data(), entries.size(), -1);
+      if (entries[0].revents != 0) return;
+      std::uint64_t count = 0;
+      if (entries[1].revents != 0 && ::read(hang_up_.get(), &count, sizeof(count)) == sizeof(count)) clients.clear();
+      if (auto client = listener_.accept()) clients.push_back(std::move(*client));
+      for (auto client = clients.begin(); client != clients.end();) {
+        while (auto frame = client->try_receive()) {
+          const std::lock_guard lock(mutex_);
+          std::vector<int> fds;
+          const Json answer = handle(frame->body, fds);
+          try {
+            client->send(answer, fds, Deadline::in_ms(5000));
+          } catch (const Failure&) {
+            break;  // it did not wait for the answer
+          }
+        }
+        client = client->closed() ? clients.erase(client) : std::next(client);
+      }
+    }
+  }
+
+  Json handle(const Json& request, std::vector<int>& fds) {
+    const std::string type = request.at("type");
+    Json answer = {{"status", 0}};
+    if (type == "hello") {
+      last_hello_ = request;
+      ++hellos_;
+      if (request.at("incarnation") == 0) {
+        control_.emplace(arena::Control::create(arena_.directory(), 0));
+        ++incarnation_;
+      }
+      fds = {control_->fd()};
+    } else if (type == "reserve") {
+      last_reserve_ = request;
+      for (const Json& slot : request.at("slots"))
+        reserve(slot.at("shard"), slot.at("bytes"), slot.at("layout_bytes"), fds);
+      if (control_->grant().sequence == control_->used_grant()) grant();
+    } else if (type == "restore") {
+      answer = stored(fds);
+    } else if (type == "bye") {
+      last_bye_ = request;
+    } else if (type == "corrupt") {
+      corrupt_reports_.push_back(request);
+      quarantine(request.at("shard"), CheckpointId::from_word(request.at("checkpoint")));
+      answer = stored(fds);
+    }
+    if (const auto given = answers_.find(type); given != answers_.end()) answer.update(given->second);
+    return answer;
+  }
+
+  void reserve(const std::string& shard, std::uint64_t bytes, std::uint64_t layout_bytes, std::vector<int>& fds) {
+    auto found = std::find_if(segments_.begin(), segments_.end(),
+                              [&](const auto& segment) { return segment.spec().shard == shard; });
+    if (found == segments_.end()) {
+      segments_.push_back(arena_.create_segment(
+          {arena::SegmentKind::local, 0, 3, shard, bytes, arena::manifest_bytes(bytes, layout_bytes)}, 1));
+      found = std::prev(segments_.end());
+    }
+    fds.push_back(found->fd());
+  }
+
+  struct Place {
+    arena::Segment* segment = nullptr;
+    std::uint32_t slot = 0;
+  };
+  Place find(const std::string& shard, CheckpointId checkpoint) {
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint) return {&segment, i};
+    return {};
+  }
+  void quarantine(const std::string& shard, CheckpointId checkpoint) {
+    if (const Place place = find(shard, checkpoint); place.segment != nullptr)
+      place.segment->writable_slot(place.slot).drop(checkpoint);
+  }
+
+  std::vector<std::string> shards() const {
+    auto all = core::parts_of("rank0", share_.of);
+    all.push_back("rank0.private");
+    return all;
+  }
+
+  // The newest checkpoint that all parts have.
+  Json stored(std::vector<int>& fds) {
+    CheckpointId newest;
+    const auto names = shards();
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i) {
+        const CheckpointId checkpoint = segment.slot(i).checkpoint();
+        if (checkpoint > newest && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+              return find(name, checkpoint).segment != nullptr;
+            }))
+          newest = checkpoint;
+      }
+    Json answer = {{"status", 0},
+                   {"found", bool(newest)},
+                   {"incarnation", incarnation_ + newest.incarnation()},
+                   {"share", {{"first", share_.first}, {"of", share_.of}, {"stored", share_.stored}}}};
+    if (!newest) return answer;
+    answer["iteration"] = newest.iteration();
+    answer["fetch_ms"] = 1.5;
+    for (const std::string& name : names) {
+      const Place place = find(name, newest);
+      const Json entry = {{"fd", fds.size()}, {"slot", place.slot}, {"tier", 1}};
+      if (name == names.back())
+        answer["private"] = entry;
+      else
+        answer["main"].push_back(entry);
+      fds.push_back(place.segment->fd());
+    }
+    return answer;
+  }
+
+  arena::NodeArena arena_;
+  FrameListener listener_;
+  UniqueFd stop_{::eventfd(0, EFD_CLOEXEC)};
+  UniqueFd hang_up_{::eventfd(0, EFD_CLOEXEC)};
+  std::mutex mutex_;  // for all below
+  std::list<arena::Segment> segments_;
+  std::optional<arena::Control> control_;
+  std::atomic<int> hellos_{0};
+  std::uint64_t incarnation_ = 0;
+  core::Share share_;
+  Json last_hello_, last_reserve_, last_bye_;
+  std::map<std::string, Json> answers_;
+  std::vector<Json> corrupt_reports_;
+  std::thread thread_;
+};
+
+}  // namespace ckpt::client

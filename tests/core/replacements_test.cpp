@@ -1,0 +1,425 @@
+#include "core/leader/replacements.hpp"
+
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+#include "core/leader/incarnation_placement.hpp"
+
+namespace ckpt::core {
+namespace {
+
+RankAssignment assignment(NodeId node, const std::string& domain = "") {
+  return {node, node, 100 + node, domain, "main", "private"};
+}
+StandbyNode standby(NodeId node, const std::string& domain = "") { return {{node, 100 + node}, domain}; }
+
+TEST(ChoosingReplacements, GivesEveryLostNodeOneAsLongAsThereAreSome) {
+  const auto chosen = choose_replacements({}, {assignment(1), assignment(2), assignment(3)}, {standby(8), standby(9)});
+  ASSERT_EQ(chosen.size(), 2u);
+  EXPECT_EQ(chosen[0].lost, 1u);
+  EXPECT_EQ(chosen[1].lost, 2u);
+  EXPECT_NE(chosen[0].by, chosen[1].by);
+}
+
+TEST(ChoosingReplacements, GivesANodeOfSeveralRanksOne) {
+  EXPECT_EQ(choose_replacements({}, {assignment(1), assignment(1)}, {standby(8), standby(9)}).size(), 1u);
+}
+
+TEST(ChoosingReplacements, KeepsTheOnesThereAre) {
+  const std::vector<Replacement> before{{2, {9, 109}}};
+  const auto chosen = choose_replacements(before, {assignment(1), assignment(2)}, {standby(8), standby(9)});
+  ASSERT_EQ(chosen.size(), 2u);
+  EXPECT_EQ(chosen[0], before[0]);
+  EXPECT_EQ(chosen[1], (Replacement{1, {8, 108}}));
+}
+
+TEST(ChoosingReplacements, EndsWhenTheLostNodeIsBack) {
+  EXPECT_TRUE(choose_replacements({{2, {9, 109}}}, {}, {standby(9)}).empty());
+}
+
+TEST(ChoosingReplacements, ReplacesOneThatIsGoneOrLostItsMemory) {
+  EXPECT_EQ(choose_replacements({{2, {9, 109}}}, {assignment(2)}, {standby(8)}),
+            (std::vector<Replacement>{{2, {8, 108}}}));
+  EXPECT_EQ(choose_replacements({{2, {9, 5}}}, {assignment(2)}, {standby(9)}),
+            (std::vector<Replacement>{{2, {9, 109}}}));
+}
+
+TEST(ChoosingReplacements, KeepsAnAbsentOneWhereNobodyIsFreeToReplaceIt) {
+  const std::vector<Replacement> before{{2, {9, 109}}};
+  EXPECT_EQ(choose_replacements(before, {assignment(2)}, {}), before);
+  EXPECT_EQ(choose_replacements(before, {assignment(1), assignment(2)}, {standby(8)}).size(), 2u);
+  EXPECT_TRUE(choose_replacements(before, {}, {}).empty()) << "the lost node is back";
+}
+
+TEST(ChoosingReplacements, PrefersTheFailureDomainOfTheLostNode) {
+  const std::vector<StandbyNode> here{standby(7, "row1/rack1"), standby(8, "row2/rack5"), standby(9, "row2/rack55")};
+  EXPECT_EQ(choose_replacements({}, {assignment(1, "row2/rack55")}, here)[0].by.node, 9u);
+  EXPECT_EQ(choose_replacements({}, {assignment(1, "row2/rack5")}, here)[0].by.node, 8u);
+  EXPECT_EQ(choose_replacements({}, {assignment(1, "row1/rack2")}, here)[0].by.node, 7u);
+  EXPECT_EQ(choose_replacements({}, {assignment(1, "row3/rack2")}, here)[0].by.node, 7u);
+}
+
+std::vector<std::string> names(const IncarnationPlacement::Tasks& tasks, bool Role::*does) {
+  std::vector<std::string> names;
+  for (const auto& [place, role] : tasks) {
+    if (role.*does) names.push_back(place->first);
+  }
+  return names;
+}
+
+TEST(IncarnationPlacement, AreTheReplacementsWhileItIsThereAndTheMembersAgainAfterwards) {
+  IncarnationRecord incarnation_record;
+  std::vector<RankAssignment> assignments;
+  for (Rank rank = 0; rank < 4; ++rank)
+    assignments.push_back({rank, rank, 100, "", main_shard(rank), private_shard(rank)});
+  incarnation_record.protection = placement::Protection::of_copies(2);
+  IncarnationPlacement places(incarnation_record, AssignmentTable(1, assignments));
+  const auto held = names(places.own_of(2), &Role::holds), captured = names(places.own_of(2), &Role::captures);
+  ASSERT_EQ(held.size(), 4u);
+  places.put_in_replacements({{2, {9, 109}}});
+  EXPECT_EQ(names(places.own_of(9), &Role::holds), held);
+  EXPECT_EQ(names(places.own_of(9), &Role::captures), std::vector<std::string>());
+  EXPECT_EQ(names(places.own_of(2), &Role::holds), std::vector<std::string>());
+  places.put_in_replacements({{2, {2, 109}}});  // the same machine, with a memory that is empty
+  EXPECT_EQ(names(places.own_of(2), &Role::holds), held);
+  places.put_in_replacements({});
+  EXPECT_EQ(names(places.own_of(2), &Role::holds), held);
+  EXPECT_EQ(names(places.own_of(2), &Role::captures), captured);
+  EXPECT_TRUE(places.own_of(9).empty());
+}
+
+// Four ranks on nodes 0 to 3; the rest stands by.
+class Replacements : public ::testing::Test {
+ protected:
+  void start(NodeId spares) {
+    for (NodeId node = 4; node < 4 + spares; ++node) cluster.standbys.insert(node);
+    for (NodeId node = 4; node < 4 + spares; ++node) cluster.boot(node);
+    cluster.start_incarnation(own_node);
+    cluster.begin_training();
+    cluster.snapshot_all(7);
+    ASSERT_EQ(cluster.status(0).committed, CheckpointId(1, 7));
+  }
+  bool holds(NodeId node, const std::string& shard) {
+    const auto status = cluster.status(node);
+    return std::any_of(status.pieces.begin(), status.pieces.end(),
+                       [&](const PieceInfo& piece) { return piece.shard == shard; });
+  }
+  bool was_notified(Change change, NodeId node, NodeId by = no_node) {
+    return std::any_of(cluster.changes.begin(), cluster.changes.end(), [&](const MemberChanged& notified) {
+      return notified.change == change && notified.node == node && notified.by == by;
+    });
+  }
+  void cut_off(NodeId lost) {
+    for (NodeId node = 0; node < 6; ++node) {
+      cluster.cut.insert({node, lost});
+      cluster.cut.insert({lost, node});
+    }
+  }
+
+  Cluster cluster{4, 4};
+};
+
+TEST_F(Replacements, BringTheCopiesBackBeforeTheJobStartsAgain) {
+  start(1);
+  EXPECT_TRUE(cluster.status(4).pieces.empty());
+  cluster.lose(2);
+  cluster.advance(6000);
+  EXPECT_EQ(cluster.incarnation(), 1u);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  EXPECT_TRUE(holds(4, main_shard(2)));
+  EXPECT_TRUE(holds(4, private_shard(2)));
+  EXPECT_EQ(cluster.status(0).replacements, (std::vector<Replacement>{cluster.incarnation_record().replacements}));
+  EXPECT_TRUE(was_notified(Change::lost, 2));
+  EXPECT_TRUE(was_notified(Change::replaced, 2, 4));
+}
+
+// The next leader has not seen the checkpoint whole, and hears from others that it was committed.
+TEST_F(Replacements, BringTheCopiesBackWhereTheLostNodeLed) {
+  start(1);
+  const NodeId lost = *cluster.current_leader();
+  ASSERT_LT(lost, 4u);
+  cluster.lose(lost);
+  cluster.advance(10'000);
+  ASSERT_TRUE(cluster.current_leader());
+  EXPECT_TRUE(holds(4, main_shard(lost)));
+  EXPECT_TRUE(holds(4, private_shard(lost)));
+  EXPECT_EQ(cluster.status(*cluster.current_leader()).copies_now, 2u);
+}
+
+// The lease that ran out counts for the silence.
+TEST_F(Replacements, AreCalledForWithin3SecondsWhereTheLostNodeLed) {
+  start(1);
+  const NodeId lost = *cluster.current_leader();
+  cluster.lose(lost);
+  cluster.advance(3000);
+  EXPECT_TRUE(was_notified(Change::lost, lost));
+  EXPECT_TRUE(was_notified(Change::replaced, lost, 4));
+}
+
+TEST_F(Replacements, AreNotCalledForWhereTheFormerLeaderLivesAndOnlyItsLeaseRanOut) {
+  start(1);
+  cluster.change_leader();
+  cluster.advance(10'000);
+  EXPECT_TRUE(cluster.changes.empty());
+}
+
+TEST_F(Replacements, AreNotCalledForEarlyWhereAnotherNodeThanTheFormerLeaderWasNotHeardYet) {
+  start(2);
+  const NodeId former = *cluster.current_leader();
+  const NodeId other = former == 3 ? 2 : 3;
+  cluster.lose(former);
+  cluster.lose(other);
+  while (!cluster.current_leader() || *cluster.current_leader() == former) cluster.advance(50);
+  cluster.advance(1900);
+  EXPECT_TRUE(cluster.changes.empty());
+  cluster.advance(600);
+  EXPECT_TRUE(was_notified(Change::lost, former));
+  EXPECT_TRUE(was_notified(Change::lost, other));
+}
+
+// Nobody was heard before it could tell anybody anything, and that was late.
+TEST_F(Replacements, AreNotCalledForByALeaderThatLeadsLate) {
+  start(1);
+  cluster.swapping = false;
+  cluster.lose(*cluster.current_leader());
+  cluster.advance(20'000);
+  cluster.changes.clear();
+  cluster.release_swaps();
+  for (const MemberChanged& notified : cluster.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+}
+
+TEST_F(Replacements, LetTheLostNodesRankRestoreFromItsOwnMemory) {
+  start(1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  cluster.ready.clear();
+  cluster.start_incarnation([](Rank rank) { return rank == 2 ? 4 : rank; });
+  cluster.advance(8000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster.ready) {
+    EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 7));
+    EXPECT_EQ(ready.main[0].tier, Tier::local) << rank;
+    EXPECT_EQ(ready.main[0].slot.shard, main_shard(rank));
+  }
+  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+  EXPECT_TRUE(was_notified(Change::released, 2));
+  cluster.begin_training();
+  cluster.snapshot_all(8);
+  EXPECT_EQ(cluster.status(0).committed, CheckpointId(2, 8));
+}
+
+TEST_F(Replacements, LeaveWhenTheLostNodeComesBack) {
+  start(1);
+  cut_off(2);
+  cluster.advance(6000);
+  ASSERT_FALSE(cluster.incarnation_record().replacements.empty());
+  EXPECT_TRUE(holds(4, main_shard(2)));
+  cluster.cut.clear();
+  cluster.advance(3000);
+  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+  EXPECT_TRUE(was_notified(Change::returned, 2));
+  cluster.snapshot_all(8);
+  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 8));
+  EXPECT_FALSE(holds(4, main_shard(2)));
+}
+
+// Node 2's own copies are behind; it would bear witness against a commit that the replacement has made possible.
+TEST_F(Replacements, HelpToCommitNothingNew) {
+  start(1);
+  cluster.fetching = false;
+  cluster.snapshot_all(8);
+  cut_off(2);
+  cluster.advance(4000);
+  cluster.release_fetches();
+  cluster.advance(4000);
+  ASSERT_FALSE(cluster.incarnation_record().replacements.empty());
+  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 7));
+  cluster.cut.clear();
+  cluster.advance(3000);
+  EXPECT_EQ(cluster.status(0).committed, CheckpointId(1, 8));
+  EXPECT_TRUE(holds(2, main_shard(2)));
+  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+}
+
+TEST_F(Replacements, TakeThePlaceOfANodeThatCameBackWithoutItsMemory) {
+  start(1);
+  cluster.boot(2);  // at once, under its old name
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+  EXPECT_EQ(cluster.incarnation_record().replacements[0].by.node, 4u);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+  EXPECT_FALSE(was_notified(Change::returned, 2));
+}
+
+TEST_F(Replacements, MayBeTheMachineThatCameBackWithoutItsMemory) {
+  start(0);
+  cluster.lose(2);
+  cluster.advance(1000);
+  cluster.standbys.insert(2);
+  cluster.boot(2);
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+  EXPECT_EQ(cluster.incarnation_record().replacements[0].by.node, 2u);
+  EXPECT_TRUE(holds(2, main_shard(2)));
+}
+
+TEST_F(Replacements, AreAskedForAfterTheJobHasGoneOnAtOnce) {
+  start(0);
+  cluster.lose(2);
+  cluster.start_incarnation([](Rank rank) { return rank == 2 ? 3 : rank; });
+  cluster.advance(12'000);
+  ASSERT_EQ(cluster.incarnation(), 2u);
+  EXPECT_TRUE(was_notified(Change::lost, 2));
+  EXPECT_TRUE(was_notified(Change::released, 2));
+}
+
+TEST_F(Replacements, LeadTheJobOnlyWhereNobodyElseDoes) {
+  for (NodeId node = 0; node < 4; ++node) cluster.lose(node);
+  cluster.standbys.insert(0);
+  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  cluster.advance(10'000);
+  EXPECT_NE(*cluster.current_leader(), 0u);
+}
+
+TEST_F(Replacements, GiveWayToAnotherWhenTheyAreLostThemselves) {
+  start(2);
+  cluster.lose(2);
+  cluster.advance(6000);
+  const NodeId first = cluster.incarnation_record().replacements.at(0).by.node;
+  cluster.lose(first);
+  cluster.advance(6000);
+  ASSERT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+  EXPECT_NE(cluster.incarnation_record().replacements[0].by.node, first);
+  EXPECT_EQ(cluster.status(0).copies_now, 2u);
+}
+
+TEST_F(Replacements, SurviveAChangeOfLeader) {
+  start(1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  const auto before = cluster.incarnation_record().replacements;
+  cluster.change_leader();
+  cluster.advance(8000);
+  EXPECT_EQ(cluster.incarnation_record().replacements, before);
+  EXPECT_TRUE(holds(4, main_shard(2)));
+}
+
+// Its node holds the last copies. State is not told to be lost before nodes had time to answer. Where something older
+// could be restored meanwhile, a rule of its own awaits the replacement: see absent_replacement_test.cpp.
+TEST_F(Replacements, HaveTimeToAnswerBeforeWhatTheyAloneHoldIsLost) {
+  start(1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  ASSERT_TRUE(holds(4, main_shard(2)));
+  cluster.lose(3);
+  cluster.advance(1000);
+  cluster.stop(4);
+  cluster.advance(60'000);
+  cluster.ready.clear();
+  for (const NodeId node : {2u, 3u}) cluster.boot(node);
+  cluster.start_incarnation(own_node);
+  cluster.advance(4000);
+  EXPECT_TRUE(cluster.ready.empty());
+  EXPECT_TRUE(cluster.failed.empty());
+  cluster.resume(4);
+  cluster.advance(8000);
+  ASSERT_EQ(cluster.ready.size(), 4u);
+  for (const auto& [rank, ready] : cluster.ready) EXPECT_EQ(ready.decision.checkpoint, CheckpointId(1, 7)) << rank;
+}
+
+TEST_F(Replacements, AreNotTakenFromNodesThatDoNotStandBy) {
+  cluster.boot(4);
+  start(0);
+  cluster.lose(2);
+  cluster.advance(6000);
+  EXPECT_TRUE(cluster.incarnation_record().replacements.empty());
+  EXPECT_EQ(cluster.status(0).copies_now, 1u);
+  EXPECT_TRUE(was_notified(Change::lost, 2));
+}
+
+// It sees nobody any more, and neither it nor the others have gone.
+TEST_F(Replacements, AreNotCalledForByALeaderThatIsCutOffItself) {
+  start(1);
+  const NodeId old = *cluster.current_leader();
+  cut_off(old);
+  cluster.advance(20'000);
+  for (NodeId node = 0; node < 4; ++node) EXPECT_EQ(was_notified(Change::lost, node), node == old) << node;
+}
+
+TEST_F(Replacements, AreNotCalledForByALeaderThatWasStoppedItself) {
+  start(1);
+  const NodeId old = *cluster.current_leader();
+  cluster.stop(old);
+  cluster.advance(10'000);
+  ASSERT_NE(*cluster.current_leader(), old);
+  cluster.changes.clear();
+  cluster.resume(old);
+  cluster.advance(3'000);
+  for (const MemberChanged& notified : cluster.changes) EXPECT_NE(notified.change, Change::lost) << notified.node;
+}
+
+// It draws its conclusions a second apart then; that is no pause in which it did not listen.
+TEST_F(Replacements, AreCalledForByALeaderThatHearsOfVeryManyPieces) {
+  cluster.configure = [](Config& config) {
+    config.node_timeout_ms = 1500;
+    config.pieces_per_ms = 1;
+  };
+  cluster.standbys.insert(4);
+  for (NodeId node = 0; node < 5; ++node) cluster.boot(node);
+  cluster.advance(5000);
+  cluster.start_incarnation(own_node);
+  cluster.advance(1000);
+  cluster.begin_training();
+  cluster.advance(1000);
+  ASSERT_FALSE(cluster.granted().empty());
+  Report report;
+  report.node = 9;
+  report.agent_id = report.sequence = 1;
+  for (int i = 0; i < 2000; ++i) report.pieces.push_back(piece_of("other" + std::to_string(i), CheckpointId(1, 1), 4));
+  cluster.feed(*cluster.current_leader(), MessageArrived{9, report});
+  cluster.lose(*cluster.current_leader() == 2 ? 3 : 2);
+  cluster.advance(10'000);
+  EXPECT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+}
+
+TEST_F(Replacements, AreCalledForWhenALeaderIsTheLastOneLeft) {
+  start(0);
+  for (NodeId node = 0; node < 4; ++node) {
+    if (node != *cluster.current_leader()) cluster.lose(node);
+  }
+  cluster.advance(15'000);
+  EXPECT_EQ(cluster.changes.size(), 3u);
+}
+
+// What is found out in arranging them is told each time.
+TEST_F(Replacements, ChangeNothingInHowTheIncarnationsPlacesWereArranged) {
+  for (NodeId node = 0; node < 4; ++node) {
+    cluster.domains[node] = node == 3 ? "rack2" : "rack1";
+    cluster.boot(node);
+  }
+  start(2);
+  const auto notified = [&] {
+    return std::count_if(cluster.notices.begin(), cluster.notices.end(),
+                         [](const auto& notice) { return notice.find("failure domains") != std::string::npos; });
+  };
+  ASSERT_EQ(notified(), 1);
+  cluster.lose(2);
+  cluster.advance(6000);
+  cluster.lose(cluster.incarnation_record().replacements.at(0).by.node);
+  cluster.advance(6000);
+  EXPECT_EQ(cluster.incarnation_record().replacements.size(), 1u);
+  EXPECT_EQ(notified(), 1);
+}
+
+TEST_F(Replacements, KeepTheParityOfTheLostNode) {
+  cluster.protection = placement::protection_named("xor(4)");
+  for (NodeId node = 0; node < 4; ++node) cluster.boot(node);
+  start(1);
+  cluster.lose(1);
+  cluster.advance(8000);
+  EXPECT_EQ(cluster.status(0).parity_now, 1u);
+  EXPECT_TRUE(holds(4, main_shard(1)));
+}
+
+}  // namespace
+}  // namespace ckpt::core

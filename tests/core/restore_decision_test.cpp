@@ -1,0 +1,268 @@
+#include "core/leader/restore_decision.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cluster.hpp"
+
+namespace ckpt::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+// An incarnation of three nodes with one rank each. Shard `r` lies on node r and on the next one.
+class Recovery : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t incarnation = 2;
+
+  Recovery() {
+    for (NodeId node = 0; node < 3; ++node) {
+      reports[node].node = node;
+      reports[node].arena_id = arena_of(node);
+      question.members.push_back({node, arena_of(node)});
+      for (const auto& shard : {main_shard(node), private_shard(node)}) names.push_back(shard);
+    }
+    question.shards.assign(names.begin(), names.end());
+    question.members_incarnation = incarnation;
+    question.world_size = 3;
+  }
+
+  static std::uint64_t arena_of(NodeId node) { return 100 + node; }
+
+  void store(NodeId node, Rank rank, std::int64_t iteration) {
+    const CheckpointId checkpoint(incarnation, iteration);
+    for (const auto& shard : {main_shard(rank), private_shard(rank)}) {
+      reports[node].pieces.push_back(piece_of(shard, checkpoint, 3));
+    }
+    reports[node].newest_seen = std::max(reports[node].newest_seen, checkpoint);
+  }
+  void store_everywhere(std::int64_t iteration) {
+    for (Rank rank = 0; rank < 3; ++rank) {
+      store(rank, rank, iteration);
+      store((rank + 1) % 3, rank, iteration);
+    }
+  }
+  RecoveryAnswer ask(const std::vector<NodeId>& present) {
+    question.reports.clear();
+    question.missing.clear();
+    for (NodeId node = 0; node < 3; ++node) {
+      if (std::find(present.begin(), present.end(), node) != present.end())
+        question.reports.push_back(&reports[node]);
+      else
+        question.missing.push_back(node);
+    }
+    return plan_recovery(question);
+  }
+
+  std::map<NodeId, Report> reports;
+  std::vector<std::string> names;  // of the shards
+  RecoveryQuestion question;
+};
+
+TEST_F(Recovery, StartsFreshWhereNothingWasEverStored) {
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::fresh);
+  EXPECT_TRUE(answer.final);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+// What goes to storage was committed, whether any node that is left has heard of it or not.
+TEST_F(Recovery, ACommitThatOnlyStorageKnowsOfIsTheBase) {
+  question.first_commit = CheckpointId(incarnation, 2);
+  for (const std::string& name : names) question.stored.push_back(piece_of(name, CheckpointId(incarnation, 4), 3));
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
+  store_everywhere(5);
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
+}
+
+// Nobody that is left has heard of it.
+TEST_F(Recovery, KeepsACommitThatOnlyTheStoreKnowsOf) {
+  store_everywhere(4);
+  store_everywhere(5);
+  question.first_commit = CheckpointId(incarnation, 4);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_EQ(answer.base, CheckpointId(incarnation, 4));
+}
+
+TEST_F(Recovery, TakesTheNewestCheckpointOfWhichEveryShardIsThere) {
+  store_everywhere(4);
+  store(0, 0, 5);
+  store(1, 1, 5);  // shard 2 was never captured at 5
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::restore);
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_FALSE(answer.decision.behind);
+}
+
+TEST_F(Recovery, DoesNotWaitForANodeThatCannotKnowOfANewerCommit) {
+  store_everywhere(4);
+  const RecoveryAnswer answer = ask({0, 1});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_TRUE(answer.final);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+TEST_F(Recovery, OneHolderWithoutItProvesThatANewerCheckpointWasNotCommitted) {
+  store_everywhere(4);
+  store(0, 0, 5);  // node 1 should hold shard 0 too, and has it at 4 only
+  const RecoveryAnswer answer = ask({0, 1});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_TRUE(answer.final);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+TEST_F(Recovery, ANewerCheckpointThatEveryHolderLeftHasMayHaveBeenCommitted) {
+  for (const NodeId node : {0u, 1u}) {
+    for (const Rank rank : {0u, 1u}) {
+      store(node, rank, 4);
+      store(node, rank, 5);
+    }
+  }
+  store(2, 2, 4);
+  reports[2].arena_id += 50;  // what it has came from elsewhere: it was not a member
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_TRUE(answer.decision.status_unknown);
+  EXPECT_FALSE(answer.decision.text.empty());
+}
+
+TEST_F(Recovery, SaysBehindWhenAKnownCommitIsLost) {
+  store_everywhere(4);
+  reports[1].highest_commit = CheckpointId(incarnation, 7);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_TRUE(answer.decision.behind);
+  EXPECT_THAT(answer.decision.text, HasSubstr("iteration 7"));
+}
+
+TEST_F(Recovery, SaysBehindWhenOnlyTheStoreKnowsOfTheCommit) {
+  store_everywhere(4);
+  question.first_commit = CheckpointId(incarnation + 1, 1);
+  EXPECT_TRUE(ask({0, 1, 2}).decision.behind);
+}
+
+// An incarnation that wrote it down as its base and was lost before it told anybody.
+TEST_F(Recovery, SaysBehindWhenWhatTheLastIncarnationWentOnFromWasACommit) {
+  store_everywhere(4);
+  question.members_incarnation = incarnation + 1;
+  question.restored = question.base = CheckpointId(incarnation, 5);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_TRUE(answer.decision.behind);
+  EXPECT_FALSE(answer.decision.status_unknown);
+}
+
+// The nodes that may have heard that it was committed were lost before that incarnation, its own know nothing of it.
+TEST_F(Recovery, WhatTheLastIncarnationWentOnFromMayHaveBeenACommit) {
+  store_everywhere(4);
+  question.members_incarnation = incarnation + 1;
+  question.base = CheckpointId(incarnation, 4);
+  question.restored = CheckpointId(incarnation, 5);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_FALSE(answer.decision.behind);
+  EXPECT_TRUE(answer.decision.status_unknown);
+  EXPECT_THAT(answer.decision.text, HasSubstr("iteration 5"));
+  EXPECT_FALSE(ask({0, 1}).final) << "node 2 may have it";
+  store_everywhere(5);
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_FALSE(ask({0, 1, 2}).decision.status_unknown);
+}
+
+TEST_F(Recovery, PassesOverWhatRanksCapturedDifferentlyAndSaysSo) {
+  store_everywhere(4);
+  store_everywhere(5);
+  for (PieceInfo& piece : reports[1].pieces) {
+    if (piece.shard == main_shard(0) && piece.checkpoint == CheckpointId(incarnation, 5)) piece.root_digest += 1;
+  }
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_THAT(answer.alarm, HasSubstr("shard rank0 of iteration 5 differs"));
+  EXPECT_THAT(answer.alarm, HasSubstr("node 1 does not match node 0"));
+}
+
+// All that is left of the other bytes is the parity that was made of them.
+TEST_F(Recovery, ParityTellsWhatElseRanksCaptured) {
+  store_everywhere(4);
+  store_everywhere(5);
+  const auto add_parity = [&](std::uint64_t change) {
+    const PieceInfo shard = piece_of(main_shard(0), CheckpointId(incarnation, 5), 3);
+    PieceInfo parity = piece_of(parity_name(1, {shard.shard, main_shard(2)}, 1), shard.checkpoint, 3);
+    parity.parity_manifest = {
+        1, 1, {{shard.shard, shard.length_bytes, shard.layout_bytes, shard.root_digest + change}, {}}};
+    reports[2].pieces.push_back(parity);
+  };
+  add_parity(0);
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_EQ(ask({0, 1, 2}).alarm, "");
+  reports[2].pieces.pop_back();
+  add_parity(1);
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 4));
+  EXPECT_THAT(ask({0, 1, 2}).alarm, HasSubstr("node 2 does not match node 0"));
+}
+
+TEST_F(Recovery, AReplacedNodeIsNoWitness) {
+  store_everywhere(4);
+  for (NodeId node = 0; node < 3; ++node) reports[node].arena_id += 50;  // answer under the old names, know nothing
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.verdict, Verdict::restore);
+  EXPECT_TRUE(answer.decision.status_unknown);
+  EXPECT_TRUE(answer.final) << "they are there: there is nobody to wait for";
+}
+
+TEST_F(Recovery, WaitsForTheNodesThatMightCompleteWhatIsLost) {
+  store(0, 0, 4);
+  reports[0].highest_commit = CheckpointId(incarnation, 4);
+  const RecoveryAnswer answer = ask({0});
+  EXPECT_EQ(answer.decision.verdict, Verdict::lost);
+  EXPECT_FALSE(answer.final);
+  EXPECT_THAT(answer.decision.text, HasSubstr("nodes that do not answer: 1, 2"));
+}
+
+TEST_F(Recovery, KeepsTheLastCommitUntilANewerCheckpointIsSafe) {
+  store_everywhere(4);
+  store_everywhere(5);
+  reports[2].highest_commit = CheckpointId(incarnation, 4);
+  const RecoveryAnswer answer = ask({0, 1, 2});
+  EXPECT_EQ(answer.decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_EQ(answer.base, CheckpointId(incarnation, 4));
+}
+
+// Nobody is known to be missing, and nobody to be all.
+TEST_F(Recovery, WaitsAndSaysThatItCannotTellWhereNobodyKnowsWhoTookPartInTheLastIncarnation) {
+  store_everywhere(4);
+  question.members.clear();
+  EXPECT_TRUE(ask({0, 1, 2}).final);
+  question.members_are_lost = true;
+  EXPECT_FALSE(ask({0, 1, 2}).final);
+  EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
+  for (auto& [node, report] : reports) report.pieces.clear();
+  EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::fresh);
+  EXPECT_FALSE(ask({0, 1, 2}).final);
+  EXPECT_TRUE(ask({0, 1, 2}).decision.status_unknown);
+}
+
+// The incarnation of the checkpoint that is restored again went on from its base, behind a commit, which is void since.
+TEST_F(Recovery, WhatIsVoidStaysSoThroughAnIncarnationThatCapturedNothing) {
+  store_everywhere(5);
+  question.members_incarnation = incarnation + 1;
+  question.restored = CheckpointId(incarnation, 5);
+  question.base = CheckpointId(incarnation - 1, 2);
+  reports[2].highest_commit = CheckpointId(incarnation - 1, 4);
+  EXPECT_EQ(ask({0, 1, 2}).decision.checkpoint, CheckpointId(incarnation, 5));
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation - 1, 2));
+  reports[1].highest_commit = CheckpointId(incarnation, 4);
+  EXPECT_EQ(ask({0, 1, 2}).base, CheckpointId(incarnation, 4));
+}
+
+TEST_F(Recovery, RefusesWhatIsOfAnotherWorldSize) {
+  store_everywhere(4);
+  question.world_size = 2;
+  EXPECT_EQ(ask({0, 1, 2}).decision.verdict, Verdict::mismatch);
+}
+
+}  // namespace
+}  // namespace ckpt::core
