@@ -50,6 +50,13 @@ function(ckpt_outer)
   endforeach()
 endfunction()
 
+# ckpt_threadless(TARGET...): ThreadSanitizer finds nothing in them, and would take long to optimize them.
+function(ckpt_threadless)
+  if(CKPT_SANITIZE STREQUAL "thread")
+    ckpt_outer(${ARGN})
+  endif()
+endfunction()
+
 # ckpt_module(NAME SOURCES a.cpp ... LIBS x y): static library `ckpt_NAME`.
 function(ckpt_module name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})

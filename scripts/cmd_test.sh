@@ -14,7 +14,7 @@ usage: ./dev test [--all] [--since REV]
 
 Without arguments: runs the tests that a change must pass, as CI does.
   release            Python tests, tests of real processes and of the core, 1,000 simulator seeds
-  address sanitizer  all other C++ tests, 250 seeds, the fuzzers' inputs
+  address sanitizer  all other C++ tests, 50 seeds, the fuzzers' inputs
   thread sanitizer   tests of code with threads
 If the core changed, also the mutants, and the fuzzers for one minute. CONTRIBUTING.md says which test runs when.
 
@@ -119,9 +119,18 @@ results=build/test-results
 rm -rf "$results"
 mkdir -p "$results"
 
+# measure_cpu: sets cpu_s to the seconds of CPU that this shell's children have taken.
+measure_cpu() {
+  local file="$results/times.$BASHPID"
+  times >"$file"
+  cpu_s=$(awk -F '[ ms]+' 'END { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }' "$file")
+  rm "$file"
+}
+
 # build_tests PRESET: fails if the build fails.
 build_tests() {
-  local preset=$1 begin=$SECONDS wanted=("${targets[@]}")
+  local preset=$1 begin=$SECONDS begin_cpu_s cpu_s wanted=("${targets[@]}")
+  measure_cpu && begin_cpu_s=$cpu_s
   [[ $preset != release || $scope != core ]] || wanted+=(mutants)
   say "$preset: building"
   if ! build "$preset" "${wanted[@]}"; then
@@ -130,17 +139,20 @@ build_tests() {
     return 1
   fi
   [[ $preset != release ]] || say "CUDA: $(cuda_summary release)"
-  say "$preset: built in $((SECONDS - begin)) s"
+  measure_cpu
+  say "$preset: built in $((SECONDS - begin)) s, $((cpu_s - begin_cpu_s)) s of CPU"
 }
 
 # run_tests PRESET PART...: runs the C++ tests (ctest) or the Python tests (pytest).
 run_tests() {
-  local preset=$1 begin=$SECONDS prefix
+  local preset=$1 begin=$SECONDS begin_cpu_s cpu_s prefix
+  measure_cpu && begin_cpu_s=$cpu_s
   read -ra prefix <<<"$(preset_prefix "$preset")"
   "${prefix[@]}" "$venv_python" scripts/run_tests.py --preset "$preset" --results "$results" --only "$only" \
     --scope "$scope" --parts "${@:2}" ||
     echo "$preset: the test runner ended with status $?" >"$results/$preset-broken.txt"
-  say "$preset: tested (${*:2}) in $((SECONDS - begin)) s"
+  measure_cpu
+  say "$preset: tested (${*:2}) in $((SECONDS - begin)) s, $((cpu_s - begin_cpu_s)) s of CPU"
 }
 
 # test_preset PRESET: runs all tests of a preset that belong to this run.
