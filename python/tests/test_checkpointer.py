@@ -187,7 +187,6 @@ def test_a_scalar_and_a_list_in_optimizer_state_come_back(job):
 
 
 def test_state_that_appears_later_is_captured(job):
-    job["slot_bytes"] = "1MiB"
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     optimizer = torch.optim.SGD(first.parameters(), lr=0.1, momentum=0.9)
     extra = {"words": torch.zeros(2)}
@@ -208,6 +207,47 @@ def test_state_that_appears_later_is_captured(job):
         assert checkpointer.restore().iteration == 3
     assert [m.state_dict().__repr__() for m in again] == [m.state_dict().__repr__() for m in (first, second)]
     assert repr(revived.state_dict()) == repr(optimizer.state_dict())
+
+
+class MixedPrecision:
+    """A training whose GradScaler begins far too high: it skips the first steps, so that the optimizer has no state."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=4)
+
+    def train(self, before_update=lambda: None) -> float:
+        data = torch.randn(16, 64)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (self.net(data) - data).square().sum()
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        before_update()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.item()
+
+
+def test_an_optimizer_that_begins_late_costs_no_checkpoint_and_training_goes_on_exactly(job):
+    undisturbed = MixedPrecision()
+    losses, begins = [], None
+    for k in range(14):
+        losses.append(undisturbed.train())
+        begins = k if begins is None and undisturbed.optimizer.state else begins
+    assert begins is not None and 2 < begins < 10, begins
+    reached = 0
+    for length in (begins - 1, 3, 2, 14 - begins - 4):  # ends before the optimizer begins, right after, and later
+        job_now = MixedPrecision()
+        extra = {"scaler": job_now.scaler}
+        with Checkpointer(job_now.net, job_now.optimizer, extra=extra, **job) as checkpointer:
+            assert checkpointer.restore().next_iteration == reached
+            for k in range(reached, reached + length):
+                assert job_now.train(checkpointer.before_update) == losses[k], k
+                capture(checkpointer, k)
+            reached += length
+    assert reached == 14
 
 
 def test_an_optimizer_step_ends_the_capture_by_itself(job):

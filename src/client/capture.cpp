@@ -12,8 +12,7 @@ std::optional<std::string> misfit_of(const char* which, const arena::Slot& slot,
   const bool is_part = piece.length_bytes() != shard.length_bytes();
   return std::string("the ") + which + " shard has grown to " + size_text(shard.length_bytes()) + " in " +
          std::to_string(shard.layout.entries.size()) + " tensors, but its slots were made for " +
-         size_text(slot.data_capacity_bytes()) + (is_part ? " of its part" : "") +
-         "; restart the job, with option slot_bytes set to the largest size the state will have";
+         size_text(slot.data_capacity_bytes()) + (is_part ? " of its part" : "");
 }
 
 }  // namespace

@@ -81,6 +81,7 @@ class Engine {
   // snapshot.cpp
   void check_order(std::int64_t iteration) const;
   void check_fence(const arena::Control& control);
+  void fit_slots(const RankState& state);
   void reserve_slots(const RankState& state);
   void not_taken(std::int64_t iteration, ckpt_status why);
   void mark_iteration(Clock::time_point now, device::Stream stream) const;

@@ -66,6 +66,15 @@ void Engine::reserve_slots(const RankState& state) {
   }
 }
 
+// State that has grown gets larger slots. The agent makes them beside the old ones and copies what these hold, so
+// nothing that is committed is lost.
+void Engine::fit_slots(const RankState& state) {
+  if (capture_.session().slots && !capture_.misfit(state)) return;
+  reserve_slots(state);
+  if (const auto misfit = capture_.misfit(state))
+    throw Failure(CKPT_ERR_INTERNAL, *misfit + ", and the agent made no larger ones; please report this");
+}
+
 // It may be reading from slots that are not to stay mapped, or nobody sees what it tells and where it arrives.
 bool Engine::loses_replication(const AgentSession& next) const {
   if (!gpu_replication_) return false;
@@ -77,7 +86,8 @@ void Engine::follow_session() {
   const std::uint32_t number = link_.session_number();
   if (number == session_number_) return;
   AgentSession session = link_.session();
-  if (loses_replication(session)) gpu_replication_->end("this node's memory was lost and made anew");
+  if (loses_replication(session))
+    gpu_replication_->end("this node's slots were made anew, because the state has grown or memory was lost");
   capture_.attach(std::move(session));
   session_number_ = number;
 }
@@ -131,8 +141,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
     throw Failure(why.status(), "snapshot(" + std::to_string(iteration) + ") is not taken: " + why.what());
   }
   const RankState& state = registry_.state();
-  if (!capture_.session().slots) reserve_slots(state);
-  if (const auto misfit = capture_.misfit(state)) throw Failure(CKPT_ERR_NO_SPACE, *misfit);
+  fit_slots(state);
 
   if (device_->broken())
     throw Failure(CKPT_ERR_SYSTEM, "snapshot(" + std::to_string(iteration) + ") is not taken: " + device_->failure());

@@ -13,9 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "options/environment.hpp"
 #include "base/error.hpp"
 #include "core/shard_parts.hpp"
+#include "options/environment.hpp"
 
 namespace ckpt {
 namespace {
@@ -371,9 +371,12 @@ const std::array keys = {
                                                      "Size of one transfer to or from storage."),
     entry<&Options::storage_timeout_ms, Milliseconds>("storage_timeout_ms", "30000", "", engine | agent | tool, 0,
                                                       "Time after which one storage operation counts as failed."),
-    entry<&Options::slot_bytes, Bytes>("slot_bytes", "0", "", engine, 0,
-                                       "Minimum size of a main shard's slot, for state that will grow. 0: the size of "
-                                       "the state at the first snapshot."),
+    entry<&Options::slot_bytes, Bytes>(
+        "slot_bytes", "0", "", engine,
+        0,
+        "Minimum size of a main shard's slot, for state that will grow. State that outgrows "
+        "its slots gets larger ones, which takes memory for both for a moment. 0: the "
+        "size of the state at the first snapshot."),
     entry<&Options::copy_threads, Count<1, 64>>("copy_threads", "1", "", engine, 0,
                                                 "Threads that copy and digest tensors in host memory."),
     entry<&Options::gpu_staging_bytes, Bytes>(

@@ -74,6 +74,7 @@ TEST_F(CommHooksTest, EverySnapshotThatIsInOrderEndsAnIteration) {
   EXPECT_EQ(notified(reader, [&] { ASSERT_EQ(engine->snapshot(1).status, CKPT_SKIPPED); }), once);
   auto large = test_tensor("large", CKPT_F32, {1000, 1000});
   engine->register_tensor(large.abi());
+  agent_->answer_with("reserve", {{"status", CKPT_ERR_NO_SPACE}, {"message", "the arena is full"}});
   agent_->grant();
   EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_NO_SPACE); }), once);
   EXPECT_EQ(notified(reader, [&] { EXPECT_EQ(caught([&] { engine->snapshot(2); }).status, CKPT_ERR_INVALID); }),

@@ -164,14 +164,13 @@ class FakeAgent {
   }
 
   void reserve(const std::string& shard, std::uint64_t bytes, std::uint64_t layout_bytes, std::vector<int>& fds) {
-    auto found = std::find_if(segments_.begin(), segments_.end(),
-                              [&](const auto& segment) { return segment.spec().shard == shard; });
-    if (found == segments_.end()) {
-      segments_.push_back(arena_.create_segment(
-          {arena::SegmentKind::local, 0, 3, shard, bytes, arena::manifest_bytes(bytes, layout_bytes)}, 1));
-      found = std::prev(segments_.end());
-    }
-    fds.push_back(found->fd());
+    const auto found = std::find_if(segments_.begin(), segments_.end(), [&](const auto& segment) {
+      return segment.spec().shard == shard && segment.slot(0).fits(bytes, layout_bytes);
+    });
+    if (found != segments_.end()) return fds.push_back(found->fd());
+    segments_.push_back(arena_.create_segment(
+        {arena::SegmentKind::local, 0, 3, shard, bytes, arena::manifest_bytes(bytes, layout_bytes)}, 1));
+    fds.push_back(segments_.back().fd());
   }
 
   struct Place {
