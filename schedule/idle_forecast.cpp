@@ -23,7 +23,6 @@ RankIdleForecast::RankIdleForecast(const IdleForecastOptions& options, const Pro
 void RankIdleForecast::observe(const Mark& mark) {
   const double at_s = std::max(mark.at_s, last_mark_s_);
   last_mark_s_ = at_s;
-  if (first_mark_s_ < 0) first_mark_s_ = at_s;
   switch (mark.kind) {
     case Mark::Kind::begin:
       has_hooks_ = true;
@@ -54,7 +53,6 @@ void RankIdleForecast::iteration_ended(double at_s) {
     complaint_ = recorder_.complaint().empty() ? unbalanced : recorder_.complaint();
     if (has_hooks_) profiler_.add(timeline);
   }
-  iterations_ = std::min(iterations_ + 1, UINT32_MAX - 1);
   recorder_.begin_iteration(at_s);
   began_ = is_whole_ = true;
   begun_ = span_ = 0;
@@ -75,13 +73,8 @@ bool RankIdleForecast::is_silent(double now_s) const {
   return now_s - last_mark_s_ > starvation_limit_s;
 }
 
-bool RankIdleForecast::may_learn_in_quiet(double now_s) const {
-  return iterations_ <= 2 * options_.profiler.iterations && now_s - first_mark_s_ <= options_.quiet_s;
-}
-
-IdleForecast RankIdleForecast::idle_forecast(double now_s, bool busy, bool quiet) const {
+IdleForecast RankIdleForecast::idle_forecast(double now_s, bool busy) const {
   if (!has_hooks_ || is_silent(now_s)) return {NetworkState::free, infinite};
-  if (profiler_.is_learning() && quiet && may_learn_in_quiet(now_s)) return {NetworkState::learning, 0};
   if (busy) return {NetworkState::busy, 0};
   return {NetworkState::idle, span_left_s(now_s)};
 }

@@ -12,10 +12,9 @@ namespace ckpt::schedule {
 
 // What the network is doing. If several ranks share a network, the last of these states counts.
 enum class NetworkState {
-  free,     // nothing known speaks against sending: no hooks, or a silent trainer
-  idle,     // for idle_s, by the profile; infinite if it does not say
-  busy,     // a communication is under way
-  learning  // a profile is being learned from iterations without checkpoint traffic
+  free,  // nothing known speaks against sending: no hooks, or a silent trainer
+  idle,  // for idle_s, by the profile; infinite if it does not say, or is being learned
+  busy   // a communication is under way
 };
 
 struct IdleForecast {
@@ -32,7 +31,6 @@ struct IdleForecastOptions {
   // A trainer is silent if it made no mark for this long and for three iterations.
   double silence_s = 3;
   double first_silence_s = 10;  // the same while the length of its iterations is unknown
-  double quiet_s = 1800;        // learn a profile in quiet for at most this long
 };
 
 struct Mark {
@@ -52,10 +50,9 @@ class RankIdleForecast {
   // Marks were lost. Nothing is learned from this iteration, and its position is unknown until the next one begins.
   void lost_marks(double now_s);
 
-  // `busy`: whether a communication is under way, by the gate, which is newer than any mark. `quiet`: whether nothing
-  // may be sent while a profile is being learned; otherwise the gate alone decides meanwhile. Quiet ends after twice as
-  // many iterations as a profile takes, and after quiet_s, so training without a pattern does not prevent sending.
-  IdleForecast idle_forecast(double now_s, bool busy, bool quiet) const;
+  // `busy`: whether a communication is under way, by the gate, which is newer than any mark. While a profile is being
+  // learned the gate alone decides: a job is protected before its pattern is known.
+  IdleForecast idle_forecast(double now_s, bool busy) const;
 
   const Profile& profile() const { return profiler_.profile(); }
   // How many iterations the profile being learned has so far. Nothing once it is complete.
@@ -69,7 +66,6 @@ class RankIdleForecast {
 
  private:
   bool is_silent(double now_s) const;
-  bool may_learn_in_quiet(double now_s) const;
   IdleSpan span(std::size_t number) const;
   double span_left_s(double now_s) const;
   void comm_began(double at_s);
@@ -79,8 +75,6 @@ class RankIdleForecast {
   Recorder recorder_;
   Profiler profiler_;
   bool has_hooks_ = false;
-  std::uint32_t iterations_ = 0;
-  double first_mark_s_ = -1;
   bool began_ = false;     // the beginning of this iteration is known
   bool is_whole_ = false;  // and no mark of it was lost
   std::size_t open_ = 0;   // communications that have not ended

@@ -21,9 +21,9 @@ Pacer::Pacer(const PacerOptions& options) : options_(options) {
 std::uint64_t Pacer::allow(double now_s, std::uint64_t left_bytes, std::size_t under_way,
                            const IdleForecast& idle_forecast, double iteration_s) {
   std::uint64_t most = std::min(options_.chunk_bytes, left_bytes);
-  if (idle_forecast.state == NetworkState::free || idle_forecast.state == NetworkState::learning) {
+  if (idle_forecast.state == NetworkState::free) {
     asked_s_ = -1;
-    return idle_forecast.state == NetworkState::free ? most : 0;
+    return most;
   }
   most = std::min(most, chunk_bytes());
   const double starvation_limit_s = std::max(options_.starvation_limit_s, 2 * iteration_s);

@@ -84,8 +84,8 @@ class Options:
     storage_timeout_ms: int | None = None
     """Time after which one storage operation counts as failed. Default: 30000."""
     slot_bytes: int | str | None = None
-    """Minimum size of a main shard's slot, for state that will grow. 0: the size of the state at the first snapshot.
-    Default: 0."""
+    """Minimum size of a main shard's slot, for state that will grow. State that outgrows its slots gets larger ones,
+    which takes memory for both for a moment. 0: the size of the state at the first snapshot. Default: 0."""
     copy_threads: int | None = None
     """Threads that copy and digest tensors in host memory. Default: 1."""
     gpu_staging_bytes: int | str | None = None
@@ -102,8 +102,8 @@ class Options:
     """When checkpoints cross the network. `idle`: while training leaves the network idle, as its communication hooks
     show. `immediate`: as soon as there is something to send. Default: idle."""
     profile_iterations: int | None = None
-    """Number of iterations from which the agent learns when the network is idle. During a job's first ones it sends
-    no checkpoint. Default: 20."""
+    """Number of iterations from which the agent learns when the network is idle. Until then it sends checkpoints
+    whenever no communication runs. Default: 20."""
     chunk_bytes: int | str | None = None
     """Largest size of one transfer between nodes. Default: 2MiB."""
     chunk_ms: int | None = None

@@ -138,7 +138,6 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, Recovery
         return recovered;
       }()) {
   committed_ = parts.arena.memory().highest_commit;
-  if (committed_) parts_.scheduler.on_commit();
   if (!parts.options.storage.empty() || !parts.sources.empty()) {
     storage_.emplace(
         parts.options, parts.sources, parts.index, parts.queue,
@@ -254,7 +253,6 @@ void Driver::carry_out(const core::Persist& persist) {
   replications_.committed(committed_);
   committed_at_ = Clock::now();
   ++event_log_.counters.commits;
-  parts_.scheduler.on_commit();
   const std::int64_t now_us = microseconds(*committed_at_);
   parts_.trace.add({TraceEvent::Kind::commit, now_us, now_us, 0, committed_, 0, {}, 0});
 }

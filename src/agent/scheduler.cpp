@@ -80,11 +80,6 @@ std::optional<std::int64_t> Scheduler::iteration_began_us(core::Rank rank) const
   return found == ranks_.end() ? std::nullopt : found->second.iteration_began_us;
 }
 
-void Scheduler::on_commit() {
-  const std::lock_guard lock(mutex_);
-  quiet_ = false;
-}
-
 void Scheduler::listen() {
   std::vector<std::pair<core::Rank, schedule::Profile>> learned;
   {
@@ -133,7 +128,7 @@ void Scheduler::note(core::Rank rank, Hooked& hooked, const arena::CommEvent& ev
 IdleForecast Scheduler::idle_forecast(double at_s) const {
   IdleForecast worst{NetworkState::free, std::numeric_limits<double>::infinity()};
   for (const auto& [rank, hooked] : ranks_)
-    worst = schedule::worse_of(worst, hooked.idle_forecast.idle_forecast(at_s, hooked.log.is_busy(), quiet_));
+    worst = schedule::worse_of(worst, hooked.idle_forecast.idle_forecast(at_s, hooked.log.is_busy()));
   return worst;
 }
 
@@ -161,7 +156,6 @@ std::size_t Scheduler::allow(std::size_t left_bytes, std::size_t under_way) {
     const bool says_something = seen.state == NetworkState::idle || !pacer_.link();
     if (under_way == 0 && says_something) undisturbed_since_ = begun();
   }
-  is_learning_ = seen.state == NetworkState::learning;
   return bytes;
 }
 
@@ -180,14 +174,13 @@ void Scheduler::received(const net::SentChunk& chunk) {
 
 std::int64_t Scheduler::ask_again_us() const {
   const std::lock_guard lock(mutex_);
-  if (is_learning_) return 20'000;
   // Late by a small part of an iteration at most: looking takes time from training, too.
   return std::clamp<std::int64_t>(std::llround(1e6 * iteration_s() / 250), 100, 4'000);
 }
 
 json Scheduler::status() const {
   json ranks = json::array(), link;
-  bool is_learning = false, is_quiet = false;
+  bool is_learning = false;
   std::uint64_t chunks = 0, forced = 0;
   std::optional<schedule::PlanRequest> request;
   {
@@ -197,7 +190,6 @@ json Scheduler::status() const {
       is_learning = is_learning || hooked.idle_forecast.learned();
       ranks.push_back(rank_json(rank, hooked));
     }
-    is_quiet = idle_forecast(now_s()).state == NetworkState::learning;
     link = link_json(pacer_.link());
     chunks = chunks_;
     forced = pacer_.forced();
@@ -205,9 +197,8 @@ json Scheduler::status() const {
   }
   if (ranks.empty()) return nullptr;
   const char* state = options_.schedule == SendMode::immediate ? "at once" : is_learning ? "learning" : "idle spans";
-  return {{"state", state},          {"quiet", is_quiet},          {"ranks", std::move(ranks)},
-          {"link", std::move(link)}, {"plan", plan_json(request)}, {"chunks", chunks},
-          {"forced", forced}};
+  return {{"state", state},   {"ranks", std::move(ranks)}, {"link", std::move(link)}, {"plan", plan_json(request)},
+          {"chunks", chunks}, {"forced", forced}};
 }
 
 json Scheduler::rank_json(core::Rank rank, const Hooked& hooked) const {

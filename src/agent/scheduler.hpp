@@ -17,8 +17,8 @@
 #include "agent/trace_buffer.hpp"
 #include "arena/comm_log.hpp"
 #include "arena/control.hpp"
-#include "options/options.hpp"
 #include "net/chunk_pacer.hpp"
+#include "options/options.hpp"
 #include "schedule/idle_forecast.hpp"
 #include "schedule/pacer.hpp"
 #include "schedule/plan.hpp"
@@ -38,8 +38,6 @@ class Scheduler : public net::ChunkPacer {
   void listen();
   // When the rank's current iteration began, in microseconds, as far as its hooks reported it.
   std::optional<std::int64_t> iteration_began_us(core::Rank rank) const;
-  // A checkpoint was committed. From now on profiles are learned while checkpoint traffic goes on.
-  void on_commit();
 
   std::size_t allow(std::size_t left_bytes, std::size_t under_way) override;
   void received(const net::SentChunk& chunk) override;
@@ -76,8 +74,6 @@ class Scheduler : public net::ChunkPacer {
   mutable std::mutex mutex_;  // for all below
   std::map<core::Rank, Hooked> ranks_;
   schedule::Pacer pacer_;
-  bool quiet_ = true;
-  bool is_learning_ = false;  // at the last call of allow()
   // Set if the last chunk was sent alone into an idle network: how many communications had begun by then.
   std::optional<std::uint64_t> undisturbed_since_;
   std::uint64_t chunks_ = 0;

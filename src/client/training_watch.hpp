@@ -23,9 +23,7 @@ class TrainingWatch {
     events_.clear();
     if (!log_.read(events_)) idle_forecast_.lost_marks(seconds_of(now));
     for (const arena::CommEvent& event : events_) idle_forecast_.observe(arena::mark_of(event, now));
-    constexpr bool quiet =
-        false;  // a promise disturbs little, and a job's first versions are not to wait for a profile
-    return {idle_forecast_.idle_forecast(seconds_of(now), log_.is_busy(), quiet), idle_forecast_.longest_idle_s()};
+    return {idle_forecast_.idle_forecast(seconds_of(now), log_.is_busy()), idle_forecast_.longest_idle_s()};
   }
 
  private:

@@ -398,8 +398,8 @@ const std::array keys = {
         "hooks show. `immediate`: as soon as there is something to send."),
     entry<&Options::profile_iterations, Count<1, 10'000>>(
         "profile_iterations", "20", "", agent, 0,
-        "Number of iterations from which the agent learns when the network is idle. During a job's first ones it sends "
-        "no checkpoint."),
+        "Number of iterations from which the agent learns when the network is idle. Until then it sends checkpoints "
+        "whenever no communication runs."),
     entry<&Options::chunk_bytes, BlockBytes>("chunk_bytes", "2MiB", "", agent, 0,
                                              "Largest size of one transfer between nodes."),
     entry<&Options::chunk_ms, Count<1, 1000>>(

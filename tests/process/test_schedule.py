@@ -106,13 +106,18 @@ def test_a_communication_of_training_meets_one_chunk_at_most(job, tmp_path):
             assert sum(first < end and last > begin for first, last in chunks) <= 1
 
 
-def test_nothing_is_committed_while_the_first_profile_is_learned_and_then_it_is(job):
+def test_checkpoints_are_committed_while_the_first_profile_is_learned(job):
+    job.options["profile_iterations"] = 500
+    job.start()
+    job.iterate_until_committed(3)
+    assert [schedule["state"] for schedule in job.schedules()] == ["learning"] * RANKS
+
+
+def test_a_profile_is_learned_beside_checkpoint_traffic(job):
     job.options["profile_iterations"] = 8
     job.start()
-    job.iterate(8)  # of the first one the beginning is not known
-    assert job.committed() == -1
-    assert [schedule["state"] for schedule in job.schedules()] == ["learning"] * RANKS
     job.iterate_until_committed(9)
+    job.iterate(4)
     for schedule in job.schedules():
         assert schedule["state"] == "idle spans"
         assert [len(rank["spans"]) for rank in schedule["ranks"]] == [3]

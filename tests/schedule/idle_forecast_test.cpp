@@ -15,7 +15,6 @@ using ::testing::HasSubstr;
 using Kind = Mark::Kind;
 
 constexpr bool idle = false, busy = true;
-constexpr bool quiet = true, beside_traffic = false;
 
 IdleForecastOptions options(std::uint32_t iterations = 2) {
   IdleForecastOptions options;
@@ -54,28 +53,23 @@ class Trainer {
 
 TEST(IdleForecast, IsFreeWhereNoHookWasEverHeard) {
   RankIdleForecast idle_forecast(options());
-  EXPECT_EQ(idle_forecast.idle_forecast(5, idle, quiet).state, NetworkState::free);
+  EXPECT_EQ(idle_forecast.idle_forecast(5, idle).state, NetworkState::free);
   for (int i = 0; i < 50; ++i) idle_forecast.observe({Kind::iteration, 1.0 * i});
-  EXPECT_EQ(idle_forecast.idle_forecast(49.5, idle, quiet).state, NetworkState::free)
-      << "iterations without communication";
+  EXPECT_EQ(idle_forecast.idle_forecast(49.5, idle).state, NetworkState::free) << "iterations without communication";
 }
 
-TEST(IdleForecast, HoldsEverythingBackWhileItLearnsInQuietAndThenNoMore) {
+TEST(IdleForecast, LeavesItToTheGateWhileItLearns) {
   RankIdleForecast idle_forecast(options(2));
   Trainer trainer(idle_forecast);
-  trainer.iterations(1);  // of which the beginning is not known
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
-  trainer.iterations(1);
+  trainer.iterations(2);
   EXPECT_EQ(idle_forecast.learned(), 1u);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), busy, quiet).state, NetworkState::learning);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), busy, beside_traffic).state, NetworkState::busy);
-  const IdleForecast loud = idle_forecast.idle_forecast(trainer.at(0.1), idle, beside_traffic);
-  EXPECT_EQ(loud.state, NetworkState::idle);
-  EXPECT_TRUE(std::isinf(loud.idle_s)) << "the gate alone decides";
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), busy).state, NetworkState::busy);
+  const IdleForecast seen = idle_forecast.idle_forecast(trainer.at(0.1), idle);
+  EXPECT_EQ(seen.state, NetworkState::idle);
+  EXPECT_TRUE(std::isinf(seen.idle_s));
   trainer.iterations(1);
   EXPECT_FALSE(idle_forecast.learned());
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+  EXPECT_FALSE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.1), idle).idle_s));
 }
 
 TEST(IdleForecast, KnowsTheLongestSpanOfAnIterationWithWhatTheNextOneBeginsWith) {
@@ -91,12 +85,12 @@ TEST(IdleForecast, IsTheUsablePartOfTheSpanLessWhatHasPassedOfIt) {
   RankIdleForecast idle_forecast(options());
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.05), idle, quiet).idle_s, 0.5 * 0.2 - 0.05, 1e-6);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.15), idle, quiet).idle_s, 0, 1e-9);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.05), idle).idle_s, 0.5 * 0.2 - 0.05, 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.15), idle).idle_s, 0, 1e-9);
   trainer.communicates(0.2, 0.45);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.45), idle, quiet).idle_s, 0.5 * 0.2, 1e-6);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle, quiet).idle_s, 0.5 * 0.2 - 0.05, 1e-6);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.5), busy, quiet).state, NetworkState::busy)
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.45), idle).idle_s, 0.5 * 0.2, 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle).idle_s, 0.5 * 0.2 - 0.05, 1e-6);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.5), busy).state, NetworkState::busy)
       << "whatever the profile says";
 }
 
@@ -106,7 +100,7 @@ TEST(IdleForecast, GoesOnIntoTheNextIterationBehindTheLastCommunication) {
   trainer.iterations(3);
   trainer.communicates(0.2, 0.4);
   trainer.communicates(0.6, 0.9);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.9), idle, quiet).idle_s, 0.5 * (0.1 + 0.2), 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.9), idle).idle_s, 0.5 * (0.1 + 0.2), 1e-6);
 }
 
 TEST(IdleForecast, LeavesItToTheGateWhereThePatternIsNotTheLearnedOne) {
@@ -114,7 +108,7 @@ TEST(IdleForecast, LeavesItToTheGateWhereThePatternIsNotTheLearnedOne) {
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
   for (int i = 0; i < 3; ++i) trainer.communicates(0.1 + 0.2 * i, 0.2 + 0.2 * i);
-  const IdleForecast seen = idle_forecast.idle_forecast(trainer.at(0.7), idle, quiet);
+  const IdleForecast seen = idle_forecast.idle_forecast(trainer.at(0.7), idle);
   EXPECT_EQ(seen.state, NetworkState::idle);
   EXPECT_TRUE(std::isinf(seen.idle_s));
 }
@@ -124,8 +118,8 @@ TEST(IdleForecast, IsFreeWhereTheTrainerHasFallenSilentEvenInACommunication) {
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
   idle_forecast.observe({Kind::begin, trainer.at(0.2)});
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10), busy, quiet).state, NetworkState::busy);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10.3), busy, quiet).state, NetworkState::free);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10), busy).state, NetworkState::busy);
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(10.3), busy).state, NetworkState::free);
 }
 
 TEST(IdleForecast, TakesNoTrainerForSilentWhoseIterationsAreLong) {
@@ -134,32 +128,8 @@ TEST(IdleForecast, TakesNoTrainerForSilentWhoseIterationsAreLong) {
   idle_forecast.observe({Kind::begin, 10});
   idle_forecast.observe({Kind::end, 20});
   idle_forecast.observe({Kind::iteration, 100});
-  EXPECT_EQ(idle_forecast.idle_forecast(100 + 290, idle, quiet).state, NetworkState::learning);
-  EXPECT_EQ(idle_forecast.idle_forecast(100 + 310, idle, quiet).state, NetworkState::free);
-}
-
-TEST(IdleForecast, DoesNotWaitForAPatternWhereTrainingHasNone) {
-  RankIdleForecast idle_forecast(options(3));
-  Trainer trainer(idle_forecast);
-  for (int i = 0; i < 7; ++i) {
-    EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state,
-              i == 0 ? NetworkState::free : NetworkState::learning);
-    for (int j = 0; j <= i % 2; ++j) trainer.communicates(0.2 + 0.2 * j, 0.3 + 0.2 * j);
-    trainer.ends(1);
-  }
-  EXPECT_TRUE(idle_forecast.learned());
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
-}
-
-TEST(IdleForecast, DoesNotLearnInQuietForEver) {
-  IdleForecastOptions few = options(100);
-  few.quiet_s = 30;
-  RankIdleForecast idle_forecast(few);
-  Trainer trainer(idle_forecast);
-  trainer.iterations(29);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::learning);
-  trainer.iterations(3);
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).state, NetworkState::idle);
+  EXPECT_EQ(idle_forecast.idle_forecast(100 + 290, idle).state, NetworkState::idle);
+  EXPECT_EQ(idle_forecast.idle_forecast(100 + 310, idle).state, NetworkState::free);
 }
 
 TEST(IdleForecast, SaysNothingOfASpanThatLastsMuchLongerThanItShould) {
@@ -167,9 +137,9 @@ TEST(IdleForecast, SaysNothingOfASpanThatLastsMuchLongerThanItShould) {
   Trainer trainer(idle_forecast);
   trainer.iterations(3);
   trainer.communicates(0.2, 0.4);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.79), idle, quiet).idle_s, 0, 1e-9);
-  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.81), idle, quiet).idle_s)) << "an evaluation, say";
-  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.81), busy, quiet).state, NetworkState::busy);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.79), idle).idle_s, 0, 1e-9);
+  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.81), idle).idle_s)) << "an evaluation, say";
+  EXPECT_EQ(idle_forecast.idle_forecast(trainer.at(0.81), busy).state, NetworkState::busy);
 }
 
 TEST(IdleForecast, CountsACommunicationThatCrossesAnIterationsEndToBoth) {
@@ -184,9 +154,9 @@ TEST(IdleForecast, CountsACommunicationThatCrossesAnIterationsEndToBoth) {
   ASSERT_FALSE(idle_forecast.learned());
   EXPECT_EQ(idle_forecast.profile().spans.size(), 4u);
   idle_forecast.observe({Kind::end, trainer.at(0.1)});
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.1), idle, quiet).idle_s, 0.5 * 0.3, 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.1), idle).idle_s, 0.5 * 0.3, 1e-6);
   trainer.communicates(0.4, 0.5);
-  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle, quiet).idle_s, 0.5 * 0.4, 1e-6);
+  EXPECT_NEAR(idle_forecast.idle_forecast(trainer.at(0.5), idle).idle_s, 0.5 * 0.4, 1e-6);
 }
 
 TEST(IdleForecast, LearnsNothingFromIterationsWithoutNumber) {
@@ -194,8 +164,7 @@ TEST(IdleForecast, LearnsNothingFromIterationsWithoutNumber) {
   Trainer trainer(idle_forecast);
   trainer.iterations(1);
   for (int i = 0; i < 20'000; ++i) trainer.communicates(1e-5 * i, 1e-5 * i + 1e-6);
-  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.3), idle, quiet).idle_s) ||
-              idle_forecast.idle_forecast(trainer.at(0.3), idle, quiet).state == NetworkState::learning);
+  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.3), idle).idle_s));
   trainer.ends(1);
   EXPECT_EQ(idle_forecast.learned(), 0u);
 }
@@ -207,7 +176,7 @@ TEST(IdleForecast, BeginsWithAProfileThatIsKnown) {
   Trainer trainer(second);
   trainer.iterations(1);  // of which the beginning is not known
   trainer.communicates(0.2, 0.4);
-  EXPECT_NEAR(second.idle_forecast(trainer.at(0.4), idle, quiet).idle_s, 0.5 * 0.2, 1e-6);
+  EXPECT_NEAR(second.idle_forecast(trainer.at(0.4), idle).idle_s, 0.5 * 0.2, 1e-6);
   EXPECT_FALSE(second.learned());
 }
 
@@ -222,16 +191,15 @@ TEST(IdleForecast, DoesNotLearnFromAnIterationOfWhichMarksWereLost) {
   trainer.iterations(1);
   ASSERT_FALSE(idle_forecast.learned());
   idle_forecast.lost_marks(trainer.at(0));
-  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle, quiet).idle_s))
-      << "where it stands is not known";
+  EXPECT_TRUE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle).idle_s)) << "where it stands is not known";
   trainer.iterations(1);
-  EXPECT_FALSE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle, quiet).idle_s));
+  EXPECT_FALSE(std::isinf(idle_forecast.idle_forecast(trainer.at(0.05), idle).idle_s));
 }
 
 TEST(IdleForecast, OfSeveralRanksIsTheWorst) {
   const IdleForecast free{NetworkState::free, INFINITY}, shorter{NetworkState::idle, 1}, longer{NetworkState::idle, 2},
-      in_use{NetworkState::busy, 0}, learning{NetworkState::learning, 0};
-  const IdleForecast* order[] = {&free, &longer, &shorter, &in_use, &learning};
+      in_use{NetworkState::busy, 0};
+  const IdleForecast* order[] = {&free, &longer, &shorter, &in_use};
   for (const IdleForecast* a : order)
     for (const IdleForecast* b : order) {
       const IdleForecast worst = worse_of(*a, *b);

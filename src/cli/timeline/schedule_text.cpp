@@ -90,8 +90,7 @@ std::string state_text(const json& schedule) {
   if (state == "idle spans") return "chunks leave in idle spans";
   if (state == "at once") return "chunks leave at once";
   if (state != "learning") return state;
-  const bool is_quiet = schedule.value("quiet", json(false)) == true;
-  return is_quiet ? "learning, and nothing is sent meanwhile" : "learning, and chunks leave when no communication runs";
+  return "learning, and chunks leave when no communication runs";
 }
 
 std::string chunks_text(const json& schedule) {
