@@ -136,7 +136,7 @@ class Engine {
     for (const auto& [key, value] : options.pairs()) list.push_back({key.c_str(), value.c_str()});
     detail::check(ckpt_create(list.data(), list.size(), &engine_));
   }
-  // Finishes a pending capture as before_update() does. See ckpt_close() for how long it may wait.
+  // Finishes a pending capture as before_update() does, and waits for its commit. See ckpt_close() for how long.
   ~Engine() { ckpt_close(engine_); }
   Engine(Engine&& other) noexcept : engine_(std::exchange(other.engine_, nullptr)) {}
   Engine& operator=(Engine&& other) noexcept {

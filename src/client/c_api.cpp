@@ -9,9 +9,9 @@
 #include <span>
 
 #include "base/error.hpp"
-#include "device/open_device.hpp"
 #include "client/engine.hpp"
 #include "client/fork_guard.hpp"
+#include "device/open_device.hpp"
 
 struct ckpt_engine {
   explicit ckpt_engine(const ckpt::Options& options) : engine(options, ckpt::device::open_device(options)) {}
@@ -182,6 +182,10 @@ ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** 
 void ckpt_close(ckpt_engine* engine) {
   // A forked child's copy is left alone: its threads never existed, and its mappings are not there.
   if (engine == nullptr || engine->fork_guard.in_forked_child()) return;
+  guarded([&]() -> Outcome {
+    engine->engine.await_last_commit();
+    return {};
+  });
   guarded([&]() -> Outcome {
     delete engine;
     return {};

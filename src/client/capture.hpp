@@ -11,10 +11,10 @@
 #include <optional>
 #include <span>
 
-#include "device/device.hpp"
 #include "client/agent_session.hpp"
 #include "client/tensor_registry.hpp"
 #include "core/checkpoint_id.hpp"
+#include "device/device.hpp"
 
 namespace ckpt::client {
 

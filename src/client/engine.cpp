@@ -21,6 +21,16 @@ Engine::Engine(const Options& options, std::unique_ptr<device::Device> device)
   for (const std::string& warning : options_.warnings) warnings_.add(CKPT_WARNING_ENVIRONMENT, warning);
 }
 
+// While the engine can still hear of it: whoever comes next finds the last checkpoint on other nodes, too.
+void Engine::await_last_commit() {
+  const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
+  if (open_capture()) release({}, deadline);
+  if (!sealing_.wait(deadline)) return;
+  const std::int64_t last = tickets_.newest_captured();
+  const bool is_hopeless = !link_.connected() || health().state == CKPT_NOT_PROTECTED;
+  if (last >= 0 && !is_hopeless) tickets_.wait(last, CKPT_STAGE_COMMITTED, deadline);
+}
+
 Engine::~Engine() {
   const Deadline deadline = Deadline::in_ms(options_.close_timeout_ms);
   gpu_hooks_.store(nullptr, std::memory_order_release);

@@ -11,18 +11,18 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "options/options.hpp"
-#include "device/device.hpp"
 #include "client/agent_link.hpp"
 #include "client/capture.hpp"
 #include "client/gpu_comm.hpp"
-#include "gpu_replication/gpu_replication.hpp"
 #include "client/health_watch.hpp"
 #include "client/sealing.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
 #include "client/tickets.hpp"
 #include "client/warnings.hpp"
+#include "device/device.hpp"
+#include "gpu_replication/gpu_replication.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::client {
 
@@ -51,6 +51,9 @@ class Engine {
   Outcome snapshot(std::int64_t iteration, device::Stream stream = nullptr);
   Outcome before_update(std::span<const device::Stream> streams = {});
   void discard();
+  // Finishes a pending capture and waits until the last snapshot is committed, at most close_timeout_ms. Does not wait
+  // if the job is not protected, because then no commit is in sight.
+  void await_last_commit();
   // Whether there are GPU tensors, so that streams matter.
   bool has_gpu_tensors() const { return registry_.has_gpu_tensors(); }
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "arena/layout.hpp"
-#include "gpu_replication/receive_buffer.hpp"
 #include "arena/segment.hpp"
 #include "base/frame_socket.hpp"
 #include "client/tensor_registry.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 
 namespace ckpt::client {
 
@@ -31,7 +31,7 @@ struct Stored {
   std::uint64_t incarnation = 0;
   std::int64_t iteration = -1;
   double fetch_ms = 0;
-  core::Share share;          // what this rank captures from now on
+  core::Share share;              // what this rank captures from now on
   std::vector<StoredPiece> main;  // when found: the shard's parts in order
   std::optional<StoredPiece> private_;
   // Where GPU replication's pieces arrive, with its page. Set if the rank asked for GPU replication and has a group.

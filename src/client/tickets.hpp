@@ -32,6 +32,7 @@ class Tickets {
   // Returns CKPT_OK once `iteration` or a newer one has reached `stage`, CKPT_ERR_TIMEOUT, or the reason why it never
   // will.
   ckpt_status wait(std::int64_t iteration, ckpt_stage stage, Deadline deadline) const;
+  std::int64_t newest_captured() const { return newest_captured_.load(std::memory_order_acquire); }
   ckpt_stats_t stats() const;
 
  private:

@@ -443,8 +443,9 @@ const std::array keys = {
     entry<&Options::claim_timeout_ms, Milliseconds>(
         "claim_timeout_ms", "5000", "", engine | agent, 0,
         "How long a new trainer waits for an earlier process of its rank to end."),
-    entry<&Options::close_timeout_ms, Milliseconds>("close_timeout_ms", "2000", "", engine, 0,
-                                                    "How long closing the engine may wait for a capture to end."),
+    entry<&Options::close_timeout_ms, Milliseconds>(
+        "close_timeout_ms", "2000", "", engine, 0,
+        "How long closing the engine may wait until the last snapshot is committed."),
     entry<&Options::log_file, AbsolutePath>("log_file", "", "`ckptd.log` in the node's arena", engine | agent, 0,
                                             "The log of the agent."),
     entry<&Options::config, Text>("config", "", "none", all, 0,

@@ -80,5 +80,5 @@ def test_the_soname_and_the_namespace_of_symbols_are_those_of_docs():
     dynamic = subprocess.run(["readelf", "-dW", library], check=True, capture_output=True, text=True).stdout
     soname = re.search(r"soname: \[libckptengine\.so\.(\d+)\]", dynamic)[1]
     assert f"Now it is {soname}." in (ROOT / "docs" / "api.md").read_text()
-    assert f"CKPTENGINE_{soname} " in (ROOT / "src" / "engine" / "exports.map").read_text()
+    assert f"CKPTENGINE_{soname} " in (ROOT / "src" / "client" / "exports.map").read_text()
     assert ctypes.CDLL(library).ckpt_is_error(0) == 0

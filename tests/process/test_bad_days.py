@@ -55,20 +55,6 @@ def test_an_arena_beyond_its_budget_is_refused_and_training_goes_on(cluster):
     assert not list(cluster.arena.glob("*/*/*.segment"))
 
 
-def test_state_that_outgrows_its_slot_is_refused_and_the_last_commit_stays(cluster):
-    with cluster.engine(copies=1) as engine:
-        engine.register("state", bytearray(b"precious"))
-        engine.restore()
-        commit(engine, 0)
-        engine.register("grown", bytearray(1 << 20))
-        ticket = engine.snapshot(1)
-        assert ticket.status is Status.NO_SPACE and "slot_bytes" in ticket.message, ticket.message
-        engine.before_update()
-        engine.unregister("grown")
-        commit(engine, 2)
-    assert_stored(cluster, copies=1)
-
-
 # ---- Agents ----
 
 

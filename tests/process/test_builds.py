@@ -41,7 +41,7 @@ def test_the_library_alone_is_configured_without_what_the_agent_takes(tmp_path):
     assert alone.returncode == 0, alone.stderr
     sources = {entry["file"] for entry in json.loads((tmp_path / "alone/compile_commands.json").read_text())}
     folders = {source.removeprefix(f"{ROOT}/src/").split("/")[0] for source in sources if "/src/" in source}
-    assert {"engine", "arena", "base"} <= folders
+    assert {"client", "arena", "base"} <= folders
     assert not folders & {"net", "coord", "persist", "agent", "cli", "sim"}
 
     tests_too = configure("tests", "-DCKPT_AGENT=OFF", "-DCKPT_BUILD_TESTS=ON")
