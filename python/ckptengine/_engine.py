@@ -7,6 +7,7 @@ import ctypes
 import json
 import logging
 import os
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ from ._options import Options
 
 log = logging.getLogger("ckptengine")
 
+_PLACES = {
+    Tier.NONE: "nowhere",
+    Tier.LOCAL: "this node's memory",
+    Tier.PEER: "a peer's memory",
+    Tier.DECODED: "parity",
+    Tier.PERSISTENT: "storage",
+}
+
 
 class Error(RuntimeError):
     """A call failed. `status` is the kind of failure. The text says what happened, why, and what to do."""
@@ -25,6 +34,14 @@ class Error(RuntimeError):
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message or status.name)
         self.status = status
+
+
+class NotProtected(RuntimeError):
+    """The job is not protected, and the engine was made with `require_protected`. `health` is the verdict."""
+
+    def __init__(self, health: Health) -> None:
+        super().__init__(str(health))
+        self.health = health
 
 
 @dataclass(frozen=True)
@@ -43,6 +60,17 @@ class Restored:
     fetch_ms: float  # until this node's agent had all bytes and had verified them
     load_ms: float  # copying and verifying
     message: str = ""  # what a person should know about this restore
+
+    def __str__(self) -> str:
+        if not self.found:
+            text = "nothing is stored: a fresh start at iteration 0"
+        else:
+            tiers = sorted({self.main_tier, self.private_tier})
+            text = (
+                f"restored iteration {self.iteration} from {' and '.join(_PLACES[tier] for tier in tiers)}: "
+                f"{self.bytes / 2**20:.1f} MiB in {self.fetch_ms + self.load_ms:.0f} ms"
+            )
+        return f"{text}. {self.message}" if self.message else text
 
 
 @dataclass(frozen=True)
@@ -159,11 +187,21 @@ class Engine:
     Memory: the engine holds the owner of registered memory until it is moved or unregistered, or the engine is closed.
 
     Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use.
+
+    Protection: with `require_protected`, snapshot() raises NotProtected while health() says that the job is not
+    protected. Without it, a warning is logged and training goes on.
     """
 
     def __init__(
-        self, options: Options | None = None, *, library: str | os.PathLike | None = None, **more: Any
+        self,
+        options: Options | None = None,
+        *,
+        library: str | os.PathLike | None = None,
+        require_protected: bool = False,
+        **more: Any,
     ) -> None:
+        self._require_protected = require_protected
+        self._newest_taken = -1
         self._handle: int | None = None
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
@@ -245,7 +283,7 @@ class Engine:
         c = _abi.CRestored()
         self._check(self._library.ckpt_restore(self._open(), _c_stream(stream), byref(c)))
         behind, status_unknown = bool(c.behind), bool(c.status_unknown)
-        return Restored(
+        result = Restored(
             found=bool(c.found),
             behind=behind,
             status_unknown=status_unknown,
@@ -259,18 +297,41 @@ class Engine:
             load_ms=c.load_ms,
             message=(c.message or b"").decode("utf-8", "replace"),
         )
+        log.log(logging.WARNING if result.message else logging.INFO, "%s", result)
+        return result
 
     # ---- per iteration ----
 
-    def snapshot(self, iteration: int, stream: int | None = None) -> Ticket:
+    def snapshot(
+        self, iteration: int, stream: int | None = None, *, wait: bool = False, timeout_ms: int = 30_000
+    ) -> Ticket:
         """Starts the snapshot of `iteration` and returns at once. Call it after all updates of that iteration. It has
         the state after the work that is already on `stream`. A skipped or failed snapshot does not raise: the ticket
-        says so, and the log names failures. Raises Error (INVALID) for wrong use."""
+        says so, and the log names failures. Raises Error (INVALID) for wrong use.
+
+        With `wait`, for a job that is about to end: waits until the snapshot before is committed, so that this one is
+        not skipped for it, takes this one, and waits until it is committed, all within `timeout_ms`. The ticket's stage
+        says whether it is. Every rank has to call it for the same iteration. It also calls before_update()."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        if wait and self._newest_taken >= 0:
+            self.before_update([] if stream is None else [stream])
+            self._wait(self._newest_taken, Stage.COMMITTED, timeout_ms)
+        ticket = self._snapshot(iteration, stream)
+        if wait and ticket.taken:
+            self.before_update([] if stream is None else [stream])
+            ticket.wait(Stage.COMMITTED, max(0, int(1000 * (deadline - time.monotonic()))))
+        return ticket
+
+    def _snapshot(self, iteration: int, stream: int | None) -> Ticket:
         status = Status(self._library.ckpt_snapshot(self._open(), iteration, _c_stream(stream)))
         message = "" if status is Status.OK else self._library.last_error()
         if status is Status.INVALID:
             raise Error(status, message)
         self._report(status, message)
+        if status is Status.OK:
+            self._newest_taken = iteration
+        if self._require_protected and (health := self.health()).state is Protection.NOT_PROTECTED:
+            raise NotProtected(health)
         return Ticket(self, iteration, status, message)
 
     def before_update(self, streams: Sequence[int] = ()) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import time
 
-from ckptengine import Protection, Stage
+import pytest
+from ckptengine import NotProtected, Protection, Stage
 from conftest import build_file_of, together
 from small_job import RANKS, Job, content
 
@@ -56,3 +58,48 @@ def test_close_does_not_wait_for_a_commit_that_is_not_in_sight(cluster):
     engine.close()
     assert time.monotonic() - begun < 30
     assert len(job.engines) == RANKS
+
+
+def test_a_snapshot_that_waits_is_committed_and_not_skipped_for_the_one_before(cluster):
+    job = Job(cluster, False)
+    job.start()
+    job.restore()
+    for iteration in range(1, 6):  # with nothing between them, others would be skipped
+        for rank, state in enumerate(job.states):
+            state[:] = content(job.name(rank), iteration)
+        tickets = together(*(
+            lambda engine=engine, k=iteration: engine.snapshot(k, wait=True) for engine in job.engines))
+        assert [ticket.stage for ticket in tickets] == [Stage.COMMITTED] * RANKS
+    job.lose(2)
+    job.start()
+    job.assert_restored(5)
+
+
+def test_an_engine_that_requires_protection_raises_where_there_is_none(cluster):
+    job = Job(cluster, False, unprotected_after_ms=200, require_protected=True)
+    job.start()
+    job.restore()
+    job.commit(1)
+    engine, iteration = job.engines[0], 1
+    deadline = time.monotonic() + 30
+    with pytest.raises(NotProtected) as raised:  # the other ranks have stopped
+        while time.monotonic() < deadline:
+            iteration += 1
+            engine.snapshot(iteration)
+            engine.before_update()
+            time.sleep(0.02)
+    assert raised.value.health.state is Protection.NOT_PROTECTED
+    assert str(raised.value).startswith("the job is not protected: ") and raised.value.health.advice
+
+
+def test_restore_says_in_one_line_of_the_log_where_the_state_came_from(cluster, caplog):
+    caplog.set_level(logging.INFO, "ckptengine")
+    job = Job(cluster, False)
+    job.start()
+    assert str(job.restore()[0]) == "nothing is stored: a fresh start at iteration 0"
+    job.commit(1)
+    job.lose(1)
+    job.start()
+    job.assert_restored(1)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("restored iteration 1")]
+    assert len(lines) == RANKS and sum("from a peer's memory: 0.6 MiB in" in line for line in lines) == 1
