@@ -400,8 +400,8 @@ class Engine:
     # ---- the end ----
 
     def close(self) -> None:
-        """Closes the engine. Waits until the last snapshot is committed, at most the option `close_timeout_ms`, unless the
-        job is not protected. The agent and everything captured stay."""
+        """Closes the engine. Waits until the last snapshot is committed, unless the job is not protected, at most the
+        option `close_timeout_ms`. The agent and everything captured stay."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             self._finalizer.detach()
