@@ -17,7 +17,7 @@ constexpr TimeMs reconcile_gap_ms_max = 1000;
 // wrote since is older: the store lost the newer one, was set back, or an answer was overtaken, and then a swap fails.
 bool Leader::is_set_back(const IncarnationRecordRead& read) const {
   const bool is_own = std::find(swapped_.begin(), swapped_.end(), read.record) != swapped_.end();
-  return in_charge() && read.record.epoch <= epoch_ && read.record != *record_ && !is_own;
+  return in_charge() && read.record.epoch <= view_.epoch && read.record != *view_.record && !is_own;
 }
 
 void Leader::on(const IncarnationRecordRead& read) {
@@ -27,17 +27,18 @@ void Leader::on(const IncarnationRecordRead& read) {
     return;
   }
   is_set_back_ = false;
-  if (record_ && read.record != *record_) swapped_.clear();  // one that is unchanged may have overtaken a write
-  if (!record_ || read.revision != record_revision_) swap_pending_ = false;
-  const bool new_incarnation = record_ && read.record.incarnation != record_->incarnation;
-  if (record_ && read.record.assignments != record_->assignments) assignments_asked_at_.reset();
-  record_ = read.record;
+  if (view_.record && read.record != *view_.record)
+    swapped_.clear();  // one that is unchanged may have overtaken a write
+  if (!view_.record || read.revision != record_revision_) swap_pending_ = false;
+  const bool new_incarnation = view_.record && read.record.incarnation != view_.record->incarnation;
+  if (view_.record && read.record.assignments != view_.record->assignments) assignments_asked_at_.reset();
+  view_.record = read.record;
   record_revision_ = read.revision;
   if (new_incarnation) {
-    bindings_.clear();
-    if (places_.is_arranged()) {
-      last_places_ = std::exchange(places_, {});
-      last_placed_ = record_->assignments;
+    view_.bindings.clear();
+    if (view_.places.is_arranged()) {
+      last_places_ = std::exchange(view_.places, {});
+      last_placed_ = view_.record->assignments;
     }
     all_waiting_since_.reset();
     abandoned_.clear();
@@ -48,17 +49,17 @@ void Leader::on(const IncarnationRecordRead& read) {
     source_lost_at_.reset();
     unreadable_since_.reset();
     stranded_.clear();
-    alarm_.clear();
+    view_.alarm.clear();
     storage_.on_new_incarnation();
   }
-  if (record_->decision.verdict == Verdict::restore) committed_ = std::max(committed_, record_->base);
+  if (view_.record->decision.verdict == Verdict::restore) committed_ = std::max(committed_, view_.record->base);
 }
 
 void Leader::on(NodeId from, const Report& report, TimeMs now) {
-  Peer& peer = peers_[report.node];
+  Peer& peer = view_.peers[report.node];
   const Report& known = peer.report;
   // One of the node's former agent may arrive late; a clock that was set back must not silence the next agent for ever.
-  const bool is_silent = now - peer.received_at > config_.node_timeout_ms;
+  const bool is_silent = now - peer.received_at > view_.config.node_timeout_ms;
   const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
                                                            : report.agent_id < known.agent_id && !is_silent;
   if (overtaken) return;
@@ -67,9 +68,9 @@ void Leader::on(NodeId from, const Report& report, TimeMs now) {
   peer.report = report;
   peer.via = from;
   peer.received_at = now;
-  peer.answer_due = true;
+  answers_[report.node].is_due = true;
   storage_.on(report);
-  if (report.epoch == epoch_ && report.directive > peer.obeyed) {
+  if (report.epoch == view_.epoch && report.directive > peer.obeyed) {
     peer.obeyed = report.directive;
     peer.obeyed_at = now;
   }
@@ -80,40 +81,39 @@ void Leader::on_directive_of(NodeId other, TimeMs now) {
 }
 
 bool Leader::is_obeyed(TimeMs now) const {
-  return !led_since_ || now - *led_since_ <= 2 * config_.lease_ms || is_followed(now, config_.node_timeout_ms);
+  return !led_since_ || now - *led_since_ <= 2 * view_.config.lease_ms ||
+         is_followed(now, view_.config.node_timeout_ms);
 }
 
 // In the last `within_ms`.
 bool Leader::is_followed(TimeMs now, TimeMs within_ms) const {
-  return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+  return std::any_of(view_.peers.begin(), view_.peers.end(), [&](const auto& entry) {
     const auto& [node, peer] = entry;
-    return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= within_ms;
+    return node != view_.config.node && peer.obeyed != 0 && now - peer.obeyed_at <= within_ms;
   });
-}
-
-bool Leader::is_present(const Peer& peer, TimeMs now) const {
-  return peer.report.epoch == epoch_ && now - peer.received_at <= config_.node_timeout_ms;
 }
 
 std::vector<NodeId> Leader::nodes_present(TimeMs now) const {
   std::vector<NodeId> nodes;
-  for (const auto& [node, peer] : peers_) {
-    if (is_present(peer, now)) nodes.push_back(node);
+  for (const auto& [node, peer] : view_.peers) {
+    if (view_.is_present(peer, now)) nodes.push_back(node);
   }
   return nodes;
 }
 
 // Who is here, through whom, and which members are not.
 void Leader::receive_roll_call(TimeMs now) {
-  present_.clear();
-  for (const auto& [node, peer] : peers_) {
-    if (is_present(peer, now)) present_.push_back(&peer.report);
+  view_.present.clear();
+  for (const auto& [node, peer] : view_.peers) {
+    if (view_.is_present(peer, now)) view_.present.push_back(&peer.report);
   }
-  groups_ = peers_.size() < config_.relay_from ? Groups() : Groups(peers_.size(), present_, config_.node);
-  missing_.clear();
-  for (const Member& member : assignment_table_.members()) {
-    const auto peer = peers_.find(member.node);
-    if (peer == peers_.end() || !is_present(peer->second, now)) missing_.push_back(member.node);
+  view_.groups = view_.peers.size() < view_.config.relay_from
+                     ? Groups()
+                     : Groups(view_.peers.size(), view_.present, view_.config.node);
+  view_.missing.clear();
+  for (const Member& member : view_.assignment_table.members()) {
+    const auto peer = view_.peers.find(member.node);
+    if (peer == view_.peers.end() || !view_.is_present(peer->second, now)) view_.missing.push_back(member.node);
   }
 }
 
@@ -122,7 +122,7 @@ void Leader::receive_roll_call(TimeMs now) {
 // A conclusion is drawn from all reports anew, which takes the longer the more they say. So where that is much it is
 // drawn now and then, for all that came in between: the leader's work is bounded, however many reports there are.
 TimeMs Leader::reconcile_gap_ms() const {
-  const auto gap_ms = static_cast<TimeMs>((peers_.size() + pieces_received_) / config_.pieces_per_ms);
+  const auto gap_ms = static_cast<TimeMs>((view_.peers.size() + pieces_received_) / view_.config.pieces_per_ms);
   return std::min(gap_ms, reconcile_gap_ms_max);
 }
 
@@ -131,7 +131,7 @@ std::optional<TimeMs> Leader::reconcile_wanted_at() const {
 }
 
 void Leader::reconcile(TimeMs now, Effects& effects) {
-  if (!record_) return;
+  if (!view_.record) return;
   is_reconciled_ = now - reconciled_at_ >= reconcile_gap_ms();
   if (!is_reconciled_) return;
   reconciled_at_ = now;
@@ -141,10 +141,11 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   if (!in_charge() || !knows_assignments) return;
   if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
   // What is outlived is led until another incarnation is opened, if anybody knows who is in it.
-  if (has_begun() && has_lost_assignments()) return open_next_incarnation(newest_world_size(), now, effects);
+  if (view_.has_begun() && view_.has_lost_assignments())
+    return open_next_incarnation(newest_world_size(), now, effects);
   if (may_swap_record(now) && newest_world_size() != 0 && is_outlived()) return follow_outlived(now, effects);
   receive_roll_call(now);
-  inventory_ = take_inventory(present_);
+  view_.inventory = take_inventory(view_.present);
   reconcile_outsiders();
   reconcile_first_commit(now, effects);
   storage_.reconcile_listing(now, effects);
@@ -157,8 +158,9 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   reconcile_losses(now, effects);
   reconcile_storage(now, effects);
   decodable_.clear();
-  for (const auto& [checkpoint, pieces] : inventory_) {
-    if (checkpoint >= std::max(committed_, record_->decision.checkpoint)) decodable_[checkpoint] = decodable(pieces);
+  for (const auto& [checkpoint, pieces] : view_.inventory) {
+    if (checkpoint >= std::max(committed_, view_.record->decision.checkpoint))
+      decodable_[checkpoint] = decodable(pieces);
   }
   reads_ = plan_reads(now);
   reconcile_health(now);
@@ -166,10 +168,10 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
 }
 
 void Leader::take_charge(TimeMs now, Effects& effects) {
-  if (record_->epoch > epoch_ || !may_swap_record(now))
+  if (view_.record->epoch > view_.epoch || !may_swap_record(now))
     return;  // a newer leader is at work, or this one has begun to be
-  IncarnationRecord record = *record_;
-  record.epoch = epoch_;
+  IncarnationRecord record = *view_.record;
+  record.epoch = view_.epoch;
   swap_record(std::move(record), now, effects);
 }
 
@@ -180,12 +182,12 @@ void Leader::put_back(TimeMs now, Effects& effects) {
   effects.push_back(
       Notice{"the coordination store lost the job's record \"incarnation\" or holds an older one; this node, "
              "which leads the job, writes it again"});
-  swap_record(*record_, now, effects,
-              assignment_table_.name() == record_->assignments ? assignment_table_.assignments()
-                                                               : std::vector<RankAssignment>());
+  swap_record(*view_.record, now, effects,
+              view_.assignment_table.name() == view_.record->assignments ? view_.assignment_table.assignments()
+                                                                         : std::vector<RankAssignment>());
 }
 
-bool Leader::may_swap_record(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= config_.lease_ms; }
+bool Leader::may_swap_record(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= view_.config.lease_ms; }
 
 void Leader::swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
                          std::vector<RankAssignment> assignments) {
@@ -199,24 +201,24 @@ void Leader::swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
 // ---- Placement ----
 
 void Leader::reconcile_placement(Effects& effects) {
-  if (!has_begun()) return;
-  if (!places_.is_arranged()) {
-    places_ = IncarnationPlacement(*record_, assignment_table_);
+  if (!view_.has_begun()) return;
+  if (!view_.places.is_arranged()) {
+    view_.places = IncarnationPlacement(*view_.record, view_.assignment_table);
     last_places_ = {};
     last_placed_ = {};
-    if (!places_.notice().empty()) effects.push_back(Notice{places_.notice()});
+    if (!view_.places.notice().empty()) effects.push_back(Notice{view_.places.notice()});
   }
-  places_.put_in_replacements(record_->replacements);
+  view_.places.put_in_replacements(view_.record->replacements);
 }
 
 // Of the checkpoint to be restored: the shards that no node has, and that cannot be decoded.
 std::set<std::string> Leader::lacking_in_memory() const {
   static const Pieces none;
-  const auto found = inventory_.find(record_->decision.checkpoint);
-  const Pieces& pieces = found == inventory_.end() ? none : found->second;
+  const auto found = view_.inventory.find(view_.record->decision.checkpoint);
+  const Pieces& pieces = found == view_.inventory.end() ? none : found->second;
   const auto decoded = decodable(pieces);
   std::set<std::string> lacking;
-  for (const auto& [shard, place] : places_.of(record_->decision.checkpoint)) {
+  for (const auto& [shard, place] : view_.places.of(view_.record->decision.checkpoint)) {
     if (place.parity) continue;  // nobody restores from that
     if (!pieces.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
   }
@@ -229,14 +231,15 @@ std::set<std::string> Leader::lacking_in_memory() const {
 void Leader::reconcile_stranded(TimeMs now, Effects& effects) {
   std::set<std::string> lacking;
   reading_storage_ = false;
-  const bool waiting =
-      std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
-  if (waiting && record_->decision.verdict == Verdict::restore) {
+  const bool waiting = std::any_of(view_.bindings.begin(), view_.bindings.end(),
+                                   [](const auto& entry) { return entry.second.rank.waiting; });
+  if (waiting && view_.record->decision.verdict == Verdict::restore) {
     // A new leader that has yet to hear every rank, or storage, does not know whether all of it is in memory.
-    const auto stored = storage_.pieces_of(record_->decision.checkpoint);
-    const bool knows = is_complete_incarnation() && (!config_.storage || storage_.knows_all() || !stored.empty());
+    const auto stored = storage_.pieces_of(view_.record->decision.checkpoint);
+    const bool knows =
+        view_.is_complete_incarnation() && (!view_.config.storage || storage_.knows_all() || !stored.empty());
     lacking = lacking_in_memory();
-    if (config_.storage && (!is_complete_incarnation() || (!knows && !lacking.empty()))) {
+    if (view_.config.storage && (!view_.is_complete_incarnation() || (!knows && !lacking.empty()))) {
       reading_storage_ = true;
       return;
     }
@@ -249,23 +252,23 @@ void Leader::reconcile_stranded(TimeMs now, Effects& effects) {
     return;
   }
   if (!source_lost_at_) source_lost_at_ = now;
-  if (now - *source_lost_at_ < config_.node_wait_ms) return;
-  stranded_ = explain_stranded(record_->decision.checkpoint, lacking, missing_);
+  if (now - *source_lost_at_ < view_.config.node_wait_ms) return;
+  stranded_ = explain_stranded(view_.record->decision.checkpoint, lacking, view_.missing);
 }
 
 // What is read from storage proved damaged, or nobody can read it for so long that something older is better. True: the
 // next incarnation decides anew.
 bool Leader::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
-  const CheckpointId checkpoint = record_->decision.checkpoint;
+  const CheckpointId checkpoint = view_.record->decision.checkpoint;
   const bool is_damaged = is_lacking && storage_.is_unusable(checkpoint);
   const bool fails = reading_storage_ && storage_.has_read_trouble();
   if (!fails) unreadable_since_.reset();
   if (fails && !unreadable_since_) unreadable_since_ = now;
-  const bool is_late = fails && now - *unreadable_since_ >= config_.storage_wait_ms;
+  const bool is_late = fails && now - *unreadable_since_ >= view_.config.storage_wait_ms;
   reading_storage_ = reading_storage_ || is_damaged;
-  if (!(is_damaged || is_late) || !is_complete_incarnation() || !all_wait()) return false;
+  if (!(is_damaged || is_late) || !view_.is_complete_incarnation() || !view_.all_wait()) return false;
   if (!is_damaged) storage_.pass_over(checkpoint);
-  IncarnationRecord next = *record_;
+  IncarnationRecord next = *view_.record;
   ++next.incarnation;
   next.decision = {};
   swap_record(std::move(next), now, effects);

@@ -11,9 +11,9 @@ namespace ckpt::core {
 // roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
 // more.
 void Leader::on_pause(TimeMs before, TimeMs now) {
-  for (auto& [node, peer] : peers_) {
-    if (before - peer.received_at <= config_.node_timeout_ms) peer.received_at = now;
-    if (before - peer.obeyed_at <= config_.node_timeout_ms) peer.obeyed_at = now;
+  for (auto& [node, peer] : view_.peers) {
+    if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
+    if (before - peer.obeyed_at <= view_.config.node_timeout_ms) peer.obeyed_at = now;
   }
   listening_since_ = followed_at_ = now;
   predecessor_.silent_since = now;
@@ -23,14 +23,9 @@ void Leader::on_pause(TimeMs before, TimeMs now) {
 }
 
 bool Leader::misses_only_its_predecessor(TimeMs now) const {
-  return missing_ == std::vector{predecessor_.node} &&
-         std::all_of(record_->replacements.begin(), record_->replacements.end(),
-                     [&](const Replacement& each) { return is_here(each.by, now); });
-}
-
-bool Leader::is_here(const Member& member, TimeMs now) const {
-  const auto peer = peers_.find(member.node);
-  return peer != peers_.end() && is_present(peer->second, now);
+  return view_.missing == std::vector{predecessor_.node} &&
+         std::all_of(view_.record->replacements.begin(), view_.record->replacements.end(),
+                     [&](const Replacement& each) { return view_.is_here(each.by.node, now); });
 }
 
 // A leader that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor was silent for
@@ -38,17 +33,17 @@ bool Leader::is_here(const Member& member, TimeMs now) const {
 bool Leader::has_listened(TimeMs now) const {
   const TimeMs listened_ms = now - listening_since_;
   if (has_listened_long(now)) return true;
-  return listened_ms > 2 * config_.report_ms && now - predecessor_.silent_since > config_.node_timeout_ms &&
+  return listened_ms > 2 * view_.config.report_ms && now - predecessor_.silent_since > view_.config.node_timeout_ms &&
          misses_only_its_predecessor(now);
 }
 
 // A report may have been held up: whoever obeys a directive has followed this leader since that was sent, and no longer
 // than that is certain.
 bool Leader::was_followed_since(TimeMs since, TimeMs now) {
-  if (sent_.empty() || now - sent_.back().at >= config_.report_ms / 4) sent_.push_back({now, directive_sequence_});
+  if (sent_.empty() || now - sent_.back().at >= view_.config.report_ms / 4) sent_.push_back({now, directive_sequence_});
   while (sent_.size() > 1 && sent_.front().at < since) sent_.pop_front();
-  return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
-    return entry.first != config_.node && entry.second.obeyed > sent_.front().sequence;
+  return std::any_of(view_.peers.begin(), view_.peers.end(), [&](const auto& entry) {
+    return entry.first != view_.config.node && entry.second.obeyed > sent_.front().sequence;
   });
 }
 
@@ -56,8 +51,8 @@ bool Leader::was_followed_since(TimeMs since, TimeMs now) {
 // may be the one that is cut off: then it is replaced before long. Nodes turn to another leader one after the other, so
 // it does not count that one of them still followed before the silence of the first had lasted long.
 bool Leader::knows_who_is_lost(TimeMs now) {
-  if (was_followed_since(now - config_.node_timeout_ms / 2 - reconcile_gap_ms(), now)) followed_at_ = now;
-  return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * config_.lease_ms);
+  if (was_followed_since(now - view_.config.node_timeout_ms / 2 - reconcile_gap_ms(), now)) followed_at_ = now;
+  return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * view_.config.lease_ms);
 }
 
 void Leader::reconcile_losses(TimeMs now, Effects& effects) {
@@ -66,10 +61,10 @@ void Leader::reconcile_losses(TimeMs now, Effects& effects) {
   if (!knows) return;
   const std::set<NodeId> lost = lost_members(now);
   notify_changes(lost, now, effects);
-  if (!has_begun()) return;
-  auto wanted = choose_replacements(record_->replacements, assignments_of(lost), standbys());
-  if (wanted == record_->replacements) return;
-  IncarnationRecord record = *record_;
+  if (!view_.has_begun()) return;
+  auto wanted = choose_replacements(view_.record->replacements, assignments_of(lost), standbys());
+  if (wanted == view_.record->replacements) return;
+  IncarnationRecord record = *view_.record;
   record.replacements = std::move(wanted);
   swap_record(std::move(record), now, effects);
 }
@@ -78,10 +73,11 @@ void Leader::reconcile_losses(TimeMs now, Effects& effects) {
 // were itself that is cut off from all.
 std::set<NodeId> Leader::lost_members(TimeMs now) const {
   std::set<NodeId> lost;
-  for (const Member& member : assignment_table_.members()) {
-    const auto peer = peers_.find(member.node);
-    const bool was_received = peer != peers_.end() && peer->second.report.epoch == epoch_ &&
-                              now - peer->second.received_at <= config_.node_timeout_ms + 2 * config_.report_ms;
+  for (const Member& member : view_.assignment_table.members()) {
+    const auto peer = view_.peers.find(member.node);
+    const bool was_received =
+        peer != view_.peers.end() && peer->second.report.epoch == view_.epoch &&
+        now - peer->second.received_at <= view_.config.node_timeout_ms + 2 * view_.config.report_ms;
     if (!was_received || peer->second.report.arena_id != member.arena_id) lost.insert(member.node);
   }
   return lost;
@@ -90,8 +86,8 @@ std::set<NodeId> Leader::lost_members(TimeMs now) const {
 // One that is absent replaces nobody.
 void Leader::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects) {
   std::map<NodeId, NodeId> replacements;
-  for (const Replacement& each : record_->replacements)
-    if (is_here(each.by, now)) replacements[each.lost] = each.by.node;
+  for (const Replacement& each : view_.record->replacements)
+    if (view_.is_here(each.by.node, now)) replacements[each.lost] = each.by.node;
   for (const NodeId node : lost) {
     const auto found = replacements.find(node);
     const NodeId by = found == replacements.end() ? no_node : found->second;
@@ -111,7 +107,7 @@ void Leader::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& e
 void Leader::note_released(const std::vector<Member>& next) {
   std::set<NodeId> kept;
   for (const Member& member : next) kept.insert(member.node);
-  for (const Member& member : assignment_table_.members()) {
+  for (const Member& member : view_.assignment_table.members()) {
     if (!kept.contains(member.node)) released_.push_back(member.node);
   }
 }
@@ -119,8 +115,8 @@ void Leader::note_released(const std::vector<Member>& next) {
 // The job has gone on without them. Whoever does not answer is told as lost first, in case that was not known yet.
 void Leader::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects) {
   std::erase_if(released_, [&](NodeId node) {
-    const auto peer = peers_.find(node);
-    const bool answers = peer != peers_.end() && is_present(peer->second, now);
+    const auto peer = view_.peers.find(node);
+    const bool answers = peer != view_.peers.end() && view_.is_present(peer->second, now);
     const bool is_lost = !answers && !notified_lost_.contains(node);
     if (is_lost && !knows_who_is_lost) return false;
     if (is_lost) effects.push_back(MemberChanged{Change::lost, node});
@@ -132,7 +128,7 @@ void Leader::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effect
 
 std::vector<RankAssignment> Leader::assignments_of(const std::set<NodeId>& nodes) const {
   std::vector<RankAssignment> assignments;
-  for (const RankAssignment& assignment : assignment_table_.assignments()) {
+  for (const RankAssignment& assignment : view_.assignment_table.assignments()) {
     if (nodes.contains(assignment.node)) assignments.push_back(assignment);
   }
   return assignments;
@@ -140,18 +136,12 @@ std::vector<RankAssignment> Leader::assignments_of(const std::set<NodeId>& nodes
 
 std::vector<StandbyNode> Leader::standbys() const {
   std::vector<StandbyNode> here;
-  for (const Report* report : present_) {
+  for (const Report* report : view_.present) {
     // A machine that came back without its memory may replace what it was.
-    if (report->standby && report->ranks.empty() && !assignment_table_.is_member(report->node, report->arena_id))
+    if (report->standby && report->ranks.empty() && !view_.assignment_table.is_member(report->node, report->arena_id))
       here.push_back({{report->node, report->arena_id}, report->domain});
   }
   return here;
-}
-
-bool Leader::stands_in(const Report& report) const {
-  const Member node{report.node, report.arena_id};
-  return std::any_of(record_->replacements.begin(), record_->replacements.end(),
-                     [&](const Replacement& each) { return each.by == node; });
 }
 
 }  // namespace ckpt::core
