@@ -13,27 +13,11 @@ constexpr TimeMs reconcile_gap_ms_max = 1000;
 
 // ---- What it hears ----
 
-// Nobody else writes the record in this leader's term. So what is neither the record that it knows nor one that it
-// wrote since is older: the store lost the newer one, was set back, or an answer was overtaken, and then a swap fails.
-bool Leader::is_set_back(const IncarnationRecordRead& read) const {
-  const bool is_own = std::find(swapped_.begin(), swapped_.end(), read.record) != swapped_.end();
-  return in_charge() && read.record.epoch <= view_.epoch && read.record != *view_.record && !is_own;
-}
-
 void Leader::on(const IncarnationRecordRead& read) {
-  if (is_set_back(read)) {
-    record_revision_ = read.revision;
-    is_set_back_ = true;
-    return;
-  }
-  is_set_back_ = false;
-  if (view_.record && read.record != *view_.record)
-    swapped_.clear();  // one that is unchanged may have overtaken a write
-  if (!view_.record || read.revision != record_revision_) swap_pending_ = false;
+  if (!record_writer_.accept(read)) return;
   const bool new_incarnation = view_.record && read.record.incarnation != view_.record->incarnation;
-  if (view_.record && read.record.assignments != view_.record->assignments) assignments_asked_at_.reset();
+  assignments_.on_record(read.record);
   view_.record = read.record;
-  record_revision_ = read.revision;
   if (new_incarnation) {
     view_.bindings.clear();
     if (view_.places.is_arranged()) {
@@ -135,15 +119,15 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   is_reconciled_ = now - reconciled_at_ >= reconcile_gap_ms();
   if (!is_reconciled_) return;
   reconciled_at_ = now;
-  const bool knows_assignments = reconcile_assignments(now, effects);
-  if (!in_charge()) take_charge(now, effects);
-  put_back(now, effects);
+  const bool knows_assignments = assignments_.reconcile(now, effects);
+  if (!in_charge()) record_writer_.take_charge(now, effects);
+  record_writer_.put_back(now, effects);
   if (!in_charge() || !knows_assignments) return;
   if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
   // What is outlived is led until another incarnation is opened, if anybody knows who is in it.
   if (view_.has_begun() && view_.has_lost_assignments())
     return open_next_incarnation(newest_world_size(), now, effects);
-  if (may_swap_record(now) && newest_world_size() != 0 && is_outlived()) return follow_outlived(now, effects);
+  if (record_writer_.may_swap(now) && newest_world_size() != 0 && is_outlived()) return follow_outlived(now, effects);
   receive_roll_call(now);
   view_.inventory = take_inventory(view_.present);
   reconcile_outsiders();
@@ -165,37 +149,6 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   reads_ = plan_reads(now);
   reconcile_health(now);
   send_directives(now, effects);
-}
-
-void Leader::take_charge(TimeMs now, Effects& effects) {
-  if (view_.record->epoch > view_.epoch || !may_swap_record(now))
-    return;  // a newer leader is at work, or this one has begun to be
-  IncarnationRecord record = *view_.record;
-  record.epoch = view_.epoch;
-  swap_record(std::move(record), now, effects);
-}
-
-// With its rank assignments, which may be gone as well.
-void Leader::put_back(TimeMs now, Effects& effects) {
-  if (!is_set_back_ || !in_charge() || !may_swap_record(now)) return;
-  is_set_back_ = false;
-  effects.push_back(
-      Notice{"the coordination store lost the job's record \"incarnation\" or holds an older one; this node, "
-             "which leads the job, writes it again"});
-  swap_record(*view_.record, now, effects,
-              view_.assignment_table.name() == view_.record->assignments ? view_.assignment_table.assignments()
-                                                                         : std::vector<RankAssignment>());
-}
-
-bool Leader::may_swap_record(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= view_.config.lease_ms; }
-
-void Leader::swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
-                         std::vector<RankAssignment> assignments) {
-  if (!may_swap_record(now)) return;
-  swap_pending_ = true;
-  swapped_at_ = now;
-  if (std::find(swapped_.begin(), swapped_.end(), record) == swapped_.end()) swapped_.push_back(record);
-  effects.push_back(SwapIncarnationRecord{record_revision_, std::move(record), std::move(assignments)});
 }
 
 // ---- Placement ----
@@ -271,7 +224,7 @@ bool Leader::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
   IncarnationRecord next = *view_.record;
   ++next.incarnation;
   next.decision = {};
-  swap_record(std::move(next), now, effects);
+  record_writer_.swap(std::move(next), now, effects);
   return true;
 }
 

@@ -20,8 +20,10 @@
 #include "core/election.hpp"
 #include "core/events.hpp"
 #include "core/leader/job_view.hpp"
-#include "core/leader/leader_storage.hpp"
+#include "core/leader/known_assignments.hpp"
+#include "core/leader/record_writer.hpp"
 #include "core/leader/replacements.hpp"
+#include "core/leader/storage.hpp"
 #include "core/parity_pieces.hpp"
 
 namespace ckpt::core {
@@ -40,7 +42,7 @@ class Leader {
   }
 
   void on(const IncarnationRecordRead& read);
-  void on(const AssignmentsRead& read);
+  void on(const AssignmentsRead& read) { assignments_.on(read); }
   void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
   void on_directive_of(NodeId other, TimeMs now);          // it still takes itself for the leader
   void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
@@ -57,7 +59,7 @@ class Leader {
   TimeMs reconcile_gap_ms() const;
 
   std::uint64_t epoch() const { return view_.epoch; }
-  bool in_charge() const { return view_.record && view_.record->epoch == view_.epoch; }
+  bool in_charge() const { return record_writer_.in_charge(); }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
   // Whether another node obeys this leader, or may still be about to find it. If not, the leader may be cut off from
@@ -66,21 +68,6 @@ class Leader {
 
  private:
   void receive_roll_call(TimeMs now);
-
-  void take_charge(TimeMs now, Effects& effects);
-  bool may_swap_record(TimeMs now) const;
-  bool is_set_back(const IncarnationRecordRead& read) const;
-  void put_back(TimeMs now, Effects& effects);
-  void swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
-                   std::vector<RankAssignment> assignments = {});
-
-  // Rank assignments: this leader wrote them itself, or reads them from the store.
-  bool reconcile_assignments(TimeMs now, Effects& effects);
-  bool give_up_assignments(TimeMs now, Effects& effects);
-  bool knows_assignments() const {
-    return view_.assignment_table.name() == view_.record->assignments || view_.has_lost_assignments();
-  }
-  void set_assignments(AssignmentTable assignment_table);
 
   // Admission: which trainers make up this incarnation.
   void reconcile_admissions(TimeMs now, Effects& effects);
@@ -113,7 +100,6 @@ class Leader {
   bool was_followed_since(TimeMs since, TimeMs now);
   bool knows_who_is_lost(TimeMs now);
   std::set<NodeId> lost_members(TimeMs now) const;
-  void note_released(const std::vector<Member>& next);
   void notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects);
   void reconcile_losses(TimeMs now, Effects& effects);
   void notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects);
@@ -169,18 +155,10 @@ class Leader {
   std::optional<Lack> first_lack(CheckpointId checkpoint, const Pieces& pieces) const;
 
   JobView view_;
-  Predecessor predecessor_;  // none once it has reported
-  std::uint64_t record_revision_ = 0;
-  AssignmentTable drafted_;  // written last by this leader
-  std::optional<TimeMs> assignments_asked_at_;
-  bool assignments_vanished_ = false;     // the newest read found none
-  AssignmentsName vanished_assignments_;  // this leader asked for these, and they were not there
-  TimeMs vanished_since_ = 0;
+  RecordWriter record_writer_{view_};
+  KnownAssignments assignments_{view_, view_.assignment_table, view_.given_up_assignments};
+  Predecessor predecessor_;          // none once it has reported
   std::optional<TimeMs> led_since_;  // when it could first send directives
-  bool swap_pending_ = false;
-  std::vector<IncarnationRecord> swapped_;  // records it has asked to write since record_ was read
-  bool is_set_back_ = false;                // the store has an older record than record_
-  TimeMs swapped_at_ = 0;
 
   std::size_t pieces_received_ = 0;     // of all peers
   std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed since
@@ -214,7 +192,7 @@ class Leader {
     std::uint64_t sequence = 0;
   };
   std::deque<Sent> sent_;
-  LeaderStorage storage_;
+  JobStorage storage_;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;
   Health health_;

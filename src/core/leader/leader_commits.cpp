@@ -71,11 +71,11 @@ void Leader::reconcile_commits(TimeMs now, Effects& effects) {
   const CheckpointId restored = view_.record->decision.checkpoint;
   const auto its_pieces = view_.inventory.find(restored);
   // On record first: what was committed before goes with it, and the next incarnation must not look for that.
-  if (may_swap_record(now) && restored > committed_ && its_pieces != view_.inventory.end() &&
+  if (record_writer_.may_swap(now) && restored > committed_ && its_pieces != view_.inventory.end() &&
       is_complete(its_pieces->second, view_.places.of(restored))) {
     IncarnationRecord record = *view_.record;
     record.base = restored;
-    swap_record(std::move(record), now, effects);
+    record_writer_.swap(std::move(record), now, effects);
   }
 
   for (auto it = view_.inventory.rbegin(); it != view_.inventory.rend(); ++it) {
@@ -110,10 +110,10 @@ void Leader::reconcile_first_commit(TimeMs now, Effects& effects) {
     const CheckpointId commit = report->highest_commit;
     if (commit.incarnation() <= view_.record->incarnation) newest = std::max(newest, commit);
   }
-  if (!may_swap_record(now) || newest.incarnation() <= view_.record->first_commit.incarnation()) return;
+  if (!record_writer_.may_swap(now) || newest.incarnation() <= view_.record->first_commit.incarnation()) return;
   IncarnationRecord record = *view_.record;
   record.first_commit = newest;
-  swap_record(std::move(record), now, effects);
+  record_writer_.swap(std::move(record), now, effects);
 }
 
 // The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from

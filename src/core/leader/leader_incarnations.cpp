@@ -100,7 +100,7 @@ void Leader::open_incarnation(const RankReport& newcomer, TimeMs now, Effects& e
 }
 
 void Leader::open_next_incarnation(std::uint32_t world_size, TimeMs now, Effects& effects) {
-  if (!may_swap_record(now)) return;
+  if (!record_writer_.may_swap(now)) return;
   IncarnationRecord next = *view_.record;
   next.incarnation = std::max({view_.record->incarnation, newest_written(), newest_served()}) + 1;
   if (next.incarnation > CheckpointId::incarnation_max) {
@@ -110,7 +110,7 @@ void Leader::open_next_incarnation(std::uint32_t world_size, TimeMs now, Effects
   }
   next.world_size = world_size;
   next.decision = {};
-  swap_record(std::move(next), now, effects);
+  record_writer_.swap(std::move(next), now, effects);
 }
 
 // The newest incarnation of which anything is known to have been captured. The store says so, unless its records were
@@ -211,7 +211,7 @@ void Leader::reconcile_decision(TimeMs now, Effects& effects) {
     all_waiting_since_ = now;
     ++roll_call_;
   }
-  if (!all_answered(now) || !may_swap_record(now)) return;
+  if (!all_answered(now) || !record_writer_.may_swap(now)) return;
   if (newest_written() >= view_.record->incarnation) {  // said by who was heard of since it was opened
     open_next_incarnation(view_.record->world_size, now, effects);
     return;
@@ -239,18 +239,33 @@ void Leader::reconcile_decision(TimeMs now, Effects& effects) {
   decided.decision = answer.decision;
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.
   if (!can_restore && answer.decision.verdict != Verdict::fresh) {
-    swap_record(std::move(decided), now, effects);
+    record_writer_.swap(std::move(decided), now, effects);
     return;
   }
   // The ranks as they sit now are the incarnation's, and so is what this leader was told of placement.
-  drafted_ = AssignmentTable(decided.incarnation, assignments_now(std::exchange(decided.decision.cuts, {})));
+  const AssignmentTable& drafted =
+      assignments_.draft(decided.incarnation, assignments_now(std::exchange(decided.decision.cuts, {})));
   decided.restored = answer.decision.checkpoint;
   decided.base = answer.base;
   decided.replacements.clear();
-  decided.assignments = drafted_.name();
+  decided.assignments = drafted.name();
   decided.strategy = view_.config.strategy;
   decided.protection = view_.config.protection;
-  swap_record(std::move(decided), now, effects, drafted_.assignments());
+  record_writer_.swap(std::move(decided), now, effects, drafted.assignments());
+}
+
+// The ranks as they sit now, by rank. `cuts` of the checkpoint that they restore, by shard.
+std::vector<RankAssignment> Leader::assignments_now(const std::vector<Cut>& cuts) const {
+  std::vector<RankAssignment> assignments;
+  assignments.reserve(view_.bindings.size());
+  for (const auto& [rank, binding] : view_.bindings) {
+    const Report& report = binding.peer->report;
+    const Cut* cut = find_cut(cuts, binding.rank.main_shard);
+    assignments.push_back({rank, binding.node, report.arena_id, report.domain, binding.rank.main_shard,
+                           binding.rank.private_shard, cut == nullptr ? 1 : cut->of,
+                           binding.rank.wants_gpu_replication});
+  }
+  return assignments;
 }
 
 // Checkpoints that lie in all their places. Whoever led that incarnation may have committed them, and told nobody who

@@ -57,6 +57,7 @@ bool Leader::knows_who_is_lost(TimeMs now) {
 
 void Leader::reconcile_losses(TimeMs now, Effects& effects) {
   const bool knows = knows_who_is_lost(now);
+  for (const NodeId node : assignments_.take_released()) released_.push_back(node);
   notify_released(knows, now, effects);
   if (!knows) return;
   const std::set<NodeId> lost = lost_members(now);
@@ -66,7 +67,7 @@ void Leader::reconcile_losses(TimeMs now, Effects& effects) {
   if (wanted == view_.record->replacements) return;
   IncarnationRecord record = *view_.record;
   record.replacements = std::move(wanted);
-  swap_record(std::move(record), now, effects);
+  record_writer_.swap(std::move(record), now, effects);
 }
 
 // Those without their memory, and those that are silent for so long that none would follow this node any more if it
@@ -102,14 +103,6 @@ void Leader::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& e
     effects.push_back(MemberChanged{Change::returned, notified.first});
     return true;
   });
-}
-
-void Leader::note_released(const std::vector<Member>& next) {
-  std::set<NodeId> kept;
-  for (const Member& member : next) kept.insert(member.node);
-  for (const Member& member : view_.assignment_table.members()) {
-    if (!kept.contains(member.node)) released_.push_back(member.node);
-  }
 }
 
 // The job has gone on without them. Whoever does not answer is told as lost first, in case that was not known yet.

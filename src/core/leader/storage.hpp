@@ -18,9 +18,9 @@
 
 namespace ckpt::core {
 
-class LeaderStorage {
+class JobStorage {
  public:
-  LeaderStorage(const Config& config, TimeMs now) : config_(config), stored_at_(now) {}
+  JobStorage(const Config& config, TimeMs now) : config_(config), stored_at_(now) {}
 
   void on(const StorageListed& listed, TimeMs now);
   void on(const FinalizeEnded& ended, TimeMs now);
