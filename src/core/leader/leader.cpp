@@ -19,7 +19,7 @@ void Leader::on(const IncarnationRecordRead& read) {
   assignments_.on_record(read.record);
   view_.record = read.record;
   if (new_incarnation) {
-    view_.bindings.clear();
+    admission_.on_new_incarnation();
     if (view_.places.is_arranged()) {
       last_places_ = std::exchange(view_.places, {});
       last_placed_ = view_.record->assignments;
@@ -126,14 +126,15 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
   // What is outlived is led until another incarnation is opened, if anybody knows who is in it.
   if (view_.has_begun() && view_.has_lost_assignments())
-    return open_next_incarnation(newest_world_size(), now, effects);
-  if (record_writer_.may_swap(now) && newest_world_size() != 0 && is_outlived()) return follow_outlived(now, effects);
+
+    return admission_.open_next(admission_.newest_world_size(), now, effects);
+  if (admission_.follow_outlived(now, effects)) return;
   receive_roll_call(now);
   view_.inventory = take_inventory(view_.present);
   reconcile_outsiders();
   reconcile_first_commit(now, effects);
   storage_.reconcile_listing(now, effects);
-  reconcile_admissions(now, effects);
+  admission_.reconcile(now, effects);
   reconcile_disagreements();
   reconcile_decision(now, effects);
   reconcile_placement(effects);

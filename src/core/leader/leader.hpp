@@ -19,6 +19,7 @@
 
 #include "core/election.hpp"
 #include "core/events.hpp"
+#include "core/leader/admission.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/known_assignments.hpp"
 #include "core/leader/record_writer.hpp"
@@ -33,8 +34,8 @@ class Leader {
   Leader(const Config& config, std::uint64_t epoch, const Predecessor& predecessor, TimeMs now,
          const InheritedHealth& known = {})
       : view_(config, epoch, now),
-        predecessor_(predecessor),
         storage_(view_.config, now),
+        predecessor_(predecessor),
         clock_(known.clock),
         health_(known.health),
         standing_since_(now - known.health.lasts_ms) {
@@ -68,22 +69,6 @@ class Leader {
 
  private:
   void receive_roll_call(TimeMs now);
-
-  // Admission: which trainers make up this incarnation.
-  void reconcile_admissions(TimeMs now, Effects& effects);
-  void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
-  void refresh_bindings();
-  void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
-  void open_next_incarnation(std::uint32_t world_size, TimeMs now, Effects& effects);
-  std::uint64_t newest_written() const;
-  std::uint64_t newest_served() const;
-  std::uint64_t newest_notified() const;
-  bool is_outlived() const;
-  void follow_outlived(TimeMs now, Effects& effects);
-  std::uint32_t newest_world_size() const;
-  bool serves_older_incarnation(const RankReport& rank) const;
-  bool is_misplaced(const Peer& peer, const RankReport& rank) const;
-  std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
 
   void reconcile_decision(TimeMs now, Effects& effects);
   bool all_answered(TimeMs now) const;
@@ -157,11 +142,12 @@ class Leader {
   JobView view_;
   RecordWriter record_writer_{view_};
   KnownAssignments assignments_{view_, view_.assignment_table, view_.given_up_assignments};
+  JobStorage storage_;
+  AdmissionControl admission_{view_, view_.bindings, view_.alarm, record_writer_, storage_};
   Predecessor predecessor_;          // none once it has reported
   std::optional<TimeMs> led_since_;  // when it could first send directives
 
-  std::size_t pieces_received_ = 0;     // of all peers
-  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed since
+  std::size_t pieces_received_ = 0;  // of all peers
   std::optional<TimeMs> all_waiting_since_;
   std::uint64_t roll_call_ = 0;       // number of the newest one, made when all ranks wait
   IncarnationPlacement last_places_;  // of the incarnation before, if known
@@ -192,7 +178,6 @@ class Leader {
     std::uint64_t sequence = 0;
   };
   std::deque<Sent> sent_;
-  JobStorage storage_;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;
   Health health_;

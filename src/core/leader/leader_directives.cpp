@@ -120,7 +120,7 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   directive.write = storage_.order_for(node);
   for (const RankReport& rank : peer.report.ranks) {
     const auto bound = view_.bindings.find(rank.rank);
-    if (auto refusal = refusal_of(node, rank)) {
+    if (auto refusal = admission_.refusal_of(node, rank)) {
       directive.refused.push_back(std::move(*refusal));
     } else if (bound != view_.bindings.end() && bound->second.rank.instance == rank.instance) {
       directive.admitted.push_back({rank.rank, rank.instance});
