@@ -25,18 +25,14 @@ void Leader::on(const IncarnationRecordRead& read) {
       last_placed_ = view_.record->assignments;
     }
     all_waiting_since_.reset();
-    abandoned_.clear();
-    resume_at_ = 0;
-    newest_abandoned_ = {};
-    margin_ = 0;
-    committed_ = {};
+    commits_.on_new_incarnation();
     source_lost_at_.reset();
     unreadable_since_.reset();
     stranded_.clear();
     view_.alarm.clear();
     storage_.on_new_incarnation();
   }
-  if (view_.record->decision.verdict == Verdict::restore) committed_ = std::max(committed_, view_.record->base);
+  commits_.on_record();
 }
 
 void Leader::on(NodeId from, const Report& report, TimeMs now) {
@@ -131,25 +127,37 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   if (admission_.follow_outlived(now, effects)) return;
   receive_roll_call(now);
   view_.inventory = take_inventory(view_.present);
-  reconcile_outsiders();
-  reconcile_first_commit(now, effects);
+  commits_.leave_out_outsiders();
+  commits_.record_first_commit(now, effects);
   storage_.reconcile_listing(now, effects);
   admission_.reconcile(now, effects);
-  reconcile_disagreements();
+  commits_.abandon_disagreeing();
   reconcile_decision(now, effects);
   reconcile_placement(effects);
   reconcile_stranded(now, effects);
-  reconcile_commits(now, effects);
+  commits_.reconcile(now, effects);
   reconcile_losses(now, effects);
   reconcile_storage(now, effects);
   decodable_.clear();
   for (const auto& [checkpoint, pieces] : view_.inventory) {
-    if (checkpoint >= std::max(committed_, view_.record->decision.checkpoint))
+    if (checkpoint >= std::max(commits_.committed(), view_.record->decision.checkpoint))
       decodable_[checkpoint] = decodable(pieces);
   }
   reads_ = plan_reads(now);
   reconcile_health(now);
   send_directives(now, effects);
+}
+
+void Leader::reconcile_storage(TimeMs now, Effects& effects) {
+  if (!view_.config.storage_writes || !view_.places.is_arranged()) return;
+  const CheckpointId committed = commits_.newest_known();
+  // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
+  const bool has_listing = view_.missing.empty() || has_listened_long(now);
+  if (!committed || !has_listing) return;
+  storage_.reconcile_writes(
+      {committed, view_.record->decision.checkpoint, commits_.is_short(committed), view_.record->world_size,
+       view_.places.of(view_.record->decision.checkpoint), view_.places.own(), view_.inventory},
+      now, effects);
 }
 
 // ---- Placement ----

@@ -20,6 +20,7 @@
 #include "core/election.hpp"
 #include "core/events.hpp"
 #include "core/leader/admission.hpp"
+#include "core/leader/commits.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/known_assignments.hpp"
 #include "core/leader/record_writer.hpp"
@@ -93,12 +94,6 @@ class Leader {
   void reconcile_stranded(TimeMs now, Effects& effects);
   bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void reconcile_storage(TimeMs now, Effects& effects);
-  void reconcile_commits(TimeMs now, Effects& effects);
-  void reconcile_first_commit(TimeMs now, Effects& effects);
-  void reconcile_outsiders();
-  void reconcile_disagreements();
-  bool never_complete(CheckpointId checkpoint, const Pieces& pieces) const;
-  void name_next_iteration(CheckpointId abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
   void call_absent(const Directive& common, TimeMs now, Effects& effects);
@@ -110,10 +105,6 @@ class Leader {
   bool should_have(const Role& role, CheckpointId checkpoint) const;
   std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
   NodeId reader_of(const Place& place, TimeMs now) const;
-  std::uint32_t copies_now() const;
-  std::uint32_t parity_now() const;
-  bool is_short(CheckpointId checkpoint) const;
-  CheckpointId newest_known_commit() const;
 
   // Health: the verdict on the whole job (leader_health.cpp).
   struct Obstacle {
@@ -144,6 +135,7 @@ class Leader {
   KnownAssignments assignments_{view_, view_.assignment_table, view_.given_up_assignments};
   JobStorage storage_;
   AdmissionControl admission_{view_, view_.bindings, view_.alarm, record_writer_, storage_};
+  Commits commits_{view_, view_.inventory, view_.alarm, record_writer_};
   Predecessor predecessor_;          // none once it has reported
   std::optional<TimeMs> led_since_;  // when it could first send directives
 
@@ -159,13 +151,6 @@ class Leader {
   std::optional<TimeMs> source_lost_at_;             // when a shard that ranks wait for lost its last source
   std::string stranded_;
   bool reading_storage_ = false;
-  CheckpointId committed_;
-  CheckpointId own_commit_;  // newest one that this leader committed itself
-  std::vector<CheckpointId> abandoned_;
-  std::int64_t resume_at_ = 0;
-  CheckpointId newest_abandoned_;
-  TimeMs named_at_ = 0;                        // when resume_at_ was last set
-  std::int64_t margin_ = 0;                    // how far resume_at_ lies ahead of the furthest rank's next iteration
   std::map<NodeId, NodeId> notified_lost_;     // lost members that were announced, with the announced replacement
   std::vector<NodeId> released_;               // former members to announce as released
   TimeMs listening_since_ = view_.elected_at;  // since when it hears nodes, without a pause of its own

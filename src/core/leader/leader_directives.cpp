@@ -86,9 +86,9 @@ Directive Leader::common_directive() const {
   directive.incarnation = view_.record->incarnation;
   directive.health = health_;
   directive.decision = view_.record->decision;
-  directive.committed = committed_;
-  directive.abandoned = abandoned_;
-  directive.resume_at = resume_at_;
+  directive.committed = commits_.committed();
+  directive.abandoned = commits_.abandoned();
+  directive.resume_at = commits_.resume_at();
   directive.stranded = stranded_;
   directive.alarm = view_.alarm;
   directive.roll_call = roll_call_;
@@ -139,7 +139,7 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   // A node that replaced a member waits for the incarnation in which it gets a rank.
   if (!view_.assignment_table.is_member(node, peer.report.arena_id) && !view_.is_replacement(peer.report))
     return directive;
-  const CheckpointId base = std::max(committed_, view_.record->decision.checkpoint);
+  const CheckpointId base = std::max(commits_.committed(), view_.record->decision.checkpoint);
   if (const auto reads = reads_.find(node); reads != reads_.end()) {
     const std::size_t count = std::min(reads->second.size(), orders_max);
     directive.fetches.assign(reads->second.begin(), reads->second.begin() + static_cast<std::ptrdiff_t>(count));
@@ -148,10 +148,11 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   // Oldest first, so that all nodes have the same checkpoints in their last slots: whoever has not heard every member
   // knows less of one checkpoint than of another, and might order the newer one alone. But what some node knows to be
   // committed, and this leader has yet to see whole, is protected at once.
-  const CheckpointId newest = view_.missing.empty() ? CheckpointId::from_word(UINT64_MAX) : newest_known_commit();
+  const CheckpointId newest = view_.missing.empty() ? CheckpointId::from_word(UINT64_MAX) : commits_.newest_known();
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint > newest) break;
-    if (checkpoint <= base || checkpoint.incarnation() != view_.record->incarnation || contains(abandoned_, checkpoint))
+    if (checkpoint <= base || checkpoint.incarnation() != view_.record->incarnation ||
+        contains(commits_.abandoned(), checkpoint))
       continue;
     add_fetches(node, checkpoint, now, directive);
   }
@@ -173,7 +174,7 @@ NodeId Leader::reader_of(const Place& place, TimeMs now) const {
 std::map<NodeId, std::vector<FetchOrder>> Leader::plan_reads(TimeMs now) const {
   std::map<NodeId, std::vector<FetchOrder>> reads;
   const CheckpointId checkpoint = view_.record->decision.checkpoint;
-  if (!checkpoint || committed_ > checkpoint) return reads;
+  if (!checkpoint || commits_.committed() > checkpoint) return reads;
   const auto stored = storage_.pieces_of(checkpoint);
   if (stored.empty()) return reads;
   for (const std::string& shard : lacking_in_memory()) {
@@ -188,7 +189,7 @@ std::map<NodeId, std::vector<FetchOrder>> Leader::plan_reads(TimeMs now) const {
 // and has lost it; one on its way there to those who do not capture it themselves.
 bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
   if (checkpoint == view_.record->decision.checkpoint) return role.holds || role.owns;
-  const bool has_it_soon = checkpoint > committed_ && role.captures;
+  const bool has_it_soon = checkpoint > commits_.committed() && role.captures;
   return role.holds && !has_it_soon;
 }
 

@@ -8,16 +8,16 @@
 namespace ckpt::core {
 
 void Leader::reconcile_health(TimeMs now) {
-  const CheckpointId commit = newest_known_commit();
+  const CheckpointId commit = commits_.newest_known();
   const std::uint64_t incarnation_before = clock_.incarnation();
   // What it learns from others was committed before its term.
-  clock_.observe(view_.has_begun() ? view_.record->incarnation : 0, own_commit_, now);
+  clock_.observe(view_.has_begun() ? view_.record->incarnation : 0, commits_.own_commit(), now);
   if (clock_.incarnation() != incarnation_before) snapshot_interval_.forget();
   snapshot_interval_.reached(view_.furthest_attempted(), now);
   time_commit(now);
 
-  health_.copies_now = view_.has_begun() ? copies_now() : 0;
-  health_.parity_now = view_.has_begun() ? parity_now() : 0;
+  health_.copies_now = view_.has_begun() ? commits_.copies_now() : 0;
+  health_.parity_now = view_.has_begun() ? commits_.parity_now() : 0;
   Health next = health_;
   next.pace_ms = snapshot_interval_.interval_ms();
   next.allowed_ms = allowed_ms(view_.config.unprotected_after_ms, next.pace_ms);
@@ -131,10 +131,10 @@ Leader::Obstacle Leader::obstacle_of_trainers() const {
 
 // Of what all ranks have captured: who does not have its copy.
 Leader::Obstacle Leader::obstacle_of_copies() const {
-  const CheckpointId commit = newest_known_commit();
+  const CheckpointId commit = commits_.newest_known();
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint.incarnation() != view_.record->incarnation || checkpoint <= commit ||
-        contains(abandoned_, checkpoint))
+        contains(commits_.abandoned(), checkpoint))
       continue;
     const auto lack = first_lack(checkpoint, pieces);
     if (!lack || lack->is_capture) continue;
@@ -156,7 +156,7 @@ Leader::Obstacle Leader::obstacle_of_copies() const {
 
 Leader::Obstacle Leader::obstacle_of_progress() const {
   const std::int64_t furthest = view_.furthest_attempted();
-  const CheckpointId commit = newest_known_commit();
+  const CheckpointId commit = commits_.newest_known();
   const bool is_of_this_incarnation = commit.incarnation() == view_.record->incarnation;
   for (const auto& [rank, binding] : view_.bindings) {
     if (binding.rank.attempted < furthest) return {Cause::rank_behind, binding.node, rank};
@@ -185,7 +185,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
   }
   // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
   const bool has_listing = view_.missing.empty() || now - view_.elected_at > view_.config.node_timeout_ms;
-  if (!has_listing || !view_.inventory.contains(newest_known_commit())) return {};
+  if (!has_listing || !view_.inventory.contains(commits_.newest_known())) return {};
   if (health_.copies_now < view_.record->protection.copies) return {Cause::fewer_copies};
   if (health_.parity_now < view_.record->protection.rows) return {Cause::fewer_parity};
   return {};
@@ -213,7 +213,7 @@ std::optional<Leader::Lack> Leader::first_lack(CheckpointId checkpoint, const Pi
 void Leader::time_commit(TimeMs now) {
   if (!view_.has_begun() || !view_.places.is_arranged()) return timing_.reset();
   if (timing_ && timing_->checkpoint.incarnation() != view_.record->incarnation) timing_.reset();
-  if (timing_ && committed_ >= timing_->checkpoint) {
+  if (timing_ && commits_.committed() >= timing_->checkpoint) {
     const TimeMs captured_at = timing_->captured_at.value_or(now);
     const TimeMs capture_ms = captured_at - timing_->begun_at, copy_ms = now - captured_at;
     health_.slowest_is_capture = capture_ms > copy_ms;
@@ -224,7 +224,7 @@ void Leader::time_commit(TimeMs now) {
   if (!timing_) {
     if (view_.inventory.empty()) return;
     const CheckpointId newest = view_.inventory.rbegin()->first;
-    if (newest.incarnation() != view_.record->incarnation || newest <= committed_) return;
+    if (newest.incarnation() != view_.record->incarnation || newest <= commits_.committed()) return;
     timing_ = Timing{newest, now, {}, no_node, no_node};
   }
   const auto pieces = view_.inventory.find(timing_->checkpoint);

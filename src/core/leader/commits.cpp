@@ -1,18 +1,33 @@
-// When a checkpoint counts as committed, or never will, and which commit goes to storage.
+#include "core/leader/commits.hpp"
+
 #include <algorithm>
+#include <set>
 #include <utility>
 
-#include "core/leader/leader.hpp"
 #include "core/lists.hpp"
 
 namespace ckpt::core {
 
+void Commits::on_new_incarnation() {
+  abandoned_.clear();
+  resume_at_ = 0;
+  newest_abandoned_ = {};
+  margin_ = 0;
+  committed_ = {};
+}
+
+void Commits::on_record() {
+  if (view_.record->decision.verdict == Verdict::restore) commit_to(std::max(committed_, view_.record->base));
+}
+
+void Commits::commit_to(CheckpointId checkpoint) { committed_ = checkpoint; }
+
 // Nodes may come back with what the incarnation went on without, and differ from what it restored: they were compared
 // with nobody. So whoever took no part in it is left out where it contradicts a member or a replacement, and a
 // replacement where it contradicts a member; and what none of these has is ordered from nobody while the others differ.
-void Leader::reconcile_outsiders() {
-  const auto restored = view_.inventory.find(view_.record->restored);
-  if (restored == view_.inventory.end()) return;
+void Commits::leave_out_outsiders() {
+  const auto restored = inventory_.find(view_.record->restored);
+  if (restored == inventory_.end()) return;
   std::set<NodeId> others, outsiders;
   for (const Report* report : view_.present) {
     const bool has_any = std::any_of(report->pieces.begin(), report->pieces.end(),
@@ -22,7 +37,7 @@ void Leader::reconcile_outsiders() {
     if (!view_.is_replacement(*report)) outsiders.insert(report->node);
   }
   const auto notify = [&](const std::optional<Disagreement>& found) {
-    if (found) view_.alarm = explain(*found, restored->first);
+    if (found) alarm_ = explain(*found, restored->first);
   };
   if (!others.empty()) notify(leave_out_contradicting(restored->second, others));
   if (!outsiders.empty()) notify(leave_out_contradicting(restored->second, outsiders));
@@ -31,19 +46,19 @@ void Leader::reconcile_outsiders() {
 
 // What ranks that name one shard captured differently. All of them were compared before it could be committed, so who
 // is missing, and what of it an earlier leader has committed, changes nothing.
-void Leader::reconcile_disagreements() {
+void Commits::abandon_disagreeing() {
   for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint.incarnation() != view_.record->incarnation || checkpoint <= committed_) continue;
     const auto disagreement = find_disagreement(pieces);
     if (!disagreement) continue;
-    view_.alarm = explain(*disagreement, checkpoint);
+    alarm_ = explain(*disagreement, checkpoint);
     add_once(abandoned_, checkpoint);
   }
 }
 
 // Its holders do not agree, or some rank has moved past the checkpoint without having it: it skipped it, discarded it,
 // or never tried.
-bool Leader::never_complete(CheckpointId checkpoint, const Pieces& pieces) const {
+bool Commits::never_complete(CheckpointId checkpoint, const Pieces& pieces) const {
   if (!std::all_of(pieces.begin(), pieces.end(), [](const auto& entry) { return agree(entry.second); })) return true;
   for (const auto& [rank, binding] : view_.bindings) {
     const RankReport& report = binding.rank;
@@ -58,7 +73,7 @@ bool Leader::never_complete(CheckpointId checkpoint, const Pieces& pieces) const
 
 // Nothing while a replacement has the place of a member: what it helps to commit, the member would not have, and after
 // the next loss it would bear witness that nothing of the kind was committed.
-void Leader::reconcile_commits(TimeMs now, Effects& effects) {
+void Commits::reconcile(TimeMs now, Effects& effects) {
   if (!view_.has_begun() || !view_.is_complete_incarnation() || !view_.record->replacements.empty()) return;
   for (const auto& [rank, binding] : view_.bindings) {
     const Peer& peer = *binding.peer;
@@ -82,7 +97,8 @@ void Leader::reconcile_commits(TimeMs now, Effects& effects) {
     const auto& [checkpoint, pieces] = *it;
     if (checkpoint.incarnation() != view_.record->incarnation || checkpoint <= committed_) continue;
     if (!contains(abandoned_, checkpoint) && is_complete(pieces, view_.places.own())) {
-      committed_ = own_commit_ = checkpoint;
+      commit_to(checkpoint);
+      own_commit_ = checkpoint;
       margin_ = 0;
       break;
     }
@@ -99,12 +115,12 @@ void Leader::reconcile_commits(TimeMs now, Effects& effects) {
   }
   // Once, however many are given up at a time, as by a new leader that hears the last member: nobody was told between.
   if (abandoned > newest_abandoned_) name_next_iteration(abandoned, now);
-  reconcile_first_commit(now, effects);
+  record_first_commit(now, effects);
 }
 
 // What anybody knows to be committed, by this leader, by one that was lost before it said so, or before the store's
 // record was lost or set back: those who know may be lost next.
-void Leader::reconcile_first_commit(TimeMs now, Effects& effects) {
+void Commits::record_first_commit(TimeMs now, Effects& effects) {
   CheckpointId newest = committed_;
   for (const Report* report : view_.present) {
     const CheckpointId commit = report->highest_commit;
@@ -119,7 +135,7 @@ void Leader::reconcile_first_commit(TimeMs now, Effects& effects) {
 // The iteration that all ranks take again. Ranks that are told too late take another one first and miss this one: from
 // one that they missed to the next it lies further ahead, until a commit shows that they meet, or so much time has
 // passed that whoever is here was told. What is given up before they come to the named one says nothing about it.
-void Leader::name_next_iteration(CheckpointId abandoned, TimeMs now) {
+void Commits::name_next_iteration(CheckpointId abandoned, TimeMs now) {
   newest_abandoned_ = abandoned;
   if (abandoned.iteration() < resume_at_) return;
   if (now - named_at_ > view_.config.node_timeout_ms) margin_ = 0;
@@ -130,8 +146,8 @@ void Leader::name_next_iteration(CheckpointId abandoned, TimeMs now) {
   margin_ = std::min<std::int64_t>(std::max<std::int64_t>(1, 2 * margin_), 64);
 }
 
-std::uint32_t Leader::copies_now() const {
-  const CheckpointId committed = newest_known_commit();
+std::uint32_t Commits::copies_now() const {
+  const CheckpointId committed = newest_known();
   const auto pieces = view_.inventory.find(committed);
   if (!committed || pieces == view_.inventory.end() || !view_.places.is_arranged()) return 0;
   std::size_t fewest = SIZE_MAX;
@@ -143,8 +159,8 @@ std::uint32_t Leader::copies_now() const {
   return static_cast<std::uint32_t>(fewest);
 }
 
-std::uint32_t Leader::parity_now() const {
-  const CheckpointId committed = newest_known_commit();
+std::uint32_t Commits::parity_now() const {
+  const CheckpointId committed = newest_known();
   const auto pieces = view_.inventory.find(committed);
   if (!committed || pieces == view_.inventory.end() || !view_.places.is_arranged()) return 0;
   std::optional<std::uint32_t> fewest;
@@ -156,8 +172,7 @@ std::uint32_t Leader::parity_now() const {
   return fewest.value_or(0);
 }
 
-// Some piece of the checkpoint has fewer holders left than it was given.
-bool Leader::is_short(CheckpointId checkpoint) const {
+bool Commits::is_short(CheckpointId checkpoint) const {
   const auto pieces = view_.inventory.find(checkpoint);
   if (pieces == view_.inventory.end()) return true;
   const Places& places = view_.places.of(checkpoint);
@@ -168,26 +183,13 @@ bool Leader::is_short(CheckpointId checkpoint) const {
   });
 }
 
-// As far as those who are here have heard. A new leader does not announce it: there may be a newer one.
-CheckpointId Leader::newest_known_commit() const {
+CheckpointId Commits::newest_known() const {
   CheckpointId newest = committed_;
   for (const Report* report : view_.present) {
     if (report->highest_commit.incarnation() == view_.record->incarnation)
       newest = std::max(newest, report->highest_commit);
   }
   return newest;
-}
-
-void Leader::reconcile_storage(TimeMs now, Effects& effects) {
-  if (!view_.config.storage_writes || !view_.places.is_arranged()) return;
-  const CheckpointId committed = newest_known_commit();
-  // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
-  const bool has_listing = view_.missing.empty() || has_listened_long(now);
-  if (!committed || !has_listing) return;
-  storage_.reconcile_writes(
-      {committed, view_.record->decision.checkpoint, is_short(committed), view_.record->world_size,
-       view_.places.of(view_.record->decision.checkpoint), view_.places.own(), view_.inventory},
-      now, effects);
 }
 
 }  // namespace ckpt::core
