@@ -43,7 +43,7 @@ void Leader::on(NodeId from, const Report& report, TimeMs now) {
   const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
                                                            : report.agent_id < known.agent_id && !is_silent;
   if (overtaken) return;
-  if (report.node == predecessor_.node) predecessor_ = {};
+  losses_.on_report_of(report.node);
   pieces_received_ = pieces_received_ + report.pieces.size() - known.pieces.size();
   peer.report = report;
   peer.via = from;
@@ -56,21 +56,23 @@ void Leader::on(NodeId from, const Report& report, TimeMs now) {
   }
 }
 
-void Leader::on_directive_of(NodeId other, TimeMs now) {
-  if (other == predecessor_.node) predecessor_.silent_since = now;
+// Whoever was not missed before the pause is not missed after it, until it has been silent for as long as ever. The
+// roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
+// more.
+void Leader::on_pause(TimeMs before, TimeMs now) {
+  for (auto& [node, peer] : view_.peers) {
+    if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
+    if (before - peer.obeyed_at <= view_.config.node_timeout_ms) peer.obeyed_at = now;
+  }
+  losses_.on_pause(now);
+  all_waiting_since_.reset();
+  if (source_lost_at_) source_lost_at_ = now;
+  if (unreadable_since_) unreadable_since_ = now;
 }
 
 bool Leader::is_obeyed(TimeMs now) const {
   return !led_since_ || now - *led_since_ <= 2 * view_.config.lease_ms ||
-         is_followed(now, view_.config.node_timeout_ms);
-}
-
-// In the last `within_ms`.
-bool Leader::is_followed(TimeMs now, TimeMs within_ms) const {
-  return std::any_of(view_.peers.begin(), view_.peers.end(), [&](const auto& entry) {
-    const auto& [node, peer] = entry;
-    return node != view_.config.node && peer.obeyed != 0 && now - peer.obeyed_at <= within_ms;
-  });
+         losses_.is_followed(now, view_.config.node_timeout_ms);
 }
 
 std::vector<NodeId> Leader::nodes_present(TimeMs now) const {
@@ -119,7 +121,10 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   if (!in_charge()) record_writer_.take_charge(now, effects);
   record_writer_.put_back(now, effects);
   if (!in_charge() || !knows_assignments) return;
-  if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
+  if (!led_since_) {
+    led_since_ = now;
+    losses_.begin_to_listen(now);
+  }
   // What is outlived is led until another incarnation is opened, if anybody knows who is in it.
   if (view_.has_begun() && view_.has_lost_assignments())
 
@@ -136,7 +141,8 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   reconcile_placement(effects);
   reconcile_stranded(now, effects);
   commits_.reconcile(now, effects);
-  reconcile_losses(now, effects);
+  losses_.release(assignments_.take_released());
+  losses_.reconcile(directive_sequence_, reconcile_gap_ms(), now, effects);
   reconcile_storage(now, effects);
   decodable_.clear();
   for (const auto& [checkpoint, pieces] : view_.inventory) {
@@ -152,7 +158,7 @@ void Leader::reconcile_storage(TimeMs now, Effects& effects) {
   if (!view_.config.storage_writes || !view_.places.is_arranged()) return;
   const CheckpointId committed = commits_.newest_known();
   // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
-  const bool has_listing = view_.missing.empty() || has_listened_long(now);
+  const bool has_listing = view_.missing.empty() || losses_.has_listened_long(now);
   if (!committed || !has_listing) return;
   storage_.reconcile_writes(
       {committed, view_.record->decision.checkpoint, commits_.is_short(committed), view_.record->world_size,

@@ -23,8 +23,8 @@
 #include "core/leader/commits.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/known_assignments.hpp"
+#include "core/leader/losses.hpp"
 #include "core/leader/record_writer.hpp"
-#include "core/leader/replacements.hpp"
 #include "core/leader/storage.hpp"
 #include "core/parity_pieces.hpp"
 
@@ -36,7 +36,7 @@ class Leader {
          const InheritedHealth& known = {})
       : view_(config, epoch, now),
         storage_(view_.config, now),
-        predecessor_(predecessor),
+        losses_(view_, record_writer_, predecessor),
         clock_(known.clock),
         health_(known.health),
         standing_since_(now - known.health.lasts_ms) {
@@ -46,7 +46,8 @@ class Leader {
   void on(const IncarnationRecordRead& read);
   void on(const AssignmentsRead& read) { assignments_.on(read); }
   void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
-  void on_directive_of(NodeId other, TimeMs now);          // it still takes itself for the leader
+  // it still takes itself for the leader
+  void on_directive_of(NodeId other, TimeMs now) { losses_.on_directive_of(other, now); }
   void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
   void on(const FinalizeEnded& ended, TimeMs now) { storage_.on(ended, now); }
   // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and waits start anew.
@@ -79,18 +80,6 @@ class Leader {
   std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts) const;
   void reconcile_placement(Effects& effects);
   std::set<std::string> lacking_in_memory() const;
-  bool is_followed(TimeMs now, TimeMs within_ms) const;
-  bool misses_only_its_predecessor(TimeMs now) const;
-  bool has_listened(TimeMs now) const;
-  bool has_listened_long(TimeMs now) const { return now - listening_since_ > view_.config.node_timeout_ms; }
-  bool was_followed_since(TimeMs since, TimeMs now);
-  bool knows_who_is_lost(TimeMs now);
-  std::set<NodeId> lost_members(TimeMs now) const;
-  void notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects);
-  void reconcile_losses(TimeMs now, Effects& effects);
-  void notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects);
-  std::vector<RankAssignment> assignments_of(const std::set<NodeId>& nodes) const;
-  std::vector<StandbyNode> standbys() const;
   void reconcile_stranded(TimeMs now, Effects& effects);
   bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void reconcile_storage(TimeMs now, Effects& effects);
@@ -136,7 +125,7 @@ class Leader {
   JobStorage storage_;
   AdmissionControl admission_{view_, view_.bindings, view_.alarm, record_writer_, storage_};
   Commits commits_{view_, view_.inventory, view_.alarm, record_writer_};
-  Predecessor predecessor_;          // none once it has reported
+  Losses losses_;
   std::optional<TimeMs> led_since_;  // when it could first send directives
 
   std::size_t pieces_received_ = 0;  // of all peers
@@ -151,18 +140,8 @@ class Leader {
   std::optional<TimeMs> source_lost_at_;             // when a shard that ranks wait for lost its last source
   std::string stranded_;
   bool reading_storage_ = false;
-  std::map<NodeId, NodeId> notified_lost_;     // lost members that were announced, with the announced replacement
-  std::vector<NodeId> released_;               // former members to announce as released
-  TimeMs listening_since_ = view_.elected_at;  // since when it hears nodes, without a pause of its own
-  TimeMs followed_at_ = view_.elected_at;
   TimeMs called_at_ = view_.elected_at;  // members that were never heard
   NodeId called_last_ = no_node;
-  // The number of the newest directive at some times, not more often than reports come.
-  struct Sent {
-    TimeMs at = 0;
-    std::uint64_t sequence = 0;
-  };
-  std::deque<Sent> sent_;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;
   Health health_;

@@ -92,7 +92,7 @@ Leader::Obstacle Leader::obstacle_of_restore() const {
 
 // A new leader hears its members one by one: whom it has not heard yet is no news.
 Leader::Obstacle Leader::obstacle_of_members(TimeMs now) const {
-  if (!view_.missing.empty() && has_listened(now)) {
+  if (!view_.missing.empty() && losses_.has_listened(now)) {
     if (contains(distrusted_, view_.config.node)) return {Cause::wrong_token, view_.config.node};
     const auto distrusted = std::find_if(view_.missing.begin(), view_.missing.end(),
                                          [&](NodeId node) { return contains(distrusted_, node); });
@@ -102,7 +102,7 @@ Leader::Obstacle Leader::obstacle_of_members(TimeMs now) const {
   for (Rank rank = 0; rank < view_.record->world_size; ++rank) {
     const auto bound = view_.bindings.find(rank);
     const bool is_known = bound != view_.bindings.end() && view_.is_present(*bound->second.peer, now);
-    if (bound == view_.bindings.end() && has_listened(now)) return {Cause::rank_gone, no_node, rank};
+    if (bound == view_.bindings.end() && losses_.has_listened(now)) return {Cause::rank_gone, no_node, rank};
     if (is_known && report_of(rank) == nullptr) return {Cause::rank_gone, bound->second.node, rank};
   }
   if (!view_.record->replacements.empty()) return {Cause::replacement, view_.record->replacements.front().lost};

@@ -43,7 +43,7 @@ void Leader::reconcile_decision(TimeMs now, Effects& effects) {
   if (!answer.alarm.empty()) view_.alarm = answer.alarm;
   const bool can_restore = answer.decision.verdict == Verdict::restore;
   if (is_untold && !(can_restore && (answer.final || storage_is_late))) return;
-  if (!answer.final && (waited_ms < view_.config.node_wait_ms || !has_listened_long(now))) return;
+  if (!answer.final && (waited_ms < view_.config.node_wait_ms || !losses_.has_listened_long(now))) return;
   IncarnationRecord decided = *view_.record;
   decided.decision = answer.decision;
   // Where nothing was decided for good, the nodes that might still complete it stay the ones to wait for.

@@ -1,28 +1,28 @@
-// Members that are lost: who is told, and who replaces them.
+#include "core/leader/losses.hpp"
+
 #include <algorithm>
 #include <utility>
 
-#include "core/leader/leader.hpp"
-#include "core/leader/replacements.hpp"
-
 namespace ckpt::core {
 
-// Whoever was not missed before the pause is not missed after it, until it has been silent for as long as ever. The
-// roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
-// more.
-void Leader::on_pause(TimeMs before, TimeMs now) {
-  for (auto& [node, peer] : view_.peers) {
-    if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
-    if (before - peer.obeyed_at <= view_.config.node_timeout_ms) peer.obeyed_at = now;
-  }
-  listening_since_ = followed_at_ = now;
-  predecessor_.silent_since = now;
-  all_waiting_since_.reset();
-  if (source_lost_at_) source_lost_at_ = now;
-  if (unreadable_since_) unreadable_since_ = now;
+void Losses::on_report_of(NodeId node) {
+  if (node == predecessor_.node) predecessor_ = {};
 }
 
-bool Leader::misses_only_its_predecessor(TimeMs now) const {
+void Losses::on_directive_of(NodeId other, TimeMs now) {
+  if (other == predecessor_.node) predecessor_.silent_since = now;
+}
+
+void Losses::on_pause(TimeMs now) {
+  begin_to_listen(now);
+  predecessor_.silent_since = now;
+}
+
+void Losses::release(const std::vector<NodeId>& former_members) {
+  released_.insert(released_.end(), former_members.begin(), former_members.end());
+}
+
+bool Losses::misses_only_its_predecessor(TimeMs now) const {
   return view_.missing == std::vector{predecessor_.node} &&
          std::all_of(view_.record->replacements.begin(), view_.record->replacements.end(),
                      [&](const Replacement& each) { return view_.is_here(each.by.node, now); });
@@ -30,7 +30,7 @@ bool Leader::misses_only_its_predecessor(TimeMs now) const {
 
 // A leader that was just elected, or was stopped itself, has yet to hear who is there. Its predecessor was silent for
 // the length of a lease before. If all others are here, it only needs the time to find the new leader.
-bool Leader::has_listened(TimeMs now) const {
+bool Losses::has_listened(TimeMs now) const {
   const TimeMs listened_ms = now - listening_since_;
   if (has_listened_long(now)) return true;
   return listened_ms > 2 * view_.config.report_ms && now - predecessor_.silent_since > view_.config.node_timeout_ms &&
@@ -39,8 +39,8 @@ bool Leader::has_listened(TimeMs now) const {
 
 // A report may have been held up: whoever obeys a directive has followed this leader since that was sent, and no longer
 // than that is certain.
-bool Leader::was_followed_since(TimeMs since, TimeMs now) {
-  if (sent_.empty() || now - sent_.back().at >= view_.config.report_ms / 4) sent_.push_back({now, directive_sequence_});
+bool Losses::was_followed_since(TimeMs since, std::uint64_t newest_directive, TimeMs now) {
+  if (sent_.empty() || now - sent_.back().at >= view_.config.report_ms / 4) sent_.push_back({now, newest_directive});
   while (sent_.size() > 1 && sent_.front().at < since) sent_.pop_front();
   return std::any_of(view_.peers.begin(), view_.peers.end(), [&](const auto& entry) {
     return entry.first != view_.config.node && entry.second.obeyed > sent_.front().sequence;
@@ -50,14 +50,13 @@ bool Leader::was_followed_since(TimeMs since, TimeMs now) {
 // Whether nobody but the lost ones themselves can be at fault for their silence. A leader that no other node follows
 // may be the one that is cut off: then it is replaced before long. Nodes turn to another leader one after the other, so
 // it does not count that one of them still followed before the silence of the first had lasted long.
-bool Leader::knows_who_is_lost(TimeMs now) {
-  if (was_followed_since(now - view_.config.node_timeout_ms / 2 - reconcile_gap_ms(), now)) followed_at_ = now;
+bool Losses::knows_who_is_lost(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now) {
+  if (was_followed_since(now - view_.config.node_timeout_ms / 2 - gap_ms, newest_directive, now)) followed_at_ = now;
   return has_listened(now) && (followed_at_ == now || now - followed_at_ > 3 * view_.config.lease_ms);
 }
 
-void Leader::reconcile_losses(TimeMs now, Effects& effects) {
-  const bool knows = knows_who_is_lost(now);
-  for (const NodeId node : assignments_.take_released()) released_.push_back(node);
+void Losses::reconcile(std::uint64_t newest_directive, TimeMs gap_ms, TimeMs now, Effects& effects) {
+  const bool knows = knows_who_is_lost(newest_directive, gap_ms, now);
   notify_released(knows, now, effects);
   if (!knows) return;
   const std::set<NodeId> lost = lost_members(now);
@@ -72,7 +71,7 @@ void Leader::reconcile_losses(TimeMs now, Effects& effects) {
 
 // Those without their memory, and those that are silent for so long that none would follow this node any more if it
 // were itself that is cut off from all.
-std::set<NodeId> Leader::lost_members(TimeMs now) const {
+std::set<NodeId> Losses::lost_members(TimeMs now) const {
   std::set<NodeId> lost;
   for (const Member& member : view_.assignment_table.members()) {
     const auto peer = view_.peers.find(member.node);
@@ -85,7 +84,7 @@ std::set<NodeId> Leader::lost_members(TimeMs now) const {
 }
 
 // One that is absent replaces nobody.
-void Leader::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects) {
+void Losses::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects) {
   std::map<NodeId, NodeId> replacements;
   for (const Replacement& each : view_.record->replacements)
     if (view_.is_here(each.by.node, now)) replacements[each.lost] = each.by.node;
@@ -106,7 +105,7 @@ void Leader::notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& e
 }
 
 // The job has gone on without them. Whoever does not answer is told as lost first, in case that was not known yet.
-void Leader::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects) {
+void Losses::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects) {
   std::erase_if(released_, [&](NodeId node) {
     const auto peer = view_.peers.find(node);
     const bool answers = peer != view_.peers.end() && view_.is_present(peer->second, now);
@@ -119,7 +118,7 @@ void Leader::notify_released(bool knows_who_is_lost, TimeMs now, Effects& effect
   });
 }
 
-std::vector<RankAssignment> Leader::assignments_of(const std::set<NodeId>& nodes) const {
+std::vector<RankAssignment> Losses::assignments_of(const std::set<NodeId>& nodes) const {
   std::vector<RankAssignment> assignments;
   for (const RankAssignment& assignment : view_.assignment_table.assignments()) {
     if (nodes.contains(assignment.node)) assignments.push_back(assignment);
@@ -127,7 +126,7 @@ std::vector<RankAssignment> Leader::assignments_of(const std::set<NodeId>& nodes
   return assignments;
 }
 
-std::vector<StandbyNode> Leader::standbys() const {
+std::vector<StandbyNode> Losses::standbys() const {
   std::vector<StandbyNode> here;
   for (const Report* report : view_.present) {
     // A machine that came back without its memory may replace what it was.
@@ -135,6 +134,13 @@ std::vector<StandbyNode> Leader::standbys() const {
       here.push_back({{report->node, report->arena_id}, report->domain});
   }
   return here;
+}
+
+bool Losses::is_followed(TimeMs now, TimeMs within_ms) const {
+  return std::any_of(view_.peers.begin(), view_.peers.end(), [&](const auto& entry) {
+    const auto& [node, peer] = entry;
+    return node != view_.config.node && peer.obeyed != 0 && now - peer.obeyed_at <= within_ms;
+  });
 }
 
 }  // namespace ckpt::core
