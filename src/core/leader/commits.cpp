@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "core/invariant.hpp"
 #include "core/lists.hpp"
 
 namespace ckpt::core {
@@ -20,7 +21,12 @@ void Commits::on_record() {
   if (view_.record->decision.verdict == Verdict::restore) commit_to(std::max(committed_, view_.record->base));
 }
 
-void Commits::commit_to(CheckpointId checkpoint) { committed_ = checkpoint; }
+// What older commits free cannot be had again.
+void Commits::commit_to(CheckpointId checkpoint) {
+  invariant(checkpoint >= committed_, "the leader took back a commit");
+  invariant(!contains(abandoned_, checkpoint), "the leader committed a checkpoint that it had abandoned");
+  committed_ = checkpoint;
+}
 
 // Nodes may come back with what the incarnation went on without, and differ from what it restored: they were compared
 // with nobody. So whoever took no part in it is left out where it contradicts a member or a replacement, and a
