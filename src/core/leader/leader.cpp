@@ -20,15 +20,9 @@ void Leader::on(const IncarnationRecordRead& read) {
   view_.record = read.record;
   if (new_incarnation) {
     admission_.on_new_incarnation();
-    if (view_.places.is_arranged()) {
-      last_places_ = std::exchange(view_.places, {});
-      last_placed_ = view_.record->assignments;
-    }
-    all_waiting_since_.reset();
+    decision_.on_new_incarnation(std::exchange(view_.places, {}));
     commits_.on_new_incarnation();
-    source_lost_at_.reset();
-    unreadable_since_.reset();
-    stranded_.clear();
+    restore_progress_.on_new_incarnation();
     view_.alarm.clear();
     storage_.on_new_incarnation();
   }
@@ -65,9 +59,8 @@ void Leader::on_pause(TimeMs before, TimeMs now) {
     if (before - peer.obeyed_at <= view_.config.node_timeout_ms) peer.obeyed_at = now;
   }
   losses_.on_pause(now);
-  all_waiting_since_.reset();
-  if (source_lost_at_) source_lost_at_ = now;
-  if (unreadable_since_) unreadable_since_ = now;
+  decision_.on_pause();
+  restore_progress_.on_pause(now);
 }
 
 bool Leader::is_obeyed(TimeMs now) const {
@@ -137,9 +130,9 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
   storage_.reconcile_listing(now, effects);
   admission_.reconcile(now, effects);
   commits_.abandon_disagreeing();
-  reconcile_decision(now, effects);
+  decision_.reconcile(now, effects);
   reconcile_placement(effects);
-  reconcile_stranded(now, effects);
+  restore_progress_.reconcile(now, effects);
   commits_.reconcile(now, effects);
   losses_.release(assignments_.take_released());
   losses_.reconcile(directive_sequence_, reconcile_gap_ms(), now, effects);
@@ -149,7 +142,7 @@ void Leader::reconcile(TimeMs now, Effects& effects) {
     if (checkpoint >= std::max(commits_.committed(), view_.record->decision.checkpoint))
       decodable_[checkpoint] = decodable(pieces);
   }
-  reads_ = plan_reads(now);
+  reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
   send_directives(now, effects);
 }
@@ -172,75 +165,10 @@ void Leader::reconcile_placement(Effects& effects) {
   if (!view_.has_begun()) return;
   if (!view_.places.is_arranged()) {
     view_.places = IncarnationPlacement(*view_.record, view_.assignment_table);
-    last_places_ = {};
-    last_placed_ = {};
+    decision_.on_placed();
     if (!view_.places.notice().empty()) effects.push_back(Notice{view_.places.notice()});
   }
   view_.places.put_in_replacements(view_.record->replacements);
-}
-
-// Of the checkpoint to be restored: the shards that no node has, and that cannot be decoded.
-std::set<std::string> Leader::lacking_in_memory() const {
-  static const Pieces none;
-  const auto found = view_.inventory.find(view_.record->decision.checkpoint);
-  const Pieces& pieces = found == view_.inventory.end() ? none : found->second;
-  const auto decoded = decodable(pieces);
-  std::set<std::string> lacking;
-  for (const auto& [shard, place] : view_.places.of(view_.record->decision.checkpoint)) {
-    if (place.parity) continue;  // nobody restores from that
-    if (!pieces.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
-  }
-  return lacking;
-}
-
-// The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
-// long as the decision itself would have waited for a node. A checkpoint that proved damaged when it was read is passed
-// over at once, in an incarnation of its own, as long as nobody has gone on from it.
-void Leader::reconcile_stranded(TimeMs now, Effects& effects) {
-  std::set<std::string> lacking;
-  reading_storage_ = false;
-  const bool waiting = std::any_of(view_.bindings.begin(), view_.bindings.end(),
-                                   [](const auto& entry) { return entry.second.rank.waiting; });
-  if (waiting && view_.record->decision.verdict == Verdict::restore) {
-    // A new leader that has yet to hear every rank, or storage, does not know whether all of it is in memory.
-    const auto stored = storage_.pieces_of(view_.record->decision.checkpoint);
-    const bool knows =
-        view_.is_complete_incarnation() && (!view_.config.storage || storage_.knows_all() || !stored.empty());
-    lacking = lacking_in_memory();
-    if (view_.config.storage && (!view_.is_complete_incarnation() || (!knows && !lacking.empty()))) {
-      reading_storage_ = true;
-      return;
-    }
-    reading_storage_ = std::erase_if(lacking, [&](const auto& shard) { return stored.contains(shard); }) != 0;
-  }
-  if (pass_over_step(!lacking.empty(), now, effects)) return;
-  if (lacking.empty()) {
-    source_lost_at_.reset();
-    stranded_.clear();
-    return;
-  }
-  if (!source_lost_at_) source_lost_at_ = now;
-  if (now - *source_lost_at_ < view_.config.node_wait_ms) return;
-  stranded_ = explain_stranded(view_.record->decision.checkpoint, lacking, view_.missing);
-}
-
-// What is read from storage proved damaged, or nobody can read it for so long that something older is better. True: the
-// next incarnation decides anew.
-bool Leader::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
-  const CheckpointId checkpoint = view_.record->decision.checkpoint;
-  const bool is_damaged = is_lacking && storage_.is_unusable(checkpoint);
-  const bool fails = reading_storage_ && storage_.has_read_trouble();
-  if (!fails) unreadable_since_.reset();
-  if (fails && !unreadable_since_) unreadable_since_ = now;
-  const bool is_late = fails && now - *unreadable_since_ >= view_.config.storage_wait_ms;
-  reading_storage_ = reading_storage_ || is_damaged;
-  if (!(is_damaged || is_late) || !view_.is_complete_incarnation() || !view_.all_wait()) return false;
-  if (!is_damaged) storage_.pass_over(checkpoint);
-  IncarnationRecord next = *view_.record;
-  ++next.incarnation;
-  next.decision = {};
-  record_writer_.swap(std::move(next), now, effects);
-  return true;
 }
 
 }  // namespace ckpt::core

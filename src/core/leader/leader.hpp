@@ -1,5 +1,6 @@
 // The leader: it computes from all nodes' newest reports what each node shall do, and sends directives. It keeps almost
-// no state of its own, so a newly elected leader computes the same from the same reports.
+// no state of its own, so a newly elected leader computes the same from the same reports. It has a part for each thing
+// that it concludes; they share the JobView, and Leader says in which order they work.
 //
 // Why an older leader does no harm:
 // - It changes the incarnation record only by compare-and-swap, which fails once the newer leader's epoch is there.
@@ -9,22 +10,21 @@
 //   different bytes, because nobody can have committed that.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/election.hpp"
 #include "core/events.hpp"
 #include "core/leader/admission.hpp"
 #include "core/leader/commits.hpp"
+#include "core/leader/decision.hpp"
 #include "core/leader/job_view.hpp"
 #include "core/leader/known_assignments.hpp"
 #include "core/leader/losses.hpp"
 #include "core/leader/record_writer.hpp"
+#include "core/leader/restore_progress.hpp"
 #include "core/leader/storage.hpp"
 #include "core/parity_pieces.hpp"
 
@@ -72,16 +72,7 @@ class Leader {
  private:
   void receive_roll_call(TimeMs now);
 
-  void reconcile_decision(TimeMs now, Effects& effects);
-  bool all_answered(TimeMs now) const;
-  RecoveryQuestion question(bool with_storage) const;
-  std::vector<CheckpointId> whole_of_last_incarnation();
-  std::string storage_trouble() const;
-  std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts) const;
   void reconcile_placement(Effects& effects);
-  std::set<std::string> lacking_in_memory() const;
-  void reconcile_stranded(TimeMs now, Effects& effects);
-  bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void reconcile_storage(TimeMs now, Effects& effects);
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
@@ -92,8 +83,6 @@ class Leader {
   static FetchOrder fetch_of(NodeId node, const Place& place, const Holders& holders);
   NodeId encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const;
   bool should_have(const Role& role, CheckpointId checkpoint) const;
-  std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
-  NodeId reader_of(const Place& place, TimeMs now) const;
 
   // Health: the verdict on the whole job (leader_health.cpp).
   struct Obstacle {
@@ -126,21 +115,16 @@ class Leader {
   AdmissionControl admission_{view_, view_.bindings, view_.alarm, record_writer_, storage_};
   Commits commits_{view_, view_.inventory, view_.alarm, record_writer_};
   Losses losses_;
+  DecisionMaker decision_{
+      view_, view_.inventory, view_.alarm, {record_writer_, assignments_, admission_, losses_, storage_}};
+  RestoreProgress restore_progress_{view_, record_writer_, storage_};
   std::optional<TimeMs> led_since_;  // when it could first send directives
 
   std::size_t pieces_received_ = 0;  // of all peers
-  std::optional<TimeMs> all_waiting_since_;
-  std::uint64_t roll_call_ = 0;       // number of the newest one, made when all ranks wait
-  IncarnationPlacement last_places_;  // of the incarnation before, if known
-  AssignmentsName last_placed_;       // the rank assignments of last_places_
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
       decodable_;                                    // from inventory_, for checkpoints that may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by the node that reads
-  std::optional<TimeMs> unreadable_since_;           // since when storage cannot be read
-  std::optional<TimeMs> source_lost_at_;             // when a shard that ranks wait for lost its last source
-  std::string stranded_;
-  bool reading_storage_ = false;
-  TimeMs called_at_ = view_.elected_at;  // members that were never heard
+  TimeMs called_at_ = view_.elected_at;              // members that were never heard
   NodeId called_last_ = no_node;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;

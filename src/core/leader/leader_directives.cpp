@@ -89,13 +89,13 @@ Directive Leader::common_directive() const {
   directive.committed = commits_.committed();
   directive.abandoned = commits_.abandoned();
   directive.resume_at = commits_.resume_at();
-  directive.stranded = stranded_;
+  directive.stranded = restore_progress_.stranded();
   directive.alarm = view_.alarm;
-  directive.roll_call = roll_call_;
-  directive.reading_storage = reading_storage_;
+  directive.roll_call = decision_.roll_call();
+  directive.reading_storage = restore_progress_.is_reading_storage();
   directive.stored = storage_.stored();
   directive.stored_skipped = storage_.skipped();
-  directive.storage_trouble = view_.config.storage ? storage_.trouble() : storage_trouble();
+  directive.storage_trouble = view_.config.storage ? storage_.trouble() : storage_.why_unknown(view_.present);
   if (view_.record->decision.verdict == Verdict::undecided) {
     for (Rank rank = 0; rank < view_.record->world_size && directive.missing_ranks.size() < listed_max; ++rank) {
       const auto bound = view_.bindings.find(rank);
@@ -157,32 +157,6 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
     add_fetches(node, checkpoint, now, directive);
   }
   return directive;
-}
-
-// The first that is there and has not failed to read.
-NodeId Leader::reader_of(const Place& place, TimeMs now) const {
-  for (const NodeId node : place.holders) {
-    const auto peer = view_.peers.find(node);
-    if (peer != view_.peers.end() && view_.is_present(peer->second, now) && !storage_.has_read_trouble(node))
-      return node;
-  }
-  return place.holders.front();
-}
-
-// What no node has of the checkpoint to be restored is read from storage: by one node, from which the others then get
-// it.
-std::map<NodeId, std::vector<FetchOrder>> Leader::plan_reads(TimeMs now) const {
-  std::map<NodeId, std::vector<FetchOrder>> reads;
-  const CheckpointId checkpoint = view_.record->decision.checkpoint;
-  if (!checkpoint || commits_.committed() > checkpoint) return reads;
-  const auto stored = storage_.pieces_of(checkpoint);
-  if (stored.empty()) return reads;
-  for (const std::string& shard : lacking_in_memory()) {
-    const auto piece = stored.find(shard);
-    if (piece == stored.end()) continue;
-    reads[reader_of(view_.places.of(checkpoint).at(shard), now)].push_back({*piece->second, {storage_node}, {}});
-  }
-  return reads;
 }
 
 // A checkpoint that is to be restored goes to all who restore from it; one that is committed to whoever must hold it

@@ -85,7 +85,7 @@ Leader::Obstacle Leader::obstacle_of_restore() const {
   if (!view_.missing.empty())
     return {contains(distrusted_, view_.missing.front()) ? Cause::wrong_token : Cause::waits_for_nodes,
             view_.missing.front()};
-  if (const std::string trouble = storage_trouble(); !trouble.empty())
+  if (const std::string trouble = storage_.why_unknown(view_.present); !trouble.empty())
     return {Cause::waits_for_storage, no_node, no_rank, trouble};
   return {Cause::waits_for_state};
 }
@@ -122,8 +122,10 @@ Leader::Obstacle Leader::obstacle_of_trainers() const {
     return found;
   if (auto found = find(Cause::rank_restoring, [](const RankReport& rank) { return rank.waiting; });
       found.cause != Cause::none) {
-    if (!stranded_.empty()) return {Cause::waits_for_state, found.node, found.rank, stranded_};
-    if (reading_storage_) return {Cause::waits_for_storage, found.node, found.rank, storage_.trouble()};
+    if (!restore_progress_.stranded().empty())
+      return {Cause::waits_for_state, found.node, found.rank, restore_progress_.stranded()};
+    if (restore_progress_.is_reading_storage())
+      return {Cause::waits_for_storage, found.node, found.rank, storage_.trouble()};
     return found;
   }
   return find(Cause::rank_fails, [](const RankReport& rank) { return rank.failed != 0; });
@@ -176,7 +178,8 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
   for (const Report* report : view_.present) {
     if (report->coordination_fails) return {Cause::coordination_fails, report->node};
   }
-  if (const std::string trouble = view_.config.storage ? storage_.trouble() : storage_trouble(); !trouble.empty())
+  if (const std::string trouble = view_.config.storage ? storage_.trouble() : storage_.why_unknown(view_.present);
+      !trouble.empty())
     return {Cause::storage_fails, no_node, no_rank, trouble};
   if (!clock_.has_commit()) return {Cause::beginning};
   if (clock_.last_gap_ms() > allowed_ms(view_.config.unprotected_after_ms, snapshot_interval_.interval_ms())) {
