@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "lone_node.hpp"
-#include "core/leader/leader_storage.hpp"
+#include "core/leader/storage.hpp"
 
 namespace ckpt::core {
 namespace {
@@ -187,7 +187,7 @@ class Attempts {
 
   const Config config_ = with_storage();
   TimeMs now_ = 1000;
-  LeaderStorage storage_{config_, 0};
+  JobStorage storage_{config_, 0};
   Places places_;
   std::vector<PieceInfo> pieces_;
   Inventory inventory_;

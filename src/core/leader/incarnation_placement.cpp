@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/lists.hpp"
 #include "core/leader/replacements.hpp"
 #include "core/leader/replication_groups.hpp"
+#include "core/lists.hpp"
 
 namespace ckpt::core {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/job_placement.hpp"
-#include "core/messages.hpp"
 #include "core/leader/rank_assignments.hpp"
+#include "core/messages.hpp"
 
 namespace ckpt::core {
 

@@ -13,107 +13,82 @@ constexpr TimeMs reconcile_gap_ms_max = 1000;
 
 // ---- What it hears ----
 
-// Nobody else writes the record in this leader's term. So what is neither the record that it knows nor one that it
-// wrote since is older: the store lost the newer one, was set back, or an answer was overtaken, and then a swap fails.
-bool Leader::is_set_back(const IncarnationRecordRead& read) const {
-  const bool is_own = std::find(swapped_.begin(), swapped_.end(), read.record) != swapped_.end();
-  return in_charge() && read.record.epoch <= epoch_ && read.record != *record_ && !is_own;
-}
-
 void Leader::on(const IncarnationRecordRead& read) {
-  if (is_set_back(read)) {
-    record_revision_ = read.revision;
-    is_set_back_ = true;
-    return;
-  }
-  is_set_back_ = false;
-  if (record_ && read.record != *record_) swapped_.clear();  // one that is unchanged may have overtaken a write
-  if (!record_ || read.revision != record_revision_) swap_pending_ = false;
-  const bool new_incarnation = record_ && read.record.incarnation != record_->incarnation;
-  if (record_ && read.record.assignments != record_->assignments) assignments_asked_at_.reset();
-  record_ = read.record;
-  record_revision_ = read.revision;
+  if (!record_writer_.accept(read)) return;
+  const bool new_incarnation = view_.record && read.record.incarnation != view_.record->incarnation;
+  assignments_.on_record(read.record);
+  view_.record = read.record;
   if (new_incarnation) {
-    bindings_.clear();
-    if (places_.is_arranged()) {
-      last_places_ = std::exchange(places_, {});
-      last_placed_ = record_->assignments;
-    }
-    all_waiting_since_.reset();
-    abandoned_.clear();
-    resume_at_ = 0;
-    newest_abandoned_ = {};
-    margin_ = 0;
-    committed_ = {};
-    source_lost_at_.reset();
-    unreadable_since_.reset();
-    stranded_.clear();
-    alarm_.clear();
+    admission_.on_new_incarnation();
+    decision_.on_new_incarnation(std::exchange(view_.places, {}));
+    commits_.on_new_incarnation();
+    restore_progress_.on_new_incarnation();
+    view_.alarm.clear();
     storage_.on_new_incarnation();
   }
-  if (record_->decision.verdict == Verdict::restore) committed_ = std::max(committed_, record_->base);
+  commits_.on_record();
 }
 
 void Leader::on(NodeId from, const Report& report, TimeMs now) {
-  Peer& peer = peers_[report.node];
+  Peer& peer = view_.peers[report.node];
   const Report& known = peer.report;
   // One of the node's former agent may arrive late; a clock that was set back must not silence the next agent for ever.
-  const bool is_silent = now - peer.received_at > config_.node_timeout_ms;
+  const bool is_silent = now - peer.received_at > view_.config.node_timeout_ms;
   const bool overtaken = report.agent_id == known.agent_id ? report.sequence <= known.sequence
                                                            : report.agent_id < known.agent_id && !is_silent;
   if (overtaken) return;
-  if (report.node == predecessor_.node) predecessor_ = {};
+  losses_.on_report_of(report.node);
   pieces_received_ = pieces_received_ + report.pieces.size() - known.pieces.size();
   peer.report = report;
   peer.via = from;
   peer.received_at = now;
-  peer.answer_due = true;
+  answers_[report.node].is_due = true;
   storage_.on(report);
-  if (report.epoch == epoch_ && report.directive > peer.obeyed) {
+  if (report.epoch == view_.epoch && report.directive > peer.obeyed) {
     peer.obeyed = report.directive;
     peer.obeyed_at = now;
   }
 }
 
-void Leader::on_directive_of(NodeId other, TimeMs now) {
-  if (other == predecessor_.node) predecessor_.silent_since = now;
+// Whoever was not missed before the pause is not missed after it, until it has been silent for as long as ever. The
+// roll is called again: those who answered it before may be gone. What was told to be waited for is waited for once
+// more.
+void Leader::on_pause(TimeMs before, TimeMs now) {
+  for (auto& [node, peer] : view_.peers) {
+    if (before - peer.received_at <= view_.config.node_timeout_ms) peer.received_at = now;
+    if (before - peer.obeyed_at <= view_.config.node_timeout_ms) peer.obeyed_at = now;
+  }
+  losses_.on_pause(now);
+  decision_.on_pause();
+  restore_progress_.on_pause(now);
 }
 
 bool Leader::is_obeyed(TimeMs now) const {
-  return !led_since_ || now - *led_since_ <= 2 * config_.lease_ms || is_followed(now, config_.node_timeout_ms);
-}
-
-// In the last `within_ms`.
-bool Leader::is_followed(TimeMs now, TimeMs within_ms) const {
-  return std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
-    const auto& [node, peer] = entry;
-    return node != config_.node && peer.obeyed != 0 && now - peer.obeyed_at <= within_ms;
-  });
-}
-
-bool Leader::is_present(const Peer& peer, TimeMs now) const {
-  return peer.report.epoch == epoch_ && now - peer.received_at <= config_.node_timeout_ms;
+  return !led_since_ || now - *led_since_ <= 2 * view_.config.lease_ms ||
+         losses_.is_followed(now, view_.config.node_timeout_ms);
 }
 
 std::vector<NodeId> Leader::nodes_present(TimeMs now) const {
   std::vector<NodeId> nodes;
-  for (const auto& [node, peer] : peers_) {
-    if (is_present(peer, now)) nodes.push_back(node);
+  for (const auto& [node, peer] : view_.peers) {
+    if (view_.is_present(peer, now)) nodes.push_back(node);
   }
   return nodes;
 }
 
 // Who is here, through whom, and which members are not.
 void Leader::receive_roll_call(TimeMs now) {
-  present_.clear();
-  for (const auto& [node, peer] : peers_) {
-    if (is_present(peer, now)) present_.push_back(&peer.report);
+  view_.present.clear();
+  for (const auto& [node, peer] : view_.peers) {
+    if (view_.is_present(peer, now)) view_.present.push_back(&peer.report);
   }
-  groups_ = peers_.size() < config_.relay_from ? Groups() : Groups(peers_.size(), present_, config_.node);
-  missing_.clear();
-  for (const Member& member : assignment_table_.members()) {
-    const auto peer = peers_.find(member.node);
-    if (peer == peers_.end() || !is_present(peer->second, now)) missing_.push_back(member.node);
+  view_.groups = view_.peers.size() < view_.config.relay_from
+                     ? Groups()
+                     : Groups(view_.peers.size(), view_.present, view_.config.node);
+  view_.missing.clear();
+  for (const Member& member : view_.assignment_table.members()) {
+    const auto peer = view_.peers.find(member.node);
+    if (peer == view_.peers.end() || !view_.is_present(peer->second, now)) view_.missing.push_back(member.node);
   }
 }
 
@@ -122,7 +97,7 @@ void Leader::receive_roll_call(TimeMs now) {
 // A conclusion is drawn from all reports anew, which takes the longer the more they say. So where that is much it is
 // drawn now and then, for all that came in between: the leader's work is bounded, however many reports there are.
 TimeMs Leader::reconcile_gap_ms() const {
-  const auto gap_ms = static_cast<TimeMs>((peers_.size() + pieces_received_) / config_.pieces_per_ms);
+  const auto gap_ms = static_cast<TimeMs>((view_.peers.size() + pieces_received_) / view_.config.pieces_per_ms);
   return std::min(gap_ms, reconcile_gap_ms_max);
 }
 
@@ -131,145 +106,69 @@ std::optional<TimeMs> Leader::reconcile_wanted_at() const {
 }
 
 void Leader::reconcile(TimeMs now, Effects& effects) {
-  if (!record_) return;
+  if (!view_.record) return;
   is_reconciled_ = now - reconciled_at_ >= reconcile_gap_ms();
   if (!is_reconciled_) return;
   reconciled_at_ = now;
-  const bool knows_assignments = reconcile_assignments(now, effects);
-  if (!in_charge()) take_charge(now, effects);
-  put_back(now, effects);
+  const bool knows_assignments = assignments_.reconcile(now, effects);
+  if (!in_charge()) record_writer_.take_charge(now, effects);
+  record_writer_.put_back(now, effects);
   if (!in_charge() || !knows_assignments) return;
-  if (!led_since_) led_since_ = listening_since_ = followed_at_ = now;
+  if (!led_since_) {
+    led_since_ = now;
+    losses_.begin_to_listen(now);
+  }
   // What is outlived is led until another incarnation is opened, if anybody knows who is in it.
-  if (has_begun() && has_lost_assignments()) return open_next_incarnation(newest_world_size(), now, effects);
-  if (may_swap_record(now) && newest_world_size() != 0 && is_outlived()) return follow_outlived(now, effects);
+  if (view_.has_begun() && view_.has_lost_assignments())
+
+    return admission_.open_next(admission_.newest_world_size(), now, effects);
+  if (admission_.follow_outlived(now, effects)) return;
   receive_roll_call(now);
-  inventory_ = take_inventory(present_);
-  reconcile_outsiders();
-  reconcile_first_commit(now, effects);
+  view_.inventory = take_inventory(view_.present);
+  commits_.leave_out_outsiders();
+  commits_.record_first_commit(now, effects);
   storage_.reconcile_listing(now, effects);
-  reconcile_admissions(now, effects);
-  reconcile_disagreements();
-  reconcile_decision(now, effects);
+  admission_.reconcile(now, effects);
+  commits_.abandon_disagreeing();
+  decision_.reconcile(now, effects);
   reconcile_placement(effects);
-  reconcile_stranded(now, effects);
-  reconcile_commits(now, effects);
-  reconcile_losses(now, effects);
+  restore_progress_.reconcile(now, effects);
+  commits_.reconcile(now, effects);
+  losses_.release(assignments_.take_released());
+  losses_.reconcile(directive_sequence_, reconcile_gap_ms(), now, effects);
   reconcile_storage(now, effects);
   decodable_.clear();
-  for (const auto& [checkpoint, pieces] : inventory_) {
-    if (checkpoint >= std::max(committed_, record_->decision.checkpoint)) decodable_[checkpoint] = decodable(pieces);
+  for (const auto& [checkpoint, pieces] : view_.inventory) {
+    if (checkpoint >= std::max(commits_.committed(), view_.record->decision.checkpoint))
+      decodable_[checkpoint] = decodable(pieces);
   }
-  reads_ = plan_reads(now);
+  reads_ = restore_progress_.plan_reads(commits_.committed(), now);
   reconcile_health(now);
   send_directives(now, effects);
 }
 
-void Leader::take_charge(TimeMs now, Effects& effects) {
-  if (record_->epoch > epoch_ || !may_swap_record(now))
-    return;  // a newer leader is at work, or this one has begun to be
-  IncarnationRecord record = *record_;
-  record.epoch = epoch_;
-  swap_record(std::move(record), now, effects);
-}
-
-// With its rank assignments, which may be gone as well.
-void Leader::put_back(TimeMs now, Effects& effects) {
-  if (!is_set_back_ || !in_charge() || !may_swap_record(now)) return;
-  is_set_back_ = false;
-  effects.push_back(
-      Notice{"the coordination store lost the job's record \"incarnation\" or holds an older one; this node, "
-             "which leads the job, writes it again"});
-  swap_record(*record_, now, effects,
-              assignment_table_.name() == record_->assignments ? assignment_table_.assignments()
-                                                               : std::vector<RankAssignment>());
-}
-
-bool Leader::may_swap_record(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= config_.lease_ms; }
-
-void Leader::swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
-                         std::vector<RankAssignment> assignments) {
-  if (!may_swap_record(now)) return;
-  swap_pending_ = true;
-  swapped_at_ = now;
-  if (std::find(swapped_.begin(), swapped_.end(), record) == swapped_.end()) swapped_.push_back(record);
-  effects.push_back(SwapIncarnationRecord{record_revision_, std::move(record), std::move(assignments)});
+void Leader::reconcile_storage(TimeMs now, Effects& effects) {
+  if (!view_.config.storage_writes || !view_.places.is_arranged()) return;
+  const CheckpointId committed = commits_.newest_known();
+  // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
+  const bool has_listing = view_.missing.empty() || losses_.has_listened_long(now);
+  if (!committed || !has_listing) return;
+  storage_.reconcile_writes(
+      {committed, view_.record->decision.checkpoint, commits_.is_short(committed), view_.record->world_size,
+       view_.places.of(view_.record->decision.checkpoint), view_.places.own(), view_.inventory},
+      now, effects);
 }
 
 // ---- Placement ----
 
 void Leader::reconcile_placement(Effects& effects) {
-  if (!has_begun()) return;
-  if (!places_.is_arranged()) {
-    places_ = IncarnationPlacement(*record_, assignment_table_);
-    last_places_ = {};
-    last_placed_ = {};
-    if (!places_.notice().empty()) effects.push_back(Notice{places_.notice()});
+  if (!view_.has_begun()) return;
+  if (!view_.places.is_arranged()) {
+    view_.places = IncarnationPlacement(*view_.record, view_.assignment_table);
+    decision_.on_placed();
+    if (!view_.places.notice().empty()) effects.push_back(Notice{view_.places.notice()});
   }
-  places_.put_in_replacements(record_->replacements);
-}
-
-// Of the checkpoint to be restored: the shards that no node has, and that cannot be decoded.
-std::set<std::string> Leader::lacking_in_memory() const {
-  static const Pieces none;
-  const auto found = inventory_.find(record_->decision.checkpoint);
-  const Pieces& pieces = found == inventory_.end() ? none : found->second;
-  const auto decoded = decodable(pieces);
-  std::set<std::string> lacking;
-  for (const auto& [shard, place] : places_.of(record_->decision.checkpoint)) {
-    if (place.parity) continue;  // nobody restores from that
-    if (!pieces.contains(shard) && !decoded.contains(shard)) lacking.insert(shard);
-  }
-  return lacking;
-}
-
-// The decision stands, but what it needs may be lost before every rank has it: then those who wait are told, after as
-// long as the decision itself would have waited for a node. A checkpoint that proved damaged when it was read is passed
-// over at once, in an incarnation of its own, as long as nobody has gone on from it.
-void Leader::reconcile_stranded(TimeMs now, Effects& effects) {
-  std::set<std::string> lacking;
-  reading_storage_ = false;
-  const bool waiting =
-      std::any_of(bindings_.begin(), bindings_.end(), [](const auto& entry) { return entry.second.rank.waiting; });
-  if (waiting && record_->decision.verdict == Verdict::restore) {
-    // A new leader that has yet to hear every rank, or storage, does not know whether all of it is in memory.
-    const auto stored = storage_.pieces_of(record_->decision.checkpoint);
-    const bool knows = is_complete_incarnation() && (!config_.storage || storage_.knows_all() || !stored.empty());
-    lacking = lacking_in_memory();
-    if (config_.storage && (!is_complete_incarnation() || (!knows && !lacking.empty()))) {
-      reading_storage_ = true;
-      return;
-    }
-    reading_storage_ = std::erase_if(lacking, [&](const auto& shard) { return stored.contains(shard); }) != 0;
-  }
-  if (pass_over_step(!lacking.empty(), now, effects)) return;
-  if (lacking.empty()) {
-    source_lost_at_.reset();
-    stranded_.clear();
-    return;
-  }
-  if (!source_lost_at_) source_lost_at_ = now;
-  if (now - *source_lost_at_ < config_.node_wait_ms) return;
-  stranded_ = explain_stranded(record_->decision.checkpoint, lacking, missing_);
-}
-
-// What is read from storage proved damaged, or nobody can read it for so long that something older is better. True: the
-// next incarnation decides anew.
-bool Leader::pass_over_step(bool is_lacking, TimeMs now, Effects& effects) {
-  const CheckpointId checkpoint = record_->decision.checkpoint;
-  const bool is_damaged = is_lacking && storage_.is_unusable(checkpoint);
-  const bool fails = reading_storage_ && storage_.has_read_trouble();
-  if (!fails) unreadable_since_.reset();
-  if (fails && !unreadable_since_) unreadable_since_ = now;
-  const bool is_late = fails && now - *unreadable_since_ >= config_.storage_wait_ms;
-  reading_storage_ = reading_storage_ || is_damaged;
-  if (!(is_damaged || is_late) || !is_complete_incarnation() || !all_wait()) return false;
-  if (!is_damaged) storage_.pass_over(checkpoint);
-  IncarnationRecord next = *record_;
-  ++next.incarnation;
-  next.decision = {};
-  swap_record(std::move(next), now, effects);
-  return true;
+  view_.places.put_in_replacements(view_.record->replacements);
 }
 
 }  // namespace ckpt::core

@@ -1,5 +1,6 @@
 // The leader: it computes from all nodes' newest reports what each node shall do, and sends directives. It keeps almost
-// no state of its own, so a newly elected leader computes the same from the same reports.
+// no state of its own, so a newly elected leader computes the same from the same reports. It has a part for each thing
+// that it concludes; they share the JobView, and Leader says in which order they work.
 //
 // Why an older leader does no harm:
 // - It changes the incarnation record only by compare-and-swap, which fails once the newer leader's epoch is there.
@@ -9,23 +10,23 @@
 //   different bytes, because nobody can have committed that.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/election.hpp"
 #include "core/events.hpp"
-#include "core/leader/incarnation_placement.hpp"
-#include "core/leader/leader_storage.hpp"
+#include "core/leader/admission.hpp"
+#include "core/leader/commits.hpp"
+#include "core/leader/decision.hpp"
+#include "core/leader/job_view.hpp"
+#include "core/leader/known_assignments.hpp"
+#include "core/leader/losses.hpp"
+#include "core/leader/record_writer.hpp"
+#include "core/leader/restore_progress.hpp"
+#include "core/leader/storage.hpp"
 #include "core/parity_pieces.hpp"
-#include "core/leader/rank_assignments.hpp"
-#include "core/relay.hpp"
-#include "core/leader/replacements.hpp"
-#include "core/leader/restore_decision.hpp"
 
 namespace ckpt::core {
 
@@ -33,11 +34,9 @@ class Leader {
  public:
   Leader(const Config& config, std::uint64_t epoch, const Predecessor& predecessor, TimeMs now,
          const InheritedHealth& known = {})
-      : config_(config),
-        epoch_(epoch),
-        elected_at_(now),
-        predecessor_(predecessor),
-        storage_(config_, now),
+      : view_(config, epoch, now),
+        storage_(view_.config, now),
+        losses_(view_, record_writer_, predecessor),
         clock_(known.clock),
         health_(known.health),
         standing_since_(now - known.health.lasts_ms) {
@@ -45,9 +44,10 @@ class Leader {
   }
 
   void on(const IncarnationRecordRead& read);
-  void on(const AssignmentsRead& read);
+  void on(const AssignmentsRead& read) { assignments_.on(read); }
   void on(NodeId from, const Report& report, TimeMs now);  // `from`: the node itself, or its relay
-  void on_directive_of(NodeId other, TimeMs now);          // it still takes itself for the leader
+  // it still takes itself for the leader
+  void on_directive_of(NodeId other, TimeMs now) { losses_.on_directive_of(other, now); }
   void on(const StorageListed& listed, TimeMs now) { storage_.on(listed, now); }
   void on(const FinalizeEnded& ended, TimeMs now) { storage_.on(ended, now); }
   // This node did nothing between `before` and `now`. Silence in that time counts against nobody, and waits start anew.
@@ -61,8 +61,8 @@ class Leader {
   std::optional<TimeMs> reconcile_wanted_at() const;  // none: nothing new to reconcile
   TimeMs reconcile_gap_ms() const;
 
-  std::uint64_t epoch() const { return epoch_; }
-  bool in_charge() const { return record_ && record_->epoch == epoch_; }
+  std::uint64_t epoch() const { return view_.epoch; }
+  bool in_charge() const { return record_writer_.in_charge(); }
   std::vector<NodeId> nodes_present(TimeMs now) const;
 
   // Whether another node obeys this leader, or may still be about to find it. If not, the leader may be cut off from
@@ -70,92 +70,10 @@ class Leader {
   bool is_obeyed(TimeMs now) const;
 
  private:
-  struct Peer {
-    Report report;
-    NodeId via = no_node;      // which node brought it: the answer goes there
-    TimeMs received_at = 0;    // or when this leader's own pause ended, if it was not missed before
-    std::uint64_t obeyed = 0;  // newest directive that the node reports to have
-    TimeMs obeyed_at = 0;      // when it first reported that
-    bool answer_due = false;   // a report came: repeat the directive even if nothing changed
-    Directive last_directive;
-  };
-  // A rank's trainer in this incarnation, and its node.
-  struct Binding {
-    NodeId node = 0;
-    const Peer* peer = nullptr;  // that node; borrowed from peers_, which never drops one
-    RankReport rank;
-  };
-
-  bool is_present(const Peer& peer, TimeMs now) const;
   void receive_roll_call(TimeMs now);
 
-  void take_charge(TimeMs now, Effects& effects);
-  bool may_swap_record(TimeMs now) const;
-  bool is_set_back(const IncarnationRecordRead& read) const;
-  void put_back(TimeMs now, Effects& effects);
-  void swap_record(IncarnationRecord record, TimeMs now, Effects& effects,
-                   std::vector<RankAssignment> assignments = {});
-
-  // Rank assignments: this leader wrote them itself, or reads them from the store.
-  bool reconcile_assignments(TimeMs now, Effects& effects);
-  bool give_up_assignments(TimeMs now, Effects& effects);
-  bool has_lost_assignments() const {
-    return given_up_assignments_.incarnation != 0 && given_up_assignments_ == record_->assignments;
-  }
-  bool knows_assignments() const { return assignment_table_.name() == record_->assignments || has_lost_assignments(); }
-  void set_assignments(AssignmentTable assignment_table);
-
-  // Admission: which trainers make up this incarnation.
-  void reconcile_admissions(TimeMs now, Effects& effects);
-  void admit_newcomer(const Peer& peer, const RankReport& rank, TimeMs now, Effects& effects);
-  void refresh_bindings();
-  void open_incarnation(const RankReport& newcomer, TimeMs now, Effects& effects);
-  void open_next_incarnation(std::uint32_t world_size, TimeMs now, Effects& effects);
-  std::uint64_t newest_written() const;
-  std::uint64_t newest_served() const;
-  std::uint64_t newest_notified() const;
-  bool is_outlived() const;
-  void follow_outlived(TimeMs now, Effects& effects);
-  std::uint32_t newest_world_size() const;
-  bool is_complete_incarnation() const;
-  bool has_begun() const;
-  bool serves_older_incarnation(const RankReport& rank) const;
-  bool is_misplaced(const Peer& peer, const RankReport& rank) const;
-  std::optional<Refusal> refusal_of(NodeId node, const RankReport& rank) const;
-
-  void reconcile_decision(TimeMs now, Effects& effects);
-  bool all_answered(TimeMs now) const;
-  RecoveryQuestion question(bool with_storage) const;
-  std::vector<CheckpointId> whole_of_last_incarnation();
-  std::string storage_trouble() const;
-  std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts) const;
   void reconcile_placement(Effects& effects);
-  std::set<std::string> lacking_in_memory() const;
-  bool is_followed(TimeMs now, TimeMs within_ms) const;
-  bool misses_only_its_predecessor(TimeMs now) const;
-  bool is_here(const Member& member, TimeMs now) const;
-  bool has_listened(TimeMs now) const;
-  bool has_listened_long(TimeMs now) const { return now - listening_since_ > config_.node_timeout_ms; }
-  bool was_followed_since(TimeMs since, TimeMs now);
-  bool knows_who_is_lost(TimeMs now);
-  std::set<NodeId> lost_members(TimeMs now) const;
-  void note_released(const std::vector<Member>& next);
-  void notify_released(bool knows_who_is_lost, TimeMs now, Effects& effects);
-  void reconcile_losses(TimeMs now, Effects& effects);
-  void notify_changes(const std::set<NodeId>& lost, TimeMs now, Effects& effects);
-  std::vector<RankAssignment> assignments_of(const std::set<NodeId>& nodes) const;
-  std::vector<StandbyNode> standbys() const;
-  bool stands_in(const Report& report) const;
-  void reconcile_stranded(TimeMs now, Effects& effects);
-  bool pass_over_step(bool is_lacking, TimeMs now, Effects& effects);
   void reconcile_storage(TimeMs now, Effects& effects);
-  void reconcile_commits(TimeMs now, Effects& effects);
-  void reconcile_first_commit(TimeMs now, Effects& effects);
-  bool is_complete(const Pieces& pieces, const Places& places) const;
-  void reconcile_outsiders();
-  void reconcile_disagreements();
-  bool never_complete(CheckpointId checkpoint, const Pieces& pieces) const;
-  void name_next_iteration(CheckpointId abandoned, TimeMs now);
   void send_directives(TimeMs now, Effects& effects);
   static void send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Effects& effects);
   void call_absent(const Directive& common, TimeMs now, Effects& effects);
@@ -165,14 +83,6 @@ class Leader {
   static FetchOrder fetch_of(NodeId node, const Place& place, const Holders& holders);
   NodeId encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const;
   bool should_have(const Role& role, CheckpointId checkpoint) const;
-  std::map<NodeId, std::vector<FetchOrder>> plan_reads(TimeMs now) const;
-  NodeId reader_of(const Place& place, TimeMs now) const;
-  bool has(NodeId node, const std::string& shard, CheckpointId checkpoint) const;
-  std::uint32_t copies_now() const;
-  std::uint32_t parity_now() const;
-  bool is_short(CheckpointId checkpoint) const;
-  CheckpointId newest_known_commit() const;
-  bool all_wait() const;
 
   // Health: the verdict on the whole job (leader_health.cpp).
   struct Obstacle {
@@ -196,69 +106,26 @@ class Leader {
   Obstacle obstacle_of_progress() const;
   Obstacle lesser_trouble(TimeMs now) const;
   const RankReport* report_of(Rank rank) const;
-  std::int64_t furthest_attempted() const;
   std::optional<Lack> first_lack(CheckpointId checkpoint, const Pieces& pieces) const;
 
-  const Config config_;
-  const std::uint64_t epoch_;
-  const TimeMs elected_at_;
-  Predecessor predecessor_;  // none once it has reported
-  std::optional<IncarnationRecord> record_;
-  std::uint64_t record_revision_ = 0;
-  AssignmentTable assignment_table_;  // of the newest incarnation that began, once it is the one that record_ names
-  AssignmentTable drafted_;           // written last by this leader
-  std::optional<TimeMs> assignments_asked_at_;
-  bool assignments_vanished_ = false;     // the newest read found none
-  AssignmentsName vanished_assignments_;  // this leader asked for these, and they were not there
-  TimeMs vanished_since_ = 0;
-  AssignmentsName given_up_assignments_;  // these have not come back in time
-  std::optional<TimeMs> led_since_;       // when it could first send directives
-  bool swap_pending_ = false;
-  std::vector<IncarnationRecord> swapped_;  // records it has asked to write since record_ was read
-  bool is_set_back_ = false;                // the store has an older record than record_
-  TimeMs swapped_at_ = 0;
+  JobView view_;
+  RecordWriter record_writer_{view_};
+  KnownAssignments assignments_{view_, view_.assignment_table, view_.given_up_assignments};
+  JobStorage storage_;
+  AdmissionControl admission_{view_, view_.bindings, view_.alarm, record_writer_, storage_};
+  Commits commits_{view_, view_.inventory, view_.alarm, record_writer_};
+  Losses losses_;
+  DecisionMaker decision_{
+      view_, view_.inventory, view_.alarm, {record_writer_, assignments_, admission_, losses_, storage_}};
+  RestoreProgress restore_progress_{view_, record_writer_, storage_};
+  std::optional<TimeMs> led_since_;  // when it could first send directives
 
-  std::map<NodeId, Peer> peers_;
-  std::size_t pieces_received_ = 0;     // of all peers
-  std::vector<const Report*> present_;  // reports of the present nodes, as of this reconciliation
-  std::vector<NodeId> missing_;         // members that are not present
-  Groups groups_;
-  std::map<Rank, Binding> bindings_;    // of record_->incarnation
-  std::set<std::uint64_t> superseded_;  // instances whose rank another instance has claimed since
-  std::optional<TimeMs> all_waiting_since_;
-  std::uint64_t roll_call_ = 0;       // number of the newest one, made when all ranks wait
-  IncarnationPlacement places_;       // empty until the incarnation is decided
-  IncarnationPlacement last_places_;  // of the incarnation before, if known
-  AssignmentsName last_placed_;       // the rank assignments of last_places_
-  Inventory inventory_;               // of present_; borrows from peers_
+  std::size_t pieces_received_ = 0;  // of all peers
   std::map<CheckpointId, std::map<std::string, CodedPiece>>
       decodable_;                                    // from inventory_, for checkpoints that may still be needed
   std::map<NodeId, std::vector<FetchOrder>> reads_;  // from storage, by the node that reads
-  std::optional<TimeMs> unreadable_since_;           // since when storage cannot be read
-  std::optional<TimeMs> source_lost_at_;             // when a shard that ranks wait for lost its last source
-  std::string stranded_;
-  bool reading_storage_ = false;
-  CheckpointId committed_;
-  CheckpointId own_commit_;  // newest one that this leader committed itself
-  std::vector<CheckpointId> abandoned_;
-  std::int64_t resume_at_ = 0;
-  CheckpointId newest_abandoned_;
-  TimeMs named_at_ = 0;                     // when resume_at_ was last set
-  std::int64_t margin_ = 0;                 // how far resume_at_ lies ahead of the furthest rank's next iteration
-  std::map<NodeId, NodeId> notified_lost_;  // lost members that were announced, with the announced replacement
-  std::vector<NodeId> released_;            // former members to announce as released
-  TimeMs listening_since_ = elected_at_;    // since when it hears nodes, without a pause of its own
-  TimeMs followed_at_ = elected_at_;
-  TimeMs called_at_ = elected_at_;  // members that were never heard
+  TimeMs called_at_ = view_.elected_at;              // members that were never heard
   NodeId called_last_ = no_node;
-  // The number of the newest directive at some times, not more often than reports come.
-  struct Sent {
-    TimeMs at = 0;
-    std::uint64_t sequence = 0;
-  };
-  std::deque<Sent> sent_;
-  std::string alarm_;
-  LeaderStorage storage_;
   CommitClock clock_;
   SnapshotInterval snapshot_interval_;
   Health health_;
@@ -273,6 +140,11 @@ class Leader {
     NodeId last_holder = no_node;
   };
   std::optional<Timing> timing_;
+  struct Answer {
+    Directive last;
+    bool is_due = false;  // a report came: repeat the directive even if nothing changed
+  };
+  std::map<NodeId, Answer> answers_;
   std::uint64_t directive_sequence_ = 0;
   TimeMs reconciled_at_ = 0;
   bool is_reconciled_ = true;

@@ -19,17 +19,18 @@ constexpr std::size_t calls_max = 64;   // at a time: the next ones are called t
 void Leader::send_directives(TimeMs now, Effects& effects) {
   const Directive common = common_directive();
   std::map<NodeId, DirectiveBatch> batches;  // by who hands them out
-  for (auto& [node, peer] : peers_) {
-    if (now - peer.received_at > config_.node_timeout_ms) continue;
+  for (auto& [node, peer] : view_.peers) {
+    if (now - peer.received_at > view_.config.node_timeout_ms) continue;
+    Answer& answer = answers_[node];
     Directive directive = directive_for(peer, common, now);
-    directive.sequence = peer.last_directive.sequence;  // for the comparison
+    directive.sequence = answer.last.sequence;  // for the comparison
     // Its times change with every look: they go with whatever else there is to say.
-    if (health_.says_the_same(peer.last_directive.health)) directive.health = peer.last_directive.health;
-    if (directive == peer.last_directive && !peer.answer_due) continue;
+    if (health_.says_the_same(answer.last.health)) directive.health = answer.last.health;
+    if (directive == answer.last && !answer.is_due) continue;
     directive.sequence = ++directive_sequence_;
     directive.health = health_;
-    peer.last_directive = directive;
-    peer.answer_due = false;
+    answer.last = directive;
+    answer.is_due = false;
     batches[peer.via].items.push_back({node, std::move(directive)});
   }
   for (auto& [via, batch] : batches) send_batch(via, std::move(batch.items), effects);
@@ -39,12 +40,12 @@ void Leader::send_directives(TimeMs now, Effects& effects) {
 // A member that was never heard in this term may be unable to read the store, and still lead by itself or report to a
 // former leader. It learns from a directive who leads now.
 void Leader::call_absent(const Directive& common, TimeMs now, Effects& effects) {
-  if (now - std::max(called_at_, *led_since_) < config_.node_timeout_ms / 4) return;
+  if (now - std::max(called_at_, *led_since_) < view_.config.node_timeout_ms / 4) return;
   called_at_ = now;
   std::vector<NodeId> absent;
-  std::copy_if(missing_.begin(), missing_.end(), std::back_inserter(absent), [&](NodeId node) {
-    const auto peer = peers_.find(node);
-    return peer == peers_.end() || peer->second.report.epoch != epoch_;
+  std::copy_if(view_.missing.begin(), view_.missing.end(), std::back_inserter(absent), [&](NodeId node) {
+    const auto peer = view_.peers.find(node);
+    return peer == view_.peers.end() || peer->second.report.epoch != view_.epoch;
   });
   std::sort(absent.begin(), absent.end());
   std::rotate(absent.begin(), std::upper_bound(absent.begin(), absent.end(), called_last_), absent.end());
@@ -80,32 +81,32 @@ void Leader::send_batch(NodeId via, std::vector<DirectiveBatch::Item> items, Eff
 // What it tells all nodes alike.
 Directive Leader::common_directive() const {
   Directive directive;
-  directive.leader = config_.node;
-  directive.epoch = epoch_;
-  directive.incarnation = record_->incarnation;
+  directive.leader = view_.config.node;
+  directive.epoch = view_.epoch;
+  directive.incarnation = view_.record->incarnation;
   directive.health = health_;
-  directive.decision = record_->decision;
-  directive.committed = committed_;
-  directive.abandoned = abandoned_;
-  directive.resume_at = resume_at_;
-  directive.stranded = stranded_;
-  directive.alarm = alarm_;
-  directive.roll_call = roll_call_;
-  directive.reading_storage = reading_storage_;
+  directive.decision = view_.record->decision;
+  directive.committed = commits_.committed();
+  directive.abandoned = commits_.abandoned();
+  directive.resume_at = commits_.resume_at();
+  directive.stranded = restore_progress_.stranded();
+  directive.alarm = view_.alarm;
+  directive.roll_call = decision_.roll_call();
+  directive.reading_storage = restore_progress_.is_reading_storage();
   directive.stored = storage_.stored();
   directive.stored_skipped = storage_.skipped();
-  directive.storage_trouble = config_.storage ? storage_.trouble() : storage_trouble();
-  if (record_->decision.verdict == Verdict::undecided) {
-    for (Rank rank = 0; rank < record_->world_size && directive.missing_ranks.size() < listed_max; ++rank) {
-      const auto bound = bindings_.find(rank);
-      if (bound == bindings_.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
+  directive.storage_trouble = view_.config.storage ? storage_.trouble() : storage_.why_unknown(view_.present);
+  if (view_.record->decision.verdict == Verdict::undecided) {
+    for (Rank rank = 0; rank < view_.record->world_size && directive.missing_ranks.size() < listed_max; ++rank) {
+      const auto bound = view_.bindings.find(rank);
+      if (bound == view_.bindings.end() || !bound->second.rank.waiting) directive.missing_ranks.push_back(rank);
     }
-    directive.missing_nodes = missing_;
-    directive.missing_nodes.resize(std::min(missing_.size(), listed_max));
+    directive.missing_nodes = view_.missing;
+    directive.missing_nodes.resize(std::min(view_.missing.size(), listed_max));
   } else {
     directive.copies_now = health_.copies_now;
     directive.parity_now = health_.parity_now;
-    directive.replacements = record_->replacements;
+    directive.replacements = view_.record->replacements;
     directive.replacements.resize(std::min(directive.replacements.size(), listed_max));
   }
   return directive;
@@ -115,28 +116,30 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   const NodeId node = peer.report.node;
   directive.acknowledged_agent = peer.report.agent_id;
   directive.acknowledged_report = peer.report.sequence;
-  directive.relay = groups_.relay_of(node);
+  directive.relay = view_.groups.relay_of(node);
   directive.write = storage_.order_for(node);
   for (const RankReport& rank : peer.report.ranks) {
-    const auto bound = bindings_.find(rank.rank);
-    if (auto refusal = refusal_of(node, rank)) {
+    const auto bound = view_.bindings.find(rank.rank);
+    if (auto refusal = admission_.refusal_of(node, rank)) {
       directive.refused.push_back(std::move(*refusal));
-    } else if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) {
+    } else if (bound != view_.bindings.end() && bound->second.rank.instance == rank.instance) {
       directive.admitted.push_back({rank.rank, rank.instance});
-      if (const Cut* cut = find_cut(assignment_table_.cuts(), rank.main_shard)) add_once(directive.decision.cuts, *cut);
-      if (const Share* share = places_.share_of(rank.rank)) directive.admitted.back().share = *share;
-      if (const ReplicationGroup* replication = places_.replication_of(rank.rank))
+      if (const Cut* cut = find_cut(view_.assignment_table.cuts(), rank.main_shard))
+        add_once(directive.decision.cuts, *cut);
+      if (const Share* share = view_.places.share_of(rank.rank)) directive.admitted.back().share = *share;
+      if (const ReplicationGroup* replication = view_.places.replication_of(rank.rank))
         directive.admitted.back().replication = *replication;
     }
   }
-  if (record_->decision.verdict == Verdict::undecided) return directive;
-  for (const auto& [place, role] : places_.own_of(node)) {
+  if (view_.record->decision.verdict == Verdict::undecided) return directive;
+  for (const auto& [place, role] : view_.places.own_of(node)) {
     if (role.holds) directive.wanted.push_back(place->first);
   }
-  if (peer.report.epoch != epoch_) return directive;  // what it has is not known yet
+  if (peer.report.epoch != view_.epoch) return directive;  // what it has is not known yet
   // A node that replaced a member waits for the incarnation in which it gets a rank.
-  if (!assignment_table_.is_member(node, peer.report.arena_id) && !stands_in(peer.report)) return directive;
-  const CheckpointId base = std::max(committed_, record_->decision.checkpoint);
+  if (!view_.assignment_table.is_member(node, peer.report.arena_id) && !view_.is_replacement(peer.report))
+    return directive;
+  const CheckpointId base = std::max(commits_.committed(), view_.record->decision.checkpoint);
   if (const auto reads = reads_.find(node); reads != reads_.end()) {
     const std::size_t count = std::min(reads->second.size(), orders_max);
     directive.fetches.assign(reads->second.begin(), reads->second.begin() + static_cast<std::ptrdiff_t>(count));
@@ -145,54 +148,30 @@ Directive Leader::directive_for(const Peer& peer, Directive directive, TimeMs no
   // Oldest first, so that all nodes have the same checkpoints in their last slots: whoever has not heard every member
   // knows less of one checkpoint than of another, and might order the newer one alone. But what some node knows to be
   // committed, and this leader has yet to see whole, is protected at once.
-  const CheckpointId newest = missing_.empty() ? CheckpointId::from_word(UINT64_MAX) : newest_known_commit();
-  for (const auto& [checkpoint, pieces] : inventory_) {
+  const CheckpointId newest = view_.missing.empty() ? CheckpointId::from_word(UINT64_MAX) : commits_.newest_known();
+  for (const auto& [checkpoint, pieces] : view_.inventory) {
     if (checkpoint > newest) break;
-    if (checkpoint <= base || checkpoint.incarnation() != record_->incarnation || contains(abandoned_, checkpoint))
+    if (checkpoint <= base || checkpoint.incarnation() != view_.record->incarnation ||
+        contains(commits_.abandoned(), checkpoint))
       continue;
     add_fetches(node, checkpoint, now, directive);
   }
   return directive;
 }
 
-// The first that is there and has not failed to read.
-NodeId Leader::reader_of(const Place& place, TimeMs now) const {
-  for (const NodeId node : place.holders) {
-    const auto peer = peers_.find(node);
-    if (peer != peers_.end() && is_present(peer->second, now) && !storage_.has_read_trouble(node)) return node;
-  }
-  return place.holders.front();
-}
-
-// What no node has of the checkpoint to be restored is read from storage: by one node, from which the others then get
-// it.
-std::map<NodeId, std::vector<FetchOrder>> Leader::plan_reads(TimeMs now) const {
-  std::map<NodeId, std::vector<FetchOrder>> reads;
-  const CheckpointId checkpoint = record_->decision.checkpoint;
-  if (!checkpoint || committed_ > checkpoint) return reads;
-  const auto stored = storage_.pieces_of(checkpoint);
-  if (stored.empty()) return reads;
-  for (const std::string& shard : lacking_in_memory()) {
-    const auto piece = stored.find(shard);
-    if (piece == stored.end()) continue;
-    reads[reader_of(places_.of(checkpoint).at(shard), now)].push_back({*piece->second, {storage_node}, {}});
-  }
-  return reads;
-}
-
 // A checkpoint that is to be restored goes to all who restore from it; one that is committed to whoever must hold it
 // and has lost it; one on its way there to those who do not capture it themselves.
 bool Leader::should_have(const Role& role, CheckpointId checkpoint) const {
-  if (checkpoint == record_->decision.checkpoint) return role.holds || role.owns;
-  const bool has_it_soon = checkpoint > committed_ && role.captures;
+  if (checkpoint == view_.record->decision.checkpoint) return role.holds || role.owns;
+  const bool has_it_soon = checkpoint > commits_.committed() && role.captures;
   return role.holds && !has_it_soon;
 }
 
 void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Directive& directive) const {
-  const auto pieces = inventory_.find(checkpoint);
-  if (pieces == inventory_.end()) return;
+  const auto pieces = view_.inventory.find(checkpoint);
+  if (pieces == view_.inventory.end()) return;
   const auto& decoded = decodable_.at(checkpoint);
-  for (const auto& [entry, role] : places_.of(node, checkpoint)) {
+  for (const auto& [entry, role] : view_.places.of(node, checkpoint)) {
     if (directive.fetches.size() >= orders_max) return;
     if (!should_have(role, checkpoint)) continue;
     const auto& [shard, place] = *entry;
@@ -200,7 +179,7 @@ void Leader::add_fetches(NodeId node, CheckpointId checkpoint, TimeMs now, Direc
     if (holders != pieces->second.end()) {
       if (!is_held_by(holders->second, node)) directive.fetches.push_back(fetch_of(node, place, holders->second));
     } else if (place.parity) {
-      if (auto made = plan_encoding(*place.parity, checkpoint, record_->world_size, pieces->second))
+      if (auto made = plan_encoding(*place.parity, checkpoint, view_.record->world_size, pieces->second))
         directive.fetches.push_back({std::move(made->piece), {parity_node}, std::move(made->coding_inputs)});
     } else if (const auto lost = decoded.find(shard);
                lost != decoded.end() && encoder_of(place, checkpoint, now) == node) {
@@ -229,8 +208,9 @@ FetchOrder Leader::fetch_of(NodeId node, const Place& place, const Holders& hold
 NodeId Leader::encoder_of(const Place& place, CheckpointId checkpoint, TimeMs now) const {
   for (const auto* nodes : {&place.owners, &place.holders}) {
     for (const NodeId node : *nodes) {
-      const auto peer = peers_.find(node);
-      if (peer != peers_.end() && is_present(peer->second, now) && should_have(role_of(node, place), checkpoint))
+      const auto peer = view_.peers.find(node);
+      if (peer != view_.peers.end() && view_.is_present(peer->second, now) &&
+          should_have(role_of(node, place), checkpoint))
         return node;
     }
   }

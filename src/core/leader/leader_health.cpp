@@ -8,19 +8,19 @@
 namespace ckpt::core {
 
 void Leader::reconcile_health(TimeMs now) {
-  const CheckpointId commit = newest_known_commit();
+  const CheckpointId commit = commits_.newest_known();
   const std::uint64_t incarnation_before = clock_.incarnation();
   // What it learns from others was committed before its term.
-  clock_.observe(has_begun() ? record_->incarnation : 0, own_commit_, now);
+  clock_.observe(view_.has_begun() ? view_.record->incarnation : 0, commits_.own_commit(), now);
   if (clock_.incarnation() != incarnation_before) snapshot_interval_.forget();
-  snapshot_interval_.reached(furthest_attempted(), now);
+  snapshot_interval_.reached(view_.furthest_attempted(), now);
   time_commit(now);
 
-  health_.copies_now = has_begun() ? copies_now() : 0;
-  health_.parity_now = has_begun() ? parity_now() : 0;
+  health_.copies_now = view_.has_begun() ? commits_.copies_now() : 0;
+  health_.parity_now = view_.has_begun() ? commits_.parity_now() : 0;
   Health next = health_;
   next.pace_ms = snapshot_interval_.interval_ms();
-  next.allowed_ms = allowed_ms(config_.unprotected_after_ms, next.pace_ms);
+  next.allowed_ms = allowed_ms(view_.config.unprotected_after_ms, next.pace_ms);
   next.at_risk_ms = clock_.quiet_ms(now);
   const bool is_overdue = next.at_risk_ms > next.allowed_ms;
   Obstacle obstacle = find_obstacle(now, is_overdue);
@@ -32,13 +32,13 @@ void Leader::reconcile_health(TimeMs now) {
   next.rank = obstacle.rank;
   next.status = obstacle.status;
   next.detail = std::move(obstacle.detail);
-  next.committed = commit ? commit : has_begun() ? record_->restored : CheckpointId();
-  const bool is_of_this_incarnation = commit.incarnation() == record_->incarnation;
-  const CheckpointId base = is_of_this_incarnation ? commit : record_->decision.checkpoint;
+  next.committed = commit ? commit : view_.has_begun() ? view_.record->restored : CheckpointId();
+  const bool is_of_this_incarnation = commit.incarnation() == view_.record->incarnation;
+  const CheckpointId base = is_of_this_incarnation ? commit : view_.record->decision.checkpoint;
   const std::int64_t known_good = base ? base.iteration() : -1;
-  next.iterations_at_risk = std::max<std::int64_t>(0, furthest_attempted() - known_good);
-  next.copies = record_->protection.copies;
-  next.parity = record_->protection.rows;
+  next.iterations_at_risk = std::max<std::int64_t>(0, view_.furthest_attempted() - known_good);
+  next.copies = view_.record->protection.copies;
+  next.parity = view_.record->protection.rows;
   if (next.standing != health_.standing) standing_since_ = now;
   next.lasts_ms = now - standing_since_;
   health_ = std::move(next);
@@ -46,27 +46,21 @@ void Leader::reconcile_health(TimeMs now) {
 
 // Null: it has no trainer any more, or its node does not answer.
 const RankReport* Leader::report_of(Rank rank) const {
-  const auto bound = bindings_.find(rank);
-  if (bound == bindings_.end()) return nullptr;
+  const auto bound = view_.bindings.find(rank);
+  if (bound == view_.bindings.end()) return nullptr;
   for (const RankReport& report : bound->second.peer->report.ranks) {
     if (report.rank == rank && report.instance == bound->second.rank.instance) return &report;
   }
   return nullptr;
 }
 
-std::int64_t Leader::furthest_attempted() const {
-  std::int64_t furthest = -1;
-  for (const auto& [rank, binding] : bindings_) furthest = std::max(furthest, binding.rank.attempted);
-  return furthest;
-}
-
 // ---- What holds commits up ----
 
 Leader::Obstacle Leader::find_obstacle(TimeMs now, bool is_overdue) const {
-  const bool has_ranks =
-      std::any_of(present_.begin(), present_.end(), [](const Report* report) { return !report->ranks.empty(); });
-  if (!has_ranks && missing_.empty()) return {Cause::no_trainers};
-  if (!has_begun()) return obstacle_of_restore();
+  const bool has_ranks = std::any_of(view_.present.begin(), view_.present.end(),
+                                     [](const Report* report) { return !report->ranks.empty(); });
+  if (!has_ranks && view_.missing.empty()) return {Cause::no_trainers};
+  if (!view_.has_begun()) return obstacle_of_restore();
   if (auto found = obstacle_of_members(now); found.cause != Cause::none) return found;
   if (auto found = obstacle_of_trainers(); found.cause != Cause::none) return found;
   if (is_overdue) {
@@ -77,47 +71,48 @@ Leader::Obstacle Leader::find_obstacle(TimeMs now, bool is_overdue) const {
 }
 
 Leader::Obstacle Leader::obstacle_of_restore() const {
-  const Decision& decision = record_->decision;
+  const Decision& decision = view_.record->decision;
   if (decision.verdict == Verdict::lost || decision.verdict == Verdict::mismatch)
     return {Cause::state_lost, no_node, no_rank, decision.text};
   // A node that nobody lets in is where a rank that nobody heard of is likely to be.
-  if (!is_complete_incarnation() && !distrusted_.empty()) return {Cause::wrong_token, distrusted_.front()};
-  if (record_->incarnation == 0) return {Cause::no_trainers};
-  for (Rank rank = 0; rank < record_->world_size; ++rank) {
-    const auto bound = bindings_.find(rank);
-    if (bound != bindings_.end() && bound->second.rank.waiting) continue;
-    return {Cause::waits_for_ranks, bound == bindings_.end() ? no_node : bound->second.node, rank};
+  if (!view_.is_complete_incarnation() && !distrusted_.empty()) return {Cause::wrong_token, distrusted_.front()};
+  if (view_.record->incarnation == 0) return {Cause::no_trainers};
+  for (Rank rank = 0; rank < view_.record->world_size; ++rank) {
+    const auto bound = view_.bindings.find(rank);
+    if (bound != view_.bindings.end() && bound->second.rank.waiting) continue;
+    return {Cause::waits_for_ranks, bound == view_.bindings.end() ? no_node : bound->second.node, rank};
   }
-  if (!missing_.empty())
-    return {contains(distrusted_, missing_.front()) ? Cause::wrong_token : Cause::waits_for_nodes, missing_.front()};
-  if (const std::string trouble = storage_trouble(); !trouble.empty())
+  if (!view_.missing.empty())
+    return {contains(distrusted_, view_.missing.front()) ? Cause::wrong_token : Cause::waits_for_nodes,
+            view_.missing.front()};
+  if (const std::string trouble = storage_.why_unknown(view_.present); !trouble.empty())
     return {Cause::waits_for_storage, no_node, no_rank, trouble};
   return {Cause::waits_for_state};
 }
 
 // A new leader hears its members one by one: whom it has not heard yet is no news.
 Leader::Obstacle Leader::obstacle_of_members(TimeMs now) const {
-  if (!missing_.empty() && has_listened(now)) {
-    if (contains(distrusted_, config_.node)) return {Cause::wrong_token, config_.node};
-    const auto distrusted =
-        std::find_if(missing_.begin(), missing_.end(), [&](NodeId node) { return contains(distrusted_, node); });
-    if (distrusted != missing_.end()) return {Cause::wrong_token, *distrusted};
-    return {Cause::node_silent, missing_.front()};
+  if (!view_.missing.empty() && losses_.has_listened(now)) {
+    if (contains(distrusted_, view_.config.node)) return {Cause::wrong_token, view_.config.node};
+    const auto distrusted = std::find_if(view_.missing.begin(), view_.missing.end(),
+                                         [&](NodeId node) { return contains(distrusted_, node); });
+    if (distrusted != view_.missing.end()) return {Cause::wrong_token, *distrusted};
+    return {Cause::node_silent, view_.missing.front()};
   }
-  for (Rank rank = 0; rank < record_->world_size; ++rank) {
-    const auto bound = bindings_.find(rank);
-    const bool is_known = bound != bindings_.end() && is_present(*bound->second.peer, now);
-    if (bound == bindings_.end() && has_listened(now)) return {Cause::rank_gone, no_node, rank};
+  for (Rank rank = 0; rank < view_.record->world_size; ++rank) {
+    const auto bound = view_.bindings.find(rank);
+    const bool is_known = bound != view_.bindings.end() && view_.is_present(*bound->second.peer, now);
+    if (bound == view_.bindings.end() && losses_.has_listened(now)) return {Cause::rank_gone, no_node, rank};
     if (is_known && report_of(rank) == nullptr) return {Cause::rank_gone, bound->second.node, rank};
   }
-  if (!record_->replacements.empty()) return {Cause::replacement, record_->replacements.front().lost};
+  if (!view_.record->replacements.empty()) return {Cause::replacement, view_.record->replacements.front().lost};
   return {};
 }
 
 Leader::Obstacle Leader::obstacle_of_trainers() const {
-  if (!alarm_.empty()) return {Cause::ranks_differ, no_node, no_rank, alarm_};
+  if (!view_.alarm.empty()) return {Cause::ranks_differ, no_node, no_rank, view_.alarm};
   const auto find = [&](Cause cause, auto is_it) -> Obstacle {
-    for (const auto& [rank, binding] : bindings_) {
+    for (const auto& [rank, binding] : view_.bindings) {
       if (is_it(binding.rank)) return {cause, binding.node, rank, {}, binding.rank.failed};
     }
     return {};
@@ -127,8 +122,10 @@ Leader::Obstacle Leader::obstacle_of_trainers() const {
     return found;
   if (auto found = find(Cause::rank_restoring, [](const RankReport& rank) { return rank.waiting; });
       found.cause != Cause::none) {
-    if (!stranded_.empty()) return {Cause::waits_for_state, found.node, found.rank, stranded_};
-    if (reading_storage_) return {Cause::waits_for_storage, found.node, found.rank, storage_.trouble()};
+    if (!restore_progress_.stranded().empty())
+      return {Cause::waits_for_state, found.node, found.rank, restore_progress_.stranded()};
+    if (restore_progress_.is_reading_storage())
+      return {Cause::waits_for_storage, found.node, found.rank, storage_.trouble()};
     return found;
   }
   return find(Cause::rank_fails, [](const RankReport& rank) { return rank.failed != 0; });
@@ -136,14 +133,15 @@ Leader::Obstacle Leader::obstacle_of_trainers() const {
 
 // Of what all ranks have captured: who does not have its copy.
 Leader::Obstacle Leader::obstacle_of_copies() const {
-  const CheckpointId commit = newest_known_commit();
-  for (const auto& [checkpoint, pieces] : inventory_) {
-    if (checkpoint.incarnation() != record_->incarnation || checkpoint <= commit || contains(abandoned_, checkpoint))
+  const CheckpointId commit = commits_.newest_known();
+  for (const auto& [checkpoint, pieces] : view_.inventory) {
+    if (checkpoint.incarnation() != view_.record->incarnation || checkpoint <= commit ||
+        contains(commits_.abandoned(), checkpoint))
       continue;
     const auto lack = first_lack(checkpoint, pieces);
     if (!lack || lack->is_capture) continue;
-    const auto peer = peers_.find(lack->node);
-    const FetchTrouble trouble = peer == peers_.end() ? FetchTrouble::none : peer->second.report.fetch_trouble;
+    const auto peer = view_.peers.find(lack->node);
+    const FetchTrouble trouble = peer == view_.peers.end() ? FetchTrouble::none : peer->second.report.fetch_trouble;
     switch (trouble) {
       case FetchTrouble::no_space:
         return {Cause::copies_do_not_fit, lack->node};
@@ -159,10 +157,10 @@ Leader::Obstacle Leader::obstacle_of_copies() const {
 }
 
 Leader::Obstacle Leader::obstacle_of_progress() const {
-  const std::int64_t furthest = furthest_attempted();
-  const CheckpointId commit = newest_known_commit();
-  const bool is_of_this_incarnation = commit.incarnation() == record_->incarnation;
-  for (const auto& [rank, binding] : bindings_) {
+  const std::int64_t furthest = view_.furthest_attempted();
+  const CheckpointId commit = commits_.newest_known();
+  const bool is_of_this_incarnation = commit.incarnation() == view_.record->incarnation;
+  for (const auto& [rank, binding] : view_.bindings) {
     if (binding.rank.attempted < furthest) return {Cause::rank_behind, binding.node, rank};
   }
   if (furthest < 0 || (is_of_this_incarnation && furthest <= commit.iteration())) return {Cause::no_snapshots};
@@ -171,27 +169,28 @@ Leader::Obstacle Leader::obstacle_of_progress() const {
 
 // It commits, and yet protects less than was asked for.
 Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
-  for (const Report* report : present_) {
-    if (!assignment_table_.is_member(report->node, report->arena_id)) continue;
-    if (report->protection != record_->protection)
+  for (const Report* report : view_.present) {
+    if (!view_.assignment_table.is_member(report->node, report->arena_id)) continue;
+    if (report->protection != view_.record->protection)
       return {Cause::other_protection, report->node, no_rank,
-              placement::name(report->protection) + ", the job has " + placement::name(record_->protection)};
+              placement::name(report->protection) + ", the job has " + placement::name(view_.record->protection)};
   }
-  for (const Report* report : present_) {
+  for (const Report* report : view_.present) {
     if (report->coordination_fails) return {Cause::coordination_fails, report->node};
   }
-  if (const std::string trouble = config_.storage ? storage_.trouble() : storage_trouble(); !trouble.empty())
+  if (const std::string trouble = view_.config.storage ? storage_.trouble() : storage_.why_unknown(view_.present);
+      !trouble.empty())
     return {Cause::storage_fails, no_node, no_rank, trouble};
   if (!clock_.has_commit()) return {Cause::beginning};
-  if (clock_.last_gap_ms() > allowed_ms(config_.unprotected_after_ms, snapshot_interval_.interval_ms())) {
+  if (clock_.last_gap_ms() > allowed_ms(view_.config.unprotected_after_ms, snapshot_interval_.interval_ms())) {
     const bool is_known = health_.slowest_node != no_node;
     return {Cause::too_slow, is_known ? health_.slowest_node : no_node};
   }
   // Before a new leader has heard the nodes that are there, all of them seem to have lost their copies.
-  const bool has_listing = missing_.empty() || now - elected_at_ > config_.node_timeout_ms;
-  if (!has_listing || !inventory_.contains(newest_known_commit())) return {};
-  if (health_.copies_now < record_->protection.copies) return {Cause::fewer_copies};
-  if (health_.parity_now < record_->protection.rows) return {Cause::fewer_parity};
+  const bool has_listing = view_.missing.empty() || now - view_.elected_at > view_.config.node_timeout_ms;
+  if (!has_listing || !view_.inventory.contains(commits_.newest_known())) return {};
+  if (health_.copies_now < view_.record->protection.copies) return {Cause::fewer_copies};
+  if (health_.parity_now < view_.record->protection.rows) return {Cause::fewer_parity};
   return {};
 }
 
@@ -200,7 +199,7 @@ Leader::Obstacle Leader::lesser_trouble(TimeMs now) const {
 // The first place that does not have the checkpoint yet.
 std::optional<Leader::Lack> Leader::first_lack(CheckpointId checkpoint, const Pieces& pieces) const {
   std::optional<Lack> copy;
-  for (const auto& [shard, place] : places_.of(checkpoint)) {
+  for (const auto& [shard, place] : view_.places.of(checkpoint)) {
     const auto found = pieces.find(shard);
     const auto is_there = [&](NodeId node) { return found != pieces.end() && is_held_by(found->second, node); };
     for (const NodeId node : place.capturers) {
@@ -215,9 +214,9 @@ std::optional<Leader::Lack> Leader::first_lack(CheckpointId checkpoint, const Pi
 
 // One checkpoint at a time: from the moment its first piece was heard of.
 void Leader::time_commit(TimeMs now) {
-  if (!has_begun() || !places_.is_arranged()) return timing_.reset();
-  if (timing_ && timing_->checkpoint.incarnation() != record_->incarnation) timing_.reset();
-  if (timing_ && committed_ >= timing_->checkpoint) {
+  if (!view_.has_begun() || !view_.places.is_arranged()) return timing_.reset();
+  if (timing_ && timing_->checkpoint.incarnation() != view_.record->incarnation) timing_.reset();
+  if (timing_ && commits_.committed() >= timing_->checkpoint) {
     const TimeMs captured_at = timing_->captured_at.value_or(now);
     const TimeMs capture_ms = captured_at - timing_->begun_at, copy_ms = now - captured_at;
     health_.slowest_is_capture = capture_ms > copy_ms;
@@ -226,13 +225,13 @@ void Leader::time_commit(TimeMs now) {
     timing_.reset();
   }
   if (!timing_) {
-    if (inventory_.empty()) return;
-    const CheckpointId newest = inventory_.rbegin()->first;
-    if (newest.incarnation() != record_->incarnation || newest <= committed_) return;
+    if (view_.inventory.empty()) return;
+    const CheckpointId newest = view_.inventory.rbegin()->first;
+    if (newest.incarnation() != view_.record->incarnation || newest <= commits_.committed()) return;
     timing_ = Timing{newest, now, {}, no_node, no_node};
   }
-  const auto pieces = inventory_.find(timing_->checkpoint);
-  if (pieces == inventory_.end()) return timing_.reset();
+  const auto pieces = view_.inventory.find(timing_->checkpoint);
+  if (pieces == view_.inventory.end()) return timing_.reset();
   const auto lack = first_lack(timing_->checkpoint, pieces->second);
   if (!lack) return;
   if (!lack->is_capture && !timing_->captured_at) timing_->captured_at = now;

@@ -1,6 +1,6 @@
 #include "core/worker/slots.hpp"
 
-#include <stdexcept>
+#include "core/invariant.hpp"
 
 namespace ckpt::core {
 
@@ -117,7 +117,7 @@ std::vector<PieceInfo> SlotTable::whole_pieces() const {
 
 Slot& SlotTable::move(const SlotRef& ref, SlotState from, SlotState to) {
   Slot& slot = slots_.at(ref);
-  if (slot.state != from) throw std::logic_error("slot of shard " + ref.shard + " is not in the state its move needs");
+  invariant(slot.state == from, "a slot is not in the state that its move needs");
   slot.state = to;
   if (to == SlotState::free) slot = Slot{};
   return slot;

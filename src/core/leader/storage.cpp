@@ -1,4 +1,4 @@
-#include "core/leader/leader_storage.hpp"
+#include "core/leader/storage.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -23,7 +23,7 @@ NodeId writer_of(const Place& place, const Holders& holders) {
 
 // ---- What is there ----
 
-void LeaderStorage::on(const StorageListed& listed, TimeMs now) {
+void JobStorage::on(const StorageListed& listed, TimeMs now) {
   listing_ = false;
   newest_incarnation_ = std::max(newest_incarnation_, listed.newest_incarnation);
   for (const PieceInfo& piece : listed.pieces) {
@@ -36,7 +36,7 @@ void LeaderStorage::on(const StorageListed& listed, TimeMs now) {
 }
 
 // What an answer with trouble leaves out may be there all the same.
-void LeaderStorage::take(const StorageListed& listed) {
+void JobStorage::take(const StorageListed& listed) {
   const auto before = std::exchange(known_listing_, listed);
   if (listed.trouble.empty() || !before) return;
   std::set<std::pair<CheckpointId, std::string>> notified;
@@ -47,7 +47,7 @@ void LeaderStorage::take(const StorageListed& listed) {
   for (const std::string& step : before->unusable) add_once(known_listing_->unusable, step);
 }
 
-void LeaderStorage::on_new_incarnation() {
+void JobStorage::on_new_incarnation() {
   known_listing_.reset();
   listing_is_stale_ = listing_;
   read_troubles_.clear();
@@ -56,29 +56,29 @@ void LeaderStorage::on_new_incarnation() {
   if (writing_) writing_->is_of_older_incarnation = true;
 }
 
-std::set<CheckpointId> LeaderStorage::unusable() const {
+std::set<CheckpointId> JobStorage::unusable() const {
   std::set<CheckpointId> checkpoints = damaged_;
   if (passed_over_) checkpoints.insert(*passed_over_);
   return checkpoints;
 }
 
-bool LeaderStorage::has_read_trouble() const {
+bool JobStorage::has_read_trouble() const {
   return std::any_of(read_troubles_.begin(), read_troubles_.end(),
                      [](const auto& entry) { return !entry.second.empty(); });
 }
 
-bool LeaderStorage::has_read_trouble(NodeId node) const {
+bool JobStorage::has_read_trouble(NodeId node) const {
   const auto found = read_troubles_.find(node);
   return found != read_troubles_.end() && !found->second.empty();
 }
 
-void LeaderStorage::reconcile_listing(TimeMs now, Effects& effects) {
+void JobStorage::reconcile_listing(TimeMs now, Effects& effects) {
   if (!config_.storage || knows_all() || is_finishing() || listing_ || now < list_again_at_) return;
   listing_ = true;
   effects.push_back(ListStorage{});
 }
 
-std::map<std::string, const PieceInfo*> LeaderStorage::pieces_of(CheckpointId checkpoint) const {
+std::map<std::string, const PieceInfo*> JobStorage::pieces_of(CheckpointId checkpoint) const {
   std::map<std::string, const PieceInfo*> pieces;
   if (!known_listing_ || is_unusable(checkpoint)) return pieces;
   for (const PieceInfo& piece : known_listing_->pieces) {
@@ -87,15 +87,28 @@ std::map<std::string, const PieceInfo*> LeaderStorage::pieces_of(CheckpointId ch
   return pieces;
 }
 
+std::string JobStorage::why_unknown(const std::vector<const Report*>& present) const {
+  if (config_.storage && !has_listing()) return "it has not answered yet";
+  if (config_.storage && is_finishing()) return "a checkpoint of the incarnation before is being made whole";
+  if (config_.storage) return known_listing().trouble;
+  for (const Report* report : present) {
+    if (report->storage) {
+      return "node " + std::to_string(config_.node) + " (the leader) was told of none, node " +
+             std::to_string(report->node) + " was; give all agents of the job the same option storage";
+    }
+  }
+  return "";
+}
+
 // ---- What goes there ----
 
-void LeaderStorage::on(const Report& report) {
+void JobStorage::on(const Report& report) {
   reported_[report.node] = report.written;
   read_troubles_[report.node] = report.read_trouble;
   damaged_.insert(report.damaged.begin(), report.damaged.end());
 }
 
-void LeaderStorage::on(const FinalizeEnded& ended, TimeMs now) {
+void JobStorage::on(const FinalizeEnded& ended, TimeMs now) {
   if (!writing_ || ended.checkpoint != writing_->checkpoint) return;
   if (writing_->is_of_older_incarnation) {  // what was heard in this incarnation is from before it was there
     known_listing_.reset();
@@ -108,14 +121,14 @@ void LeaderStorage::on(const FinalizeEnded& ended, TimeMs now) {
   writing_.reset();
 }
 
-void LeaderStorage::fail(const std::string& trouble, TimeMs now) {
+void JobStorage::fail(const std::string& trouble, TimeMs now) {
   write_trouble_ = trouble;
   write_again_at_ = now + retry_ms;
   writing_.reset();
 }
 
 // How many multiples of storage_every lie between what is stored and the newest commit.
-std::int64_t LeaderStorage::periods_passed(const CommitState& state) const {
+std::int64_t JobStorage::periods_passed(const CommitState& state) const {
   if (config_.storage_every == 0) return 0;
   // What older incarnations stored beyond it is not this incarnation's.
   const bool is_own = stored_.incarnation() == state.committed.incarnation();
@@ -124,14 +137,14 @@ std::int64_t LeaderStorage::periods_passed(const CommitState& state) const {
   return state.committed.iteration() / config_.storage_every - since / config_.storage_every;
 }
 
-bool LeaderStorage::is_due(const CommitState& state, TimeMs now) const {
+bool JobStorage::is_due(const CommitState& state, TimeMs now) const {
   // What a newer incarnation left there, whatever it is, does not stand for this one's.
   if (state.committed <= stored_ && stored_.incarnation() <= state.committed.incarnation()) return false;
   const bool is_time = config_.storage_interval_ms != 0 && now - stored_at_ >= config_.storage_interval_ms;
   return state.is_short || is_time || periods_passed(state) > 0;
 }
 
-void LeaderStorage::begin(const CommitState& state) {
+void JobStorage::begin(const CommitState& state) {
   writing_ = Writing{state.committed, ++attempts_, state.world_size, {}, {}, {}, false, false};
   if (assign(state)) {
     skipped_ += static_cast<std::uint64_t>(std::max<std::int64_t>(periods_passed(state) - 1, 0));
@@ -141,7 +154,7 @@ void LeaderStorage::begin(const CommitState& state) {
 }
 
 // Every piece that is not written yet needs a node that has it. False where one has none any more.
-bool LeaderStorage::assign(const CommitState& state) {
+bool JobStorage::assign(const CommitState& state) {
   const auto pieces = state.inventory.find(writing_->checkpoint);
   if (pieces == state.inventory.end()) return false;
   for (const auto& [shard, place] : writing_->checkpoint == state.began_from ? state.restored_places : state.places) {
@@ -157,7 +170,7 @@ bool LeaderStorage::assign(const CommitState& state) {
   return true;
 }
 
-void LeaderStorage::reconcile_writes(const CommitState& state, TimeMs now, Effects& effects) {
+void JobStorage::reconcile_writes(const CommitState& state, TimeMs now, Effects& effects) {
   if (!config_.storage_writes || !known_listing_) return;
   if (!writing_ && now >= write_again_at_ && is_due(state, now)) begin(state);
   if (!writing_ || writing_->is_committing) return;
@@ -177,7 +190,7 @@ void LeaderStorage::reconcile_writes(const CommitState& state, TimeMs now, Effec
 }
 
 // What keeps the job from restoring comes first.
-std::string LeaderStorage::trouble() const {
+std::string JobStorage::trouble() const {
   if (known_listing_ && !known_listing_->trouble.empty()) return known_listing_->trouble;
   for (const auto& [node, trouble] : read_troubles_) {
     if (!trouble.empty()) return trouble;
@@ -185,7 +198,7 @@ std::string LeaderStorage::trouble() const {
   return write_trouble_;
 }
 
-WriteOrder LeaderStorage::order_for(NodeId node) const {
+WriteOrder JobStorage::order_for(NodeId node) const {
   WriteOrder order;
   if (!writing_ || writing_->is_committing) return order;
   const auto found = writing_->by_writer.find(node);

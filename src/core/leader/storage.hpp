@@ -18,9 +18,9 @@
 
 namespace ckpt::core {
 
-class LeaderStorage {
+class JobStorage {
  public:
-  LeaderStorage(const Config& config, TimeMs now) : config_(config), stored_at_(now) {}
+  JobStorage(const Config& config, TimeMs now) : config_(config), stored_at_(now) {}
 
   void on(const StorageListed& listed, TimeMs now);
   void on(const FinalizeEnded& ended, TimeMs now);
@@ -50,6 +50,8 @@ class LeaderStorage {
   bool has_read_trouble(NodeId node) const;
   // The pieces of a usable checkpoint on storage, by shard. Empty if it is not usable.
   std::map<std::string, const PieceInfo*> pieces_of(CheckpointId checkpoint) const;
+  // Why it is not known what storage has; "" where it is, or where no present node has any.
+  std::string why_unknown(const std::vector<const Report*>& present) const;
   std::uint64_t newest_incarnation() const { return newest_incarnation_; }
 
   // The state of the incarnation, as far as it matters here.

@@ -1,0 +1,59 @@
+// When a checkpoint counts as committed, or never will.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/events.hpp"
+#include "core/leader/job_view.hpp"
+#include "core/leader/record_writer.hpp"
+
+namespace ckpt::core {
+
+class Commits {
+ public:
+  // It leaves out of `inventory`, the view's, what contradicts the incarnation's members.
+  Commits(const JobView& view, Inventory& inventory, std::string& alarm, RecordWriter& record_writer)
+      : view_(view), inventory_(inventory), alarm_(alarm), record_writer_(record_writer) {}
+
+  void on_new_incarnation();
+  void on_record();  // the view has another one
+
+  // Each of these reconciles one thing, in the order in which the leader calls them.
+  void leave_out_outsiders();
+  void record_first_commit(TimeMs now, Effects& effects);
+  void abandon_disagreeing();
+  void reconcile(TimeMs now, Effects& effects);
+
+  CheckpointId committed() const { return committed_; }
+  CheckpointId own_commit() const { return own_commit_; }
+  // As far as those who are here have heard. A new leader does not announce it: there may be a newer one.
+  CheckpointId newest_known() const;
+  const std::vector<CheckpointId>& abandoned() const { return abandoned_; }
+  std::int64_t resume_at() const { return resume_at_; }
+
+  // Of the newest known commit: the fewest copies of any shard, and how many members any parity group can still lose.
+  std::uint32_t copies_now() const;
+  std::uint32_t parity_now() const;
+  // Some piece of the checkpoint has fewer holders left than it was given.
+  bool is_short(CheckpointId checkpoint) const;
+
+ private:
+  bool never_complete(CheckpointId checkpoint, const Pieces& pieces) const;
+  void name_next_iteration(CheckpointId abandoned, TimeMs now);
+  void commit_to(CheckpointId checkpoint);
+
+  const JobView& view_;
+  Inventory& inventory_;
+  std::string& alarm_;
+  RecordWriter& record_writer_;
+  CheckpointId committed_;
+  CheckpointId own_commit_;  // newest one that this leader committed itself
+  std::vector<CheckpointId> abandoned_;
+  std::int64_t resume_at_ = 0;
+  CheckpointId newest_abandoned_;
+  TimeMs named_at_ = 0;      // when resume_at_ was last set
+  std::int64_t margin_ = 0;  // how far resume_at_ lies ahead of the furthest rank's next iteration
+};
+
+}  // namespace ckpt::core

@@ -1,0 +1,59 @@
+// When the leader decides from which checkpoint the incarnation goes on. Which checkpoint that is, restore_decision.hpp
+// says.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/events.hpp"
+#include "core/leader/admission.hpp"
+#include "core/leader/job_view.hpp"
+#include "core/leader/known_assignments.hpp"
+#include "core/leader/losses.hpp"
+#include "core/leader/record_writer.hpp"
+#include "core/leader/storage.hpp"
+
+namespace ckpt::core {
+
+class DecisionMaker {
+ public:
+  // What the parts are that it asks, or that carry out what it decides.
+  struct Others {
+    RecordWriter& record_writer;
+    KnownAssignments& assignments;
+    AdmissionControl& admission;
+    const Losses& losses;
+    const JobStorage& storage;
+  };
+  // It may take `inventory`, the view's: then nothing else is concluded from that in this reconciliation.
+  DecisionMaker(const JobView& view, Inventory& inventory, std::string& alarm, const Others& others)
+      : view_(view), inventory_(inventory), alarm_(alarm), others_(others) {}
+
+  void on_pause() { all_waiting_since_.reset(); }
+  // `before`: the places of the incarnation before, if that had any.
+  void on_new_incarnation(IncarnationPlacement before);
+  void on_placed();  // the incarnation has begun
+  void reconcile(TimeMs now, Effects& effects);
+
+  // The number of the newest roll call, made when all ranks wait.
+  std::uint64_t roll_call() const { return roll_call_; }
+
+ private:
+  bool all_answered(TimeMs now) const;
+  RecoveryQuestion question(bool with_storage) const;
+  void write(const RecoveryAnswer& answer, TimeMs now, Effects& effects);
+  std::vector<RankAssignment> assignments_now(const std::vector<Cut>& cuts) const;
+  std::vector<CheckpointId> whole_of_last_incarnation();
+
+  const JobView& view_;
+  Inventory& inventory_;
+  std::string& alarm_;
+  Others others_;
+  std::optional<TimeMs> all_waiting_since_;
+  std::uint64_t roll_call_ = 0;
+  IncarnationPlacement last_places_;  // of the incarnation before, if known
+  AssignmentsName last_placed_;       // the rank assignments of last_places_
+};
+
+}  // namespace ckpt::core

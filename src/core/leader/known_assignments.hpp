@@ -1,0 +1,44 @@
+// What the leader knows of who runs where: it wrote that itself, or reads it from the store.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/events.hpp"
+#include "core/leader/job_view.hpp"
+
+namespace ckpt::core {
+
+class KnownAssignments {
+ public:
+  // It alone changes `table` and `given_up`, which are the view's.
+  KnownAssignments(const JobView& view, AssignmentTable& table, AssignmentsName& given_up)
+      : view_(view), table_(table), given_up_(given_up) {}
+
+  void on(const AssignmentsRead& read);
+  void on_record(const IncarnationRecord& next);  // before it becomes the view's
+  // Whether the view has the assignments that the record names, or they are lost for good.
+  bool reconcile(TimeMs now, Effects& effects);
+  // The assignments of the next incarnation, which this leader is about to write.
+  const AssignmentTable& draft(std::uint64_t incarnation, std::vector<RankAssignment> assignments);
+  // Former members that are none any more, since it was asked last.
+  std::vector<NodeId> take_released();
+
+ private:
+  bool is_known() const { return table_.name() == view_.record->assignments || view_.has_lost_assignments(); }
+  bool give_up(TimeMs now, Effects& effects);
+  void set(AssignmentTable next);
+  void note_released(const std::vector<Member>& next);
+
+  const JobView& view_;
+  AssignmentTable& table_;
+  AssignmentsName& given_up_;
+  AssignmentTable drafted_;  // written last by this leader
+  std::optional<TimeMs> asked_at_;
+  bool have_vanished_ = false;  // the newest read found none
+  AssignmentsName vanished_;    // this leader asked for these, and they were not there
+  TimeMs vanished_since_ = 0;
+  std::vector<NodeId> released_;
+};
+
+}  // namespace ckpt::core

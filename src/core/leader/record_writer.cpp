@@ -1,0 +1,59 @@
+#include "core/leader/record_writer.hpp"
+
+#include <utility>
+
+#include "core/lists.hpp"
+
+namespace ckpt::core {
+
+// Nobody else writes the record in this leader's term. So what is neither the record that it knows nor one that it
+// wrote since is older: the store lost the newer one, was set back, or an answer was overtaken, and then a swap fails.
+bool RecordWriter::is_set_back(const IncarnationRecordRead& read) const {
+  const bool is_own = contains(swapped_, read.record);
+  return in_charge() && read.record.epoch <= view_.epoch && read.record != *view_.record && !is_own;
+}
+
+bool RecordWriter::accept(const IncarnationRecordRead& read) {
+  if (is_set_back(read)) {
+    revision_ = read.revision;
+    is_set_back_ = true;
+    return false;
+  }
+  is_set_back_ = false;
+  if (view_.record && read.record != *view_.record) swapped_.clear();  // an unchanged one may have overtaken a write
+  if (!view_.record || read.revision != revision_) swap_pending_ = false;
+  revision_ = read.revision;
+  return true;
+}
+
+void RecordWriter::take_charge(TimeMs now, Effects& effects) {
+  if (view_.record->epoch > view_.epoch || !may_swap(now)) return;  // a newer leader is at work, or this one begins
+  IncarnationRecord record = *view_.record;
+  record.epoch = view_.epoch;
+  swap(std::move(record), now, effects);
+}
+
+// With its rank assignments, which may be gone as well.
+void RecordWriter::put_back(TimeMs now, Effects& effects) {
+  if (!is_set_back_ || !in_charge() || !may_swap(now)) return;
+  is_set_back_ = false;
+  effects.push_back(
+      Notice{"the coordination store lost the job's record \"incarnation\" or holds an older one; this node, "
+             "which leads the job, writes it again"});
+  const bool has_its_assignments = view_.assignment_table.name() == view_.record->assignments;
+  swap(*view_.record, now, effects,
+       has_its_assignments ? view_.assignment_table.assignments() : std::vector<RankAssignment>());
+}
+
+bool RecordWriter::may_swap(TimeMs now) const { return !swap_pending_ || now - swapped_at_ >= view_.config.lease_ms; }
+
+void RecordWriter::swap(IncarnationRecord record, TimeMs now, Effects& effects,
+                        std::vector<RankAssignment> assignments) {
+  if (!may_swap(now)) return;
+  swap_pending_ = true;
+  swapped_at_ = now;
+  add_once(swapped_, record);
+  effects.push_back(SwapIncarnationRecord{revision_, std::move(record), std::move(assignments)});
+}
+
+}  // namespace ckpt::core

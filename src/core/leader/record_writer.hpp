@@ -1,0 +1,37 @@
+// How the leader writes the incarnation's record: one compare-and-swap at a time, always with its epoch. It also
+// notices that the store lost the newest record, or has an older one, and writes that again.
+#pragma once
+
+#include <vector>
+
+#include "core/events.hpp"
+#include "core/leader/job_view.hpp"
+
+namespace ckpt::core {
+
+class RecordWriter {
+ public:
+  explicit RecordWriter(const JobView& view) : view_(view) {}
+
+  // False: the record that was read is older than the one in the view, which stays.
+  bool accept(const IncarnationRecordRead& read);
+
+  bool in_charge() const { return view_.record && view_.record->epoch == view_.epoch; }
+  void take_charge(TimeMs now, Effects& effects);
+  void put_back(TimeMs now, Effects& effects);
+
+  bool may_swap(TimeMs now) const;
+  void swap(IncarnationRecord record, TimeMs now, Effects& effects, std::vector<RankAssignment> assignments = {});
+
+ private:
+  bool is_set_back(const IncarnationRecordRead& read) const;
+
+  const JobView& view_;
+  std::uint64_t revision_ = 0;
+  bool swap_pending_ = false;
+  std::vector<IncarnationRecord> swapped_;  // records it has asked to write since the view's was read
+  bool is_set_back_ = false;                // the store has an older record than the view
+  TimeMs swapped_at_ = 0;
+};
+
+}  // namespace ckpt::core
