@@ -1,6 +1,6 @@
-// The queue of the agent's core thread: tasks, in order.
+// The ways to the agent's core thread: the queue of its tasks, and where events for the core go.
 //
-// Thread-safe. Posting never blocks, because some posters must not wait (transport, trainer server). The queue is still
+// CoreQueue: tasks, in order. Thread-safe. Posting never blocks, because some posters must not wait (transport, trainer server). The queue is still
 // bounded. offer() drops a task when the queue is full; it is for what is repeated anyway (messages, poll results).
 // Everything else that is posted answers something bounded: an outstanding fetch, a connection, a rank.
 #pragma once
@@ -14,10 +14,24 @@
 #include <optional>
 
 #include "base/clock.hpp"
+#include "core/events.hpp"
 
 namespace ckpt::agent {
 
 using Task = std::function<void()>;
+
+// The core's time: that of the steady clock.
+inline core::TimeMs core_now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
+}
+
+// The core, for those who have events for it and do not wait for effects. Core thread.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  // Hands the event to the core. While effects are being carried out, it waits until all of them are.
+  virtual void handle(core::Event event) = 0;
+};
 
 class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
  public:
