@@ -11,18 +11,17 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "options/options.hpp"
-#include "device/device.hpp"
 #include "client/agent_link.hpp"
 #include "client/capture.hpp"
 #include "client/gpu_comm.hpp"
-#include "gpu_replication/gpu_replication.hpp"
 #include "client/health_watch.hpp"
-#include "client/sealing.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
 #include "client/tickets.hpp"
 #include "client/warnings.hpp"
+#include "device/device.hpp"
+#include "gpu_replication/gpu_replication.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::client {
 

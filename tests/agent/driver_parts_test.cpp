@@ -81,6 +81,16 @@ class DriverParts : public ::testing::Test {
   Peers peers_{{0, "a", own_agent_id}, *queue_};
 };
 
+TEST(CoreQueue, IsFullForWhatIsRepeatedAnywayAndFailsForTheRestWhenThatHasNoBound) {
+  const auto queue = std::make_shared<CoreQueue>(1, 2);
+  EXPECT_TRUE(queue->offer([] {}));
+  EXPECT_FALSE(queue->offer([] {}));
+  queue->post([] {});
+  EXPECT_THROW(queue->post([] {}), Failure);
+  EXPECT_TRUE(queue->take(Deadline::in_ms(0)).has_value());
+  EXPECT_NO_THROW(queue->post([] {}));
+}
+
 using PeersTest = DriverParts;
 
 TEST_F(PeersTest, TheTransportLearnsTheAddressOfEveryOtherNode) {

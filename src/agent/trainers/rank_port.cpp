@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "agent/trainers/claims.hpp"
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
 
@@ -75,9 +76,10 @@ void RankPort::watch() {
 }
 
 void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>& slots) {
+  arena::Grant grant{sequence_ + 1, {}};
+  check(slots.size() <= grant.slots.size(), "a grant has more slots than a trainer captures into");
+  for (std::size_t i = 0; i < slots.size(); ++i) grant.slots[i] = slots[i].slot;
   outstanding_ = OpenGrant{++sequence_, slots};
-  arena::Grant grant{sequence_, {}};
-  for (std::size_t i = 0; i < std::min(slots.size(), grant.slots.size()); ++i) grant.slots[i] = slots[i].slot;
   control_->share(share);
   control_->grant(grant);
 }
