@@ -13,11 +13,12 @@
 
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
-#include "agent/token.hpp"
 #include "agent/trainers/trainer_server.hpp"
 #include "base/error.hpp"
+#include "base/private_files.hpp"
 #include "base/thread.hpp"
 #include "coord/bounded_store.hpp"
+#include "coord/node_registry.hpp"
 #include "coord/open_store.hpp"
 
 namespace ckpt::agent {
@@ -54,6 +55,20 @@ net::TransportOptions transport_options(const Options& options, std::uint32_t no
   transport.chunk_bytes = options.chunk_bytes;
   transport.sub_buffers = options.sub_buffers;
   return transport;
+}
+
+// The token in the file that the option token_file names. Without that option, the token in the store. If the store has
+// none, writes one there: the one this node remembers, or a new one.
+std::string find_token(const Options& options, coord::Store& store, const std::string& remembered) {
+  constexpr std::size_t digits = 64;
+  constexpr std::string_view hex = "0123456789abcdef";
+  if (options.token_file.empty()) return coord::job_token(store, remembered);
+  const std::string token = read_secret_file(options.token_file, "token_file");
+  if (token.size() != digits || token.find_first_not_of(hex) != std::string::npos)
+    throw Failure(CKPT_ERR_INVALID, "the file " + options.token_file +
+                                        ", which the option token_file names, does not hold 64 hex digits in lower "
+                                        "case; make one with ckptctl token FILE and give all nodes the same");
+  return token;
 }
 
 std::string machine_name() {

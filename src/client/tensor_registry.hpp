@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "arena/layout.hpp"
-#include "arena/part_ranges.hpp"
 #include "ckptengine/ckptengine.h"
-#include "device/device.hpp"
 #include "core/shard_parts.hpp"
+#include "device/device.hpp"
 
 namespace ckpt::client {
 
