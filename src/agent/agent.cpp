@@ -13,11 +13,12 @@
 
 #include "agent/driver.hpp"
 #include "agent/store_poller.hpp"
-#include "agent/token.hpp"
 #include "agent/trainers/trainer_server.hpp"
 #include "base/error.hpp"
+#include "base/private_files.hpp"
 #include "base/thread.hpp"
 #include "coord/bounded_store.hpp"
+#include "coord/node_registry.hpp"
 #include "coord/open_store.hpp"
 
 namespace ckpt::agent {
@@ -56,6 +57,20 @@ net::TransportOptions transport_options(const Options& options, std::uint32_t no
   return transport;
 }
 
+// The token in the file that the option token_file names. Without that option, the token in the store. If the store has
+// none, writes one there: the one this node remembers, or a new one.
+std::string find_token(const Options& options, coord::Store& store, const std::string& remembered) {
+  constexpr std::size_t digits = 64;
+  constexpr std::string_view hex = "0123456789abcdef";
+  if (options.token_file.empty()) return coord::job_token(store, remembered);
+  const std::string token = read_secret_file(options.token_file, "token_file");
+  if (token.size() != digits || token.find_first_not_of(hex) != std::string::npos)
+    throw Failure(CKPT_ERR_INVALID, "the file " + options.token_file +
+                                        ", which the option token_file names, does not hold 64 hex digits in lower "
+                                        "case; make one with ckptctl token FILE and give all nodes the same");
+  return token;
+}
+
 std::string machine_name() {
   std::array<char, 256> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0) return "another machine";
@@ -81,19 +96,20 @@ AgentSetup standard_setup(const Options& options, Log log) {
 }
 
 // In order of use: what is below uses what is above, and ends before it.
-struct Agent::Parts {
+struct Agent::Parts : AgentControl {
   explicit Parts(AgentSetup agent_setup);
-  ~Parts();
+  ~Parts() override;
 
-  void ask_to_stop(EndReason reason, const std::string& why) {
+  void stop(EndReason reason, const std::string& why) override {
     setup.log->info("the agent ends: {}", why);
     if (reason == EndReason::replaced) {
       const std::lock_guard lock(mutex);
       replaced = why;
     }
     const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(stop.get(), &one, sizeof(one));
+    [[maybe_unused]] const auto written = ::write(stop_event.get(), &one, sizeof(one));
   }
+  void listen_again() override { server->listen_again(); }
   net::Transport::Handlers handlers();
   void join_job();
   coord::NodeEntry own_entry() const;
@@ -108,7 +124,7 @@ struct Agent::Parts {
       setup.store_timeout_ms != 0 ? setup.store_timeout_ms : coord::StoreLocation(options).timeout_ms()};
   std::mutex mutex;
   std::string replaced;  // with the mutex
-  UniqueFd stop{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  UniqueFd stop_event{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   arena::NodeArena arena;
   const std::uint64_t agent_id = start_id();
   const std::uint32_t node_id;
@@ -130,9 +146,8 @@ Agent::Parts::Parts(AgentSetup agent_setup)
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(store, options.node, arena.number())),
       scheduler(options, arena.directory(), trace),
-      driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log,
-              [this](EndReason reason, const std::string& why) { ask_to_stop(reason, why); }, setup.sources,
-              [this] { server->listen_again(); }},
+      driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log, *this,
+              setup.sources},
              node_id, agent_id) {
   const std::string token = find_token(options, store, arena.token());
   const std::string token_in_store = options.token_file.empty() ? token : "";
@@ -150,7 +165,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
   store_poller = std::make_unique<StorePoller>(store, options.lease_ms, std::move(store_handlers), setup.log,
                                                StorePoller::Own{own_entry(), token_in_store});
   driver.use(*transport, *store_poller);
-  server = std::make_unique<TrainerServer>(options, driver, setup.log);
+  server = std::make_unique<TrainerServer>(options, driver.requests(), setup.log);
   core_thread = start_thread("ckptd-core", [this] { driver.run(); });
   setup.log->info("agent of node {} (number {}) of job {} serves {}, {}", options.node, node_id, options.job,
                   options.node_dir(), transport->description());
@@ -222,7 +237,7 @@ void Agent::Parts::refuse(const coord::NodeEntry& there) {
 
 Agent::Agent(AgentSetup setup) : parts_(std::make_unique<Parts>(std::move(setup))) {}
 Agent::~Agent() = default;
-int Agent::stop_fd() const { return parts_->stop.get(); }
+int Agent::stop_fd() const { return parts_->stop_event.get(); }
 std::string Agent::replaced() const {
   const std::lock_guard lock(parts_->mutex);
   return parts_->replaced;

@@ -6,7 +6,6 @@
 #include <deque>
 #include <string>
 
-#include "agent/flood_gate.hpp"
 #include "agent/log.hpp"
 
 namespace ckpt::agent {

@@ -4,7 +4,11 @@
 
 #include <spdlog/logger.h>
 
+#include <cstdint>
+#include <list>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace ckpt::agent {
 
@@ -14,10 +18,42 @@ using Log = std::shared_ptr<spdlog::logger>;
 enum class Foreground { no, stderr_too };
 
 // Appends to `path`, and makes the file again if somebody removes it. Keeps at most two files of a few MiB, since they
-// may lie in memory. Floods of similar lines are counted (flood_gate.hpp). Lines of level critical go only to the file,
+// may lie in memory. Floods of similar lines are counted (FloodGate). Lines of level critical go only to the file,
 // because the program prints them itself. Throws Failure.
 Log open_log(const std::string& path, Foreground foreground = Foreground::no);
 // For tests.
 Log silent_log();
+
+// Returns whether two sentences are similar: they differ only in a name or two, in numbers, paths or quoted text.
+bool are_alike(const std::string& a, const std::string& b);
+
+// Keeps a log readable. Of many similar lines it writes the first few and counts the rest. Does no I/O; not
+// thread-safe.
+class FloodGate {
+ public:
+  static constexpr std::uint64_t alike_max = 8;  // similar, but different lines written per window
+  // the first window; after one that overflowed, the next is twice as long
+  static constexpr std::int64_t window_s = 60;
+  static constexpr std::int64_t window_max_s = 3600;
+  static constexpr std::size_t kinds_max = 64;  // kinds of line; the oldest are forgotten
+
+  // Returns what to write at `now_s`, when `line` comes: the line or nothing, and the counts of windows that have
+  // ended. With `exact`, only identical lines count as similar.
+  std::vector<std::string> pass(const std::string& line, std::int64_t now_s, bool exact = false);
+  // Returns the counts that were not written yet.
+  std::vector<std::string> rest();
+
+ private:
+  struct Kind {
+    std::vector<std::string> written;  // the first line names the kind
+    std::string last;                  // the last line that was counted
+    std::uint64_t counted = 0;
+    std::int64_t since_s = 0;
+    std::int64_t window_s = FloodGate::window_s;
+  };
+  void end_windows(std::int64_t now_s, std::vector<std::string>& lines);
+
+  std::list<Kind> kinds_;
+};
 
 }  // namespace ckpt::agent

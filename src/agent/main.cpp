@@ -16,7 +16,7 @@
 #include <string_view>
 
 #include "agent/agent.hpp"
-#include "agent/oom.hpp"
+#include "agent/process.hpp"
 #include "arena/node_arena.hpp"
 #include "base/clock.hpp"
 #include "base/error.hpp"

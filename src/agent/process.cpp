@@ -5,9 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 namespace ckpt::agent {
 namespace {
@@ -32,6 +34,8 @@ std::optional<Stat> stat_of(pid_t pid) {
   fields >> stat.start_time;
   return fields ? std::optional(stat) : std::nullopt;
 }
+
+constexpr int last_of_all = -999;  // -1000 would be never, also where this process itself is what grows
 
 }  // namespace
 
@@ -60,5 +64,17 @@ bool is_process_stopped(std::int64_t pid) {
 }
 
 void Process::kill() const { ::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0); }
+
+void be_ended_last(const Log& log, const std::string& path) {
+  int now = 0;
+  if (std::ifstream file(path); !(file >> now) || now <= last_of_all) return;
+  std::ofstream file(path);
+  errno = 0;
+  if (file << last_of_all && file.flush()) return;
+  log->info(
+      "oom_score_adj stays {} ({}), so the kernel may end this agent when memory runs out, which frees none; give "
+      "it CAP_SYS_RESOURCE, or set OOMScoreAdjust in its unit",
+      now, std::generic_category().message(errno));
+}
 
 }  // namespace ckpt::agent

@@ -1,16 +1,18 @@
-// Another process and what the kernel says about it. Holds a pidfd, so a later process with the same pid is never
-// mistaken for it.
+// What this agent asks the kernel about processes.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
+#include "agent/log.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ckpt::agent {
 
+// Another process. Holds a pidfd, so a later process with the same pid is never mistaken for it.
 class Process {
  public:
   // Returns nothing if no process has this pid.
@@ -38,5 +40,10 @@ class Process {
 
 // Returns whether SIGSTOP or a debugger has stopped the process. False if there is no such process.
 bool is_process_stopped(std::int64_t pid);
+
+// Asks the kernel's OOM killer to kill this process last. Killing it would free no memory, since the arena stays, and
+// nobody could use the node's checkpoints until the next agent starts. Logs it if the kernel refuses. `path` is for
+// tests.
+void be_ended_last(const Log& log, const std::string& path = "/proc/self/oom_score_adj");
 
 }  // namespace ckpt::agent

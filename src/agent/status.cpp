@@ -1,21 +1,19 @@
-// The driver's answer to `ckptctl status`, and what it knows for other sentences to people.
+#include "agent/status.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "agent/driver.hpp"
 #include "agent/process.hpp"
 #include "agent/store_poller.hpp"
-#include "placement/parity_groups.hpp"
 #include "core/epoch.hpp"
 
 namespace ckpt::agent {
 namespace {
 
-using nlohmann::json;
 using core::NodeId;
 using core::SlotRef;
+using nlohmann::json;
 
 json checkpoint_json(CheckpointId checkpoint) {
   if (!checkpoint) return nullptr;
@@ -62,16 +60,6 @@ json origin_json(const core::RestoreReady* ready, std::uint64_t incarnation) {
   return {{"main", name_of(main)}, {"private", name_of(ready->private_.tier)}};
 }
 
-// With no rows where there is no parity.
-placement::Protection smallest_group(const placement::Protection& protection, std::uint32_t nodes) {
-  if (!protection.has_parity()) return {1, 1, 0};
-  std::size_t members = nodes;
-  for (const auto& group : placement::parity_groups(nodes, protection.members, protection.rows, nullptr).groups)
-    members = std::min(members, group.size());
-  const auto size = static_cast<std::uint32_t>(members);
-  return {1, size, std::min(protection.rows, size - 1)};
-}
-
 template <class List, class Text>
 std::string joined(const List& list, Text text_of) {
   constexpr std::size_t shown_max = 8;
@@ -84,69 +72,11 @@ std::string joined(const List& list, Text text_of) {
   return text;
 }
 
-}  // namespace
-
-std::string Driver::node_name(NodeId node) const {
-  if (node == id_) return parts_.options.node;
-  const auto found = nodes_.find(node);
-  return found != nodes_.end() ? found->second.name : "number " + std::to_string(node);
-}
-
-std::string Driver::what_is_missing() const {
-  if (const std::string trouble = store_->trouble(); !trouble.empty()) return trouble;
-  const core::NodeStatus status = core_.status();
-  const auto name = [this](NodeId node) { return node_name(node); };
-  const auto number = [](core::Rank rank) { return std::to_string(rank); };
-  if (status.leader == core::no_node) return "the job has no leader; is the coordination store reachable?";
-  if (!status.missing_nodes.empty())
-    return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
-  const bool undecided = status.decision.verdict == core::Verdict::undecided;
-  if (undecided && !status.storage_trouble.empty())
-    return "storage cannot be asked what it has: " + status.storage_trouble;
-  if (!status.missing_ranks.empty())
-    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
-  const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const core::RankReport& rank) {
-    return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
-  });
-  if (unheard || undecided) return "node " + name(status.leader) + " (the leader) does not answer";
-  return storage_ ? "the shards are still on their way from other nodes or from storage"
-                  : "the shards are still on their way from other nodes";
-}
-
-// What this node's ranks capture lies on copies - 1 further nodes, so about as much of others' comes here; but of parts
-// that several ranks capture nothing is sent. Parity takes rows / (members - rows) of it, in the smallest of its
-// groups.
-std::uint64_t Driver::bytes_for_peers(std::uint64_t rank_bytes) const {
-  if (nodes_.empty()) return 0;
-  std::uint64_t held = 0;
-  for (const auto& [key, segment] : segments_.all())
-    if (key.rank == core::held_rank) held += segment->size_bytes();
-  const placement::Protection protection = parts_.options.chosen_protection();
-  const std::uint64_t node_bytes = rank_bytes * std::max<std::uint64_t>(trainers_.trainers().size(), 1);
-  const auto group = smallest_group(protection, static_cast<std::uint32_t>(nodes_.size()) + 1);
-  const std::uint64_t parity_bytes = node_bytes * group.rows / (group.members - group.rows);
-  const std::uint64_t expected = (protection.copies - 1) * node_bytes + parity_bytes;
-  return expected > held ? expected - held : 0;
-}
-
-// Of slots for main shards of such a size: the ranks' own, where those have none yet, and those for peers' pieces.
-std::uint64_t Driver::bytes_to_come(std::uint64_t piece_bytes) const {
-  const auto in_slots_of = [&](core::Rank rank) { return segments_.segment_bytes({rank, ""}, {piece_bytes, 0}); };
-  const auto& all = segments_.all();
-  std::uint64_t own_bytes = 0;
-  for (const auto& [rank, trainer] : trainers_.trainers()) {
-    const bool has_slots =
-        std::any_of(all.begin(), all.end(), [rank = rank](const auto& entry) { return entry.first.rank == rank; });
-    if (!has_slots) own_bytes += in_slots_of(rank);
-  }
-  return own_bytes + bytes_for_peers(in_slots_of(core::held_rank));
-}
-
-json Driver::ranks_json(const core::NodeStatus& status) const {
+json ranks_json(const StatusSources& from, const core::NodeStatus& status) {
   json ranks = json::array();
   for (const core::RankReport& rank : status.ranks) {
-    const auto found = trainers_.trainers().find(rank.rank);
-    const TrainerManager::Trainer* trainer = found != trainers_.trainers().end() ? &found->second : nullptr;
+    const auto found = from.trainers.trainers().find(rank.rank);
+    const TrainerManager::Trainer* trainer = found != from.trainers.trainers().end() ? &found->second : nullptr;
     ranks.push_back(
         {{"rank", rank.rank},
          {"pid", trainer != nullptr ? trainer->pid : 0},
@@ -154,14 +84,14 @@ json Driver::ranks_json(const core::NodeStatus& status) const {
          {"progress_age_ms",
           trainer != nullptr ? json(milliseconds_between(trainer->progress_at, Clock::now())) : json(nullptr)},
          {"incarnation", rank.incarnation},
-         {"restored_from", origin_json(trainers_.served(rank.rank), rank.incarnation)},
+         {"restored_from", origin_json(from.trainers.served(rank.rank), rank.incarnation)},
          {"main_shard", rank.main_shard},
          {"private_shard", rank.private_shard},
          {"restoring", rank.waiting},
          {"attempted", rank.attempted},
          {"capturing", rank.capturing},
          {"shortage", trainer != nullptr ? trainer->shortage : ""}});
-    const ReplicationManager::Status replication = replications_.status(rank.rank);
+    const ReplicationManager::Status replication = from.transfers.replications().status(rank.rank);
     ranks.back()["replication"] = {{"gpu", replication.is_device},
                                    {"begun", replication.has_begun},
                                    {"gpu_received_bytes", replication.gpu_received_bytes},
@@ -170,21 +100,22 @@ json Driver::ranks_json(const core::NodeStatus& status) const {
   return ranks;
 }
 
-json Driver::segments_json() const {
+json segments_json(const StatusSources& from) {
   json segments = json::array();
-  for (const auto& [key, segment] : segments_.all()) {
+  for (const auto& [key, segment] : from.segments.all()) {
     const bool held = key.rank == core::held_rank;
     json slots = json::array();
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
       const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)};
-      const Pin piece = parts_.index.find(slot);
-      const auto trainer = trainers_.trainers().find(key.rank);
-      const auto& grant = trainer != trainers_.trainers().end() ? trainer->second.port->outstanding() : std::nullopt;
+      const Pin piece = from.index.find(slot);
+      const auto trainer = from.trainers.trainers().find(key.rank);
+      const auto& grant =
+          trainer != from.trainers.trainers().end() ? trainer->second.port->outstanding() : std::nullopt;
       const bool granted = grant && std::find(grant->slots.begin(), grant->slots.end(), slot) != grant->slots.end();
-      const char* state = piece != nullptr             ? "whole"
-                          : fetches_.writes_into(slot) ? "filling"
-                          : granted                    ? "granted"
-                                                       : "free";
+      const char* state = piece != nullptr                             ? "whole"
+                          : from.transfers.fetches().writes_into(slot) ? "filling"
+                          : granted                                    ? "granted"
+                                                                       : "free";
       slots.push_back({{"state", state},
                        {"checkpoint", piece != nullptr ? checkpoint_json(piece->manifest().checkpoint) : json(nullptr)},
                        {"bytes", piece != nullptr ? piece->manifest().length_bytes : 0}});
@@ -201,58 +132,88 @@ json Driver::segments_json() const {
 }
 
 // What lies where, as far as this node knows: all whole pieces here, and of storage's newest step what it wrote itself.
-json Driver::tiers_json(const core::NodeStatus& status) const {
+json tiers_json(const StatusSources& from, const core::NodeStatus& status) {
   std::uint64_t captured = 0, copies = 0, parity = 0;
-  for (const auto& [key, segment] : segments_.all()) {
+  for (const auto& [key, segment] : from.segments.all()) {
     const bool held = key.rank == core::held_rank;
     std::uint64_t& bytes = !held ? captured : key.shard.starts_with(core::parity_prefix) ? parity : copies;
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i) {
-      const Pin piece = parts_.index.find({key.rank, key.shard, static_cast<std::uint8_t>(i)});
+      const Pin piece = from.index.find({key.rank, key.shard, static_cast<std::uint8_t>(i)});
       if (piece != nullptr) bytes += piece->manifest().length_bytes;
     }
   }
   json tiers = {{"captured_bytes", captured}, {"copies_bytes", copies}, {"parity_bytes", parity}};
-  if (!parts_.options.storage.empty())
-    tiers.update(
-        {{"stored", checkpoint_json(status.stored)}, {"stored_here_bytes", storage_->bytes_written(status.stored)}});
+  if (!from.options.storage.empty())
+    tiers.update({{"stored", checkpoint_json(status.stored)},
+                  {"stored_here_bytes", from.transfers.storage()->bytes_written(status.stored)}});
   return tiers;
 }
 
-json Driver::storage_json(const core::NodeStatus& status) const {
-  if (parts_.options.storage.empty()) return nullptr;
-  const persist::WriteCounters written = storage_->written();
-  return {{"location", parts_.options.storage}, {"stored", checkpoint_json(status.stored)},
-          {"skipped", status.stored_skipped},   {"trouble", status.storage_trouble},
-          {"written_here", written.written},    {"bytes_written_here", written.bytes},
+json storage_json(const StatusSources& from, const core::NodeStatus& status) {
+  if (from.options.storage.empty()) return nullptr;
+  const persist::WriteCounters written = from.transfers.storage()->written();
+  return {{"location", from.options.storage}, {"stored", checkpoint_json(status.stored)},
+          {"skipped", status.stored_skipped}, {"trouble", status.storage_trouble},
+          {"written_here", written.written},  {"bytes_written_here", written.bytes},
           {"failed_here", written.failed}};
 }
 
-json Driver::status_json() const {
-  const core::NodeStatus status = core_.status();
-  const placement::Protection protection = parts_.options.chosen_protection();
-  json nodes = json::array({{{"name", parts_.options.node}, {"id", id_}, {"pid", ::getpid()}}});
-  for (const auto& [id, node] : nodes_) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
+std::string alarm(const StatusSources& from, const core::NodeStatus& status) {
+  const std::string& of_job = status.alarm;
+  const std::string& of_arena = from.arena_watch.alarm();
+  return of_job.empty() || of_arena.empty() ? of_job + of_arena : of_job + "; " + of_arena;
+}
+
+}  // namespace
+
+std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, const std::string& store_trouble,
+                            bool has_storage) {
+  if (!store_trouble.empty()) return store_trouble;
+  const auto name = [&](NodeId node) { return peers.name(node); };
+  const auto number = [](core::Rank rank) { return std::to_string(rank); };
+  if (status.leader == core::no_node) return "the job has no leader; is the coordination store reachable?";
+  if (!status.missing_nodes.empty())
+    return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
+  const bool undecided = status.decision.verdict == core::Verdict::undecided;
+  if (undecided && !status.storage_trouble.empty())
+    return "storage cannot be asked what it has: " + status.storage_trouble;
+  if (!status.missing_ranks.empty())
+    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
+  const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const core::RankReport& rank) {
+    return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
+  });
+  if (unheard || undecided) return "node " + name(status.leader) + " (the leader) does not answer";
+  return has_storage ? "the shards are still on their way from other nodes or from storage"
+                     : "the shards are still on their way from other nodes";
+}
+
+json status_json(const StatusSources& from) {
+  const core::NodeStatus status = from.core.status();
+  const std::string store_trouble = from.store.trouble();
+  const placement::Protection protection = from.options.chosen_protection();
+  json nodes = json::array({{{"name", from.options.node}, {"id", from.peers.own_node()}, {"pid", ::getpid()}}});
+  for (const auto& [id, node] : from.peers.all()) nodes.push_back({{"name", node.name}, {"id", id}, {"pid", node.pid}});
   json present = json::array(), missing_nodes = json::array(), replacements = json::array(), notices = json::array();
   json lost = json::array();
-  if (status.is_leader && status.epoch == lost_epoch_) {
-    for (const auto& [node, reach] : lost_) lost.push_back({{"node", node_name(node)}, {"reason", name_of(reach)}});
+  if (status.is_leader) {
+    for (const auto& [node, reach] : from.members.lost(status.epoch))
+      lost.push_back({{"node", from.peers.name(node)}, {"reason", name_of(reach)}});
   }
   for (const core::Replacement& each : status.replacements)
-    replacements.push_back({{"node", node_name(each.by.node)}, {"instead_of", node_name(each.lost)}});
-  for (const NodeId node : status.nodes_present) present.push_back(node_name(node));
-  for (const NodeId node : status.missing_nodes) missing_nodes.push_back(node_name(node));
-  for (const NoticeEntry& notice : event_log_.notices())
+    replacements.push_back({{"node", from.peers.name(each.by.node)}, {"instead_of", from.peers.name(each.lost)}});
+  for (const NodeId node : status.nodes_present) present.push_back(from.peers.name(node));
+  for (const NodeId node : status.missing_nodes) missing_nodes.push_back(from.peers.name(node));
+  for (const NoticeEntry& notice : from.event_log.notices())
     notices.push_back({{"first", notice.first}, {"last", notice.last}, {"times", notice.times}, {"text", notice.text}});
-  const Counters& counters = event_log_.counters;
-  const net::UnauthenticatedPeers unauthenticated_peers =
-      transport_ != nullptr ? transport_->unauthenticated_peers() : net::UnauthenticatedPeers{};
-  return {{"job", parts_.options.job},
-          {"node", parts_.options.node},
-          {"node_id", id_},
+  const Counters& counters = from.event_log.counters;
+  const net::UnauthenticatedPeers unauthenticated_peers = from.transport.unauthenticated_peers();
+  return {{"job", from.options.job},
+          {"node", from.options.node},
+          {"node_id", from.peers.own_node()},
           {"pid", ::getpid()},
           {"epoch", core::term_of(status.epoch)},
-          {"leader", status.leader == core::no_node ? json(nullptr) : json(node_name(status.leader))},
-          {"relay", status.relay == core::no_node ? json(nullptr) : json(node_name(status.relay))},
+          {"leader", status.leader == core::no_node ? json(nullptr) : json(from.peers.name(status.leader))},
+          {"relay", status.relay == core::no_node ? json(nullptr) : json(from.peers.name(status.relay))},
           {"is_leader", status.is_leader},
           {"incarnation", status.incarnation},
           {"decision",
@@ -263,34 +224,34 @@ json Driver::status_json() const {
             {"text", status.decision.text}}},
           {"committed", checkpoint_json(status.committed)},
           {"highest_commit", checkpoint_json(status.highest_commit)},
-          {"commit_age_ms", committed_at_ ? json(milliseconds_between(*committed_at_, Clock::now())) : json(nullptr)},
+          {"commit_age_ms",
+           from.committed_at ? json(milliseconds_between(*from.committed_at, Clock::now())) : json(nullptr)},
           {"resume_at", status.resume_at},
           {"protection", placement::name(protection)},
           {"copies", protection.copies},
           {"copies_now", status.copies_now},
           {"parity", protection.rows},
           {"parity_now", status.parity_now},
-          {"alarm", alarm()},
-          {"health", health_json()},
-          {"coordination_trouble",
-           store_ != nullptr && !store_->trouble().empty() ? store_->trouble() : status.record_trouble},
-          {"storage", storage_json(status)},
-          {"ranks", ranks_json(status)},
-          {"tiers", tiers_json(status)},
-          {"segments", segments_json()},
+          {"alarm", alarm(from, status)},
+          {"health", from.health.report()},
+          {"coordination_trouble", store_trouble.empty() ? status.record_trouble : store_trouble},
+          {"storage", storage_json(from, status)},
+          {"ranks", ranks_json(from, status)},
+          {"tiers", tiers_json(from, status)},
+          {"segments", segments_json(from)},
           {"arena",
-           {{"directory", parts_.arena.directory()},
-            {"bytes", segments_.bytes_used()},
-            {"budget_bytes", segments_.budget_bytes()},
-            {"left_bytes", segments_.space_left_bytes()}}},
-          {"schedule", parts_.scheduler.status()},
-          {"transport", transport_ != nullptr ? transport_->description() : ""},
+           {{"directory", from.arena.directory()},
+            {"bytes", from.segments.bytes_used()},
+            {"budget_bytes", from.segments.budget_bytes()},
+            {"left_bytes", from.segments.space_left_bytes()}}},
+          {"schedule", from.scheduler.status()},
+          {"transport", from.transport.description()},
           {"unauthenticated_peers", {{"count", unauthenticated_peers.count}, {"last", unauthenticated_peers.last}}},
           {"nodes", std::move(nodes)},
           {"nodes_present", std::move(present)},
           {"missing_ranks", status.missing_ranks},
           {"missing_nodes", std::move(missing_nodes)},
-          {"standby", parts_.options.standby},
+          {"standby", from.options.standby},
           {"replacements", std::move(replacements)},
           {"lost", std::move(lost)},
           {"notices", std::move(notices)},
@@ -301,8 +262,8 @@ json Driver::status_json() const {
             {"failed_fetches", counters.failed_fetches},
             {"corrupt", counters.corrupt},
             {"refused", counters.refused},
-            {"bytes_received", fetches_.transfer_counters().received_bytes},
-            {"bytes_coded", fetches_.transfer_counters().coded_bytes}}}};
+            {"bytes_received", from.transfers.fetches().transfer_counters().received_bytes},
+            {"bytes_coded", from.transfers.fetches().transfer_counters().coded_bytes}}}};
 }
 
 namespace {
@@ -325,10 +286,10 @@ const char* name_of(TraceEvent::Kind kind) {
 
 }  // namespace
 
-json Driver::trace_json() const {
-  parts_.scheduler.listen();
+json trace_json(const StatusSources& from) {
+  from.scheduler.listen();
   json events = json::array();
-  for (const TraceEvent& event : parts_.trace.events()) {
+  for (const TraceEvent& event : from.trace.events()) {
     json event_json = {{"kind", name_of(event.kind)}};
     using enum TraceEvent::Kind;
     const bool is_moment = event.kind == iteration || event.kind == commit;
@@ -341,7 +302,7 @@ json Driver::trace_json() const {
     if (event.checkpoint)
       event_json.update({{"incarnation", event.checkpoint.incarnation()}, {"iteration", event.checkpoint.iteration()}});
     if (event.kind == chunk)
-      event_json.update({{"peer", node_name(event.peer)}, {"shard", event.shard}, {"bytes", event.size_bytes}});
+      event_json.update({{"peer", from.peers.name(event.peer)}, {"shard", event.shard}, {"bytes", event.size_bytes}});
     events.push_back(std::move(event_json));
   }
   const auto began_us = [](const json& event) {
@@ -349,8 +310,8 @@ json Driver::trace_json() const {
   };
   std::stable_sort(events.begin(), events.end(),
                    [&](const json& a, const json& b) { return began_us(a) < began_us(b); });
-  return {{"job", parts_.options.job},
-          {"node", parts_.options.node},
+  return {{"job", from.options.job},
+          {"node", from.options.node},
           {"now_us", microseconds(Clock::now())},
           {"events", std::move(events)}};
 }

@@ -77,10 +77,10 @@ void StorePoller::ask(Field Work::*field, Request request) {
   wake_.notify_all();
 }
 
-void StorePoller::swap(const core::SwapLeaderRecord& swap) { ask(&Work::leader, swap); }
-void StorePoller::swap(core::SwapIncarnationRecord swap) { ask(&Work::incarnation_record, std::move(swap)); }
-void StorePoller::read(const core::ReadAssignments& read) { ask(&Work::assignments, read); }
-void StorePoller::remove(const core::RemoveAssignments& removal) { ask(&Work::removal, removal); }
+void StorePoller::carry_out(const core::SwapLeaderRecord& swap) { ask(&Work::leader, swap); }
+void StorePoller::carry_out(core::SwapIncarnationRecord swap) { ask(&Work::incarnation_record, std::move(swap)); }
+void StorePoller::carry_out(const core::ReadAssignments& read) { ask(&Work::assignments, read); }
+void StorePoller::carry_out(const core::RemoveAssignments& removal) { ask(&Work::removal, removal); }
 
 void StorePoller::on_change(const coord::Entry& entry) {
   {

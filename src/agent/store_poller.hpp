@@ -53,11 +53,11 @@ class StorePoller {
   // [any thread] Compare-and-swap. The answer is the record as it is afterwards. If several swaps wait for one record,
   // the last one counts. Work that takes many calls, such as a swap with rank assignments, lets the leader renew its
   // record after each call.
-  void swap(const core::SwapLeaderRecord& swap);
-  void swap(core::SwapIncarnationRecord swap);
+  void carry_out(const core::SwapLeaderRecord& swap);
+  void carry_out(core::SwapIncarnationRecord swap);
   // [any thread]
-  void read(const core::ReadAssignments& read);
-  void remove(const core::RemoveAssignments& removal);
+  void carry_out(const core::ReadAssignments& read);
+  void carry_out(const core::RemoveAssignments& removal);
 
   // [any thread] What is wrong with the store, in a sentence; "" if nothing is.
   std::string trouble() const;

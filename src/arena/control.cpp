@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/same_file.hpp"
 
@@ -28,7 +29,10 @@ struct stat stat_of(int fd) {
 
 std::uint64_t Grant::word() const {
   std::uint64_t word = sequence << 16;
-  for (std::size_t i = 0; i < slots.size(); ++i) word |= std::uint64_t{slots[i]} << (4 * i);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    check(slots[i] < 16, "a grant names a slot that its four bits cannot hold");
+    word |= std::uint64_t{slots[i]} << (4 * i);
+  }
   return word;
 }
 

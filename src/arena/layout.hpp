@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "ckptengine/ckptengine.h"
+#include "core/shard_parts.hpp"
+#include "kernels/digest.hpp"
+#include "placement/placement.hpp"
 
 namespace ckpt::arena {
 
@@ -46,5 +49,11 @@ std::uint64_t layout_hash(std::string_view text);
 // Returns a sentence about the first tensor, by name, that differs between `registered` and `stored`, or nothing if
 // none does.
 std::optional<std::string> first_difference(const Layout& stored, const Layout& registered);
+
+// The range of a part in the packed bytes of its shard. Parts are cut at digest leaves, so their leaves are those of
+// the whole shard.
+inline placement::ByteRange range_of(const core::ShardPart& part, std::uint64_t shard_bytes) {
+  return placement::bytes_of({part.index, part.of}, shard_bytes, kernels::leaf_size_bytes);
+}
 
 }  // namespace ckpt::arena

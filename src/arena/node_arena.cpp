@@ -17,7 +17,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
-#include "base/own_directory.hpp"
+#include "base/private_files.hpp"
 #include "base/same_file.hpp"
 #include "kernels/digest.hpp"
 

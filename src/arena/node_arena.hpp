@@ -114,8 +114,4 @@ bool lock_alone(int fd, const std::string& directory, std::int64_t wait_limit_ms
 // True if an agent of any version made this directory, or began to. For tools that remove arenas.
 bool is_arena(const std::string& directory);
 
-// Returns how many bytes new segments in `directory` may take: the least of what the file system, the machine and the
-// memory control groups have left.
-std::uint64_t space_left_bytes(const std::string& directory);
-
 }  // namespace ckpt::arena

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 
@@ -70,9 +71,12 @@ Segment::Segment(std::string path, UniqueFd fd, Mapping mapping, SegmentSpec spe
     : path_(std::move(path)),
       fd_(std::move(fd)),
       mapping_(std::move(mapping)),
-      spec_(std::make_unique<const SegmentSpec>(std::move(spec))) {}
+      spec_(std::make_unique<const SegmentSpec>(std::move(spec))) {
+  check(mapping_.size_bytes() == segment_bytes(*spec_), "a segment is not as large as its slots");
+}
 
 SlotHeader* Segment::slot_header(std::uint32_t index) const {
+  check(index < spec_->slots, "a slot is used that lies beyond the end of its segment");
   return reinterpret_cast<SlotHeader*>(mapping_.data() + page_bytes + index * slot_stride(*spec_));
 }
 

@@ -49,7 +49,7 @@ class Segment {
   bool is_whole_file() const;
   const Mapping& mapping() const { return mapping_; }
 
-  // slot < spec().slots. A writable slot needs Access::write.
+  // slot < spec().slots: both throw Failure if it is not. A writable slot needs Access::write.
   Slot slot(std::uint32_t index) const { return Slot(slot_header(index), bounds()); }
   WritableSlot writable_slot(std::uint32_t index) { return WritableSlot(slot_header(index), bounds()); }
 

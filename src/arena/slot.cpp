@@ -6,6 +6,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/check.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::arena {
@@ -77,13 +78,22 @@ std::optional<Manifest> Slot::read() const {
 void WritableSlot::begin() {
   // An exchange is a full barrier: what follows are non-temporal stores too, which pass a plain store.
   header_->seal.exchange(0, std::memory_order_seq_cst);
+  begun_ = true;
 }
 
 void WritableSlot::write_layout(std::uint64_t length_bytes, std::string_view text) {
+  check(fits(length_bytes, text.size()), "a layout is written beyond the end of its slot's manifest");
   std::memcpy(manifest_ + manifest_bytes(length_bytes, 0), text.data(), text.size());
 }
 
 void WritableSlot::seal(SealedFields fields) {
+  check(header_->seal.load(std::memory_order_acquire) == 0, "a slot is sealed that was not emptied before");
+  publish(fields);
+}
+
+void WritableSlot::publish(SealedFields fields) {
+  check(fits(fields.length_bytes, fields.layout_bytes), "a piece is sealed that is larger than its slot");
+  begun_ = false;
   const std::span<const std::uint64_t> leaves(digests(), kernels::leaf_count(fields.length_bytes));
   fields.root_digest = kernels::root_digest(leaves, fields.length_bytes);
   store(header_->checkpoint, fields.checkpoint);
@@ -96,11 +106,14 @@ void WritableSlot::seal(SealedFields fields) {
 }
 
 void WritableSlot::seal(const Manifest& manifest) {
+  // Not by the seal in memory: other processes may write to some of the agent's slots.
+  check(begun_, "a slot is sealed that was not emptied before");
+  check(fits(manifest.length_bytes, manifest.layout.size()), "a piece is sealed that is larger than its slot");
   if (!manifest.leaves.empty())
     std::memcpy(manifest_, manifest.leaves.data(), manifest.leaves.size() * sizeof(std::uint64_t));
   write_layout(manifest.length_bytes, manifest.layout);
-  seal(SealedFields{manifest.checkpoint.word(), manifest.length_bytes, manifest.root_digest, manifest.layout.size(),
-                    manifest.layout_hash, manifest.world_size});
+  publish({manifest.checkpoint.word(), manifest.length_bytes, manifest.root_digest, manifest.layout.size(),
+           manifest.layout_hash, manifest.world_size});
 }
 
 }  // namespace ckpt::arena

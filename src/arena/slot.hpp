@@ -74,14 +74,21 @@ class WritableSlot : public Slot {
   }
   // Writes the layout text after the digests of a piece of `length_bytes`. It stays there until it is written again.
   void write_layout(std::uint64_t length_bytes, std::string_view text);
-  // Publishes a piece whose data, digests and layout are written. Computes `fields.root_digest` itself.
+  // Publishes a piece whose data, digests and layout are written. Computes `fields.root_digest` itself. Throws Failure
+  // if the slot was not emptied before, or if the piece does not fit().
   void seal(SealedFields fields);
 
-  // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere and fits().
+  // Publishes a piece whose data is written and verified, with a manifest that came from elsewhere and fits(). Throws
+  // Failure if it does not, or if this object did not begin().
   void seal(const Manifest& manifest);
 
   // Agent: nobody shall find this checkpoint's piece here any more, also after attaching again.
   void drop(CheckpointId checkpoint) { header_->dropped.store(checkpoint.word(), std::memory_order_release); }
+
+ private:
+  void publish(SealedFields fields);
+
+  bool begun_ = false;  // by this object
 };
 
 }  // namespace ckpt::arena

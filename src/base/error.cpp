@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "base/check.hpp"
+
 namespace ckpt {
 
 void throw_errno(ckpt_status status, const std::string& what) {
@@ -13,6 +15,10 @@ void throw_errno(ckpt_status status, const std::string& what) {
 void throw_errno(ckpt_status status, const std::string& what, const std::string& advice) {
   const int error = errno;
   throw Failure(status, what + ": " + std::generic_category().message(error) + "; " + advice);
+}
+
+void invariant_broken(const char* sentence) {
+  throw Failure(CKPT_ERR_INTERNAL, std::string("a defect of ckptengine: ") + sentence + "; please report it");
 }
 
 }  // namespace ckpt

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "arena/space_left.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cli/commands.hpp"

@@ -3,12 +3,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "base/error.hpp"
 #include "client/agent_launcher.hpp"
-#include "client/open_engines.hpp"
 
 namespace ckpt::client {
 namespace {
@@ -77,7 +78,33 @@ FrameSocket connect(const Options& options) {
                                        "; see its log, " + options.log_file);
 }
 
+struct Instances {
+  std::mutex mutex;
+  std::set<std::uint64_t> open;
+};
+
+// Never destroyed: engines in static storage are closed after it would have been.
+Instances& instances() {
+  static auto* const all = new Instances;
+  return *all;
+}
+
 }  // namespace
+
+OpenEngine::OpenEngine(std::uint64_t instance) : instance_(instance) {
+  const std::lock_guard lock(instances().mutex);
+  instances().open.insert(instance_);
+}
+
+OpenEngine::~OpenEngine() {
+  const std::lock_guard lock(instances().mutex);
+  instances().open.erase(instance_);
+}
+
+std::vector<std::uint64_t> open_engines() {
+  const std::lock_guard lock(instances().mutex);
+  return {instances().open.begin(), instances().open.end()};
+}
 
 void check_answer(const nlohmann::json& answer) {
   const auto status = answer.find("status");

@@ -3,12 +3,30 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "arena/control.hpp"
 #include "base/frame_socket.hpp"
 #include "options/options.hpp"
 
 namespace ckpt::client {
+
+// Registers one open engine of this process as long as this object lives. The agent gives an engine's rank to another
+// engine of the same process only if the first is not among the open ones, since it may still write. Any thread.
+class OpenEngine {
+ public:
+  explicit OpenEngine(std::uint64_t instance);
+  ~OpenEngine();
+  OpenEngine(const OpenEngine&) = delete;
+  OpenEngine& operator=(const OpenEngine&) = delete;
+
+  std::uint64_t instance() const { return instance_; }
+
+ private:
+  const std::uint64_t instance_;
+};
+
+std::vector<std::uint64_t> open_engines();  // by instance
 
 // Throws Failure with the answer's status and sentence unless the answer is CKPT_OK.
 void check_answer(const nlohmann::json& answer);

@@ -18,8 +18,6 @@
 #include "base/error.hpp"
 #include "client/agent_connection.hpp"
 #include "client/agent_session.hpp"
-#include "client/comm_hooks.hpp"
-#include "client/open_engines.hpp"
 #include "options/options.hpp"
 
 namespace ckpt::client {

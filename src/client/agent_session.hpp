@@ -1,11 +1,14 @@
 // What the agent has given this engine: the control page and, once reserved, the slots. A new agent gives a new
-// session.
+// session. The hooks around training communication write to the control page, too.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "arena/comm_log.hpp"
 #include "arena/control.hpp"
 #include "arena/segment.hpp"
 
@@ -18,6 +21,41 @@ using Slots = std::vector<arena::Segment>;
 struct AgentSession {
   std::shared_ptr<arena::Control> control;
   std::shared_ptr<Slots> slots;  // null: not reserved yet
+};
+
+// The file that the hooks around training communication write to: the control file of the engine's session with its
+// agent (arena/comm_log.hpp).
+//
+// Any thread may call a hook at any time. Therefore one atomic pointer leads to the file, and a file stays mapped as
+// long as the engine lives. There are as many files as the rank had control files, which is one: a restarted agent
+// takes over the existing file, and the communications under way with it. Nothing is written before follow().
+class CommHooks {
+ public:
+  // From now on hooks write to this file. Called by one thread at a time.
+  void follow(const std::shared_ptr<arena::Control>& control) {
+    if (!files_.empty() && files_.back()->same_as(*control)) return;
+    files_.push_back(control);
+    words_.store(&control->comm(), std::memory_order_release);
+  }
+
+  // Any thread. Takes no locks, allocates nothing and makes no system calls. Channels are below
+  // arena::comm_channels_max.
+  void begin(std::uint32_t channel) const {
+    if (arena::CommWords* words = words_.load(std::memory_order_acquire))
+      arena::CommWriter(*words).begin(channel, Clock::now());
+  }
+  // False if every communication that began on this channel has ended.
+  bool end(std::uint32_t channel) const {
+    arena::CommWords* words = words_.load(std::memory_order_acquire);
+    return words == nullptr || arena::CommWriter(*words).end(channel, Clock::now());
+  }
+  void iteration(Clock::time_point now) const {
+    if (arena::CommWords* words = words_.load(std::memory_order_acquire)) arena::CommWriter(*words).iteration(now);
+  }
+
+ private:
+  std::vector<std::shared_ptr<arena::Control>> files_;
+  std::atomic<arena::CommWords*> words_{nullptr};
 };
 
 }  // namespace ckpt::client

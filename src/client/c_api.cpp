@@ -1,5 +1,6 @@
 // The C API over Engine: turns failures into status codes, keeps every exception inside, and copies structs of any age.
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,12 +11,37 @@
 
 #include "base/error.hpp"
 #include "client/engine.hpp"
-#include "client/fork_guard.hpp"
 #include "device/open_device.hpp"
+
+namespace {
+
+// Detects that a process is a forked child. A child inherits an engine's memory, but not its threads and mappings.
+class ForkGuard {
+ public:
+  ForkGuard() {
+    void* page = ::mmap(nullptr, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // The kernel gives a child this page full of zeros, so the check costs a load and no system call.
+    if (page == MAP_FAILED || ::madvise(page, page_bytes, MADV_WIPEONFORK) != 0)
+      ckpt::throw_errno(CKPT_ERR_SYSTEM, "cannot map a page that forked children see empty");
+    page_ = static_cast<volatile char*>(page);
+    *page_ = 1;
+  }
+  ~ForkGuard() { ::munmap(const_cast<char*>(page_), page_bytes); }
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+
+  bool in_forked_child() const { return *page_ == 0; }
+
+ private:
+  static constexpr std::size_t page_bytes = 4096;
+  volatile char* page_ = nullptr;
+};
+
+}  // namespace
 
 struct ckpt_engine {
   explicit ckpt_engine(const ckpt::Options& options) : engine(options, ckpt::device::open_device(options)) {}
-  ckpt::client::ForkGuard fork_guard;
+  ForkGuard fork_guard;
   ckpt::client::Engine engine;
 };
 

@@ -1,5 +1,6 @@
 #include "client/capture.hpp"
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "options/options.hpp"
 
@@ -54,6 +55,7 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
 }
 
 void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream) {
+  check(!active_, "a capture begins before the one before it is over");
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, core::captures_max> copies;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -95,12 +97,13 @@ void Capture::publish(arena::WritableSlot slot, const PieceState& piece, std::ui
 
 bool Capture::release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed) {
   sealed_ = std::move(sealed);
+  failure_.clear();
   return device_.release(streams, deadline, [this](bool whole) { over(whole); });
 }
 
 // On any thread.
 void Capture::over(bool whole) {
-  if (whole) seal();
+  whole = whole && seal();
   session_.control->capturing(CheckpointId());
   session_.control->ring_agent();
   active_.reset();
@@ -108,7 +111,7 @@ void Capture::over(bool whole) {
   sealed(whole);
 }
 
-void Capture::seal() {
+bool Capture::seal() try {
   const arena::Grant grant = active_->grant;
   Slots& slots = *session_.slots;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -116,6 +119,10 @@ void Capture::seal() {
     publish(slots[i].writable_slot(slot), active_->state->captured[i], written_layouts_[i][slot]);
   }
   session_.control->used_grant(grant.sequence);
+  return true;
+} catch (const Failure& failure) {  // no thread of the device may throw; the grant stays unused
+  failure_ = failure.what();
+  return false;
 }
 
 void Capture::cancel() {

@@ -6,11 +6,15 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 
+#include "base/clock.hpp"
+#include "base/futex.hpp"
 #include "client/agent_session.hpp"
 #include "client/tensor_registry.hpp"
 #include "core/checkpoint_id.hpp"
@@ -52,6 +56,8 @@ class Capture {
   // still active, and `sealed` is not called.
   using Sealed = std::function<void(bool whole)>;
   bool release(std::span<const device::Stream> streams, Deadline deadline, Sealed sealed);
+  // Why the capture that ended last was not sealed although its copy was whole; "" if it was.
+  const std::string& failure() const { return failure_; }
   // Gives up the active capture. The grant stays unused.
   void cancel();
 
@@ -65,7 +71,7 @@ class Capture {
   using WrittenLayouts = std::array<std::uint64_t, arena::slots_max>;
 
   void over(bool whole);
-  void seal();
+  bool seal();
   void publish(arena::WritableSlot slot, const PieceState& piece, std::uint64_t& written_layout) const;
 
   device::Device& device_;
@@ -73,7 +79,36 @@ class Capture {
   AgentSession session_;
   std::optional<Active> active_;
   Sealed sealed_;
+  std::string failure_;
   std::array<WrittenLayouts, core::captures_max> written_layouts_{};  // by segment
+};
+
+// The state of a capture that was released and that a thread of the device seals later. The training thread asks
+// whether sealing is still under way, and leaves the capture alone until it has ended.
+class Sealing {
+ public:
+  // Training thread. begin(): before the capture is released. none(): if it was not released after all.
+  void begin() { under_way_.store(1, std::memory_order_relaxed); }
+  void none() { under_way_.store(0, std::memory_order_relaxed); }
+  // Any thread. The last thing it does with the capture.
+  void end() {
+    // Sequentially consistent, as in wait(): either the waiter sees the end, or this thread sees the waiter.
+    under_way_.store(0);
+    if (waiters_.load() != 0) futex_wake_all(under_way_, FutexScope::process);
+  }
+
+  bool under_way() const { return under_way_.load(std::memory_order_acquire) != 0; }
+  // Waits until sealing has ended. False if the deadline passed first.
+  bool wait(Deadline deadline) const {
+    waiters_.fetch_add(1);
+    while (under_way_.load() != 0 && !deadline.passed()) futex_wait(under_way_, 1, deadline, FutexScope::process);
+    waiters_.fetch_sub(1);
+    return !under_way();
+  }
+
+ private:
+  std::atomic<std::uint32_t> under_way_{0};  // futex
+  mutable std::atomic<std::uint32_t> waiters_{0};
 };
 
 }  // namespace ckpt::client

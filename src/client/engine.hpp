@@ -15,7 +15,6 @@
 #include "client/capture.hpp"
 #include "client/gpu_comm.hpp"
 #include "client/health_watch.hpp"
-#include "client/sealing.hpp"
 #include "client/stored.hpp"
 #include "client/tensor_registry.hpp"
 #include "client/tickets.hpp"

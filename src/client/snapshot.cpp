@@ -230,6 +230,10 @@ Outcome Engine::before_update(std::span<const device::Stream> streams) {
             "this snapshot was discarded, because its copy did not end within a minute; is the machine overloaded?"};
   }
   tickets_.stalled(snapshot_stall_ms_ + milliseconds_between(called_at, Clock::now()));
+  if (!sealing_.under_way() && !capture_.failure().empty()) {
+    failure_ = capture_.failure();
+    return {CKPT_DISCARDED, failure_.c_str()};
+  }
   return {};
 }
 

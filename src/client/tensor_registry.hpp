@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "arena/layout.hpp"
-#include "arena/part_ranges.hpp"
 #include "ckptengine/ckptengine.h"
 #include "core/shard_parts.hpp"
 #include "device/device.hpp"

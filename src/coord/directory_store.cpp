@@ -9,7 +9,7 @@
 #include <random>
 
 #include "base/error.hpp"
-#include "base/own_directory.hpp"
+#include "base/private_files.hpp"
 
 namespace ckpt::coord {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
-#include "base/secret_file.hpp"
+#include "base/private_files.hpp"
 #include "coord/bounded_store.hpp"
 #include "coord/directory_store.hpp"
 #include "coord/etcd_store.hpp"

@@ -1,6 +1,7 @@
 // Queue of commands to a thread that waits on file descriptors, in order. Its descriptor is readable while the queue is
 // not empty. Messages come from callers that do not wait for an answer, so their number is bounded: each is admitted up
-// to a limit, and counts until it was sent or dropped.
+// to a limit, and counts until it was sent or dropped. All other commands are bounded by what their callers have
+// outstanding. push() throws Failure if they are not, before the queue takes all memory.
 //
 // Thread-safe, except run_all(), which one thread calls.
 #pragma once
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 
@@ -22,7 +24,11 @@ namespace ckpt::net {
 
 class CommandQueue {
  public:
-  CommandQueue() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  // Far beyond what the callers can have outstanding.
+  static constexpr std::size_t commands_max = 1u << 20;
+
+  explicit CommandQueue(std::size_t limit = commands_max)
+      : limit_(limit), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_) throw_errno(CKPT_ERR_SYSTEM, "cannot create an eventfd");
   }
 
@@ -32,6 +38,7 @@ class CommandQueue {
   void push(std::function<void()> command) {
     {
       const std::lock_guard lock(mutex_);
+      check(commands_.size() < limit_, "the queue of a thread of the network has no bound any more");
       commands_.push_back(std::move(command));
       any_.store(true, std::memory_order_release);
     }
@@ -52,6 +59,7 @@ class CommandQueue {
   }
 
  private:
+  const std::size_t limit_;
   UniqueFd wake_;
   std::mutex mutex_;
   std::vector<std::function<void()>> commands_;

@@ -8,10 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "arena/layout.hpp"
-#include "arena/part_ranges.hpp"
 #include "base/error.hpp"
-#include "options/options.hpp"
 #include "kernels/digest.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::persist {
 namespace {

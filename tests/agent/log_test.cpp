@@ -8,8 +8,7 @@
 #include <sstream>
 
 #include "agent/event_log.hpp"
-#include "agent/flood_gate.hpp"
-#include "agent/oom.hpp"
+#include "agent/process.hpp"
 #include "base/error.hpp"
 #include "support.hpp"
 

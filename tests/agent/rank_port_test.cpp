@@ -61,6 +61,15 @@ class RankPortTest : public ::testing::Test {
   std::unique_ptr<RankPort> port_;
 };
 
+TEST_F(RankPortTest, AGrantThatTheControlPageCannotHoldIsNotGiven) {
+  grant(0, 1);
+  const auto given = control_->grant().word();
+  EXPECT_THROW(grant(16, 1), Failure);
+  const core::SlotRef slot{0, "rank0", 0};
+  EXPECT_THROW(port_->grant({}, std::vector(core::captures_max + 1, slot)), Failure);
+  EXPECT_EQ(control_->grant().word(), given);
+}
+
 TEST_F(RankPortTest, ACaptureIntoTheGrantedSlotsIsReportedOnce) {
   grant(2, 1);
   EXPECT_EQ(control_->grant().slots[0], 2);

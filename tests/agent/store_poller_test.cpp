@@ -107,15 +107,15 @@ TEST_F(StorePollerTest, WhatIsNotThereIsTold) {
 
 TEST_F(StorePollerTest, ASwapIsAnsweredByTheRecordWhetherItWonOrNot) {
   start();
-  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   const auto won = next_leader_that([](const auto& read) { return read.revision == 1; });
   EXPECT_EQ(won.record, (core::LeaderRecord{1, 5, 0}));
-  poller_->swap(core::SwapLeaderRecord{0, {2, 6, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {2, 6, 0}});
   const auto lost = leaders_.take();
   EXPECT_EQ(lost.record, (core::LeaderRecord{1, 5, 0}));
   core::IncarnationRecord incarnation_record;
   incarnation_record.incarnation = 3;
-  poller_->swap(core::SwapIncarnationRecord{0, incarnation_record});
+  poller_->carry_out(core::SwapIncarnationRecord{0, incarnation_record});
   for (core::IncarnationRecordRead read; read.revision == 0;) {
     read = incarnation_records_.take();
     EXPECT_TRUE(read.revision == 0 || read.record == incarnation_record);
@@ -128,10 +128,10 @@ TEST_F(StorePollerTest, AssignmentsAreWrittenBeforeTheRecordThatNamesThemAndCome
   };
   start();
   const auto swap = incarnation_with_assignments(1, 0);
-  poller_->swap(swap);
+  poller_->carry_out(swap);
   wait_for_incarnation_record(swap.record);
   EXPECT_FALSE(flag_) << "the incarnation came first";
-  poller_->read(core::ReadAssignments{swap.record.assignments});
+  poller_->carry_out(core::ReadAssignments{swap.record.assignments});
   const auto read = assignments_.take();
   EXPECT_EQ(read.name, swap.record.assignments);
   EXPECT_EQ(read.assignments, swap.assignments);
@@ -144,25 +144,25 @@ TEST_F(StorePollerTest, ARecordWhoseAssignmentsCannotAllBeWrittenIsNotWritten) {
   };
   start();
   const auto swap = incarnation_with_assignments(1, 0);
-  poller_->swap(swap);
+  poller_->carry_out(swap);
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   flag_ = false;
-  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   next_leader_that([](const auto& read) { return read.revision == 1; });
   EXPECT_EQ(store_.get("incarnation"), std::nullopt);
-  poller_->swap(swap);  // with those that are there already
+  poller_->carry_out(swap);  // with those that are there already
   wait_for_incarnation_record(swap.record);
   EXPECT_EQ(store_.keys("rank_assignments/").size(), 3u);
 }
 
 TEST_F(StorePollerTest, TheLeaderRenewsItsRecordWhileAssignmentsAreWritten) {
   store_.before_put = [this](const std::string& key) {
-    if (key.ends_with(".0")) poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+    if (key.ends_with(".0")) poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
     if (key.ends_with(".1")) flag_ = store_.get("leader").has_value();
   };
   start();
   const auto swap = incarnation_with_assignments(1, 0);
-  poller_->swap(swap);
+  poller_->carry_out(swap);
   wait_for_incarnation_record(swap.record);
   EXPECT_TRUE(flag_);
 }
@@ -170,41 +170,41 @@ TEST_F(StorePollerTest, TheLeaderRenewsItsRecordWhileAssignmentsAreWritten) {
 TEST_F(StorePollerTest, AssignmentsOfEarlierIncarnationsAreRemovedAndNoOthers) {
   start();
   const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
-  poller_->swap(first);
+  poller_->carry_out(first);
   wait_for_incarnation_record(first.record);
-  poller_->swap(second);
+  poller_->carry_out(second);
   wait_for_incarnation_record(second.record);
   ASSERT_EQ(store_.keys("rank_assignments/").size(), 6u);
-  poller_->remove(core::RemoveAssignments{2});
+  poller_->carry_out(core::RemoveAssignments{2});
   ASSERT_TRUE(testing::eventually([&] { return store_.keys("rank_assignments/").size() == 3; }));
-  poller_->read(core::ReadAssignments{second.record.assignments});
+  poller_->carry_out(core::ReadAssignments{second.record.assignments});
   EXPECT_EQ(assignments_.take().assignments, second.assignments);
 }
 
 TEST_F(StorePollerTest, AssignmentsThatVanishedAreTroubleUnlessALaterIncarnationHasBegun) {
   start();
   const auto first = incarnation_with_assignments(1, 0), second = incarnation_with_assignments(2, 1);
-  poller_->swap(first);
+  poller_->carry_out(first);
   wait_for_incarnation_record(first.record);
-  poller_->read(core::ReadAssignments{second.record.assignments});  // as somebody may who knows an older record
-  poller_->read(core::ReadAssignments{first.record.assignments});
+  poller_->carry_out(core::ReadAssignments{second.record.assignments});  // as somebody may who knows an older record
+  poller_->carry_out(core::ReadAssignments{first.record.assignments});
   EXPECT_EQ(assignments_.take().name, first.record.assignments);
   EXPECT_EQ(poller_->trouble(), "");
   poller_.reset();
   start();  // of another agent, which never knew them
   store_.remove(core::assignments_key(first.record.assignments, 1));
-  poller_->read(core::ReadAssignments{first.record.assignments});
+  poller_->carry_out(core::ReadAssignments{first.record.assignments});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
 }
 
 TEST_F(StorePollerTest, AssignmentsThatVanishedAreWrittenAgainByWhoKnowsThem) {
   start();
   const auto incarnation_record = incarnation_with_assignments(1, 0);
-  poller_->swap(incarnation_record);
+  poller_->carry_out(incarnation_record);
   wait_for_incarnation_record(incarnation_record.record);
   for (std::size_t number = 0; number < 3; ++number)
     store_.remove(core::assignments_key(incarnation_record.record.assignments, number));
-  poller_->read(core::ReadAssignments{incarnation_record.record.assignments});
+  poller_->carry_out(core::ReadAssignments{incarnation_record.record.assignments});
   EXPECT_EQ(assignments_.take().assignments, incarnation_record.assignments);
   EXPECT_EQ(store_.keys("rank_assignments/").size(), 3u);
 }
@@ -213,9 +213,9 @@ TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
   start();
   auto first = incarnation_with_assignments(1, 0);
   first.assignments[7].arena_id ^= 1;  // not those that the name is of
-  poller_->swap(first);
+  poller_->carry_out(first);
   wait_for_incarnation_record(first.record);
-  poller_->read(core::ReadAssignments{first.record.assignments});
+  poller_->carry_out(core::ReadAssignments{first.record.assignments});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   while (!leaders_.empty()) leaders_.take();
   for (int poll = 0; poll < 3; ++poll) {
@@ -224,9 +224,9 @@ TEST_F(StorePollerTest, TroubleWithAssignmentsIsToldUntilThereAreOthers) {
   }
   EXPECT_TRUE(assignments_.empty());
   const auto second = incarnation_with_assignments(2, 1);
-  poller_->swap(second);
+  poller_->carry_out(second);
   wait_for_incarnation_record(second.record);
-  poller_->read(core::ReadAssignments{second.record.assignments});
+  poller_->carry_out(core::ReadAssignments{second.record.assignments});
   EXPECT_EQ(assignments_.take().assignments, second.assignments);
   EXPECT_EQ(poller_->trouble(), "");
 }
@@ -245,7 +245,7 @@ TEST_F(StorePollerTest, AnOutageEndsByItself) {
   start();
   leaders_.take();
   store_.broken = true;
-  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !leaders_.empty() || store_.MemoryStore::get("leader").has_value(); }));
   store_.broken = false;
   EXPECT_EQ(next_leader_that([](const auto& read) { return read.revision == 1; }).record.node, 5u);
@@ -256,14 +256,14 @@ TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds
   start();
   leaders_.take();
   EXPECT_EQ(poller_->trouble(), "");
-  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   while (!leaders_.empty()) leaders_.take();
   leaders_.take();  // two polls that succeed
   leaders_.take();
   EXPECT_THAT(poller_->trouble(), ::testing::HasSubstr("read-only"));
   store_.read_only = false;
-  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   EXPECT_TRUE(testing::eventually([&] { return poller_->trouble().empty(); }));
 }
 
@@ -271,7 +271,7 @@ TEST_F(StorePollerTest, AStoreThatCanOnlyBeReadStaysInTroubleUntilAWriteSucceeds
 TEST_F(StorePollerTest, TroubleWithWritingEndsWhenSomebodyElseWrites) {
   store_.read_only = true;
   start();
-  poller_->swap(core::SwapLeaderRecord{0, {1, 5, 0}});
+  poller_->carry_out(core::SwapLeaderRecord{0, {1, 5, 0}});
   ASSERT_TRUE(testing::eventually([&] { return !poller_->trouble().empty(); }));
   store_.read_only = false;
   store_.put_if("leader", to_text(core::LeaderRecord{2, 6, 0}), 0);

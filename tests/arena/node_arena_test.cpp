@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "arena/comm_log.hpp"
+#include "arena/space_left.hpp"
 #include "base/error.hpp"
 #include "pieces.hpp"
 #include "temp_arena.hpp"

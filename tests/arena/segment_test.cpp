@@ -103,6 +103,65 @@ TEST_F(SegmentTest, FieldsThatDoNotFitTheSlotAreNotBelieved) {
   }
 }
 
+// What `call` fails with; "" if it does not.
+template <class Call>
+std::string defect(Call call) {
+  try {
+    call();
+  } catch (const Failure& failure) {
+    return failure.status() == CKPT_ERR_INTERNAL ? failure.what() : "another failure";
+  }
+  return "";
+}
+
+SealedFields fields_of(const Manifest& manifest) {
+  return {manifest.checkpoint.word(), manifest.length_bytes, 0,
+          manifest.layout.size(),     manifest.layout_hash,  manifest.world_size};
+}
+
+TEST_F(SegmentTest, ASlotBeyondTheEndOfItsSegmentIsNotHandedOut) {
+  EXPECT_EQ(defect([&] { segment_.slot(2); }), "");
+  EXPECT_THAT(defect([&] { segment_.slot(3); }), HasSubstr("beyond the end of its segment"));
+  EXPECT_THAT(defect([&] { segment_.writable_slot(3); }), HasSubstr("beyond the end of its segment"));
+}
+
+TEST_F(SegmentTest, AWholePieceIsNotOverwrittenByASealWithoutABeginning) {
+  store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 1000);
+  const Manifest next = piece_manifest("rank3", CheckpointId(1, 6), 1000);
+  EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(next); }), HasSubstr("not emptied before"));
+  EXPECT_THAT(defect([&] { segment_.writable_slot(0).seal(fields_of(next)); }), HasSubstr("not emptied before"));
+  EXPECT_EQ(segment_.slot(0).checkpoint(), CheckpointId(1, 5));
+}
+
+TEST_F(SegmentTest, ASlotIsSealedOnceForEachTimeItWasEmptied) {
+  const Manifest manifest = piece_manifest("rank3", CheckpointId(1, 6), 0);
+  WritableSlot slot = segment_.writable_slot(0);
+  slot.begin();
+  EXPECT_EQ(defect([&] { slot.seal(manifest); }), "");
+  EXPECT_THAT(defect([&] { slot.seal(manifest); }), HasSubstr("not emptied before"));
+}
+
+TEST_F(SegmentTest, APieceThatIsLargerThanItsSlotIsNotSealed) {
+  Manifest manifest = piece_manifest("rank3", CheckpointId(1, 6), 0);
+  WritableSlot slot = segment_.writable_slot(0);
+  slot.begin();
+  SealedFields fields = fields_of(manifest);
+  fields.length_bytes = segment_.spec().data_capacity_bytes + 1;
+  EXPECT_THAT(defect([&] { slot.seal(fields); }), HasSubstr("larger than its slot"));
+  manifest.layout.resize(segment_.spec().manifest_capacity_bytes + 1);
+  EXPECT_THAT(defect([&] { slot.seal(manifest); }), HasSubstr("larger than its slot"));
+  EXPECT_FALSE(segment_.slot(0).read());
+}
+
+TEST_F(SegmentTest, ALayoutThatDoesNotFitIsNotWrittenIntoTheDataBehindIt) {
+  WritableSlot slot = segment_.writable_slot(0);
+  slot.begin();
+  slot.data()[0] = std::byte{7};
+  const std::string text(segment_.spec().manifest_capacity_bytes + 1, 'x');
+  EXPECT_THAT(defect([&] { slot.write_layout(0, text); }), HasSubstr("beyond the end of its slot's manifest"));
+  EXPECT_EQ(slot.data()[0], std::byte{7});
+}
+
 TEST_F(SegmentTest, AnyFlippedByteOfHeaderOrManifestIsNoticed) {
   store_piece(segment_.writable_slot(0), "rank3", CheckpointId(1, 5), 130'000);
   std::byte* slot = segment_.mapping().data() + page_bytes;

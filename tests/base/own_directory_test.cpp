@@ -1,5 +1,3 @@
-#include "base/own_directory.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,6 +7,7 @@
 
 #include "../coord/temporary_directory.hpp"
 #include "base/error.hpp"
+#include "base/private_files.hpp"
 
 namespace ckpt {
 namespace {

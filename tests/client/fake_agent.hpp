@@ -85,6 +85,14 @@ class FakeAgent {
         if (segment.spec().shard == shard && segment.slot(i).checkpoint() == checkpoint)
           segment.writable_slot(i).data()[offset_bytes] ^= std::byte{1};
   }
+  // Seals every slot that is empty, as no agent does.
+  void seal_empty_slots() {
+    const std::lock_guard lock(mutex_);
+    for (auto& segment : segments_)
+      for (std::uint32_t i = 0; i < segment.spec().slots; ++i)
+        if (!segment.slot(i).checkpoint())
+          segment.writable_slot(i).seal(arena::SealedFields{.checkpoint = CheckpointId(1, 900).word()});
+  }
   // Closes all connections; new ones are accepted.
   void hang_up() {
     const std::uint64_t one = 1;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../arena/temp_arena.hpp"
-#include "client/comm_hooks.hpp"
+#include "client/agent_session.hpp"
 #include "single_step.hpp"
 
 namespace ckpt::client {

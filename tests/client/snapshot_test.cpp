@@ -65,6 +65,23 @@ TEST_F(SnapshotTest, WhatTheForwardPassChangesIsCapturedAtOnce) {
   }
 }
 
+TEST_F(SnapshotTest, ASnapshotIntoASlotThatIsNotItsAloneIsDiscardedAndTheNextOneIsWhole) {
+  auto engine = host_engine();
+  auto tensors = mixed_tensors();
+  register_all(*engine, tensors);
+  restore(*engine);
+  ASSERT_EQ(engine->snapshot(0).status, CKPT_OK);
+  agent_->seal_empty_slots();
+  const Outcome outcome = engine->before_update();
+  EXPECT_EQ(outcome.status, CKPT_DISCARDED);
+  EXPECT_THAT(outcome.text, HasSubstr("not emptied before"));
+  EXPECT_EQ(engine->stage(0), CKPT_STAGE_NONE);
+  for (auto& tensor : tensors) tensor.fill(1);
+  ASSERT_EQ(engine->snapshot(1).status, CKPT_OK);
+  ASSERT_EQ(engine->before_update().status, CKPT_OK);
+  for (const auto& tensor : tensors) EXPECT_EQ(stored(tensor.name, CheckpointId(1, 1)), tensor.bytes) << tensor.name;
+}
+
 TEST_F(SnapshotTest, AForgottenBeforeUpdateDiscardsThatCheckpointAlone) {
   auto engine = this->engine<LateDevice>();
   auto tensors = mixed_tensors();

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "arena/layout.hpp"
-#include "arena/part_ranges.hpp"
 #include "kernels/digest.hpp"
 #include "persist/checkpoint_catalog.hpp"
 #include "persist/checkpoint_writer.hpp"

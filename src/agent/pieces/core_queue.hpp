@@ -1,8 +1,9 @@
-// The queue of the agent's core thread: tasks, in order.
+// The ways to the agent's core thread: the queue of its tasks, and where events for the core go.
 //
-// Thread-safe. Posting never blocks, because some posters must not wait (transport, trainer server). The queue is still
-// bounded. offer() drops a task when the queue is full; it is for what is repeated anyway (messages, poll results).
-// Everything else that is posted answers something bounded: an outstanding fetch, a connection, a rank.
+// CoreQueue: tasks, in order. Thread-safe. Posting never blocks, because some posters must not wait (transport, trainer
+// server). The queue is still bounded. offer() drops a task when the queue is full; it is for what is repeated anyway
+// (messages, poll results). Everything else that is posted answers something bounded: an outstanding fetch, a
+// connection, a rank. post() throws Failure if it is not, before the queue takes all memory.
 #pragma once
 
 #include <condition_variable>
@@ -13,15 +14,34 @@
 #include <mutex>
 #include <optional>
 
+#include "base/check.hpp"
 #include "base/clock.hpp"
+#include "core/events.hpp"
 
 namespace ckpt::agent {
 
 using Task = std::function<void()>;
 
+// The core's time: that of the steady clock.
+inline core::TimeMs core_now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
+}
+
+// The core, for those who have events for it and do not wait for effects. Core thread.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  // Hands the event to the core. While effects are being carried out, it waits until all of them are.
+  virtual void handle(core::Event event) = 0;
+};
+
 class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
  public:
-  explicit CoreQueue(std::size_t offered_limit) : offered_limit_(offered_limit) {}
+  // Far beyond what a node can have outstanding.
+  static constexpr std::size_t posted_max = 1u << 20;
+
+  explicit CoreQueue(std::size_t offered_limit, std::size_t posted_limit = posted_max)
+      : offered_limit_(offered_limit), posted_limit_(posted_limit) {}
 
   void post(Task task) { push(std::move(task)); }
   // Returns false and drops the task if the queue is full.
@@ -64,12 +84,14 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
+      check(tasks_.size() < posted_limit_, "the core's queue has no bound any more");
       tasks_.push_back(std::move(task));
     }
     ready_.notify_one();
   }
 
   const std::size_t offered_limit_;
+  const std::size_t posted_limit_;
   mutable std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Task> tasks_;

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "arena/space_left.hpp"
 #include "base/same_file.hpp"
 
 namespace ckpt::agent {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "agent/trainers/claims.hpp"
+#include "base/check.hpp"
+#include "base/error.hpp"
 #include "base/thread.hpp"
 
 namespace ckpt::agent {
@@ -14,6 +17,29 @@ constexpr std::int64_t longest_wait_ms = 1000;
 constexpr std::chrono::milliseconds pending_pause{1};
 
 }  // namespace
+
+std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log) {
+  std::map<core::Rank, OpenGrant> grants;
+  for (const LivingTrainer& trainer : living_trainers(directory)) {
+    try {
+      const auto control = arena::Control::attach(directory, trainer.rank);
+      // A used grant's slots are sealed and stay so: nobody grants meanwhile. Else the trainer may be writing them.
+      const std::uint64_t used = control.used_grant();
+      const arena::Grant grant = control.grant();
+      if (grant.sequence == used) continue;
+      const core::Share share = control.share();
+      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an impossible share");
+      auto shards = core::parts_of(trainer.main_shard, share);
+      shards.push_back(trainer.private_shard);
+      OpenGrant open{grant.sequence, {}};
+      for (std::size_t i = 0; i < shards.size(); ++i) open.slots.push_back({trainer.rank, shards[i], grant.slots[i]});
+      grants[trainer.rank] = std::move(open);
+    } catch (const Failure& failure) {
+      log->warn("rank {}: {}", trainer.rank, failure.what());  // it will be told so when it comes back
+    }
+  }
+  return grants;
+}
 
 RankPort::RankPort(core::TrainerHello hello, arena::Control control, std::optional<OpenGrant> outstanding,
                    std::function<void()> look)
@@ -50,9 +76,10 @@ void RankPort::watch() {
 }
 
 void RankPort::grant(const core::Share& share, const std::vector<core::SlotRef>& slots) {
+  arena::Grant grant{sequence_ + 1, {}};
+  check(slots.size() <= grant.slots.size(), "a grant has more slots than a trainer captures into");
+  for (std::size_t i = 0; i < slots.size(); ++i) grant.slots[i] = slots[i].slot;
   outstanding_ = OpenGrant{++sequence_, slots};
-  arena::Grant grant{sequence_, {}};
-  for (std::size_t i = 0; i < std::min(slots.size(), grant.slots.size()); ++i) grant.slots[i] = slots[i].slot;
   control_->share(share);
   control_->grant(grant);
 }

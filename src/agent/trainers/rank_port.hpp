@@ -6,12 +6,14 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "agent/log.hpp"
 #include "agent/pieces/segments.hpp"
 #include "arena/control.hpp"
 #include "core/events.hpp"
@@ -23,6 +25,10 @@ struct OpenGrant {
   std::uint64_t sequence = 0;
   std::vector<core::SlotRef> slots;
 };
+
+// Finds the grants that trainers of an earlier agent have and may be using, by rank: those of living trainers, in the
+// control pages of the arena in `directory`.
+std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, const Log& log);
 
 class RankPort {
  public:

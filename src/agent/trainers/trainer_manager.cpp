@@ -75,7 +75,7 @@ void TrainerManager::hello(const core::TrainerHello& hello, std::int64_t pid, co
       known = port.get();
       trainers_[hello.rank] = {std::move(port), pid};
       deps_.scheduler.add(hello.rank, known->shared_control());
-      deps_.to_core(hello);
+      deps_.core.handle(hello);
     }
     Reply reply;
     reply.fds.push_back(duplicate(known->control().fd()));
@@ -101,7 +101,7 @@ void TrainerManager::exited(Asker asker) {
     granted_.erase(asker.rank);
     deps_.replications.gone(asker.rank);
   }
-  deps_.to_core(core::TrainerExited{asker.rank, asker.instance});
+  deps_.core.handle(core::TrainerExited{asker.rank, asker.instance});
 }
 
 void TrainerManager::restore(Asker asker, const RestoreRequest& request, const Respond& respond) {
@@ -112,13 +112,13 @@ void TrainerManager::restore(Asker asker, const RestoreRequest& request, const R
 
 void TrainerManager::await_restore(Rank rank, std::int64_t timeout_ms, const Respond& respond) {
   restores_.insert_or_assign(rank, PendingRestore{respond, Deadline::in_ms(timeout_ms), Clock::now()});
-  deps_.to_core(core::RestoreAsked{rank, trainers_.at(rank).wants_gpu_replication});
+  deps_.core.handle(core::RestoreAsked{rank, trainers_.at(rank).wants_gpu_replication});
 }
 
 void TrainerManager::restored(Asker asker, const std::string& no_replication, const Respond& respond) {
   if (refuse_unknown(asker, respond)) return;
   if (!no_replication.empty()) deps_.replications.refuse(asker.rank, no_replication);
-  deps_.to_core(core::RestoreDone{asker.rank});
+  deps_.core.handle(core::RestoreDone{asker.rank});
   respond({});
 }
 
@@ -130,7 +130,7 @@ void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::in
     return respond(refusal(CKPT_ERR_INVALID, "this rank was given no shard " + request.shard + " to restore"));
   deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
   // Once the damaged piece is dropped, the core waits until another source has brought it home again.
-  deps_.verify(*slot, [this, asker, timeout_ms, respond] {
+  deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond] {
     if (!refuse_unknown(asker, respond)) await_restore(asker.rank, timeout_ms, respond);
   });
 }
@@ -162,14 +162,14 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
     rank_bytes += deps_.segments.segment_bytes({core::held_rank, slot.shard}, needs.back().second);
   }
   deps_.segments.ensure(
-      needs, deps_.bytes_for_peers(rank_bytes), [this, asker, shards, respond](const std::optional<Failure>& failure) {
+      needs, deps_.space.bytes_for_peers(rank_bytes), [this, asker, shards, respond](const std::optional<Failure>& failure) {
         if (failure) return respond(refusal(failure->status(), failure->what()));
         if (refuse_unknown(asker, respond)) return;
         try {
           Reply reply;
           for (const std::string& shard : shards)
             reply.fds.push_back(duplicate(deps_.segments.find({asker.rank, shard})->fd()));
-          deps_.to_core(core::SegmentsReady{asker.rank, shards});
+          deps_.core.handle(core::SegmentsReady{asker.rank, shards});
           respond(std::move(reply));
         } catch (const Failure& no_descriptor) {
           respond(refusal(no_descriptor.status(), no_descriptor.what()));
@@ -191,11 +191,11 @@ void TrainerManager::look(Asker asker) {
   if (changes.captured) {
     for (auto& [slot, manifest] : changes.pieces)
       deps_.index.add(slot, deps_.segments.find({slot.rank, slot.shard}), std::move(manifest));
-    deps_.to_core(*changes.captured);
+    deps_.core.handle(*changes.captured);
   }
   if (changes.captured || changes.progress) trainers_.at(asker.rank).progress_at = Clock::now();
   trainers_.at(asker.rank).failed = changes.failed;
-  if (changes.progress) deps_.to_core(*changes.progress);
+  if (changes.progress) deps_.core.handle(*changes.progress);
   deps_.replications.look(asker.rank);
 }
 
@@ -333,15 +333,20 @@ void TrainerManager::notify(const arena::HealthNews& news) {
   }
 }
 
-void TrainerManager::tick() {
-  deps_.scheduler.listen();
+void TrainerManager::tick() { deps_.scheduler.listen(); }
+
+bool TrainerManager::has_overdue_restore() const {
+  return std::any_of(restores_.begin(), restores_.end(), [](const auto& each) { return each.second.deadline.passed(); });
+}
+
+void TrainerManager::end_overdue_restores(const std::string& why) {
   for (auto it = restores_.begin(); it != restores_.end();) {
     if (!it->second.deadline.passed()) {
       ++it;
       continue;
     }
     it->second.respond(refusal(CKPT_ERR_TIMEOUT, "the restore of rank " + std::to_string(it->first) +
-                                                     " did not end in time: " + deps_.what_is_missing()));
+                                                     " did not end in time: " + why));
     it = restores_.erase(it);
   }
 }

@@ -2,17 +2,18 @@
 // core thread.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "agent/event_log.hpp"
+#include "agent/local_pieces.hpp"
 #include "agent/pieces/piece_index.hpp"
 #include "agent/trainers/rank_port.hpp"
 #include "gpu_replication/replication_manager.hpp"
 #include "agent/scheduler.hpp"
+#include "agent/space_forecast.hpp"
 #include "agent/pieces/segments.hpp"
 #include "agent/trainers/trainer_requests.hpp"
 #include "core/node.hpp"
@@ -31,13 +32,9 @@ class TrainerManager {
     Scheduler& scheduler;
     TraceBuffer& trace;
     ReplicationManager& replications;
-    std::function<void(core::Event)> to_core;
-    // Verifies a piece again, tells the core if it is damaged, then calls back.
-    std::function<void(const core::SlotRef&, std::function<void()>)> verify;
-    // Says for people why a restore may take long.
-    std::function<std::string()> what_is_missing;
-    // Bytes that copies of peers' shards will still need when this rank's segments have these sizes.
-    std::function<std::uint64_t(std::uint64_t rank_bytes)> bytes_for_peers;
+    EventSink& core;
+    LocalPieces& pieces;
+    const SpaceForecast& space;
   };
   // `granted`: grants that living trainers may be using, by rank.
   TrainerManager(Dependencies dependencies, std::map<core::Rank, OpenGrant> granted);
@@ -65,8 +62,11 @@ class TrainerManager {
   // Tells the trainers that this agent lives, and the job's health.
   void notify(const arena::HealthNews& news);
 
-  // Answers restores whose deadline has passed, and reads the hooks' events.
+  // Reads the hooks' events.
   void tick();
+  // Restores whose deadline has passed. They end as timed out; `why` says for people what they waited for.
+  bool has_overdue_restore() const;
+  void end_overdue_restores(const std::string& why);
 
   struct Trainer {
     std::unique_ptr<RankPort> port;

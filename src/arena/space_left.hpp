@@ -1,4 +1,4 @@
-// Finds how much memory the control groups of this process still allow. Free function; thread-safe.
+// How much memory is left for checkpoints. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +20,9 @@ inline constexpr std::uint64_t unlimited_bytes = std::numeric_limits<std::uint64
 // root of the mount. Memory that the kernel can simply drop counts as free. Supports versions 1 and 2. Returns
 // unlimited_bytes if it sees no limit.
 std::uint64_t memory_groups_left_bytes(const MemoryGroupFiles& files = {});
+
+// Returns how many bytes new segments in `directory` may take: the least of what the file system, the machine and the
+// memory control groups have left.
+std::uint64_t space_left_bytes(const std::string& directory);
 
 }  // namespace ckpt::arena

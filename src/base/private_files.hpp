@@ -1,4 +1,4 @@
-// Whether a directory can be trusted with a job's secrets, and making one that can. Free functions; thread-safe.
+// Files and directories that a job can trust with its secrets. Free functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -12,5 +12,9 @@ namespace ckpt {
 // check, and nothing behind another user's link. Opens each directory through its opened parent, so that nobody can
 // exchange one in between. `option` is the option that names the path, for the message.
 void make_own_directory(const std::string& path, const char* option, std::size_t parents);
+
+// The file's text, without the line's end. It must be this user's, or root's, and nobody else may have any access to
+// it. `option` names it in messages. Throws Failure (CKPT_ERR_INVALID).
+std::string read_secret_file(const std::string& path, const std::string& option);
 
 }  // namespace ckpt

@@ -1,22 +1,18 @@
-// The driver's part in the verdict on the job: what it sees that no message tells, whom it tells the verdict.
+#include "agent/health_reporter.hpp"
 
 #include <algorithm>
 #include <ctime>
 
-#include "agent/driver.hpp"
 #include "agent/process.hpp"
-#include "agent/store_poller.hpp"
 
 namespace ckpt::agent {
 namespace {
 
-using nlohmann::json;
 using core::Cause;
 using core::NodeId;
+using nlohmann::json;
 
 constexpr std::chrono::milliseconds observe_every{500};
-constexpr std::chrono::seconds probe_every{3};
-constexpr std::size_t probes_max = 16;  // at a time
 constexpr std::int64_t settled_ms = 2000;
 
 // "2026-11-23T14:05:09Z", so long ago.
@@ -33,68 +29,47 @@ bool may_be_a_wrong_token(Cause cause) {
          cause == Cause::no_leader || cause == Cause::wrong_token || cause == Cause::no_trainers;
 }
 
-std::int64_t steady_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
-void Driver::heed_health() {
-  observe();
-  const core::Health health = core_.health(steady_ms());
-  if (may_be_a_wrong_token(health.cause)) probe_unauthenticated();
-  notify_health(health);
+void HealthReporter::tick(bool coordination_fails) {
+  log_alarm();
+  observe(coordination_fails);
+  const core::Health health = deps_.core.health(core_now_ms());
+  if (may_be_a_wrong_token(health.cause)) deps_.members.probe_silent();
+  notify(health);
 }
 
-void Driver::observe() {
+// The status shows an alarm only while it lasts, and nothing is committed meanwhile: who looks later finds it in the
+// log.
+void HealthReporter::log_alarm() {
+  std::string alarm = deps_.core.status().alarm;
+  if (alarm == logged_alarm_) return;
+  logged_alarm_ = std::move(alarm);
+  if (!logged_alarm_.empty()) deps_.event_log.note(logged_alarm_);
+}
+
+void HealthReporter::observe(bool coordination_fails) {
   if (Clock::now() < observe_again_at_) return;
   observe_again_at_ = Clock::now() + observe_every;
   core::Observed seen;
-  for (const auto& [rank, trainer] : trainers_.trainers()) {
+  for (const auto& [rank, trainer] : deps_.trainers.trainers()) {
     if (is_process_stopped(trainer.pid)) seen.stopped.push_back(rank);
     if (trainer.failed != 0) seen.failed.emplace_back(rank, trainer.failed);
   }
-  seen.coordination_fails = !store_->trouble().empty();
+  seen.coordination_fails = coordination_fails;
   // Where most others refuse the token it is this node's that is wrong.
-  if (distrusted_.size() > 1 && distrusted_.size() * 2 > nodes_.size())
-    seen.distrusted = {id_};
+  const auto& distrusted = deps_.members.distrusted();
+  if (distrusted.size() > 1 && distrusted.size() * 2 > deps_.peers.all().size())
+    seen.distrusted = {deps_.peers.own_node()};
   else
-    seen.distrusted.assign(distrusted_.begin(), distrusted_.end());
+    seen.distrusted.assign(distrusted.begin(), distrusted.end());
   if (seen == observed_) return;
   observed_ = seen;
-  handle(std::move(seen));
+  deps_.events.handle(std::move(seen));
 }
 
-// A wrong token shows at the listener alone. So the leader tries the listeners of nodes that it does not hear, and
-// whoever hears no leader those of all.
-void Driver::probe_unauthenticated() {
-  if (Clock::now() < probe_again_at_) return;
-  probe_again_at_ = Clock::now() + probe_every;
-  const core::NodeStatus status = core_.status();
-  std::erase_if(distrusted_, [&](NodeId node) { return !nodes_.contains(node); });
-  std::size_t probes = 0;
-  for (const auto& [node, entry] : nodes_) {
-    const auto& present = status.nodes_present;
-    const bool is_present = status.is_leader && std::find(present.begin(), present.end(), node) != present.end();
-    if (is_present) distrusted_.erase(node);
-    if (is_present || probes == probes_max) continue;
-    ++probes;
-    const auto answered = [alive = parts_.queue.weak_from_this(), this, node = node](net::Reach reach) {
-      const auto queue = alive.lock();
-      if (!queue) return;
-      queue->post([this, node, reach] {
-        if (reach == net::Reach::wrong_token)
-          distrusted_.insert(node);
-        else
-          distrusted_.erase(node);
-      });
-    };
-    transport_->probe(node, entry.arena_id, entry.address, answered);
-  }
-}
-
-void Driver::notify_health(const core::Health& health) {
-  const auto name = [this](NodeId node) { return node_name(node); };
+void HealthReporter::notify(const core::Health& health) {
+  const auto name = [this](NodeId node) { return deps_.peers.name(node); };
   arena::HealthNews news;
   news.state = static_cast<std::uint8_t>(health.standing);
   news.rank = health.rank;
@@ -108,10 +83,10 @@ void Driver::notify_health(const core::Health& health) {
   news.parity_now = health.parity_now;
   news.parity = health.parity;
   news.reason = cause_name(health.cause);
-  news.node = health.node == core::no_node ? "" : node_name(health.node);
+  news.node = health.node == core::no_node ? "" : deps_.peers.name(health.node);
   news.text = explain(health, name);
   news.advice = advice(health, name);
-  trainers_.notify(news);
+  deps_.trainers.notify(news);
 
   const bool is_news = !logged_health_ || logged_health_->standing != health.standing ||
                        logged_health_->cause != health.cause || logged_health_->node != health.node ||
@@ -122,15 +97,15 @@ void Driver::notify_health(const core::Health& health) {
   logged_health_ = health;
   const std::string state = state_name(health.standing);
   if (health.standing == core::Standing::is_protected)
-    parts_.log->info("the job is {}", state);
+    deps_.log->info("the job is {}", state);
   else
-    event_log_.note("the job is " + state + ": " + news.text);
+    deps_.event_log.note("the job is " + state + ": " + news.text);
 }
 
-json Driver::health_json() const {
-  const core::Health health = core_.health(steady_ms());
-  const core::NodeStatus status = core_.status();
-  const auto name = [this](NodeId node) { return node_name(node); };
+nlohmann::json HealthReporter::report() const {
+  const core::Health health = deps_.core.health(core_now_ms());
+  const core::NodeStatus status = deps_.core.status();
+  const auto name = [this](NodeId node) { return deps_.peers.name(node); };
   const auto node_or_null = [&](NodeId node) { return node == core::no_node ? json(nullptr) : json(name(node)); };
   const CheckpointId committed = health.committed;
   json held_up_by = nullptr;
@@ -142,8 +117,8 @@ json Driver::health_json() const {
     slowest = {{"node", name(health.slowest_node)},
                {"part", health.slowest_is_capture ? "capture" : "copies"},
                {"ms", health.slowest_ms}};
-  return {{"job", parts_.options.job},
-          {"reported_by", parts_.options.node},
+  return {{"job", deps_.options.job},
+          {"reported_by", deps_.options.node},
           {"leader", node_or_null(status.leader)},
           {"ranks_here", status.ranks.size()},
           {"state", state_name(health.standing)},

@@ -1,4 +1,4 @@
-#include "arena/memory_groups.hpp"
+#include "arena/space_left.hpp"
 
 #include <gtest/gtest.h>
 

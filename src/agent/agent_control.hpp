@@ -1,0 +1,20 @@
+// What the parts of the agent ask of the agent as a whole.
+#pragma once
+
+#include <string>
+
+namespace ckpt::agent {
+
+// Why the agent ends: somebody asked it to, or another agent serves its node now.
+enum class EndReason { asked, replaced };
+
+// [any thread]
+class AgentControl {
+ public:
+  virtual ~AgentControl() = default;
+  virtual void stop(EndReason reason, const std::string& why) = 0;
+  // Makes the agent's socket again after somebody removed its file.
+  virtual void listen_again() = 0;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,47 @@
+#include "agent/arena_watch.hpp"
+
+#include <unistd.h>
+
+namespace ckpt::agent {
+namespace {
+
+constexpr std::int64_t arena_look_ms = 250;
+
+}  // namespace
+
+void ArenaWatch::tick() {
+  if (!look_at_.passed()) return;
+  look_at_ = Deadline::in_ms(arena_look_ms);
+  pieces_.drop_truncated();
+  if (arena_.is_removed() && !make_again()) return;
+  const std::uint64_t nameless_bytes = segments_.nameless_bytes();
+  std::string alarm;
+  if (nameless_bytes != 0)
+    alarm = "somebody removed files of the arena " + arena_.directory() + "; " +
+            std::to_string((nameless_bytes >> 20) + 1) + " MiB of checkpoints are in the memory of process " +
+            std::to_string(::getpid()) +
+            " alone and are lost when it ends; do not stop it before the job has ended or is stored, and see to it "
+            "that nobody removes them again (loginctl enable-linger, or RemoveIPC=no in logind.conf)";
+  if (alarm != alarm_ && !alarm.empty()) event_log_.note(alarm);
+  alarm_ = std::move(alarm);
+}
+
+// False: another agent has the arena, so this one ends.
+bool ArenaWatch::make_again() {
+  const std::string& directory = arena_.directory();
+  event_log_.note("somebody removed the arena " + directory + " under this agent, which makes it anew");
+  try {
+    arena_.make_again();
+    agent_.listen_again();
+  } catch (const Failure& failure) {
+    if (failure.status() == CKPT_ERR_CLAIMED) {
+      agent_.stop(EndReason::replaced,
+                  "somebody removed the arena " + directory + ", and another agent serves it by now, so this one ends");
+      return false;
+    }
+    event_log_.note("the arena " + directory + " cannot be made anew: " + failure.what());
+  }
+  return true;
+}
+
+}  // namespace ckpt::agent

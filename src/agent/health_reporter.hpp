@@ -1,0 +1,50 @@
+// Whether the job is protected: adds what this agent observes itself and no message says, tells its trainers and the
+// log what the core concludes, and answers `ckptctl health`. Belongs to the core thread.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "agent/event_log.hpp"
+#include "agent/member_watch.hpp"
+#include "agent/peers.hpp"
+#include "agent/trainers/trainer_manager.hpp"
+#include "core/node.hpp"
+#include "options/options.hpp"
+
+namespace ckpt::agent {
+
+class HealthReporter {
+ public:
+  // All outlive this object.
+  struct Dependencies {
+    const Options& options;
+    const core::Node& core;
+    EventSink& events;
+    const Peers& peers;
+    MemberWatch& members;
+    TrainerManager& trainers;
+    EventLog& event_log;
+    const Log& log;
+  };
+  explicit HealthReporter(const Dependencies& dependencies) : deps_(dependencies) {}
+
+  // `coordination_fails`: the store cannot be read or written.
+  void tick(bool coordination_fails);
+
+  nlohmann::json report() const;
+
+ private:
+  void log_alarm();
+  void observe(bool coordination_fails);
+  void notify(const core::Health& health);
+
+  const Dependencies deps_;
+  core::Observed observed_;
+  Clock::time_point observe_again_at_ = {};
+  std::string logged_alarm_;
+  std::optional<core::Health> logged_health_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,54 @@
+// The members of the job as the leader's agent finds them: it probes those that do not answer, tells people and the
+// operator's hook, and remembers which are lost. It also finds agents with another token: that shows at their listeners
+// alone. Belongs to the core thread.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/event_log.hpp"
+#include "agent/member_hook.hpp"
+#include "agent/peers.hpp"
+#include "core/node.hpp"
+
+namespace ckpt::agent {
+
+class MemberWatch {
+ public:
+  // All references outlive this object. `hook`: the option member_hook.
+  MemberWatch(std::string job, const std::string& hook, Peers& peers, const core::Node& core, EventLog& event_log,
+              const Log& log)
+      : job_(std::move(job)), hook_(hook, log), peers_(peers), core_(core), event_log_(event_log) {}
+
+  // What to do about a lost node depends on whether its machine answers, so its listener is probed first. What becomes
+  // of it meanwhile is told after.
+  void carry_out(const core::MemberChanged& changed);
+
+  // Tries the listeners of nodes that this agent does not hear, unless it did so a moment ago.
+  void probe_silent();
+  // Nodes whose listeners said that they have another token.
+  const std::set<core::NodeId>& distrusted() const { return distrusted_; }
+
+  // The lost members and what was found where they were. Empty unless this agent led in `epoch` when it lost them.
+  std::map<core::NodeId, net::Reach> lost(std::uint64_t epoch) const;
+
+ private:
+  void notify(const core::MemberChanged& changed, net::Reach reach);
+  void listener_answered(const core::MemberChanged& lost, net::Reach reach);
+
+  const std::string job_;
+  MemberHook hook_;
+  Peers& peers_;
+  const core::Node& core_;
+  EventLog& event_log_;
+  std::map<core::NodeId, net::Reach> lost_;  // if this agent leads in lost_epoch_
+  std::uint64_t lost_epoch_ = 0;
+  // Nodes whose listeners are being probed, and the changes reported meanwhile.
+  std::map<core::NodeId, std::vector<core::MemberChanged>> probing_;
+  Clock::time_point probe_again_at_ = {};
+  std::set<core::NodeId> distrusted_;
+};
+
+}  // namespace ckpt::agent

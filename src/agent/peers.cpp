@@ -1,0 +1,45 @@
+#include "agent/peers.hpp"
+
+namespace ckpt::agent {
+
+std::string Peers::name(core::NodeId node) const {
+  if (node == own_.node) return own_.name;
+  const auto found = nodes_.find(node);
+  return found != nodes_.end() ? found->second.name : "number " + std::to_string(node);
+}
+
+std::optional<std::string> Peers::take(const std::vector<coord::NodeEntry>& nodes) {
+  for (const coord::NodeEntry& node : nodes) {
+    if (auto why = conflict(node)) return why;
+    if (node.id == own_.node || (nodes_.contains(node.id) && nodes_.at(node.id) == node)) continue;
+    nodes_[node.id] = node;
+    transport_->set_peer(node.id, node.arena_id, node.address);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Peers::conflict(const coord::NodeEntry& node) const {
+  if (node.id != own_.node) return std::nullopt;
+  if (node.name != own_.name) {
+    // The store forgot who has this number, and two took it. The one that came later gives way.
+    if (node.agent_id > own_.agent_id) return std::nullopt;
+    return "node " + node.name + " has the number of this node, " + std::to_string(own_.node) +
+           ", and had it before; this agent ends, and gets another one when it is started again";
+  }
+  if (node.agent_id == own_.agent_id) return std::nullopt;
+  return "node " + node.name + " is now served by another agent (process " + std::to_string(node.pid) +
+         "), so this one ends; give each machine a node name of its own";
+}
+
+void Peers::send(core::NodeId to, const core::WireMessage& message) { transport_->send(to, encode(message)); }
+
+void Peers::probe(core::NodeId node, std::function<void(net::Reach)> answered) {
+  const coord::NodeEntry& entry = nodes_.at(node);
+  // The answer may come when this agent's core thread has ended.
+  auto later = [alive = queue_.weak_from_this(), answered = std::move(answered)](net::Reach reach) {
+    if (const auto queue = alive.lock()) queue->post([answered, reach] { answered(reach); });
+  };
+  transport_->probe(node, entry.arena_id, entry.address, std::move(later));
+}
+
+}  // namespace ckpt::agent

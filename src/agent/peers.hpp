@@ -1,0 +1,54 @@
+// The agents of the job's other nodes: their names and addresses as the coordination store lists them, and messages and
+// probes to them. Belongs to the core thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/pieces/core_queue.hpp"
+#include "coord/node_registry.hpp"
+#include "core/message_codec.hpp"
+#include "net/transport.hpp"
+
+namespace ckpt::agent {
+
+class Peers {
+ public:
+  // This agent, as the others see it.
+  struct Own {
+    core::NodeId node = 0;
+    std::string name;
+    std::uint64_t agent_id = 0;
+  };
+  // `queue` outlives this object.
+  Peers(Own own, CoreQueue& queue) : own_(std::move(own)), queue_(queue) {}
+
+  // To be called before all others. `transport` outlives the use of this object.
+  void use(net::Transport& transport) { transport_ = &transport; }
+
+  // Takes what the store lists: all nodes, or those that changed. If another agent serves this node, or has its number,
+  // takes no more and returns a sentence that says so.
+  std::optional<std::string> take(const std::vector<coord::NodeEntry>& nodes);
+
+  core::NodeId own_node() const { return own_.node; }
+  const std::map<core::NodeId, coord::NodeEntry>& all() const { return nodes_; }  // without this one
+  std::string name(core::NodeId node) const;
+
+  // A message that is lost is not repeated.
+  void send(core::NodeId to, const core::WireMessage& message);
+  // Tries the listener of a node of all(). `answered` runs later, as a task of the core thread.
+  void probe(core::NodeId node, std::function<void(net::Reach)> answered);
+
+ private:
+  std::optional<std::string> conflict(const coord::NodeEntry& node) const;
+
+  const Own own_;
+  CoreQueue& queue_;
+  net::Transport* transport_ = nullptr;
+  std::map<core::NodeId, coord::NodeEntry> nodes_;
+};
+
+}  // namespace ckpt::agent

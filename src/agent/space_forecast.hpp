@@ -1,0 +1,34 @@
+// How much memory of the arena will still be needed. Belongs to the core thread.
+#pragma once
+
+#include <cstdint>
+
+#include "agent/peers.hpp"
+#include "agent/pieces/segments.hpp"
+#include "placement/placement.hpp"
+
+namespace ckpt::agent {
+
+class TrainerManager;
+
+class SpaceForecast {
+ public:
+  // All references outlive this object.
+  SpaceForecast(const placement::Protection& protection, const Segments& segments, const Peers& peers,
+                const TrainerManager& trainers)
+      : protection_(protection), segments_(segments), peers_(peers), trainers_(trainers) {}
+
+  // Bytes that copies and parity of peers' shards will still need when a rank's segments have these sizes.
+  std::uint64_t bytes_for_peers(std::uint64_t rank_bytes) const;
+  // Bytes of slots that are still to be made, for main shards of this size: the ranks' own, where those have none yet,
+  // and those for peers' pieces.
+  std::uint64_t bytes_to_come(std::uint64_t piece_bytes) const;
+
+ private:
+  const placement::Protection protection_;
+  const Segments& segments_;
+  const Peers& peers_;
+  const TrainerManager& trainers_;
+};
+
+}  // namespace ckpt::agent

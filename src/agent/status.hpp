@@ -1,0 +1,54 @@
+// What the agent answers to `ckptctl status` and `ckptctl trace`. Core thread.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "agent/arena_watch.hpp"
+#include "agent/health_reporter.hpp"
+#include "agent/member_watch.hpp"
+#include "agent/peers.hpp"
+#include "agent/pieces/segments.hpp"
+#include "agent/scheduler.hpp"
+#include "agent/trainers/trainer_manager.hpp"
+#include "agent/transfer_orders.hpp"
+#include "arena/node_arena.hpp"
+#include "core/node.hpp"
+#include "net/transport.hpp"
+#include "options/options.hpp"
+
+namespace ckpt::agent {
+
+class StorePoller;
+
+// The parts of the agent that know something about it.
+struct StatusSources {
+  const Options& options;
+  const arena::NodeArena& arena;
+  const PieceIndex& index;
+  Scheduler& scheduler;
+  const TraceBuffer& trace;
+  const EventLog& event_log;
+  const Peers& peers;
+  const Segments& segments;
+  const TransferOrders& transfers;
+  const TrainerManager& trainers;
+  const core::Node& core;
+  const MemberWatch& members;
+  const HealthReporter& health;
+  const ArenaWatch& arena_watch;
+  const net::Transport& transport;
+  const StorePoller& store;
+  const std::optional<Clock::time_point>& committed_at;  // when this agent learned of the newest commit
+};
+
+nlohmann::json status_json(const StatusSources& sources);
+nlohmann::json trace_json(const StatusSources& sources);
+
+// Why a restore may take long, for people. `store_trouble`: what is wrong with the coordination store, "" if nothing
+// is.
+std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, const std::string& store_trouble,
+                            bool has_storage);
+
+}  // namespace ckpt::agent

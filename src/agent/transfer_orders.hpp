@@ -1,0 +1,79 @@
+// Carries out the core's orders to bring pieces here (fetches, GPU replication) and to write them to storage. An order
+// that cannot be carried out is answered as failed. Belongs to the core thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/event_log.hpp"
+#include "agent/local_pieces.hpp"
+#include "agent/peers.hpp"
+#include "agent/pieces/segments.hpp"
+#include "agent/space_forecast.hpp"
+#include "agent/transfers/fetches.hpp"
+#include "agent/transfers/storage_tier.hpp"
+#include "core/node.hpp"
+#include "gpu_replication/replication_manager.hpp"
+#include "options/options.hpp"
+
+namespace ckpt::agent {
+
+class TrainerManager;
+
+class TransferOrders {
+ public:
+  // All outlive this object.
+  struct Dependencies {
+    const Options& options;
+    const std::vector<persist::CheckpointSourceFactory>& checkpoint_sources;  // besides storage
+    const std::string& directory;                                             // of the arena
+    Segments& segments;
+    PieceIndex& index;
+    WorkerPool& digests;
+    ChunkBuffers& buffers;
+    CoreQueue& queue;
+    Peers& peers;
+    LocalPieces& pieces;
+    const SpaceForecast& space;
+    TrainerManager& trainers;
+    EventLog& event_log;
+    const core::Node& core;
+    EventSink& events;
+  };
+  // Throws Failure (CKPT_ERR_INVALID) for an invalid location of storage.
+  explicit TransferOrders(const Dependencies& dependencies);
+
+  // To be called before the first order. `transport` must live until close().
+  void use(net::Transport& transport) { transport_ = &transport; }
+  // On return nothing uses the transport any more.
+  void close() { fetches_.close(); }
+
+  void carry_out(const core::StartFetch& fetch);
+  void carry_out(const core::CancelFetch& cancel) { fetches_.cancel(cancel.fetch); }
+  void carry_out(const core::NotifyReplicationGroup& notify) { replications_.notify(notify); }
+  void carry_out(const core::ListStorage&) { storage_->list(); }
+  void carry_out(const core::StartWrite& write) { storage_->write(write); }
+  void carry_out(const core::FinalizeCheckpoint& commit) { storage_->commit(commit); }
+
+  void failed(const core::StartFetch& fetch, const std::string& why);
+  void failed(const core::ListStorage& list, const std::string& why);
+  void failed(const core::StartWrite& write, const std::string& why);
+  void failed(const core::FinalizeCheckpoint& commit, const std::string& why);
+
+  ReplicationManager& replications() { return replications_; }
+  const ReplicationManager& replications() const { return replications_; }
+  const Fetches& fetches() const { return fetches_; }
+  const StorageTier* storage() const { return storage_ ? &*storage_ : nullptr; }  // null if there is none
+
+ private:
+  void fetch_ended(const core::StartFetch& fetch, core::FetchEnded ended);
+
+  const Dependencies deps_;
+  net::Transport* transport_ = nullptr;
+  std::optional<StorageTier> storage_;
+  ReplicationManager replications_;
+  Fetches fetches_;
+};
+
+}  // namespace ckpt::agent

@@ -1,0 +1,20 @@
+#include "base/check.hpp"
+
+#include <gtest/gtest.h>
+
+namespace ckpt {
+namespace {
+
+TEST(Check, ABrokenInvariantIsAFailureThatSaysWhatIsBroken) {
+  EXPECT_NO_THROW(check(true, "water is dry"));
+  try {
+    check(false, "water is dry");
+    FAIL() << "nothing was thrown";
+  } catch (const Failure& failure) {
+    EXPECT_EQ(failure.status(), CKPT_ERR_INTERNAL);
+    EXPECT_STREQ(failure.what(), "a defect of ckptengine: water is dry; please report it");
+  }
+}
+
+}  // namespace
+}  // namespace ckpt
