@@ -7,7 +7,7 @@ PURE is the wheel of the Python files alone, INSTALLED what `cmake --install` wr
 FOLDER; its path is the last line printed. Needs patchelf, strip, readelf and the package `wheel`.
 
 The programs bring all shared libraries along except glibc's, by relative paths. libckptengine is loaded into other
-people's Python processes, beside their own libraries: it takes libstdc++ from the system, as every manylinux wheel does.
+people's Python processes, beside their own libraries. It takes libstdc++ from the system, as every manylinux wheel does.
 UCX's plug-ins come along; those for RDMA take libibverbs and librdmacm from the machine, which match its drivers.
 """
 
@@ -85,7 +85,9 @@ def platform_tag(package: Path) -> str:
     here = tuple(int(part) for part in os.confstr("CS_GNU_LIBC_VERSION").split()[1].split("."))
     asked = newest_glibc_asked_for(package)
     if asked > here:
-        sys.exit(f"dev: the files ask for glibc {asked}, and this machine has {here}; build on a machine with one glibc")
+        sys.exit(
+            f"dev: the files ask for glibc {asked}, and this machine has {here}; build on a machine with one glibc"
+        )
     return f"py3-none-manylinux_{here[0]}_{here[1]}_{os.uname().machine}"
 
 

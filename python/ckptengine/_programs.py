@@ -11,12 +11,16 @@ PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent.parent
 
 # What brings a missing piece.
-REMEDY = "install a wheel that has it (./dev wheel makes one; pip install WHEEL) or, in a clone, run ./dev build product"
+REMEDY = (
+    "install a wheel that has it (./dev wheel makes one; pip install WHEEL) or, in a clone, run ./dev build product"
+)
 
 
 def find_program(name: str) -> Path | None:
     """The program of this package: in the package itself, in the bundle around it, or in the clone's release build."""
-    places = (PACKAGE / "bin", ROOT / "bin", ROOT / "build" / "release" / "bin")
+    places = [PACKAGE / "bin"]
+    if PACKAGE.parent.name == "python":  # elsewhere bin/ may hold the very command that asks
+        places += [ROOT / "bin", ROOT / "build" / "release" / "bin"]
     return next((place / name for place in places if os.access(place / name, os.X_OK)), None)
 
 
