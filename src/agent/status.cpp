@@ -7,15 +7,16 @@
 #include "agent/driver.hpp"
 #include "agent/process.hpp"
 #include "agent/store_poller.hpp"
-#include "placement/parity_groups.hpp"
+#include "coord/mount_check.hpp"
 #include "core/epoch.hpp"
+#include "placement/parity_groups.hpp"
 
 namespace ckpt::agent {
 namespace {
 
-using nlohmann::json;
 using core::NodeId;
 using core::SlotRef;
+using nlohmann::json;
 
 json checkpoint_json(CheckpointId checkpoint) {
   if (!checkpoint) return nullptr;
@@ -84,6 +85,17 @@ std::string joined(const List& list, Text text_of) {
   return text;
 }
 
+// Ranks are missing, and no other node has ever registered: perhaps the other machines look into another directory.
+std::string alone_in_local_store(const Options& options, const core::NodeStatus& status, bool is_alone) {
+  if (!is_alone || status.missing_ranks.empty()) return "";
+  const std::string file_system = coord::local_store(options.coordination);
+  if (file_system.empty()) return "";
+  return "; no other node has registered in " + options.coordination + " of node " + options.node +
+         ", which no other machine sees (" + file_system +
+         "): if ranks are on other machines, set the option coordination to a directory that all of them mount, or to "
+         "etcd";
+}
+
 }  // namespace
 
 std::string Driver::node_name(NodeId node) const {
@@ -104,7 +116,8 @@ std::string Driver::what_is_missing() const {
   if (undecided && !status.storage_trouble.empty())
     return "storage cannot be asked what it has: " + status.storage_trouble;
   if (!status.missing_ranks.empty())
-    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
+    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()" +
+           alone_in_local_store(parts_.options, status, nodes_.empty());
   const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const core::RankReport& rank) {
     return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
   });
@@ -274,6 +287,7 @@ json Driver::status_json() const {
           {"health", health_json()},
           {"coordination_trouble",
            store_ != nullptr && !store_->trouble().empty() ? store_->trouble() : status.record_trouble},
+          {"coordination_doubt", alone_in_local_store(parts_.options, status, nodes_.empty())},
           {"storage", storage_json(status)},
           {"ranks", ranks_json(status)},
           {"tiers", tiers_json(status)},
