@@ -18,7 +18,8 @@ Without arguments: runs the tests that a change must pass, as CI does.
   thread sanitizer   tests of code with threads
 If the core changed, also the mutants, and the fuzzers for one minute. CONTRIBUTING.md says which test runs when.
 
-  --all         the nightly run: every test in every preset, 100,000 seeds, the mutants, the fuzzers for ten minutes
+  --all         the nightly run: every test in every preset, 100,000 seeds, the mutants, the fuzzers for ten minutes,
+                the wheel in a bare Debian (needs root)
   --since REV   compare the core with this revision to see whether it changed; default: the revision where the branch
                 left origin's main branch or, on the main branch, the commit (or merge) before
   --preset P    all tests of this preset except the nightly seeds; asan and tsan leave out Python tests and tests with
@@ -110,7 +111,7 @@ fi
 fuzz=
 [[ $fuzz_s -eq 0 ]] || fuzz=fuzz
 # shellcheck disable=SC2086
-ensure_packages build test etcd network $fuzz
+ensure_packages build test etcd network $fuzz $wheel
 # Python packages are installed while the first preset is built.
 ensure_venv &
 venv_installer=$!
@@ -210,4 +211,14 @@ if [[ -n $fuzz ]]; then
 fi
 for job in "${jobs_of_tests[@]}"; do wait "$job" || true; done
 jobs_of_tests=()
+if [[ -n $wheel ]]; then
+  say "wheel: making it, and a bare Debian to install it in"
+  if WHEEL=$(./dev wheel | tail -n 1) && [[ -n $WHEEL ]]; then
+    export WHEEL
+    "$venv_python" -m pytest -q --no-summary --rootdir . --timeout 1800 -o junit_family=xunit1 \
+      --junit-xml="$results/wheel-pytest.xml" tests/wheel >&2 || true
+  else
+    echo "wheel: ./dev wheel" >"$results/wheel-broken.txt"
+  fi
+fi
 "$venv_python" scripts/test_summary.py "$results"

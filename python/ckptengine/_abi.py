@@ -30,6 +30,8 @@ from ctypes import (
 )
 from pathlib import Path
 
+from ._programs import REMEDY
+
 __all__ = ["Capture", "DType", "Library", "Memory", "Protection", "Stage", "Status", "Tier", "byref", "load_library"]
 
 FILE_NAME = "libckptengine.so"
@@ -272,11 +274,10 @@ def _places() -> Iterator[Path]:
     """Folders to search for the library, in order: the package (wheel), the bundle around it, the source tree."""
     package = Path(__file__).resolve().parent
     root = package.parent.parent
-    yield package
+    yield package / "lib"
     yield root / "lib"
     yield from sorted(root.glob("lib/*-linux-gnu"))
     yield root / "build" / "release" / "lib"
-    yield root / "build" / "release" / "src" / "engine"
 
 
 def load_library(path: str | os.PathLike | None = None) -> Library:
@@ -292,8 +293,8 @@ def load_library(path: str | os.PathLike | None = None) -> Library:
         return _load(f"{FILE_NAME}.{SO_VERSION}")
     except OSError as error:
         raise OSError(
-            f"{FILE_NAME} was found neither beside the package nor in build/release nor by the system's loader "
-            f"({error}); build it with './dev build', install it, or give library=PATH"
+            f"{FILE_NAME} is neither in the package nor in build/release nor known to the system's loader ({error}); "
+            f"{REMEDY}, or give library=PATH"
         ) from None
 
 

@@ -6,6 +6,7 @@
 
 #include "agent/store_poller.hpp"
 #include "base/error.hpp"
+#include "coord/mount_check.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -93,12 +94,13 @@ core::Recovered Driver::recover(const Grants& granted) {
 
 void Driver::use(net::Transport& transport, StorePoller& store) {
   store_ = &store;
+  local_store_ = coord::local_store(parts_.options.coordination);
   peers_.use(transport);
   transfers_.use(transport);
   requests_.emplace(parts_.queue, trainers_, parts_.arena, event_log_, parts_.agent,
                     StatusSources{parts_.options, parts_.arena, parts_.index, parts_.scheduler, parts_.trace,
                                   event_log_, peers_, segments_, transfers_, trainers_, core_, members_, health_,
-                                  arena_watch_, transport, store, committed_at_});
+                                  arena_watch_, transport, store, local_store_, committed_at_});
 }
 
 void Driver::run() {
@@ -124,9 +126,12 @@ void Driver::tick() {
   handle(core::Tick{});
   const std::string store_trouble = store_->trouble();
   trainers_.tick();
-  if (trainers_.has_overdue_restore())
-    trainers_.end_overdue_restores(
-        what_is_missing(core_.status(), peers_, store_trouble, transfers_.storage() != nullptr));
+  if (trainers_.has_overdue_restore()) {
+    const core::NodeStatus status = core_.status();
+    trainers_.end_overdue_restores(what_is_missing(status, peers_, store_trouble,
+                                                   coordination_doubt(status, peers_, parts_.options, local_store_),
+                                                   transfers_.storage() != nullptr));
+  }
   health_.tick(!store_trouble.empty());
   finish_effects();
 }

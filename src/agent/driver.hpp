@@ -89,6 +89,7 @@ class Driver : public EventSink {
 
   const Parts parts_;
   StorePoller* store_ = nullptr;
+  std::string local_store_;  // see status.hpp
   EventLog event_log_;
   Peers peers_;
   Segments segments_;

@@ -166,8 +166,17 @@ std::string alarm(const StatusSources& from, const core::NodeStatus& status) {
 
 }  // namespace
 
+std::string coordination_doubt(const core::NodeStatus& status, const Peers& peers, const Options& options,
+                               const std::string& local_store) {
+  if (local_store.empty() || status.missing_ranks.empty() || !peers.all().empty()) return "";
+  return "no other node has registered in " + options.coordination + " of node " + options.node +
+         ", which no other machine sees (" + local_store +
+         "): if ranks are on other machines, set the option coordination to a directory that all of them mount, or to "
+         "etcd";
+}
+
 std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, const std::string& store_trouble,
-                            bool has_storage) {
+                            const std::string& doubt, bool has_storage) {
   if (!store_trouble.empty()) return store_trouble;
   const auto name = [&](NodeId node) { return peers.name(node); };
   const auto number = [](core::Rank rank) { return std::to_string(rank); };
@@ -178,7 +187,8 @@ std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, 
   if (undecided && !status.storage_trouble.empty())
     return "storage cannot be asked what it has: " + status.storage_trouble;
   if (!status.missing_ranks.empty())
-    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()";
+    return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()" +
+           (doubt.empty() ? "" : "; " + doubt);
   const bool unheard = std::any_of(status.ranks.begin(), status.ranks.end(), [&](const core::RankReport& rank) {
     return rank.waiting && (rank.incarnation == 0 || rank.incarnation != status.incarnation);
   });
@@ -235,6 +245,7 @@ json status_json(const StatusSources& from) {
           {"alarm", alarm(from, status)},
           {"health", from.health.report()},
           {"coordination_trouble", store_trouble.empty() ? status.record_trouble : store_trouble},
+          {"coordination_doubt", coordination_doubt(status, from.peers, from.options, from.local_store)},
           {"storage", storage_json(from, status)},
           {"ranks", ranks_json(from, status)},
           {"tiers", tiers_json(from, status)},

@@ -40,15 +40,21 @@ struct StatusSources {
   const ArenaWatch& arena_watch;
   const net::Transport& transport;
   const StorePoller& store;
+  const std::string& local_store;  // the coordination directory's file system if no other machine sees it
   const std::optional<Clock::time_point>& committed_at;  // when this agent learned of the newest commit
 };
 
 nlohmann::json status_json(const StatusSources& sources);
 nlohmann::json trace_json(const StatusSources& sources);
 
+// Ranks are missing, no other node has ever registered, and no other machine sees the coordination directory, which
+// lies in the file system `local_store`: a sentence for people that says so. Otherwise "".
+std::string coordination_doubt(const core::NodeStatus& status, const Peers& peers, const Options& options,
+                               const std::string& local_store);
+
 // Why a restore may take long, for people. `store_trouble`: what is wrong with the coordination store, "" if nothing
-// is.
+// is. `doubt`: coordination_doubt().
 std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, const std::string& store_trouble,
-                            bool has_storage);
+                            const std::string& doubt, bool has_storage);
 
 }  // namespace ckpt::agent

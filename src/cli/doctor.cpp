@@ -54,7 +54,10 @@ Finding coordination_directory(const std::string& at) {
     return {Health::bad, "coordination", "cannot write in " + where + ": " + std::strerror(errno)};
   if (const std::string failure = coord::what_fails_in(where); !failure.empty())
     return {Health::bad, "coordination", failure};
-  return {Health::good, "coordination", at + " can be written, and two writers exclude each other there"};
+  const std::string local = coord::local_file_system(where);
+  return {Health::good, "coordination",
+          at + " can be written, and two writers exclude each other there" +
+              (local.empty() ? "" : "; no other machine sees it (" + local + "), so all nodes must be on this one")};
 }
 
 Finding coordination(const Scope& scope) {
@@ -77,6 +80,8 @@ Finding agent_finding(const std::string& subject, const std::string& bytes, cons
   const std::string text = "agent " + status.at("pid").dump() + " answers, " + bytes;
   if (const std::string trouble = status.value("coordination_trouble", ""); !trouble.empty())
     return {Health::bad, subject, text + "; no restore is decided: " + trouble};
+  if (const std::string doubt = status.value("coordination_doubt", ""); !doubt.empty())
+    return {Health::bad, subject, text + "; it waits for ranks that have not called restore(): " + doubt};
   const nlohmann::json storage = status.value("storage", nlohmann::json(nullptr));
   if (const std::string trouble = storage.is_null() ? "" : storage.value("trouble", ""); !trouble.empty())
     return {Health::bad, subject, text + "; storage fails: " + trouble};

@@ -86,8 +86,10 @@ pid_t spawn(const std::string& program, const std::vector<std::string>& words, i
       ::posix_spawnp(&pid, program.c_str(), settings.actions(), settings.attributes(), arguments.data(), environ);
   if (error == 0) return pid;
   errno = error;
-  throw_errno(CKPT_ERR_NO_AGENT, "cannot run the agent's program " + program +
-                                     "; set the option ckptd to its path, or start the agent yourself");
+  throw_errno(CKPT_ERR_NO_AGENT,
+              "cannot run the agent's program " + program +
+                  "; install it (pip install the wheel) or build it (./dev build), or set the option "
+                  "ckptd to its path");
 }
 
 // How the process ended, as waitpid() tells it. Nothing when it was not through in time: then it is killed.

@@ -1,6 +1,7 @@
 #include "coord/mount_check.hpp"
 
 #include <stdlib.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "coord/bounded_store.hpp"
 #include "coord/directory_store.hpp"
 
 namespace ckpt::coord {
@@ -79,6 +81,38 @@ std::string what_fails_in(const std::string& directory, const RevisionHooks& hoo
   std::error_code ignored;
   std::filesystem::remove_all(scratch, ignored);
   return failure;
+}
+
+std::string local_file_system(const std::string& directory) {
+  struct statfs info {};
+  if (::statfs(directory.c_str(), &info) != 0) return "";
+  // The numbers of statfs(2). What is not here may be shared: NFS, Lustre, FUSE and others.
+  switch (static_cast<std::uint32_t>(info.f_type)) {
+    case 0x0000EF53:
+      return "ext4";
+    case 0x58465342:
+      return "xfs";
+    case 0x9123683E:
+      return "btrfs";
+    case 0x2FC12FC1:
+      return "zfs";
+    case 0x01021994:
+      return "tmpfs";
+    case 0x794C7630:
+      return "overlay";
+    default:
+      return "";
+  }
+}
+
+std::string local_store(const std::string& coordination) {
+  constexpr std::int64_t moment_ms = 200;
+  if (!coordination.starts_with('/')) return "";
+  try {
+    return within(moment_ms, coordination, [coordination] { return local_file_system(coordination); });
+  } catch (const Failure&) {
+    return "";
+  }
 }
 
 }  // namespace ckpt::coord

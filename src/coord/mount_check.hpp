@@ -1,4 +1,5 @@
-// Checks whether compare-and-swap works in a directory: two handles compete for a record in it.
+// Checks a directory as a coordination store: whether compare-and-swap works in it (two handles compete for a record),
+// and whether other machines can see it.
 #pragma once
 
 #include <string>
@@ -10,5 +11,12 @@ namespace ckpt::coord {
 // Says in a sentence what the file system of `directory` cannot do; "" if it can do all that is needed. Makes a scratch
 // directory there and removes it. May hang if the file system hangs.
 std::string what_fails_in(const std::string& directory, const RevisionHooks& hooks = {});
+
+// The file system of `directory`, e.g. "ext4", if no other machine can see it; "" if another machine may. May hang if
+// the file system hangs.
+std::string local_file_system(const std::string& directory);
+
+// The same for a coordination store: "" for etcd, and where the answer takes longer than a moment.
+std::string local_store(const std::string& coordination);
 
 }  // namespace ckpt::coord

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -277,3 +278,33 @@ def test_two_machines_with_one_node_name_are_both_told_and_the_first_one_goes_on
     assert "is served by another agent, which answers at" in message and "option node" in message, message
     wait_until(lambda: "tried to serve node n0, too" in notices(cluster), "the first one is told")
     assert cluster.agents() == pids
+
+
+def test_machines_that_look_into_directories_of_their_own_are_told_so_by_trainer_and_doctor(cluster):
+    """Each waits for the other's rank. Both directories lie where no other machine sees them."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
+        engines = [
+            cluster.engine(rank, 2, coordination=f"{folder}/of-n{rank}", restore_timeout_ms=3000) for rank in range(2)
+        ]
+        refusals = together(*(lambda engine=engine: refused(engine.restore) for engine in engines))
+        for rank, (status, message) in enumerate(refusals):
+            assert status is Status.TIMEOUT
+            assert f"waiting for ranks {1 - rank}" in message
+            assert f"no other node has registered in {folder}/of-n{rank} of node n{rank}" in message
+            assert "tmpfs" in message
+            assert "a directory that all of them mount, or to etcd" in message
+        where = [f"job={cluster.job}", f"arena_dir={cluster.arena}", f"coordination={folder}/of-n0"]
+        doctor = subprocess.run([build_file_of("ckptctl"), "doctor", *where], check=False, capture_output=True,
+                                text=True, timeout=60)
+        assert doctor.returncode == 1
+        assert doctor.stdout.count("no other node has registered in") == 2
+        assert "no other machine sees it (tmpfs)" in doctor.stdout
+
+
+def test_a_rank_that_is_late_in_a_shared_store_is_not_blamed_on_the_directory(cluster):
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
+        engines = [cluster.engine(rank, 2, coordination=folder + "/one", restore_timeout_ms=3000) for rank in range(2)]
+        status, message = refused(engines[0].restore)
+        assert status is Status.TIMEOUT
+        assert "waiting for ranks 1" in message
+        assert "registered" not in message

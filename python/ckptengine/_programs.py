@@ -1,0 +1,39 @@
+"""The commands `ckptd` and `ckptctl` of an installed package: they become the programs that lie in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent.parent
+
+# What brings a missing piece.
+REMEDY = (
+    "install a wheel that has it (./dev wheel makes one; pip install WHEEL) or, in a clone, run ./dev build product"
+)
+
+
+def find_program(name: str) -> Path | None:
+    """The program of this package: in the package itself, in the bundle around it, or in the clone's release build."""
+    places = [PACKAGE / "bin"]
+    if PACKAGE.parent.name == "python":  # elsewhere bin/ may hold the very command that asks
+        places += [ROOT / "bin", ROOT / "build" / "release" / "bin"]
+    return next((place / name for place in places if os.access(place / name, os.X_OK)), None)
+
+
+def _become(name: str) -> NoReturn:
+    program = find_program(name)
+    if program is None:
+        sys.exit(f"{name}: this installation of ckptengine ({PACKAGE}) has no {name}; {REMEDY}")
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+def ckptd() -> NoReturn:
+    _become("ckptd")
+
+
+def ckptctl() -> NoReturn:
+    _become("ckptctl")
