@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint  # late otherwise, in every rank after it was forked
-from ckptengine import Stage
+from ckptengine import Stage as Reached
 from ckptengine.torch import Checkpointer
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -35,6 +35,36 @@ def layers() -> nn.Sequential:
 
 def tensor_parallel(mesh) -> nn.Module:
     return parallelize_module(layers(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+class Stage(nn.Module):
+    """Of a pipeline. The first gives the last its output, and is given the output's gradient."""
+
+    def __init__(self, part: nn.Module, last: bool) -> None:
+        super().__init__()
+        self.part, self.last = part, last
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.last:
+            return Handed.apply(self.part(inputs), dist.get_rank() + 2)
+        handed = torch.empty(len(inputs), HIDDEN)
+        dist.recv(handed, dist.get_rank() - 2)
+        handed.requires_grad_().register_hook(lambda gradient: dist.send(gradient, dist.get_rank() - 2))
+        return self.part(handed)
+
+
+class Handed(torch.autograd.Function):
+    @staticmethod
+    def forward(context, output, to):
+        context.to = to
+        dist.send(output.contiguous(), to)
+        return output[:, :OUT]
+
+    @staticmethod
+    def backward(context, gradient):
+        whole = torch.empty(len(gradient), HIDDEN)
+        dist.recv(whole, context.to)
+        return whole, None
 
 
 class Spread:
@@ -67,8 +97,21 @@ class Spread:
         self.model = DistributedDataParallel(tensor_parallel(mesh["tensor"]), device_mesh=mesh["data"])
         self.average = False
 
-    def ddp(self) -> None:
-        self.model, self.average = DistributedDataParallel(layers()), False
+    def expert(self) -> None:
+        """Layers that all share, and an expert for each rank, of which FSDP2 knows nothing."""
+        shared = layers()
+        torch.manual_seed(100 + dist.get_rank())
+        self.model = nn.Sequential(shared, nn.Linear(OUT, OUT))
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        fully_shard(self.model, mesh=mesh, ignored_params=set(self.model[1].parameters()))
+
+    def pipeline(self) -> None:
+        """Two stages, each on two ranks with FSDP2. Their tensors have the same names."""
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "data"))
+        whole, last = layers(), mesh.get_local_rank("stage") == 1
+        self.model = Stage(whole[2:] if last else whole[:2], last)
+        fully_shard(self.model, mesh=mesh["data"])
+        self.data_rank = mesh.get_local_rank("data")
 
     def _two_dimensions(self):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
@@ -79,7 +122,7 @@ class Spread:
 class Training:
     def __init__(self, kind: str) -> None:
         spread = Spread(kind)
-        self.model = spread.model
+        self.model, self.spoil = spread.model, False
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.9)
         self.data = torch.Generator().manual_seed(spread.data_rank)
@@ -103,6 +146,9 @@ class Training:
         self.optimizer.step()
         self.scheduler.step()
         parameters = dict(self.model.named_parameters())
+        if self.spoil:  # what only one rank of those that share a shard has
+            with torch.no_grad():
+                next(self.model.parameters()).to_local().add_(1)
         with torch.no_grad():
             for name, average in self.average.items():
                 average.lerp_(parameters[name], 0.1)
@@ -136,6 +182,7 @@ def run(settings: dict) -> None:
         first = start.next_iteration
         tell(found=start.found, first=first, shard=checkpointer.shard)
     for k in range(first, settings["iterations"]):
+        training.spoil = settings["spoils"] == [rank, k]
         if k == settings["die_at"] and rank in settings["victims"]:
             os.kill(os.getpid(), signal.SIGKILL)
         loss = training.forward_backward()
@@ -146,7 +193,9 @@ def run(settings: dict) -> None:
             with checkpointer.update(k):
                 training.update()
             checkpointer.before_update()
-            committed = checkpointer.ticket.wait(Stage.COMMITTED, COMMIT_MS)
+            if settings["spoils"] and k == settings["spoils"][1]:
+                continue  # nobody should wait for it
+            committed = checkpointer.ticket.wait(Reached.COMMITTED, COMMIT_MS)
             tell(k=k, committed=committed, message=checkpointer.ticket.message)
     if settings["whole"]:
         torch.save(training.whole(), Path(settings["log"]).with_suffix(".pt"))

@@ -26,7 +26,10 @@ KINDS = {
     "tensor": (2, ["rank0", "rank1"]),
     "hsdp": (4, ["rank0.and1", "rank1.and1", "rank0.and1", "rank1.and1"]),
     "ddp_tensor": (4, ["rank0.and1", "rank1.and1", "rank0.and1", "rank1.and1"]),
+    "expert": (4, ["rank0", "rank1", "rank2", "rank3"]),
+    "pipeline": (4, ["rank0", "rank1", "rank2", "rank3"]),
 }
+CASES = [(kind, loss) for kind in KINDS for loss in ("rank", "node") if loss == "node" or kind in list(KINDS)[:5]]
 
 
 def train_rank(settings: dict) -> None:
@@ -55,14 +58,14 @@ class Job:
     def node(self, rank: int) -> str:
         return f"n{rank * 2 // self.world_size}"
 
-    def start(self, die_at: int = -1, victims: tuple[int, ...] = (), whole: bool = False) -> list[list[dict]]:
+    def start(self, die_at: int = -1, victims: tuple[int, ...] = (), **more) -> list[list[dict]]:
         """Lets all ranks run to their end. If `victims` die, the others are killed. What each rank told."""
         self.starts += 1
         place = self.folder / f"{self.kind}-{self.starts}"
         place.mkdir()
         settings = [self._settings(place, rank) for rank in range(self.world_size)]
         for one in settings:
-            one |= {"die_at": die_at, "victims": victims, "whole": whole}
+            one |= {"die_at": die_at, "victims": victims, "whole": False, "spoils": None} | more
         processes = [self.ranks.Process(target=train_rank, args=(one,), daemon=True) for one in settings]
         for process in processes:
             process.start()
@@ -127,8 +130,7 @@ def assert_committed(told) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("loss", ["rank", "node"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "loss"), CASES)
 def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a(cluster, ranks, undisturbed, tmp_path, kind, loss):
     world_size, shards = KINDS[kind]
     chance = random.Random(f"{kind} {loss}")
@@ -172,3 +174,15 @@ def test_whole_tensors_are_put_together_from_what_four_ranks_stored_of_each(clus
     expected = torch.load(tmp_path / f"{kind}-1" / "rank0.pt")
     assert found.keys() == expected.keys() and len(found) >= 24
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_share_a_shard_by_their_meshes_and_differ_are_told(cluster, ranks, tmp_path):
+    job = Job(ranks, tmp_path, "hsdp", 4, cluster)
+    told = job.start(die_at=5, victims=(0, 1, 2, 3), spoils=[2, 4])
+    assert_committed(told)
+    alarm = "silent data corruption: shard rank0.and1 of iteration 4 differs between its ranks"
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(alarm in log.read_text() for log in cluster.arena.glob("*/*/ckptd.log")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
