@@ -97,6 +97,9 @@ class Spread:
         self.model = DistributedDataParallel(tensor_parallel(mesh["tensor"]), device_mesh=mesh["data"])
         self.average = False
 
+    def ddp(self) -> None:
+        self.model, self.average = DistributedDataParallel(layers()), False
+
     def expert(self) -> None:
         """Layers that all share, and an expert for each rank, of which FSDP2 knows nothing."""
         shared = layers()
