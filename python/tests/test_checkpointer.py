@@ -226,6 +226,30 @@ def test_an_optimizer_step_ends_the_capture_by_itself(job):
     assert torch.equal(net.weight, at_snapshot)
 
 
+class Wrapper(torch.optim.Optimizer):
+    """As Accelerate wraps an optimizer: it is one by its class, and was never made as one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    state = property(lambda self: self.optimizer.state)
+
+    def step(self) -> None:
+        self.optimizer.step()
+
+
+def test_the_step_of_a_wrapped_optimizer_ends_the_capture_by_itself(job):
+    net = nn.Linear(4, 4)
+    optimizer = Wrapper(torch.optim.SGD(net.parameters(), lr=0.1))
+    net(torch.randn(2, 4)).sum().backward()
+    with Checkpointer(net, optimizer, **job) as checkpointer:
+        checkpointer.restore()
+        ticket = checkpointer.snapshot(0)
+        optimizer.step()
+        assert ticket.wait(Stage.COMMITTED, COMMIT_MS), ticket.message
+
+
 MOVES_UNDER_A_CAPTURE = """
 import json, sys, torch
 from ckptengine.torch import Checkpointer

@@ -106,12 +106,14 @@ class Checkpointer:
             ):
                 if key not in given:
                     more.setdefault(key, value)
-            self.shard = _given_shard(given | more) or self._share(more)
+            self.shard = _given_shard(given | more) or self._share(given, more)
         self.engine = Engine(options, library=library, **more)
         tells = torch.distributed.is_available() and communication is not None
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
         # An update is never missed where the optimizer can tell us.
         for known in self._inventory.optimizers.values():
+            if not hasattr(known, "_optimizer_step_pre_hooks"):
+                known = getattr(known, "optimizer", known)  # Accelerate's wrapper promises hooks and has none
             if hasattr(known, "register_step_pre_hook"):
                 self._hooks.append(known.register_step_pre_hook(lambda *_: self._before_step()))
 
@@ -309,11 +311,11 @@ class Checkpointer:
     def _rank(self) -> int:
         return torch.distributed.get_rank() if _is_distributed() else 0
 
-    def _share(self, more: dict[str, Any]) -> str:
+    def _share(self, given: Mapping[str, Any], more: dict[str, Any]) -> str:
         """Returns the name of the main shard. If other ranks have the same, the name says so."""
         ranks, _ = self._inventory.alike(self._rank(), torch.distributed.get_world_size())
         if len(ranks) == 1:
-            return f"rank{more.get('rank', self._rank())}"
+            return f"rank{(given | more)['rank']}"
         self._shared = ranks
         more["shard"] = shard_name(ranks)
         return more["shard"]
