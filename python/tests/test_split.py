@@ -226,3 +226,19 @@ def test_a_main_shard_that_somebody_names_keeps_its_name(job, mesh, monkeypatch,
     monkeypatch.delenv("CKPTENGINE_SHARD", raising=False)
     with Checkpointer(nn.Linear(2, 2), **job) as checkpointer:
         assert checkpointer.shard == "rank0.and1"
+
+
+def test_state_that_appears_later_and_may_differ_is_refused_by_name_while_ranks_share(job, mesh, monkeypatch):
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1])
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
+    model = DistributedDataParallel(nn.Linear(3, 3))
+    with Checkpointer(model, **(job | {"world_size": 1})) as checkpointer:
+        assert checkpointer.shard == "rank0.and1"
+        checkpointer.restore()
+        assert checkpointer.snapshot(0).taken
+        checkpointer.before_update()
+        model.module.register_parameter("late", nn.Parameter(torch.zeros(3)))
+        ticket = checkpointer.snapshot(1)
+    assert (
+        ticket.status is Status.INVALID and "'model.module.late' may differ between the ranks [0, 1]" in ticket.message
+    )

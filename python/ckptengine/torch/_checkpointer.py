@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,7 +17,7 @@ from . import _codec, _rng, _split
 from ._communication import Communication
 from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
-from ._replicas import shard_name
+from ._replicas import MainShard, is_distributed, this_rank
 
 PYTHON_STATE = "python_state"
 _BLOB_STEP_BYTES = 4096
@@ -96,9 +94,9 @@ class Checkpointer:
         self._wanted()  # and what cannot be captured
         self._splits = self._inventory.splits()
         self._record: tuple[str, bytearray] | None = None  # of the splits, as registered
-        self._shared: frozenset[int] | None = None  # the ranks of a main shard that was named here
+        self._main_shard: MainShard | None = None
         self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
-        if _is_distributed():
+        if is_distributed():
             given = options.given() if options is not None else {}
             for key, value in (
                 ("rank", torch.distributed.get_rank()),
@@ -106,7 +104,10 @@ class Checkpointer:
             ):
                 if key not in given:
                     more.setdefault(key, value)
-            self.shard = _given_shard(given | more) or self._share(given, more)
+            self._main_shard = MainShard(self._inventory, given | more)
+            self.shard = self._main_shard.name
+            if self._main_shard.ranks:
+                more["shard"] = self.shard
         self.engine = Engine(options, library=library, **more)
         tells = torch.distributed.is_available() and communication is not None
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
@@ -224,7 +225,8 @@ class Checkpointer:
                 self._refuse_torn_capture()
             self._identities = None
             self._splits = self._inventory.splits()
-            self._refuse_private_state()
+            if self._main_shard is not None:
+                self._main_shard.refuse_what_differs()
             self._register(self._wanted())
             self._identities = identities
         for shown in self._staged:
@@ -273,7 +275,7 @@ class Checkpointer:
 
     def _register_record(self, stored_private: Mapping[str, Any] | None) -> None:
         """Registers the record of how tensors are split. With `stored_private`, room for the one that is stored."""
-        name, data = _split.record(self._rank(), self.shard, self._splits)
+        name, data = _split.record(this_rank(), self.shard, self._splits)
         wanted = (name, bytearray(data)) if self._splits else None
         if stored_private is not None:
             stored = next((stored for stored in stored_private if stored.startswith(_split.RECORD)), None)
@@ -305,32 +307,6 @@ class Checkpointer:
                     "the meshes and placements that stored it, or under another job name",
                 )
         return stored
-
-    # ---- who has the same state ----
-
-    def _rank(self) -> int:
-        return torch.distributed.get_rank() if _is_distributed() else 0
-
-    def _share(self, given: Mapping[str, Any], more: dict[str, Any]) -> str:
-        """Returns the name of the main shard. If other ranks have the same, the name says so."""
-        ranks, _ = self._inventory.alike(self._rank(), torch.distributed.get_world_size())
-        if len(ranks) == 1:
-            return f"rank{(given | more)['rank']}"
-        self._shared = ranks
-        more["shard"] = shard_name(ranks)
-        return more["shard"]
-
-    def _refuse_private_state(self) -> None:
-        """Raises Error if state has appeared that the ranks of a main shard do not share."""
-        if self._shared is None:
-            return
-        ranks, why = self._inventory.alike(self._rank(), torch.distributed.get_world_size())
-        if not self._shared <= ranks:
-            raise Error(
-                Status.INVALID,
-                f"'{why}' may differ between the ranks {sorted(self._shared)}, which share the main shard "
-                f"'{self.shard}'; give it to the Checkpointer's constructor, or give each rank its own `shard`",
-            )
 
     def _register_blob(self, size_bytes: int) -> None:
         """Registers a new buffer of at least `size_bytes` for the Python state. Spare room makes replacements rare."""
@@ -385,23 +361,6 @@ class Checkpointer:
             _write_extra(item, state["extra"][name])
         if self._rng and "rng" in state:
             _rng.write(state["rng"])
-
-
-def _is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
-
-
-def _given_shard(given: Mapping[str, Any]) -> str:
-    """The name that somebody gave the main shard: an argument, the environment, or the file of options. Else ""."""
-    if given.get("shard") is not None:
-        return str(given["shard"])
-    if os.environ.get("CKPTENGINE_SHARD"):
-        return os.environ["CKPTENGINE_SHARD"]
-    file = given.get("config") or os.environ.get("CKPTENGINE_CONFIG")
-    try:
-        return str(json.loads(Path(file).read_text()).get("shard", "")) if file else ""
-    except (OSError, ValueError, AttributeError):
-        return ""  # the engine tells what is wrong with the file
 
 
 def _update_group(group: dict, saved: dict) -> None:

@@ -14,12 +14,21 @@ the ranks of a DDP model.
 
 from __future__ import annotations
 
+import json
+import os
+import weakref
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from .._engine import Error, Status
+
+if TYPE_CHECKING:
+    from ._inventory import Inventory
 
 
 class Replicas:
@@ -28,12 +37,15 @@ class Replicas:
 
     def __init__(self) -> None:
         self._ranks: dict[int, frozenset[int]] = {}  # by identity of the parameter
+        self._seen: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
         self._parameters: list[Tensor] = []  # so that no other tensor gets the identity
 
     def look_at(self, models: Iterable[nn.Module]) -> None:
         for model in models:
             for module in model.modules():
-                if isinstance(module, DistributedDataParallel):
+                # Once: it does not reduce gradients of parameters that it gets later.
+                if isinstance(module, DistributedDataParallel) and module not in self._seen:
+                    self._seen.add(module)
                     self._look_at(module)
 
     def _look_at(self, model: DistributedDataParallel) -> None:
@@ -60,11 +72,6 @@ def is_partition(models: Iterable[nn.Module], optimizers: Iterable[Any]) -> bool
     return False
 
 
-def shard_name(ranks: frozenset[int]) -> str:
-    """The name of the main shard that these ranks share."""
-    return f"rank{min(ranks)}.and{len(ranks) - 1}"
-
-
 def narrowest(alike: Mapping[str, frozenset[int]], rank: int, all_ranks: int) -> tuple[frozenset[int], str]:
     """What the ranks of all tensors have in common, and the tensor that made it as small as it is."""
     common, why = frozenset(range(all_ranks)), ""
@@ -72,3 +79,53 @@ def narrowest(alike: Mapping[str, frozenset[int]], rank: int, all_ranks: int) ->
         if common - ranks:
             common, why = common & ranks, name
     return common | {rank}, why
+
+
+class MainShard:
+    """The name of this rank's main shard with torch.distributed. If it was named here, `ranks` share it."""
+
+    def __init__(self, inventory: Inventory, given: Mapping[str, Any]) -> None:
+        self._inventory = inventory
+        self.ranks: frozenset[int] = frozenset()
+        self.name = _given_name(given)
+        if not self.name:
+            ranks, _ = self._alike()
+            self.name = f"rank{given['rank']}"
+            if len(ranks) > 1:
+                self.ranks, self.name = ranks, f"rank{min(ranks)}.and{len(ranks) - 1}"
+
+    def refuse_what_differs(self) -> None:
+        """Raises Error if state has appeared that the ranks may not have alike."""
+        if not self.ranks:
+            return
+        ranks, why = self._alike()
+        if not self.ranks <= ranks:
+            raise Error(
+                Status.INVALID,
+                f"'{why}' may differ between the ranks {sorted(self.ranks)}, which share the main shard '{self.name}'; "
+                "create it before the Checkpointer, or give each rank its own `shard`",
+            )
+
+    def _alike(self) -> tuple[frozenset[int], str]:
+        return self._inventory.alike(this_rank(), torch.distributed.get_world_size())
+
+
+def _given_name(given: Mapping[str, Any]) -> str:
+    """The name that somebody gave the main shard: an argument, the environment, or the file of options. Else ""."""
+    if given.get("shard") is not None:
+        return str(given["shard"])
+    if os.environ.get("CKPTENGINE_SHARD"):
+        return os.environ["CKPTENGINE_SHARD"]
+    file = given.get("config") or os.environ.get("CKPTENGINE_CONFIG")
+    try:
+        return str(json.loads(Path(file).read_text()).get("shard", "")) if file else ""
+    except (OSError, ValueError, AttributeError):
+        return ""  # the engine tells what is wrong with the file
+
+
+def is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def this_rank() -> int:
+    return torch.distributed.get_rank() if is_distributed() else 0
