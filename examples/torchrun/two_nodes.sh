@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two "nodes" of this machine train under torchrun: each has an agent of its own, and the agents outlive the workers.
 # Kill a worker (its process number is printed) and see both go on from memory.
-#   examples/torchrun/two_nodes.sh [arguments of train.py]
+#   [PROGRAM=fsdp2.py] examples/torchrun/two_nodes.sh [arguments of the program]
 # On a cluster run the line with torchrun on every node, without CKPTENGINE_NODE, and name a `coordination` that all nodes see.
 set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -19,7 +19,7 @@ nodes=()
 trap 'kill "${nodes[@]}" 2>/dev/null || true; wait' EXIT
 for node in node0 node1; do
   CKPTENGINE_NODE=$node python3 -m torch.distributed.run --nnodes 2 --nproc-per-node 1 --max-restarts 3 \
-    --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id "$CKPTENGINE_JOB" "$here/train.py" "$@" &
+    --rdzv-backend c10d --rdzv-endpoint "localhost:$port" --rdzv-id "$CKPTENGINE_JOB" "$here/${PROGRAM:-train.py}" "$@" &
   nodes+=($!)
 done
 status=0

@@ -28,10 +28,11 @@ EXAMPLES = ROOT / "examples"
 class Run:
     """examples/torchrun/two_nodes.sh, and what its workers say."""
 
-    def __init__(self, cluster, name: str, *arguments: str) -> None:
+    def __init__(self, cluster, name: str, program: str, *arguments: str) -> None:
         environment = os.environ | {
             "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
             "PORT": str(free_port()),
+            "PROGRAM": program,
             "CKPTENGINE_JOB": name,
             "CKPTENGINE_ARENA_DIR": str(cluster.arena),
             "CKPTENGINE_COORDINATION": str(cluster.coordination),
@@ -91,8 +92,9 @@ def torchrun(cluster):
 
 
 @pytest.mark.timeout(300)
-def test_torchrun_starts_again_from_memory(torchrun):
-    run = torchrun("--iterations", "120", "--width", "64")
+@pytest.mark.parametrize("program", ["train.py", "fsdp2.py"])
+def test_torchrun_starts_again_from_memory(torchrun, program):
+    run = torchrun(program, "--iterations", "120", "--width", "64")
     run.await_line(r"^rank 1: iteration 60$")
     victim = run.await_line(r"^rank 1: begins iteration 0 anew, process (\d+)$")
     kill_process(int(victim))

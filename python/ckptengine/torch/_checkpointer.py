@@ -13,10 +13,11 @@ from torch import Tensor
 from .._abi import Capture
 from .._engine import Engine, Error, Health, Restored, Stats, Status, Ticket
 from .._options import Options
-from . import _codec, _rng
+from . import _codec, _rng, _split
 from ._communication import Communication
 from ._inventory import Inventory, named
 from ._memory import Shown, show, show_as_stored, split_name
+from ._replicas import MainShard, is_distributed, this_rank
 
 PYTHON_STATE = "python_state"
 _BLOB_STEP_BYTES = 4096
@@ -36,6 +37,7 @@ class Checkpointer:
                 on, persistent buffers (BatchNorm statistics) before snapshot() returns.
     optimizer   An object with `param_groups` and `state` like torch's optimizers, or several by name. If it is
                 partitioned over the ranks (ZeRO), each rank gives its own part.
+                Of DTensors (FSDP2, tensor parallelism) anywhere, each rank captures its local tensor.
     schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several.
     tensors     More tensors by name, which only the update changes: averaged or master weights.
     extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
@@ -49,8 +51,10 @@ class Checkpointer:
                 of `engine` around what is not seen.
     options     An Options object. Or give its fields as further arguments.
 
-    If torch.distributed is initialized, `rank` and `world_size` come from it. State other than tensors is stored as
-    JSON and raw bytes. The constructor refuses an object that cannot be stored so, and names its path.
+    If torch.distributed is initialized, `rank` and `world_size` come from it, and `shard` too if it is not given: ranks
+    whose state is the same by their device meshes and DDP models share a main shard (docs/api.md). State other than
+    tensors is stored as JSON and raw bytes. The constructor refuses a tensor or an object that cannot be stored, and
+    names it.
 
     Call everything from the training thread, except health(). All methods raise ckptengine.Error if they fail. A failed
     or skipped snapshot does not raise: the ticket and the log say so.
@@ -87,8 +91,12 @@ class Checkpointer:
             raise Error(Status.INVALID, f"communication is {communication!r}; give 'hooks', 'patch' or None")
         first = self._encode()  # what cannot be represented is refused now
         self._blob_bytes_min = 2 * len(first)
-        distributed = torch.distributed.is_available()
-        if distributed and torch.distributed.is_initialized():
+        self._wanted()  # and what cannot be captured
+        self._splits = self._inventory.splits()
+        self._record: tuple[str, bytearray] | None = None  # of the splits, as registered
+        self._main_shard: MainShard | None = None
+        self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
+        if is_distributed():
             given = options.given() if options is not None else {}
             for key, value in (
                 ("rank", torch.distributed.get_rank()),
@@ -96,11 +104,17 @@ class Checkpointer:
             ):
                 if key not in given:
                     more.setdefault(key, value)
+            self._main_shard = MainShard(self._inventory, given | more)
+            self.shard = self._main_shard.name
+            if self._main_shard.ranks:
+                more["shard"] = self.shard
         self.engine = Engine(options, library=library, **more)
-        tells = distributed and communication is not None
+        tells = torch.distributed.is_available() and communication is not None
         self._communication = Communication(self.engine, patch=communication == "patch") if tells else None
         # An update is never missed where the optimizer can tell us.
         for known in self._inventory.optimizers.values():
+            if not hasattr(known, "_optimizer_step_pre_hooks"):
+                known = getattr(known, "optimizer", known)  # Accelerate's wrapper promises hooks and has none
             if hasattr(known, "register_step_pre_hook"):
                 self._hooks.append(known.register_step_pre_hook(lambda *_: self._before_step()))
 
@@ -119,7 +133,8 @@ class Checkpointer:
                 self._register(self._wanted())  # now, so that restore() knows their GPU
             return self.engine.restore(self._current_stream())
         self._inventory.create_missing_state(stored["main"])
-        self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}))
+        self._splits = self._inventory.splits()
+        self._register(self._wanted(as_stored={**stored["main"], **stored["private"]}), stored["private"])
         blob = stored["private"].get(PYTHON_STATE)
         if blob is not None:
             self._register_blob(blob["shape"][0])
@@ -127,6 +142,8 @@ class Checkpointer:
         if result.found:
             for shown in self._staged:
                 shown.unstage()
+            if self._record is not None:
+                self._inventory.join_created_state(self._stored_splits())
             if blob is not None:
                 self._put_python_state(_codec.decode(self._blob))
         self._identities = None
@@ -207,6 +224,9 @@ class Checkpointer:
             if self._capturing:
                 self._refuse_torn_capture()
             self._identities = None
+            self._splits = self._inventory.splits()
+            if self._main_shard is not None:
+                self._main_shard.refuse_what_differs()
             self._register(self._wanted())
             self._identities = identities
         for shown in self._staged:
@@ -220,14 +240,14 @@ class Checkpointer:
         """Returns how all tensors should be registered. With `as_stored`, in the memory order that is stored."""
         stored_names = {split_name(name)[0]: name for name in as_stored or ()}
         wanted = {}
-        for name, tensor, capture in self._inventory.gather():
+        for name, tensor, capture, _ in self._inventory.gather():
             shown = show(name, tensor, capture)
             if name in stored_names:
                 shown = show_as_stored(shown, tensor, stored_names[name])
             wanted[shown.name] = shown
         return wanted
 
-    def _register(self, wanted: dict[str, Shown]) -> None:
+    def _register(self, wanted: dict[str, Shown], stored_private: Mapping[str, Any] | None = None) -> None:
         """Changes the registrations to `wanted`, with as few calls as possible."""
         self._gpu = next((shown.memory.device for shown in wanted.values() if shown.memory.is_cuda), None)
         for name, old in list(self._shown.items()):
@@ -251,6 +271,42 @@ class Checkpointer:
                 self.engine.move(name, new.memory.data_ptr(), owner=new.memory)
             self._shown[name] = new
         self._staged = [shown for shown in wanted.values() if shown.source is not None]
+        self._register_record(stored_private)
+
+    def _register_record(self, stored_private: Mapping[str, Any] | None) -> None:
+        """Registers the record of how tensors are split. With `stored_private`, room for the one that is stored."""
+        name, data = _split.record(this_rank(), self.shard, self._splits)
+        wanted = (name, bytearray(data)) if self._splits else None
+        if stored_private is not None:
+            stored = next((stored for stored in stored_private if stored.startswith(_split.RECORD)), None)
+            if stored != (name if self._splits else None):
+                raise Error(
+                    Status.MISMATCH,
+                    "parameters are split over the ranks in another way than in the stored checkpoint; start with the "
+                    "meshes and placements that stored it, or under another job name",
+                )
+            if stored is not None:
+                wanted = (name, bytearray(stored_private[stored]["shape"][0]))
+        if wanted == self._record:
+            return
+        if self._record is not None:
+            self.engine.unregister(self._record[0])
+        self._record = wanted
+        if wanted is not None:
+            self.engine.register(*wanted, capture=Capture.SYNCHRONOUS)
+
+    def _stored_splits(self) -> dict[str, _split.Split]:
+        """The splits that restore() has read. Raises Error if state that was there before lies otherwise."""
+        assert self._record is not None
+        stored = _split.read_record(self._record[1]).splits
+        for name, split in self._splits.items():
+            if name in stored and (stored[name].shape, stored[name].at) != (split.shape, split.at):
+                raise Error(
+                    Status.MISMATCH,
+                    f"tensor '{name}' is split over the ranks in another way than in the stored checkpoint; start with "
+                    "the meshes and placements that stored it, or under another job name",
+                )
+        return stored
 
     def _register_blob(self, size_bytes: int) -> None:
         """Registers a new buffer of at least `size_bytes` for the Python state. Spare room makes replacements rare."""

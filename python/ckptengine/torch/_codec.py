@@ -20,6 +20,7 @@ import sys
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 TAG = "~"
 _LENGTH = struct.Struct("<Q")
@@ -87,6 +88,8 @@ class _Encoder:
         return [begin, self.raw_bytes]
 
     def tensor(self, value: torch.Tensor, path: str) -> dict:
+        if is_traceable_wrapper_subclass(value):
+            raise Unrepresentable(f"{path} is a {type(value).__name__}: give it as one of `tensors`")
         if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
             raise Unrepresentable(f"{path} is a tensor of layout {value.layout} on {value.device}: make it dense first")
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

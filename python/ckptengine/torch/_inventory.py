@@ -7,15 +7,20 @@
     buffer.<buffer>            persistent module buffers                    synchronous: the forward pass changes them
 
 Several models or optimizers have their names in between: model.ema.fc.weight. A tensor that appears twice (tied
-weights) is captured once, under its first name.
+weights) is captured once, under its first name. Of a DTensor, the local tensor is captured.
+
+Parallel wrappers change a module's parameters while it runs. FSDP2 puts whole parameters in their place, which are
+taken out again here. A DDP model with tensor parallelism loses its parameters at the first forward pass. Here they keep
+their names.
 
 gather() looks at the real objects each time, so it sees state that was created late, replaced or moved.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import torch
@@ -24,6 +29,15 @@ from torch import Tensor, nn
 from .._abi import Capture
 from .._engine import Error, Status
 from ._memory import create_as_stored, split_name
+from ._replicas import Replicas, is_partition, narrowest
+from ._split import Mesh, Split, is_dtensor, joined, local, split_of
+
+
+class Found(NamedTuple):
+    name: str
+    tensor: Tensor  # as the training loop has it: a DTensor, too
+    capture: Capture
+    of: Tensor | None = None  # the parameter, of optimizer state
 
 
 class Inventory:
@@ -31,6 +45,8 @@ class Inventory:
         self.models = models
         self.optimizers = optimizers
         self.tensors = tensors
+        self._local_parameters: dict[str, dict[str, Tensor]] = {key: {} for key in models}
+        self._replicas = Replicas()
         self._find_modules()
 
     def _find_modules(self) -> None:
@@ -38,10 +54,23 @@ class Inventory:
         modules = list({id(m): m for model in self.models.values() for m in model.modules()}.values())
         self._children = [m._modules for m in modules]
         self._members = [d for m in modules for d in (m._parameters, m._buffers)]
+        fsdp = sys.modules.get("torch.distributed.fsdp")  # where a model uses it, it was imported
+        self._sharded = [m for m in modules if isinstance(m, getattr(fsdp, "FSDPModule", ()))]
+        for key, model in self.models.items():
+            named = model.named_parameters()
+            self._local_parameters[key] |= {name: p for name, p in named if hasattr(p, "_st_info")}
+
+    def _parameters(self, key: str) -> Iterator[tuple[str, Tensor]]:
+        """The parameters of a model by name, also those that a DDP model with tensor parallelism has taken out."""
+        present = dict(self.models[key].named_parameters())
+        yield from present.items()
+        yield from ((name, p) for name, p in self._local_parameters[key].items() if name not in present)
 
     def identities(self) -> tuple[list[int], ...]:
         """Returns identities, addresses and lengths of all tensors. If they are equal at two calls, no tensor was
         replaced or moved. Every snapshot calls it, so it is cheap (some 150 ns per tensor)."""
+        for module in self._sharded:
+            module.reshard()  # FSDP2 has whole parameters in a module after a forward pass alone
         found: list[Any] = [member for members in self._members for member in members.values()]
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:
@@ -54,43 +83,101 @@ class Inventory:
         return (
             list(map(id, children)),
             list(map(id, tensors)),
-            list(map(Tensor.data_ptr, tensors)),
+            [local(tensor).data_ptr() for tensor in tensors],
             list(map(Tensor.numel, tensors)),
         )
 
-    def gather(self) -> Iterator[tuple[str, Tensor, Capture]]:
+    def gather(self) -> Iterator[Found]:
         """Yields every tensor once, with its name. The order is the same in every run of the program."""
         self._find_modules()
+        for module in self._sharded:
+            module.reshard()
         seen: set[tuple] = set()
-        for name, tensor, capture in self._all():
-            identity = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, capture)
-            if tensor.numel() == 0:
-                identity = (name,)
+        for found in self._all():
+            refuse_without_memory(found.name, found.tensor)
+            mine = local(found.tensor)
+            identity = (mine.data_ptr(), mine.shape, mine.stride(), mine.dtype, found.capture)
+            if mine.numel() == 0:
+                identity = (found.name,)
             if identity not in seen:
                 seen.add(identity)
-                yield name, tensor, capture
+                yield found
 
-    def _all(self) -> Iterator[tuple[str, Tensor, Capture]]:
-        for key, model in self.models.items():
-            for name, parameter in model.named_parameters(_prefix("model", key)):
-                yield name, parameter, Capture.OVERLAPPED
+    def _all(self) -> Iterator[Found]:
+        for key in self.models:
+            for name, parameter in self._parameters(key):
+                yield Found(f"{_prefix('model', key)}.{name}", parameter, Capture.OVERLAPPED)
         for key, optimizer in self.optimizers.items():
             known = self._model_names()
             names = self.parameter_names(key)
             for parameter, name in names.items():
                 if parameter not in known:
-                    yield f"{_prefix('param', key)}.{name}", parameter, Capture.OVERLAPPED
+                    yield Found(f"{_prefix('param', key)}.{name}", parameter, Capture.OVERLAPPED)
             for parameter, state in optimizer.state.items():
                 for state_key, value in state.items():
                     if parameter in names and _is_own_tensor(state_key, value):
-                        yield self._state_name(key, state_key, names[parameter]), value, Capture.OVERLAPPED
+                        name = self._state_name(key, state_key, names[parameter])
+                        yield Found(name, value, Capture.OVERLAPPED, parameter)
         for name, tensor in self.tensors.items():
-            yield f"tensor.{name}", tensor, Capture.OVERLAPPED
+            yield Found(f"tensor.{name}", tensor, Capture.OVERLAPPED)
         for key, model in self.models.items():
             transient = _transient_buffers(model)
             for name, buffer in model.named_buffers(_prefix("buffer", key)):
                 if id(buffer) not in transient:
-                    yield name, buffer, Capture.SYNCHRONOUS
+                    yield Found(name, buffer, Capture.SYNCHRONOUS)
+
+    # ---- how tensors lie over the ranks ----
+
+    def splits(self) -> dict[str, Split]:
+        """How DTensors are split, by name. State of the shape of a parameter that is split, is split like it."""
+        found: dict[str, Split] = {}
+        for name, tensor, _, of in self.gather():
+            split = split_of(name, tensor)
+            if split is None and of is not None and not is_dtensor(of) and tensor.shape == of.shape:
+                split = split_of(name, of)
+            if split is not None:
+                found[name] = split
+        return found
+
+    def alike(self, rank: int, world_size: int) -> tuple[frozenset[int], str]:
+        """The ranks whose main shard is the same as this rank's, and the tensor that leaves others out. Empty if all
+        ranks are the same."""
+        self._replicas.look_at(self.models.values())
+        if is_partition(self.models.values(), self.optimizers.values()):
+            return frozenset({rank}), "optim"
+        alike = {
+            found.name: self._ranks_alike(found, rank)
+            for found in self.gather()
+            if found.capture is not Capture.SYNCHRONOUS
+        }
+        return narrowest(alike, rank, world_size) if alike else (frozenset({rank}), "")
+
+    def _ranks_alike(self, found: Found, rank: int) -> frozenset[int]:
+        of_model = self._replicas.of_parameter(found.tensor if found.of is None else found.of)
+        if of_model is not None:
+            return of_model
+        for tensor in (found.tensor, found.of):
+            split = None if tensor is None else split_of(found.name, tensor)
+            if split is not None:
+                return split.alike()
+        return frozenset({rank})
+
+    def join_created_state(self, stored: Mapping[str, Split]) -> None:
+        """Makes DTensors of the state that create_missing_state() made, as it was stored."""
+        meshes: dict[Mesh, Any] = {}
+        for found in self.gather():
+            for tensor in (found.tensor, found.of):
+                if is_dtensor(tensor):
+                    split = split_of(found.name, tensor)
+                    if split is not None:
+                        meshes[split.mesh] = tensor.device_mesh
+        for key, optimizer in self.optimizers.items():
+            for parameter, name in self.parameter_names(key).items():
+                for state_key, value in optimizer.state.get(parameter, {}).items() if is_dtensor(parameter) else ():
+                    if _is_own_tensor(state_key, value) and not is_dtensor(value):
+                        split = stored.get(self._state_name(key, state_key, name))
+                        if split is not None:
+                            optimizer.state[parameter][state_key] = joined(value, split, meshes)
 
     def parameter_names(self, key: str) -> dict[Tensor, str]:
         """Maps the parameters of an optimizer to the names that the models give them, or else to their positions."""
@@ -102,8 +189,7 @@ class Inventory:
         }
 
     def _model_names(self) -> dict[Tensor, str]:
-        named = (model.named_parameters(key) for key, model in self.models.items())
-        return {parameter: name for pairs in named for name, parameter in pairs}
+        return {p: f"{key}.{name}" if key else name for key in self.models for name, p in self._parameters(key)}
 
     def _state_name(self, key: str, state_key: str, parameter: str) -> str:
         return f"{_prefix('optim', key)}.{quote(state_key, safe='').replace('.', '%2E')}.{parameter}"
@@ -149,6 +235,18 @@ class Inventory:
                 state_key, _, parameter = name[len(prefix) :].partition(".")
                 found.setdefault(parameter, {})[unquote(state_key)] = stored_name
         return found
+
+
+def refuse_without_memory(name: str, tensor: Tensor) -> None:
+    """Raises Error for tensors that have nothing to capture yet."""
+    if nn.parameter.is_lazy(tensor):
+        raise Error(Status.INVALID, f"tensor '{name}' has no shape yet: run a forward pass before the Checkpointer")
+    if local(tensor).is_meta:
+        raise Error(
+            Status.INVALID,
+            f"tensor '{name}' is on the meta device, without memory: call to_empty() of its module before the "
+            "Checkpointer",
+        )
 
 
 def _is_own_tensor(key: Any, value: Any) -> bool:

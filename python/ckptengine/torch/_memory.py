@@ -13,9 +13,11 @@ import re
 from dataclasses import dataclass
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .._abi import Capture, DType, Memory
 from .._engine import Error, Status
+from ._split import local
 
 _DTYPES = {
     torch.bool: DType.BOOL,
@@ -80,7 +82,7 @@ class Shown:
 
 def show(name: str, tensor: torch.Tensor, capture: Capture) -> Shown:
     """Returns how to register `tensor` under `name`. Raises Error if it cannot be stored."""
-    tensor = _plain(name, tensor.detach())
+    tensor = _plain(name, local(tensor).detach())
     if tensor.is_contiguous():
         return Shown(name, tensor, capture)
     order = _memory_order(tensor)
@@ -99,7 +101,7 @@ def show_as_stored(shown: Shown, tensor: torch.Tensor, stored_name: str) -> Show
     if stored_name == shown.name:
         return shown
     base, order = split_name(stored_name)
-    source = _plain(base, tensor.detach())
+    source = _plain(base, local(tensor).detach())
     if order is None:
         staging = torch.empty(source.shape, dtype=source.dtype, device=source.device)
         return Shown(stored_name, staging, shown.capture, source)
@@ -138,8 +140,8 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
         raise _refused(name, f"is on {tensor.device}: only cpu and cuda memory is captured")
     if tensor.is_conj() or tensor.is_neg():
         raise _refused(name, "is a lazy conjugate or negative: resolve_conj() or resolve_neg() it")
-    if type(tensor) is not torch.Tensor and tensor.numel() and tensor.data_ptr() == 0:
-        raise _refused(name, f"({type(tensor).__name__}) has no memory of its own: give its local part")
+    if is_traceable_wrapper_subclass(tensor) or (tensor.numel() and tensor.data_ptr() == 0):
+        raise _refused(name, f"is a {type(tensor).__name__}, which has no memory of its own: give the tensors in it")
     if tensor.dtype in _DTYPES:
         return tensor
     if tensor.dtype == torch.complex128:

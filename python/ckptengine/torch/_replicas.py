@@ -1,0 +1,131 @@
+"""Which ranks have the same main shard: those whose local state is the same in every tensor of it.
+
+Every tensor tells for which ranks it is the same:
+
+    a DTensor                         the ranks along the mesh dimensions that replicate it
+    a parameter in a DDP model        the ranks of the model's process group
+    optimizer state of a parameter    a DTensor as above; else the ranks of the parameter
+    any other tensor                  this rank alone: nobody says that it is the same elsewhere
+
+The answer is what all of them have in common. Each tensor divides the ranks into groups, so all ranks of one answer
+come to the same answer. An optimizer that has only some of the parameters is a partition (ZeRO), which differs between
+the ranks of a DDP model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .._engine import Error, Status
+
+if TYPE_CHECKING:
+    from ._inventory import Inventory
+
+
+class Replicas:
+    """Remembers the parameters of DDP models, because tensor parallelism in a DDP model takes them out of its modules
+    at the first forward pass."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, frozenset[int]] = {}  # by identity of the parameter
+        self._seen: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._parameters: list[Tensor] = []  # so that no other tensor gets the identity
+
+    def look_at(self, models: Iterable[nn.Module]) -> None:
+        for model in models:
+            for module in model.modules():
+                # Once: it does not reduce gradients of parameters that it gets later.
+                if isinstance(module, DistributedDataParallel) and module not in self._seen:
+                    self._seen.add(module)
+                    self._look_at(module)
+
+    def _look_at(self, model: DistributedDataParallel) -> None:
+        ranks = frozenset(torch.distributed.get_process_group_ranks(model.process_group))
+        for name, parameter in model.module.named_parameters():
+            if name not in model.parameters_to_ignore and id(parameter) not in self._ranks:
+                self._ranks[id(parameter)] = ranks
+                self._parameters.append(parameter)
+
+    def of_parameter(self, parameter: Tensor) -> frozenset[int] | None:
+        return self._ranks.get(id(parameter))
+
+
+def is_partition(models: Iterable[nn.Module], optimizers: Iterable[Any]) -> bool:
+    """Whether optimizers have some of the parameters that a model trains, but not all."""
+    optimizers = list(optimizers)
+    if any(type(optimizer).__name__ == "ZeroRedundancyOptimizer" for optimizer in optimizers):
+        return True
+    updated = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    for model in models:
+        trained = [id(parameter) in updated for parameter in model.parameters() if parameter.requires_grad]
+        if any(trained) and not all(trained):
+            return True
+    return False
+
+
+def narrowest(alike: Mapping[str, frozenset[int]], rank: int, all_ranks: int) -> tuple[frozenset[int], str]:
+    """What the ranks of all tensors have in common, and the tensor that made it as small as it is."""
+    common, why = frozenset(range(all_ranks)), ""
+    for name, ranks in alike.items():
+        if common - ranks:
+            common, why = common & ranks, name
+    return common | {rank}, why
+
+
+class MainShard:
+    """The name of this rank's main shard with torch.distributed. If it was named here, `ranks` share it."""
+
+    def __init__(self, inventory: Inventory, given: Mapping[str, Any]) -> None:
+        self._inventory = inventory
+        self.ranks: frozenset[int] = frozenset()
+        self.name = _given_name(given)
+        if not self.name:
+            ranks, _ = self._alike()
+            self.name = f"rank{given['rank']}"
+            if len(ranks) > 1:
+                self.ranks, self.name = ranks, f"rank{min(ranks)}.and{len(ranks) - 1}"
+
+    def refuse_what_differs(self) -> None:
+        """Raises Error if state has appeared that the ranks may not have alike."""
+        if not self.ranks:
+            return
+        ranks, why = self._alike()
+        if not self.ranks <= ranks:
+            raise Error(
+                Status.INVALID,
+                f"'{why}' may differ between the ranks {sorted(self.ranks)}, which share the main shard '{self.name}'; "
+                "create it before the Checkpointer, or give each rank its own `shard`",
+            )
+
+    def _alike(self) -> tuple[frozenset[int], str]:
+        return self._inventory.alike(this_rank(), torch.distributed.get_world_size())
+
+
+def _given_name(given: Mapping[str, Any]) -> str:
+    """The name that somebody gave the main shard: an argument, the environment, or the file of options. Else ""."""
+    if given.get("shard") is not None:
+        return str(given["shard"])
+    if os.environ.get("CKPTENGINE_SHARD"):
+        return os.environ["CKPTENGINE_SHARD"]
+    file = given.get("config") or os.environ.get("CKPTENGINE_CONFIG")
+    try:
+        return str(json.loads(Path(file).read_text()).get("shard", "")) if file else ""
+    except (OSError, ValueError, AttributeError):
+        return ""  # the engine tells what is wrong with the file
+
+
+def is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def this_rank() -> int:
+    return torch.distributed.get_rank() if is_distributed() else 0

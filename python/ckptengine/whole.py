@@ -1,0 +1,91 @@
+"""Puts tensors that are spread over ranks together again, from a checkpoint on storage:
+
+    tensors = ckptengine.whole.read(Path("storage/job/step-00000123"))
+
+The result has every DTensor of the job by its name, whole, in CPU memory. It does not matter how many ranks there were
+or what their meshes were. `ckptctl verify` checks the bytes; this reads what is there. Tensors that are no DTensors are
+in their rank's shard: ckptengine.export reads those.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .export import ExportError, read_step
+
+if TYPE_CHECKING:
+    import torch
+
+    from .torch._split import Record, Split
+
+
+def read(folder: Path) -> dict[str, torch.Tensor]:
+    """Returns the whole tensors of a checkpoint. `folder` is that of its step. Raises ExportError if one lacks a part.
+
+    Tensors of different meshes may have the same name, as the stages of a pipeline do. If they are not equal, " of rank
+    N" follows their name: the first rank of their mesh."""
+    shards = read_step(Path(folder))
+    found: dict[str, dict[tuple[int, ...], list[tuple[Split, torch.Tensor]]]] = {}
+    for record, private in _records(shards):
+        main = shards.get(record.main)
+        if main is None:
+            raise ExportError(f"{folder} lacks the shard '{record.main}' of rank {record.rank}")
+        for name, split in record.splits.items():
+            local = main.get(name, private.get(name))
+            if local is None or tuple(local.shape) != split.local_shape():
+                raise ExportError(f"{folder} does not have what rank {record.rank} stored of tensor '{name}'")
+            found.setdefault(name, {}).setdefault(split.mesh.ranks, []).append((split, local))
+    whole: dict[str, torch.Tensor] = {}
+    for name, by_mesh in found.items():
+        tensors = {ranks[0]: _put_together(name, parts) for ranks, parts in by_mesh.items()}
+        whole |= _named(name, tensors)
+    return whole
+
+
+def _records(shards: dict[str, dict[str, Any]]) -> list[tuple[Record, dict[str, Any]]]:
+    from .torch._split import RECORD, read_record
+
+    try:
+        return [
+            (read_record(value.numpy().tobytes()), tensors)
+            for tensors in shards.values()
+            for name, value in tensors.items()
+            if name.startswith(RECORD)
+        ]
+    except ValueError as error:
+        raise ExportError(str(error)) from None
+
+
+def _put_together(name: str, parts: list[tuple[Split, torch.Tensor]]) -> torch.Tensor:
+    import torch
+
+    shape = parts[0][0].shape
+    if any(split.shape != shape for split, _ in parts):
+        raise ExportError(f"tensor '{name}' has different shapes on different ranks")
+    whole = torch.empty(shape, dtype=parts[0][1].dtype)
+    there = torch.zeros(shape, dtype=torch.bool)
+    for split, local in parts:
+        # Within the whole, and within the local tensor, where the ranges of a dimension follow each other.
+        for box in itertools.product(*(zip(ranges, _within(ranges), strict=True) for ranges in split.at)):
+            to = tuple(slice(*wide) for wide, _ in box)
+            whole[to] = local[tuple(slice(*narrow) for _, narrow in box)]
+            there[to] = True
+    if not there.all():
+        raise ExportError(f"tensor '{name}' lacks {int((~there).sum())} of its {there.numel()} elements")
+    return whole
+
+
+def _within(ranges: tuple[tuple[int, int], ...]) -> list[tuple[int, int]]:
+    ends = list(itertools.accumulate(end - begin for begin, end in ranges))
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def _named(name: str, tensors: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
+    import torch
+
+    first = next(iter(tensors.values()))
+    if all(first.shape == other.shape and torch.equal(first, other) for other in tensors.values()):
+        return {name: first}
+    return {f"{name} of rank {rank}": tensor for rank, tensor in tensors.items()}

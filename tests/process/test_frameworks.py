@@ -1,0 +1,189 @@
+"""Jobs that spread a model over ranks as PyTorch does: each loses a rank or a node at some iteration, starts again, and
+has the losses of a run that nothing disturbed, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from multiprocessing import forkserver
+
+import pytest
+from conftest import build_file_of
+from processes import agent_pids, has_ended, kill_process
+
+DEADLINE_S = 100
+ITERATIONS = 8
+# By kind: how many ranks, two on each node if there are four, and the main shards that they name.
+KINDS = {
+    "fsdp2": (2, ["rank0", "rank1"]),
+    "fsdp2 on 4": (4, ["rank0", "rank1", "rank2", "rank3"]),
+    "tensor": (2, ["rank0", "rank1"]),
+    "hsdp": (4, ["rank0.and1", "rank1.and1", "rank0.and1", "rank1.and1"]),
+    "ddp_tensor": (4, ["rank0.and1", "rank1.and1", "rank0.and1", "rank1.and1"]),
+    "ddp": (2, ["rank0.and1", "rank0.and1"]),
+    "expert": (4, ["rank0", "rank1", "rank2", "rank3"]),
+    "pipeline": (4, ["rank0", "rank1", "rank2", "rank3"]),
+}
+CASES = [(kind, loss) for kind in KINDS for loss in ("rank", "node") if loss == "node" or kind in list(KINDS)[:5]]
+
+
+def train_rank(settings: dict) -> None:
+    import framework_trainer
+
+    framework_trainer.run(settings)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Makes processes of ranks from one that has imported torch, which takes longer than all that a rank does."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["framework_trainer", "pytest", __name__])
+    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
+
+
+class Job:
+    def __init__(self, ranks, folder, kind: str, world_size: int, cluster=None, **options) -> None:
+        self.ranks, self.folder, self.kind, self.cluster, self.options = ranks, folder, kind, cluster, options
+        self.world_size = world_size
+        self.starts = 0
+
+    def node(self, rank: int) -> str:
+        return f"n{rank * 2 // self.world_size}"
+
+    def start(self, die_at: int = -1, victims: tuple[int, ...] = (), **more) -> list[list[dict]]:
+        """Lets all ranks run to their end. If `victims` die, the others are killed. What each rank told."""
+        self.starts += 1
+        place = self.folder / f"{self.kind}-{self.starts}"
+        place.mkdir()
+        settings = [self._settings(place, rank) for rank in range(self.world_size)]
+        for one in settings:
+            one |= {"die_at": die_at, "victims": victims, "whole": False, "spoils": None} | more
+        processes = [self.ranks.Process(target=train_rank, args=(one,), daemon=True) for one in settings]
+        for process in processes:
+            process.start()
+        self._await_ends(processes, victims)
+        return [[json.loads(line) for line in open(one["log"])] for one in settings]
+
+    def _settings(self, place, rank: int) -> dict:
+        engine = None
+        if self.cluster is not None:
+            engine = self.cluster.options(rank, self.world_size, node=self.node(rank),
+                                          library=build_file_of("libckptengine.so"), schedule="immediate",
+                                          restore_timeout_ms=60_000, claim_timeout_ms=20_000, **self.options)
+            engine = {key: value if isinstance(value, int) else str(value) for key, value in engine.items()}
+        return {"rank": rank, "world_size": self.world_size, "kind": self.kind.split()[0], "iterations": ITERATIONS,
+                "rendezvous": str(place / "rendezvous"), "log": str(place / f"rank{rank}.log"), "engine": engine}
+
+    def _await_ends(self, processes, victims) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        try:
+            for rank in victims or range(self.world_size):
+                processes[rank].join(max(0.0, deadline - time.monotonic()))
+                expected = -signal.SIGKILL if victims else 0
+                assert processes[rank].exitcode == expected, f"rank {rank} ended with {processes[rank].exitcode}"
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+    def lose_node(self, node: str) -> None:
+        """Its agent, and all memory there. Its ranks are dead."""
+        pids = agent_pids(self.cluster.job, node)
+        assert pids
+        for pid in pids:
+            kill_process(pid, signal.SIGKILL)
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(has_ended(pid) for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        shutil.rmtree(self.cluster.arena / self.cluster.job / node)
+
+
+def losses(told: list[list[dict]]) -> list[dict[int, str]]:
+    return [{event["k"]: event["loss"] for event in events if "loss" in event} for events in told]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks, tmp_path_factory):
+    """The losses of a run without an engine, by kind."""
+    known = {}
+
+    def get(kind: str):
+        if kind not in known:
+            known[kind] = losses(Job(ranks, tmp_path_factory.mktemp("undisturbed"), kind, KINDS[kind][0]).start())
+        return known[kind]
+
+    return get
+
+
+def assert_committed(told) -> None:
+    failed = [event for events in told for event in events if event.get("committed") is False]
+    assert not failed, failed[0]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("kind", "loss"), CASES)
+def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a(cluster, ranks, undisturbed, tmp_path, kind, loss):
+    world_size, shards = KINDS[kind]
+    chance = random.Random(f"{kind} {loss}")
+    die_at, victim = chance.randrange(2, ITERATIONS), chance.randrange(world_size)
+    job = Job(ranks, tmp_path, kind, world_size, cluster)
+    victims = tuple(r for r in range(world_size) if job.node(r) == job.node(victim)) if loss == "node" else (victim,)
+    first = job.start(die_at, victims)
+    assert_committed(first)
+    assert [events[0]["shard"] for events in first] == shards
+    if loss == "node":
+        job.lose_node(job.node(victim))
+    second = job.start()
+    assert_committed(second)
+    assert [(events[0]["found"], events[0]["first"]) for events in second] == [(True, die_at)] * world_size
+    expected = undisturbed(kind)
+    for rank in range(world_size):
+        before, after = losses(first)[rank], losses(second)[rank]
+        assert set(after) == set(range(die_at, ITERATIONS))
+        # The survivors may have computed one more loss before they were killed.
+        assert {k: before[k] for k in range(die_at)} | after == expected[rank], (rank, die_at)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2_tensor"])
+def test_whole_tensors_are_put_together_from_what_four_ranks_stored_of_each(cluster, ranks, tmp_path, kind):
+    """Neither two nor four divides the sizes; of some tensors ranks have nothing."""
+    import torch
+    from ckptengine import whole
+
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    job = Job(ranks, tmp_path, kind, 4, cluster, storage=storage, storage_every=1, storage_keep_every=1)
+    told = job.start(whole=True)
+    assert_committed(told)
+    step = storage / cluster.job / f"step-{ITERATIONS - 1:08}"
+    deadline = time.monotonic() + DEADLINE_S
+    while not (step / "manifest.json").exists():
+        assert time.monotonic() < deadline, list(storage.rglob("*"))
+        time.sleep(0.05)
+    found = whole.read(step)
+    expected = torch.load(tmp_path / f"{kind}-1" / "rank0.pt")
+    assert found.keys() == expected.keys() and len(found) >= 24
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+@pytest.mark.timeout(300)
+def test_ranks_that_share_a_shard_by_their_meshes_and_differ_are_told(cluster, ranks, tmp_path):
+    job = Job(ranks, tmp_path, "hsdp", 4, cluster)
+    told = job.start(die_at=5, victims=(0, 1, 2, 3), spoils=[2, 4])
+    assert_committed(told)
+    alarm = "silent data corruption: shard rank0.and1 of iteration 4 differs between its ranks"
+    deadline = time.monotonic() + DEADLINE_S
+    while not any(alarm in log.read_text() for log in cluster.arena.glob("*/*/ckptd.log")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
