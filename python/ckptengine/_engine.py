@@ -189,7 +189,8 @@ class Engine:
     Errors: every method raises Error if it fails. snapshot() and before_update() raise only for wrong use.
 
     Protection: with `require_protected`, snapshot() raises NotProtected while health() says that the job is not
-    protected. Without it, a warning is logged and training goes on.
+    protected. After restore() a job has `allowed_ms` of health() to commit before anything is raised. Without
+    `require_protected`, a warning is logged and training goes on.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class Engine:
     ) -> None:
         self._require_protected = require_protected
         self._newest_taken = -1
+        self._restored_at = time.monotonic()
         self._handle: int | None = None
         self._library = _abi.load_library(library)
         self._alive: dict[str, Any] = {}
@@ -298,6 +300,7 @@ class Engine:
             message=(c.message or b"").decode("utf-8", "replace"),
         )
         log.log(logging.WARNING if result.message else logging.INFO, "%s", result)
+        self._restored_at = time.monotonic()
         return result
 
     # ---- per iteration ----
@@ -330,9 +333,15 @@ class Engine:
         self._report(status, message)
         if status is Status.OK:
             self._newest_taken = iteration
-        if self._require_protected and (health := self.health()).state is Protection.NOT_PROTECTED:
-            raise NotProtected(health)
+        if self._require_protected:
+            self._raise_if_not_protected()
         return Ticket(self, iteration, status, message)
+
+    def _raise_if_not_protected(self) -> None:
+        health = self.health()
+        trained_ms = 1000 * (time.monotonic() - self._restored_at)  # nothing can be committed before
+        if health.state is Protection.NOT_PROTECTED and trained_ms > health.allowed_ms:
+            raise NotProtected(health)
 
     def before_update(self, streams: Sequence[int] = ()) -> bool:
         """Finishes the pending capture. Call it before the overlapped tensors change again. Blocks until they are

@@ -144,7 +144,7 @@ class Options:
     claim_timeout_ms: int | None = None
     """How long a new trainer waits for an earlier process of its rank to end. Default: 5000."""
     close_timeout_ms: int | None = None
-    """How long closing the engine may wait for a capture to end. Default: 2000."""
+    """How long closing the engine may wait until the last snapshot is committed. Default: 2000."""
     log_file: str | os.PathLike[str] | None = None
     """The log of the agent. Default: `ckptd.log` in the node's arena."""
     config: str | os.PathLike[str] | None = None

@@ -76,7 +76,7 @@ def test_a_snapshot_that_waits_is_committed_and_not_skipped_for_the_one_before(c
 
 
 def test_an_engine_that_requires_protection_raises_where_there_is_none(cluster):
-    job = Job(cluster, False, unprotected_after_ms=200, require_protected=True)
+    job = Job(cluster, False, unprotected_after_ms=1500, require_protected=True)
     job.start()
     job.restore()
     job.commit(1)
@@ -90,6 +90,20 @@ def test_an_engine_that_requires_protection_raises_where_there_is_none(cluster):
             time.sleep(0.02)
     assert raised.value.health.state is Protection.NOT_PROTECTED
     assert str(raised.value).startswith("the job is not protected: ") and raised.value.health.advice
+
+
+def test_a_job_whose_restore_was_slow_has_time_to_commit_before_protection_is_required(cluster):
+    job = Job(cluster, False, unprotected_after_ms=1500, require_protected=True)
+    job.start()
+
+    def restore_late():
+        while job.engines[0].health().state is not Protection.NOT_PROTECTED:
+            time.sleep(0.01)
+        return job.engines[1].restore()
+
+    together(job.engines[0].restore, restore_late, *(engine.restore for engine in job.engines[2:]))
+    assert job.engines[0].health().state is Protection.NOT_PROTECTED
+    assert job.engines[0].snapshot(0).taken
 
 
 def test_restore_says_in_one_line_of_the_log_where_the_state_came_from(cluster, caplog):
