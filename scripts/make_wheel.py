@@ -7,7 +7,7 @@ PURE is the wheel of the Python files alone, INSTALLED what `cmake --install` wr
 FOLDER; its path is the last line printed. Needs patchelf, strip, readelf and the package `wheel`.
 
 The programs bring all shared libraries along except glibc's, by relative paths. libckptengine is loaded into other
-people's Python processes, beside their own libraries. It takes libstdc++ from the system, as every manylinux wheel does.
+people's Python processes, beside their own libraries. It takes libstdc++ from the system, as all manylinux wheels do.
 UCX's plug-ins come along; those for RDMA take libibverbs and librdmacm from the machine, which match its drivers.
 """
 
