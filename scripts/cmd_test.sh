@@ -110,6 +110,8 @@ fi
 
 fuzz=
 [[ $fuzz_s -eq 0 ]] || fuzz=fuzz
+wheel=
+[[ -z $all ]] || wheel=wheel
 # shellcheck disable=SC2086
 ensure_packages build test etcd network $fuzz $wheel
 # Python packages are installed while the first preset is built.
