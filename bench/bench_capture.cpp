@@ -22,8 +22,8 @@
 #include "arena/node_arena.hpp"
 #include "base/error.hpp"
 #include "bench/gpt2.hpp"
-#include "device/host_device.hpp"
 #include "client/capture.hpp"
+#include "device/host_device.hpp"
 
 namespace {
 

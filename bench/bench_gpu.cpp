@@ -36,9 +36,9 @@
 #include "bench/gpt2.hpp"
 #include "bench/parts.hpp"
 #include "device/cuda_device.hpp"
-#include "gpu_replication/cuda_exchange.hpp"
 #include "device/cuda_kernels.hpp"
 #include "device/cuda_table.hpp"
+#include "gpu_replication/cuda_exchange.hpp"
 
 namespace {
 

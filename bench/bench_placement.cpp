@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <new>
 
-#include "placement/placement.hpp"
 #include "placement/odds/recovery_plan.hpp"
 #include "placement/odds/sampling.hpp"
 #include "placement/odds/survival.hpp"
+#include "placement/placement.hpp"
 
 // Counts what is allocated; the bench has one thread.
 static std::size_t held_bytes = 0;

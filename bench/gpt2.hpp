@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "device/device.hpp"
 #include "client/tensor_registry.hpp"
+#include "device/device.hpp"
 
 namespace ckpt::bench {
 

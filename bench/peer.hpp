@@ -14,8 +14,8 @@
 
 #include "agent/pieces/worker_pool.hpp"
 #include "arena/segment.hpp"
-#include "net/transport.hpp"
 #include "core/types.hpp"
+#include "net/transport.hpp"
 #include "tests/net/child_process.hpp"
 
 namespace ckpt::bench {

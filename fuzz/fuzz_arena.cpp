@@ -36,8 +36,10 @@ void mend(arena::Segment& segment) {
     const std::uint64_t length = header->length_bytes, layout_bytes = header->layout_bytes;
     if (!slot.fits(length, layout_bytes)) continue;
     const auto* layout = reinterpret_cast<const char*>(slot.digests() + kernels::leaf_count(length));
-    slot.seal(arena::SealedFields{header->checkpoint, length, 0, layout_bytes,
-                                  arena::layout_hash({layout, layout_bytes}), header->world_size});
+    const arena::SealedFields fields{
+        header->checkpoint, length, 0, layout_bytes, arena::layout_hash({layout, layout_bytes}), header->world_size};
+    slot.begin();
+    slot.seal(fields);
   }
 }
 
@@ -139,6 +141,7 @@ std::vector<std::string> seeds() {
   {
     arena::Segment segment = arena::Segment::create(draft.path("segment"), spec, 1);
     texts.push_back(bytes_of(segment.mapping().data(), page_bytes));
+    for (std::uint32_t i = 0; i < spec.slots; ++i) segment.writable_slot(i).begin();
     segment.writable_slot(0).seal(sample_manifest("rank0", 10));
     segment.writable_slot(1).seal(sample_manifest("rank0", 0, false));
     // Up to the second slot's layout.

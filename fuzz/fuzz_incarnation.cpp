@@ -29,9 +29,8 @@ std::vector<std::string> seeds() {
   incarnation_record.strategy = placement::Strategy::ring;
   const core::AssignmentsRecord assignments{
       {{0, 1, UINT64_MAX, "rack1/host", "model", "rank0.private", 2}, {1, 3, 5, "", "model", "rank1.private"}}};
-  return {core::to_text(incarnation_record), core::to_text(core::IncarnationRecord{}),
-          core::to_text(assignments), core::to_text(core::AssignmentsRecord{}),
-          core::to_text(core::LeaderRecord{4, 2, 9})};
+  return {core::to_text(incarnation_record), core::to_text(core::IncarnationRecord{}), core::to_text(assignments),
+          core::to_text(core::AssignmentsRecord{}), core::to_text(core::LeaderRecord{4, 2, 9})};
 }
 
 }  // namespace ckpt::fuzz

@@ -2,10 +2,10 @@
 // written as it was read.
 #include "agent/pieces/parity_manifest_codec.hpp"
 #include "base/error.hpp"
+#include "core/parity_pieces.hpp"
 #include "fuzz/fuzz.hpp"
 #include "fuzz/mended_manifest.hpp"
 #include "fuzz/samples.hpp"
-#include "core/parity_pieces.hpp"
 
 namespace ckpt::fuzz {
 namespace {

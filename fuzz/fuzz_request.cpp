@@ -2,8 +2,8 @@
 // input is tried as every kind of request.
 #include "agent/trainers/request_codec.hpp"
 #include "base/error.hpp"
-#include "options/options.hpp"
 #include "fuzz/fuzz.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::fuzz {
 namespace {

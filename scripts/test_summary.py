@@ -38,6 +38,9 @@ def main(folder):
             outcomes["failed"].append((broken.read_text().strip(), ""))
     for name, output in outcomes["failed"]:
         print(f"---- FAILED {name}\n{output[-OUTPUT_SHOWN:].rstrip()}")
+    for unsteady in sorted(folder.glob("*-unsteady.txt")):
+        text = unsteady.read_text()[-OUTPUT_SHOWN:].rstrip()
+        print(f"---- failed beside other tests and passed alone ({unsteady})\n{text}")
     for stacks in sorted(folder.glob("*-stacks.txt")):
         print(f"---- stacks of what ran out of time ({stacks})\n{stacks.read_text()[-OUTPUT_SHOWN * 3:].rstrip()}")
     for outcome in ("skipped", "failed"):

@@ -257,9 +257,9 @@ CKPT_API const char* ckpt_version(void);
  * Common errors: CKPT_ERR_INVALID, CKPT_ERR_NO_AGENT, CKPT_ERR_CLAIMED, CKPT_ERR_TIMEOUT, CKPT_ERR_SYSTEM. */
 CKPT_API ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** engine);
 
-/* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does, and waits until
- * the last snapshot is committed, unless the job is not protected. The agent and everything captured stay. Waits at most
- * `close_timeout_ms` (an option), and 10 s more if a GPU hangs. */
+/* Closes and frees the engine. Null is allowed. Finishes a pending capture as ckpt_before_update() does, and waits
+ * until the last snapshot is committed, unless the job is not protected. The agent and everything captured stay. Waits
+ * at most `close_timeout_ms` (an option), and 10 s more if a GPU hangs. */
 CKPT_API void ckpt_close(ckpt_engine* engine);
 
 /* Sets the function that receives this engine's warnings. Null: warnings are kept, the 16 newest. A new callback first

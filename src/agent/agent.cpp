@@ -146,8 +146,7 @@ Agent::Parts::Parts(AgentSetup agent_setup)
       arena(options.node_dir(), options.job, options.node),
       node_id(coord::node_id(store, options.node, arena.number())),
       scheduler(options, arena.directory(), trace),
-      driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log, *this,
-              setup.sources},
+      driver({options, arena, index, *queue, digests, buffers, scheduler, trace, setup.log, *this, setup.sources},
              node_id, agent_id) {
   const std::string token = find_token(options, store, arena.token());
   const std::string token_in_store = options.token_file.empty() ? token : "";

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "agent/log.hpp"
-#include "options/options.hpp"
 #include "coord/store.hpp"
 #include "net/transport.hpp"
+#include "options/options.hpp"
 #include "persist/checkpoint_source.hpp"
 
 namespace ckpt::agent {

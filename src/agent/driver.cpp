@@ -79,8 +79,7 @@ Driver::Driver(const Parts& parts, NodeId node, std::uint64_t agent_id, const Gr
       members_(parts.options.job, parts.options.member_hook, peers_, core_, event_log_, parts.log),
       health_({parts.options, core_, *this, peers_, members_, trainers_, event_log_, parts_.log}),
       arena_watch_(parts.arena, segments_, pieces_, event_log_, parts.agent),
-      committed_(parts.arena.memory().highest_commit) {
-}
+      committed_(parts.arena.memory().highest_commit) {}
 
 // What an earlier agent left in the arena.
 core::Recovered Driver::recover(const Grants& granted) {

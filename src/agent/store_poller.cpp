@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
-#include "core/record_codec.hpp"
 #include "base/error.hpp"
 #include "base/thread.hpp"
 #include "core/leader/rank_assignments.hpp"
+#include "core/record_codec.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -155,8 +155,7 @@ void StorePoller::begin(const Work& work) {
     step_ = Step{assignment_access, [this, swap] { write_incarnation_record(swap, 0); }};
   }
   if (work.assignments) {
-    const auto read =
-        std::make_shared<core::AssignmentsRead>(core::AssignmentsRead{work.assignments->name, {}});
+    const auto read = std::make_shared<core::AssignmentsRead>(core::AssignmentsRead{work.assignments->name, {}});
     step_ = Step{assignment_access, [this, read] { read_assignments(read, 0); }};
   }
   if (work.removal)

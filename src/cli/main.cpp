@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "base/error.hpp"
-#include "options/options.hpp"
 #include "cli/commands.hpp"
 #include "cli/placement/placement_command.hpp"
 #include "cli/read_options.hpp"
 #include "cli/storage/storage_command.hpp"
 #include "cli/versions.hpp"
+#include "options/options.hpp"
 
 namespace {
 

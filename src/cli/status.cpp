@@ -3,8 +3,8 @@
 #include "base/error.hpp"
 #include "cli/commands.hpp"
 #include "cli/health_text.hpp"
-#include "cli/timeline/schedule_text.hpp"
 #include "cli/table.hpp"
+#include "cli/timeline/schedule_text.hpp"
 
 namespace ckpt::cli {
 namespace {

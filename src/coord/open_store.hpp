@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "options/options.hpp"
 #include "coord/etcd_client.hpp"
 #include "coord/store.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::coord {
 

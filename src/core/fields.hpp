@@ -260,9 +260,7 @@ void visit_fields(auto& v, Is<DirectiveBatch::Item> auto& item) {
   v.field("directive", item.directive);
 }
 
-void visit_fields(auto& v, Is<DirectiveBatch> auto& directive_batch) {
-  v.field("items", directive_batch.items);
-}
+void visit_fields(auto& v, Is<DirectiveBatch> auto& directive_batch) { v.field("items", directive_batch.items); }
 
 void visit_fields(auto& v, Is<VerifyRequest> auto& request) {
   v.shard("shard", request.shard);

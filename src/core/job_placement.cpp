@@ -5,9 +5,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/lists.hpp"
 #include "placement/parity_groups.hpp"
 #include "placement/placement.hpp"
-#include "core/lists.hpp"
 
 namespace ckpt::core {
 

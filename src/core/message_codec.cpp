@@ -122,8 +122,7 @@ class BinaryReader {
   void field(const char*, ReplicationGroup& group) {
     visit_fields(*this, group);
     const std::size_t members = group.members.size();
-    good_ = good_ &&
-            (members == 0 || (members >= 2 && members <= replication_members_max && group.member < members));
+    good_ = good_ && (members == 0 || (members >= 2 && members <= replication_members_max && group.member < members));
   }
   void field(const char*, ParityManifest& parity_manifest) {
     visit_fields(*this, parity_manifest);

@@ -15,8 +15,7 @@
 
 namespace ckpt::core {
 
-using WireMessage = std::variant<Report, Directive, VerifyRequest, ReportBatch,
-                                 DirectiveBatch, ReplicationUpdate>;
+using WireMessage = std::variant<Report, Directive, VerifyRequest, ReportBatch, DirectiveBatch, ReplicationUpdate>;
 
 std::vector<std::byte> encode(const WireMessage& message);
 

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "core/leader/restore_decision.hpp"
 #include "placement/parity_layout.hpp"
 #include "placement/parity_recovery.hpp"
-#include "core/leader/restore_decision.hpp"
 
 namespace ckpt::core {
 

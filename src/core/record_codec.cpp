@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "core/fields.hpp"
 #include "base/text.hpp"
+#include "core/fields.hpp"
 
 namespace ckpt::core {
 namespace {
@@ -155,17 +155,13 @@ bool is_consistent(const IncarnationRecord& record) {
 std::string to_text(const LeaderRecord& record) { return write(record); }
 std::string to_text(const IncarnationRecord& record) { return write(record); }
 std::string to_text(const AssignmentsRecord& record) { return write(record); }
-std::optional<LeaderRecord> leader_record(std::string_view text) {
-  return read<LeaderRecord>(text);
-}
+std::optional<LeaderRecord> leader_record(std::string_view text) { return read<LeaderRecord>(text); }
 std::optional<IncarnationRecord> incarnation_record(std::string_view text) {
   auto record = read<IncarnationRecord>(text);
   if (record && !is_consistent(*record)) return std::nullopt;
   return record;
 }
-std::optional<AssignmentsRecord> assignments_record(std::string_view text) {
-  return read<AssignmentsRecord>(text);
-}
+std::optional<AssignmentsRecord> assignments_record(std::string_view text) { return read<AssignmentsRecord>(text); }
 
 std::string assignments_key(const AssignmentsName& name, std::size_t number) {
   return std::string(assignments_prefix) + std::to_string(name.incarnation) + "." + std::to_string(name.digest) + "." +

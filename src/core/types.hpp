@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "placement/pattern.hpp"
-#include "placement/protection.hpp"
 #include "core/checkpoint_id.hpp"
 #include "core/shard_parts.hpp"
+#include "placement/pattern.hpp"
+#include "placement/protection.hpp"
 
 namespace ckpt::core {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "device/cuda_handles.hpp"
-#include "gpu_replication/cuda_piece_replicator.hpp"
 #include "device/cuda_staging_pipeline.hpp"
 #include "device/device.hpp"
+#include "gpu_replication/cuda_piece_replicator.hpp"
 
 namespace ckpt::device {
 

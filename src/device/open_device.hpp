@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "options/options.hpp"
 #include "device/device.hpp"
+#include "options/options.hpp"
 
 namespace ckpt::device {
 

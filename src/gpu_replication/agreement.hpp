@@ -1,6 +1,6 @@
-// How the members of a group agree on the steps that they send and receive (src/gpu_replication/exchange.hpp). Messages between
-// them may be lost, repeated or reordered. A step that another member never issues would hang on the GPU, so nobody may
-// issue one. Each member tells the others its state, and never takes back what it has promised.
+// How the members of a group agree on the steps that they send and receive (src/gpu_replication/exchange.hpp). Messages
+// between them may be lost, repeated or reordered. A step that another member never issues would hang on the GPU, so
+// nobody may issue one. Each member tells the others its state, and never takes back what it has promised.
 //
 //  - A member that has captured a checkpoint promises to issue the first steps of its exchange, up to some number.
 //    It issues as many as all members have promised, whatever happens.

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "gpu_replication/cuda_replicator.hpp"
 #include "device/device.hpp"
+#include "gpu_replication/cuda_replicator.hpp"
 #include "gpu_replication/replicator.hpp"
 
 namespace ckpt::device {

@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "gpu_replication/receive_buffer.hpp"
-#include "device/device.hpp"
 #include "core/checkpoint_id.hpp"
-#include "src/gpu_replication/agreement.hpp"
+#include "device/device.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 #include "schedule/step_pacer.hpp"
+#include "src/gpu_replication/agreement.hpp"
 
 namespace ckpt::client {
 

@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "gpu_replication/replication_page.hpp"
 #include "base/mapping.hpp"
 #include "base/unique_fd.hpp"
 #include "core/checkpoint_id.hpp"
+#include "gpu_replication/replication_page.hpp"
 
 namespace ckpt::arena {
 

@@ -1,6 +1,6 @@
-// Fetches a piece that also arrives by GPU replication (gpu_replication/receive_buffer.hpp). It fetches the manifest from the
-// node that has the piece. It copies what has arrived into the slot and verifies it there. It then fetches from the
-// node what did not arrive in time or does not match the manifest.
+// Fetches a piece that also arrives by GPU replication (gpu_replication/receive_buffer.hpp). It fetches the manifest
+// from the node that has the piece. It copies what has arrived into the slot and verifies it there. It then fetches
+// from the node what did not arrive in time or does not match the manifest.
 //
 // Thread-safe. `done` runs exactly once, when nothing touches the slot any more: on the transport's or a digest thread,
 // or within start() if the transport fails at once.
@@ -12,12 +12,12 @@
 #include <optional>
 #include <vector>
 
-#include "agent/transfers/transport_port.hpp"
 #include "agent/pieces/worker_pool.hpp"
-#include "gpu_replication/receive_buffer.hpp"
+#include "agent/transfers/transport_port.hpp"
 #include "arena/segment.hpp"
 #include "base/clock.hpp"
 #include "core/events.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 
 namespace ckpt::agent {
 

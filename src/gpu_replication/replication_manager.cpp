@@ -18,17 +18,17 @@ constexpr std::uint32_t ticks_of_news = 10, ticks_between = 10, ticks_of_end = 5
 constexpr std::uint64_t piece_bytes_max = std::uint64_t{1} << 50;
 
 core::ReplicationUpdate replication_update_of(std::uint64_t incarnation, Rank from, Rank to,
-                                        const arena::ReplicationState& word) {
+                                              const arena::ReplicationState& word) {
   core::ReplicationUpdate update{incarnation,
-                           from,
-                           to,
-                           {},
-                           word.state.chunk_bytes,
-                           word.piece_bytes,
-                           word.state.checkpoint,
-                           word.state.length_bytes,
-                           word.state.promised,
-                           word.state.has_given_up};
+                                 from,
+                                 to,
+                                 {},
+                                 word.state.chunk_bytes,
+                                 word.piece_bytes,
+                                 word.state.checkpoint,
+                                 word.state.length_bytes,
+                                 word.state.promised,
+                                 word.state.has_given_up};
   if (word.id) {
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(word.id->data());
     update.id.assign(bytes, bytes + word.id->size());

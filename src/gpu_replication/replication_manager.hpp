@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "agent/pieces/core_queue.hpp"
-#include "core/fields.hpp"
-#include "gpu_replication/receive_backoff.hpp"
 #include "agent/pieces/segments.hpp"
 #include "agent/pieces/worker_pool.hpp"
-#include "gpu_replication/receive_buffer.hpp"
 #include "core/events.hpp"
+#include "core/fields.hpp"
+#include "gpu_replication/receive_backoff.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 
 namespace ckpt::agent {
 
@@ -31,7 +31,7 @@ class ReplicationManager {
     Segments& segments;
     CoreQueue& queue;
     std::function<void(core::NodeId to, const core::ReplicationUpdate& update)> send;
-    std::function<void(core::Rank)> ring;                 // wakes the rank's trainer: there is something to read
+    std::function<void(core::Rank)> ring;                     // wakes the rank's trainer: there is something to read
     std::function<void()> look;                               // bytes may have arrived, or no more will
     std::function<void(const std::string& sentence)> notice;  // for people
     // Memory that slots still to be made will take, for pieces of this size: the ranks' own slots and those for peers.
@@ -62,8 +62,7 @@ class ReplicationManager {
   // it has brought the piece, and `gpu_received_bytes` of it had come by GPU replication; nothing if it did not wait
   // for that. fetched(): it has ended, in whatever way.
   void fetching(const core::PieceInfo& piece, core::NodeId source);
-  void brought(const core::PieceInfo& piece, core::NodeId source,
-               std::optional<std::uint64_t> gpu_received_bytes);
+  void brought(const core::PieceInfo& piece, core::NodeId source, std::optional<std::uint64_t> gpu_received_bytes);
   void fetched(const core::PieceInfo& piece, core::NodeId source);
   // No piece up to this checkpoint will be fetched any more, unless its fetch is under way.
   void committed(CheckpointId checkpoint);

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "arena/manifest.hpp"
-#include "persist/shard_reader.hpp"
 #include "core/checkpoint_id.hpp"
+#include "persist/shard_reader.hpp"
 
 namespace ckpt::persist {
 

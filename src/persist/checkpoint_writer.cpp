@@ -5,8 +5,8 @@
 #include <cstring>
 #include <optional>
 
-#include "options/options.hpp"
 #include "kernels/copy_digest.hpp"
+#include "options/options.hpp"
 #include "persist/transfer.hpp"
 
 namespace ckpt::persist {

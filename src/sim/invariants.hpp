@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/node.hpp"
 #include "core/leader/rank_assignments.hpp"
+#include "core/node.hpp"
 #include "sim/event_queue.hpp"
 #include "sim/history.hpp"
 #include "sim/memory.hpp"
@@ -84,8 +84,8 @@ class Invariants {
     TimeMs at = 0;
     std::optional<Violation> judgement = {};  // of what was decided, by what could be known then
   };
-  void incarnation_written(NodeId by, const core::IncarnationRecordRead& before,
-                           const core::IncarnationRecordRead& now, const Asked& asked);
+  void incarnation_written(NodeId by, const core::IncarnationRecordRead& before, const core::IncarnationRecordRead& now,
+                           const Asked& asked);
   void member_notified(const Machine& leader, const core::MemberChanged& changed);
 
   // Around every event that a core handles (I4).
@@ -127,8 +127,7 @@ class Invariants {
   // Of whom a leader has heard, if it did its work; with those for whom it has yet to wait.
   Nodes reachable_from(const Machine& leader) const;
   Nodes awaited_by(const Machine& leader) const;
-  std::set<core::NodeId> contradicting(const Whole& whole,
-                                           const core::IncarnationRecord& incarnation_record) const;
+  std::set<core::NodeId> contradicting(const Whole& whole, const core::IncarnationRecord& incarnation_record) const;
   static bool is_same(const core::Decision& notified, const core::Decision& decided);
   const Slot& writable(const Machine& machine, const SlotRef& ref, const char* what) const;
   void committed(const Machine& machine, CheckpointId checkpoint);
@@ -161,15 +160,15 @@ class Invariants {
   std::uint64_t newest_decided_ = 0;                            // that was ever opened
   bool incarnation_record_spoiled_ = false;                     // by the store
   std::optional<TimeMs> incarnation_record_spoiled_at_;         // the last time in this run
-  core::AssignmentTable assignments_before_;                // of the incarnation before that of the store's record
+  core::AssignmentTable assignments_before_;                    // of the incarnation before that of the store's record
   TimeMs newest_incarnation_read_at_ = 0;                       // when an agent may have last read its record
   std::uint64_t newest_decided_read_ = 0;                       // newest incarnation whose decision an agent has read
   CheckpointId newest_forgotten_;                               // that was committed, and nobody knows of
   std::set<std::pair<std::uint64_t, std::uint64_t>> stranded_;  // (epoch, incarnation) of which that was told
-  core::NodeStatus stale_before_;                           // of the node that handles a stale directive
+  core::NodeStatus stale_before_;                               // of the node that handles a stale directive
   std::map<std::pair<NodeId, NodeId>, std::uint64_t> received_epochs_;  // (by, from) -> newest epoch of a report
   std::map<std::pair<std::uint64_t, std::string>, std::uint64_t> restored_digests_;  // (incarnation, shard)
-  std::map<std::pair<std::uint64_t, std::uint64_t>, core::Report> reports_;      // (agent, sequence), as sent
+  std::map<std::pair<std::uint64_t, std::uint64_t>, core::Report> reports_;          // (agent, sequence), as sent
 };
 
 }  // namespace ckpt::sim

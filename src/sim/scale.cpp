@@ -11,8 +11,8 @@
 #include <variant>
 
 #include "coord/store.hpp"
-#include "core/node.hpp"
 #include "core/leader/rank_assignments.hpp"
+#include "core/node.hpp"
 #include "sim/message_contents.hpp"
 #include "sim/message_size.hpp"
 #include "sim/record_size.hpp"

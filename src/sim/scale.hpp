@@ -23,7 +23,7 @@ inline constexpr std::uint32_t scale_sharers_min = 3;  // more than copies: else
 struct ScaleResult {
   core::NodeId nodes = 0;
   std::uint32_t sharers = 1;  // ranks that name one main shard
-  core::NodeId lost = 0;  // at once, in the middle
+  core::NodeId lost = 0;      // at once, in the middle
   int commits = 0;            // measured
   // Per commit, in and out, of messages that say something new; and the busiest worker's.
   double messages_leader = 0;
@@ -34,8 +34,8 @@ struct ScaleResult {
   double bytes_relay = 0;
   double repeats_leader = 0;        // that say nothing new: heartbeats, and answers to them
   int hops = 0;                     // of the longest chain from a capture to the news of its commit
-  core::TimeMs commit_ms = 0;   // virtual: from the captures to the last node's news, the slowest one
-  core::TimeMs restart_ms = 0;  // virtual: from the ranks' hello to the last one's restore
+  core::TimeMs commit_ms = 0;       // virtual: from the captures to the last node's news, the slowest one
+  core::TimeMs restart_ms = 0;      // virtual: from the ranks' hello to the last one's restore
   std::uint64_t fetched = 0;        // pieces, on that way
   double restart_bytes_leader = 0;  // of messages, in and out, that say something new
   // CPU of the leader's core.

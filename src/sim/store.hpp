@@ -66,8 +66,7 @@ class Store {
   core::IncarnationRecordRead incarnation_read_;
   std::vector<core::LeaderRecordRead> former_leader_reads_;
   std::vector<core::IncarnationRecordRead> former_incarnation_reads_;
-  std::map<core::AssignmentsName, std::map<std::size_t, std::vector<core::RankAssignment>>>
-      assignments_;  // by number
+  std::map<core::AssignmentsName, std::map<std::size_t, std::vector<core::RankAssignment>>> assignments_;  // by number
   // A node's requests go through one connection: carried out and answered in order.
   struct Connection {
     TimeMs applied_at = 0;

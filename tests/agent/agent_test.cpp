@@ -9,11 +9,11 @@
 #include <fstream>
 #include <set>
 
-#include "core/message_codec.hpp"
 #include "arena/control.hpp"
 #include "cluster.hpp"
 #include "coord/node_registry.hpp"
 #include "coord/open_store.hpp"
+#include "core/message_codec.hpp"
 #include "persist/checkpoint_catalog.hpp"
 #include "persist/storage_source.hpp"
 

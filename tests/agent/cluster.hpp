@@ -12,8 +12,8 @@
 #include "agent/agent.hpp"
 #include "base/error.hpp"
 #include "base/frame_socket.hpp"
-#include "options/options.hpp"
 #include "ckptengine/ckptengine.h"
+#include "options/options.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent::testing {

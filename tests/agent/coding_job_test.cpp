@@ -2,17 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include "parity_group.hpp"
 #include "core/lists.hpp"
+#include "parity_group.hpp"
 
 namespace ckpt::agent {
 namespace {
 
+using core::FetchResult;
+using core::NodeId;
 using net::FetchEnd;
 using net::FetchPart;
 using net::PieceName;
-using core::FetchResult;
-using core::NodeId;
 using testing::Fate;
 using testing::leaf;
 using testing::ParityGroup;

@@ -9,8 +9,8 @@
 namespace ckpt::agent {
 namespace {
 
-using net::FetchEnd;
 using core::FetchResult;
+using net::FetchEnd;
 using testing::make_piece;
 using testing::Piece;
 

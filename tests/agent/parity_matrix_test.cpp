@@ -9,8 +9,8 @@
 #include <mutex>
 
 #include "cluster.hpp"
-#include "kernels/digest.hpp"
 #include "core/parity_pieces.hpp"
+#include "kernels/digest.hpp"
 
 namespace ckpt::agent {
 namespace {

@@ -161,8 +161,8 @@ TEST_F(ReceivedFetchTest, AReceiveBufferThatIsWrittenOnMeanwhileSpoilsNothing) {
 
 TEST_F(ReceivedFetchTest, AnEmptyPieceNeedsNothingToLand) {
   const auto empty = testing::make_piece("empty", checkpoint, 0);
-  auto segment = std::make_shared<arena::Segment>(
-      arena_.create_segment(testing::segment_spec(core::held_rank, "empty", 0), 1));
+  auto segment =
+      std::make_shared<arena::Segment>(arena_.create_segment(testing::segment_spec(core::held_rank, "empty", 0), 1));
   write_piece(segment->writable_slot(0), empty);
   network_.index(owner).add({core::held_rank, "empty", 0}, segment, empty.manifest);
   auto fetch = std::make_shared<ReceivedFetch>(

@@ -7,8 +7,8 @@
 
 #include <thread>
 
-#include "gpu_replication/receive_buffer.hpp"
 #include "cluster.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 
 namespace ckpt::agent {
 namespace {

@@ -178,8 +178,10 @@ TEST_F(ReplicationManagerTest, NobodyIsHeardButMembersOfThisIncarnationFromTheir
   };
   EXPECT_FALSE(is_accepted(11, good));
   EXPECT_FALSE(is_accepted(12, good));
-  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.incarnation = this_incarnation - 1; })));
-  EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.incarnation = this_incarnation + 1; })));
+  EXPECT_FALSE(
+      is_accepted(10, with([](core::ReplicationUpdate& update) { update.incarnation = this_incarnation - 1; })));
+  EXPECT_FALSE(
+      is_accepted(10, with([](core::ReplicationUpdate& update) { update.incarnation = this_incarnation + 1; })));
   EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.from = 2; })));
   EXPECT_FALSE(is_accepted(11, with([](core::ReplicationUpdate& update) { update.from = 1; })));
   EXPECT_FALSE(is_accepted(10, with([](core::ReplicationUpdate& update) { update.from = 9; })));

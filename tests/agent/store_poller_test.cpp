@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "../coord/memory_store.hpp"
-#include "core/record_codec.hpp"
 #include "core/leader/rank_assignments.hpp"
+#include "core/record_codec.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -78,7 +78,7 @@ class StorePollerTest : public ::testing::Test {
   testing::Mailbox<core::IncarnationRecordRead> incarnation_records_;
   // The incarnation's record, with rank assignments that take three records.
   static core::SwapIncarnationRecord incarnation_with_assignments(std::uint64_t incarnation,
-                                                                      std::uint64_t expected_revision) {
+                                                                  std::uint64_t expected_revision) {
     std::vector<core::RankAssignment> assignments(2 * core::assignments_per_record + 1);
     for (std::size_t i = 0; i < assignments.size(); ++i) {
       const auto rank = static_cast<core::Rank>(i);

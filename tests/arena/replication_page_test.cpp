@@ -6,8 +6,8 @@
 #include <atomic>
 #include <thread>
 
-#include "gpu_replication/receive_buffer.hpp"
 #include "base/error.hpp"
+#include "gpu_replication/receive_buffer.hpp"
 #include "temp_arena.hpp"
 
 namespace ckpt::arena {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "../coord/temporary_directory.hpp"
 #include "../client/fake_agent.hpp"
+#include "../coord/temporary_directory.hpp"
 #include "cli/commands.hpp"
 #include "cli/timeline/timeline_plot.hpp"
 

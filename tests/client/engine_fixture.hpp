@@ -7,8 +7,8 @@
 #include <map>
 
 #include "../arena/temp_arena.hpp"
-#include "device/host_device.hpp"
 #include "client/engine.hpp"
+#include "device/host_device.hpp"
 #include "fake_agent.hpp"
 
 namespace ckpt::client {

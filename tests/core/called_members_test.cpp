@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "lone_node.hpp"
 #include "core/epoch.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::core {
 namespace {

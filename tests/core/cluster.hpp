@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/leader/rank_assignments.hpp"
 #include "core/node.hpp"
 #include "core/parity_pieces.hpp"
-#include "core/leader/rank_assignments.hpp"
 
 namespace ckpt::core {
 

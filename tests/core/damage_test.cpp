@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lone_node.hpp"
 #include "core/epoch.hpp"
 #include "core/plausible.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::core {
 namespace {

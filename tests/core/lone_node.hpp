@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cluster.hpp"
-#include "core/node.hpp"
 #include "core/leader/rank_assignments.hpp"
+#include "core/node.hpp"
 
 namespace ckpt::core {
 

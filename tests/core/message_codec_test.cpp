@@ -7,7 +7,6 @@
 namespace ckpt::core {
 namespace {
 
-
 PieceInfo some_piece(std::uint64_t n) { return {"shard" + std::to_string(n), {n + 1, 7}, n << 33, 200 + n, ~n, 16}; }
 
 PieceInfo some_parity() {
@@ -57,9 +56,8 @@ Directive some_directive() {
   directive.abandoned = {{3, 102}, {3, 104}};
   directive.resume_at = 105;
   directive.decision.cuts = {{"model", 8}};
-  directive.admitted = {
-      {0, 99, {}, ReplicationGroup{{}, 0, "ranks share it"}},
-      {1, 98, Share{7, 8, 2}, ReplicationGroup{{{3, 1, "a"}, {4, 9, "b"}}, 1, ""}}};
+  directive.admitted = {{0, 99, {}, ReplicationGroup{{}, 0, "ranks share it"}},
+                        {1, 98, Share{7, 8, 2}, ReplicationGroup{{{3, 1, "a"}, {4, 9, "b"}}, 1, ""}}};
   directive.health = {Standing::degraded,
                       Cause::rank_fails,
                       3,
@@ -82,8 +80,7 @@ Directive some_directive() {
   directive.refused = {{2, 97, true, 3, "rank 2 was superseded"}};
   directive.fetches = {{some_piece(4), {0, 2, 5}, {}}, {some_piece(5), {}, {}}};
   const PieceInfo parity = some_parity();
-  directive.fetches.push_back(
-      {parity, {parity_node}, CodingInputs{parity.parity_manifest, {{"dp.0of2", 7}}}});
+  directive.fetches.push_back({parity, {parity_node}, CodingInputs{parity.parity_manifest, {{"dp.0of2", 7}}}});
   directive.parity_now = 2;
   directive.wanted = {"shard1", "shard2"};
   directive.missing_ranks = {4, 5};

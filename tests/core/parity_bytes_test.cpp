@@ -2,8 +2,8 @@
 // of the pieces that it was made of, is altered in turn.
 #include <gtest/gtest.h>
 
-#include "lone_node.hpp"
 #include "core/leader/restore_decision.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::core {
 namespace {

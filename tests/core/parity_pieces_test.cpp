@@ -6,8 +6,8 @@
 #include <bit>
 
 #include "cluster.hpp"
-#include "placement/parity_groups.hpp"
 #include "core/job_placement.hpp"
+#include "placement/parity_groups.hpp"
 
 namespace ckpt::core {
 namespace {

@@ -86,9 +86,8 @@ TEST(RecordCodec, AssignmentsNamePlainShardsAndPartsThatThereMayBe) {
 }
 
 TEST(RecordCodec, AsManyAssignmentsAsARecordHasFitIntoItWithTheLongestNames) {
-  const RankAssignment longest{
-      UINT32_MAX,           UINT32_MAX - 1,       UINT64_MAX,         std::string(256, 'd'),
-      std::string(64, 'm'), std::string(64, 'p'), parts_max};
+  const RankAssignment longest{UINT32_MAX,           UINT32_MAX - 1,       UINT64_MAX, std::string(256, 'd'),
+                               std::string(64, 'm'), std::string(64, 'p'), parts_max};
   const AssignmentsRecord record{std::vector(assignments_per_record, longest)};
   EXPECT_LE(to_text(record).size(), coord::value_bytes_max);
 }

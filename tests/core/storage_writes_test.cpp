@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "lone_node.hpp"
 #include "core/leader/storage.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::core {
 namespace {

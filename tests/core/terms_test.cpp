@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "lone_node.hpp"
 #include "core/epoch.hpp"
+#include "lone_node.hpp"
 
 namespace ckpt::core {
 namespace {

@@ -2,8 +2,8 @@
 // LD_LIBRARY_PATH names its folder, NCCL itself.
 #pragma once
 
-#include "gpu_replication/nccl_abi.hpp"
 #include "gpu.hpp"
+#include "gpu_replication/nccl_abi.hpp"
 #include "nccl_double/control.h"
 
 namespace ckpt::testing_support {

@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "gpu_replication/cuda_exchange.hpp"
 #include "device/cuda_kernels.hpp"
 #include "device/cuda_table.hpp"
 #include "gpu.hpp"
+#include "gpu_replication/cuda_exchange.hpp"
 #include "kernels/digest.hpp"
 
 namespace ckpt::testing_support {

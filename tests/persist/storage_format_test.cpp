@@ -62,7 +62,7 @@ TEST(Format, ACheckpointsPiecesAreToldAsTheProtocolTellsThem) {
   for (const core::PieceInfo& piece : pieces) {
     const arena::Manifest manifest = *captured.piece(piece.shard).manifest;
     EXPECT_EQ(piece, (core::PieceInfo{manifest.shard, manifest.checkpoint, manifest.length_bytes,
-                                          manifest.layout.size(), manifest.root_digest, manifest.world_size}));
+                                      manifest.layout.size(), manifest.root_digest, manifest.world_size}));
   }
 }
 

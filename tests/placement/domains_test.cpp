@@ -6,8 +6,8 @@
 #include <map>
 #include <numeric>
 
-#include "placement/placement.hpp"
 #include "placement/odds/sampling.hpp"
+#include "placement/placement.hpp"
 
 namespace ckpt::placement {
 namespace {

@@ -77,7 +77,9 @@ def test_an_unplugged_node_is_not_heard_until_it_is_plugged_in():
 def test_a_closed_network_leaves_nothing():
     with netns.Network(["a"]) as network:
         name = network.enter("a")[-1]
-        sleeper = subprocess.Popen([*network.enter("a"), "sleep", "1000"])
+        words = [*network.enter("a"), "sh", "-c", "echo inside; exec sleep 1000"]
+        sleeper = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert sleeper.stdout.readline() == "inside\n"
         assert name in namespaces()
     assert name not in namespaces()
     assert sleeper.wait(DEADLINE_S) != 0

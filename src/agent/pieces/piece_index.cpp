@@ -9,7 +9,7 @@ namespace ckpt::agent {
 
 core::PieceInfo piece_info(const arena::Manifest& manifest) {
   core::PieceInfo piece{manifest.shard,         manifest.checkpoint,  manifest.length_bytes,
-                            manifest.layout.size(), manifest.root_digest, manifest.world_size};
+                        manifest.layout.size(), manifest.root_digest, manifest.world_size};
   if (manifest.shard.starts_with(core::parity_prefix))
     piece.parity_manifest = parity_manifest_of(decode_kept_manifests(manifest.layout));
   return piece;

@@ -61,7 +61,7 @@ Segments::Segments(arena::NodeArena& arena, const Limits& limits, PieceIndex& in
 Segments::~Segments() = default;
 
 core::Recovered Segments::recover(const std::vector<core::Recovered::Granted>& granted,
-                                      std::vector<std::string>& notices) {
+                                  std::vector<std::string>& notices) {
   std::set<SlotRef> granted_slots;
   for (const auto& grant : granted) {
     granted_slots.insert(grant.slots.begin(), grant.slots.end());

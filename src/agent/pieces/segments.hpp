@@ -47,8 +47,7 @@ class Segments {
 
   // To be called at start: finds the pieces in the arena and adds them to the index. `granted` are the grants that
   // living trainers may be using. Their slots count neither as whole nor as free.
-  core::Recovered recover(const std::vector<core::Recovered::Granted>& granted,
-                              std::vector<std::string>& notices);
+  core::Recovered recover(const std::vector<core::Recovered::Granted>& granted, std::vector<std::string>& notices);
 
   std::shared_ptr<arena::Segment> find(const SegmentKey& key) const;
 

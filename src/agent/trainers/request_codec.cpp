@@ -126,8 +126,7 @@ CorruptRequest corrupt_request(const json& request) {
 ReserveRequest reserve_request(const json& request) {
   const auto slots = request.find("slots");
   if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > core::captures_max)
-    refuse_request("the request's field \"slots\" is missing or no list of 1 to " +
-                   std::to_string(core::captures_max));
+    refuse_request("the request's field \"slots\" is missing or no list of 1 to " + std::to_string(core::captures_max));
   ReserveRequest wanted;
   for (const json& slot : *slots)
     wanted.slots.push_back({shard_name(slot, "shard"), number(slot, "bytes", piece_max_bytes),

@@ -10,9 +10,9 @@
 namespace ckpt::agent {
 namespace {
 
-using nlohmann::json;
 using core::Rank;
 using core::SlotRef;
+using nlohmann::json;
 
 Reply refusal(ckpt_status status, std::string message) { return {status, std::move(message), json::object(), {}}; }
 
@@ -162,7 +162,8 @@ void TrainerManager::reserve(Asker asker, const ReserveRequest& request, const R
     rank_bytes += deps_.segments.segment_bytes({core::held_rank, slot.shard}, needs.back().second);
   }
   deps_.segments.ensure(
-      needs, deps_.space.bytes_for_peers(rank_bytes), [this, asker, shards, respond](const std::optional<Failure>& failure) {
+      needs, deps_.space.bytes_for_peers(rank_bytes),
+      [this, asker, shards, respond](const std::optional<Failure>& failure) {
         if (failure) return respond(refusal(failure->status(), failure->what()));
         if (refuse_unknown(asker, respond)) return;
         try {
@@ -336,7 +337,8 @@ void TrainerManager::notify(const arena::HealthNews& news) {
 void TrainerManager::tick() { deps_.scheduler.listen(); }
 
 bool TrainerManager::has_overdue_restore() const {
-  return std::any_of(restores_.begin(), restores_.end(), [](const auto& each) { return each.second.deadline.passed(); });
+  return std::any_of(restores_.begin(), restores_.end(),
+                     [](const auto& each) { return each.second.deadline.passed(); });
 }
 
 void TrainerManager::end_overdue_restores(const std::string& why) {
@@ -345,8 +347,8 @@ void TrainerManager::end_overdue_restores(const std::string& why) {
       ++it;
       continue;
     }
-    it->second.respond(refusal(CKPT_ERR_TIMEOUT, "the restore of rank " + std::to_string(it->first) +
-                                                     " did not end in time: " + why));
+    it->second.respond(
+        refusal(CKPT_ERR_TIMEOUT, "the restore of rank " + std::to_string(it->first) + " did not end in time: " + why));
     it = restores_.erase(it);
   }
 }

@@ -10,13 +10,13 @@
 #include "agent/event_log.hpp"
 #include "agent/local_pieces.hpp"
 #include "agent/pieces/piece_index.hpp"
-#include "agent/trainers/rank_port.hpp"
-#include "gpu_replication/replication_manager.hpp"
+#include "agent/pieces/segments.hpp"
 #include "agent/scheduler.hpp"
 #include "agent/space_forecast.hpp"
-#include "agent/pieces/segments.hpp"
+#include "agent/trainers/rank_port.hpp"
 #include "agent/trainers/trainer_requests.hpp"
 #include "core/node.hpp"
+#include "gpu_replication/replication_manager.hpp"
 
 namespace ckpt::agent {
 

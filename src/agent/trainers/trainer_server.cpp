@@ -14,8 +14,8 @@
 namespace ckpt::agent {
 namespace {
 
-using nlohmann::json;
 using core::Rank;
+using nlohmann::json;
 
 constexpr std::size_t connections_max = 1024;
 constexpr std::int64_t longest_poll_ms = 1000;

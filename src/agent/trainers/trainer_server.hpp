@@ -11,8 +11,8 @@
 #include <string>
 #include <thread>
 
-#include "agent/trainers/claims.hpp"
 #include "agent/log.hpp"
+#include "agent/trainers/claims.hpp"
 #include "agent/trainers/trainer_requests.hpp"
 #include "base/frame_socket.hpp"
 #include "options/options.hpp"

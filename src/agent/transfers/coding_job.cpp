@@ -8,9 +8,9 @@
 
 #include "arena/layout.hpp"
 #include "base/error.hpp"
+#include "core/lists.hpp"
 #include "kernels/digest.hpp"
 #include "kernels/erasure_code.hpp"
-#include "core/lists.hpp"
 
 namespace ckpt::agent {
 namespace {
@@ -163,7 +163,7 @@ bool CodingJob::plan() {
   }
   const auto wanted = *core::group_piece(coding_inputs_.parity_manifest, piece_.shard);
   auto plan = core::plan_coding(coding_inputs_.parity_manifest, wanted,
-                                    core::lost_pieces(coding_inputs_.parity_manifest, there));
+                                core::lost_pieces(coding_inputs_.parity_manifest, there));
   if (!plan.lost.empty()) return false;
   steps_ = std::move(plan.steps);
   for (const auto& step : steps_) coders_.push_back(coder_for(layout_, step));

@@ -18,13 +18,13 @@
 #include "agent/pieces/chunk_buffers.hpp"
 #include "agent/pieces/parity_manifest_codec.hpp"
 #include "agent/pieces/piece_index.hpp"
-#include "agent/transfers/transport_port.hpp"
 #include "agent/pieces/worker_pool.hpp"
+#include "agent/transfers/transport_port.hpp"
 #include "arena/segment.hpp"
-#include "kernels/coder.hpp"
-#include "net/transport.hpp"
 #include "core/events.hpp"
 #include "core/parity_pieces.hpp"
+#include "kernels/coder.hpp"
+#include "net/transport.hpp"
 
 namespace ckpt::agent {
 

@@ -13,8 +13,8 @@
 
 #include "agent/pieces/worker_pool.hpp"
 #include "arena/segment.hpp"
-#include "net/transport.hpp"
 #include "core/events.hpp"
+#include "net/transport.hpp"
 
 namespace ckpt::agent {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "net/wire.hpp"
 #include "core/lists.hpp"
 #include "core/parity_pieces.hpp"
+#include "net/wire.hpp"
 
 namespace ckpt::agent {
 namespace {

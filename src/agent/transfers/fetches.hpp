@@ -7,15 +7,15 @@
 #include <stop_token>
 #include <string>
 
-#include "agent/transfers/coding_job.hpp"
 #include "agent/pieces/core_queue.hpp"
+#include "agent/pieces/segments.hpp"
+#include "agent/transfers/coding_job.hpp"
 #include "agent/transfers/fetch_sink.hpp"
+#include "agent/transfers/storage_tier.hpp"
+#include "core/events.hpp"
 #include "gpu_replication/received_fetch.hpp"
 #include "gpu_replication/replication_manager.hpp"
-#include "agent/pieces/segments.hpp"
-#include "agent/transfers/storage_tier.hpp"
 #include "net/transport.hpp"
-#include "core/events.hpp"
 
 namespace ckpt::agent {
 
@@ -65,11 +65,11 @@ class Fetches {
     std::shared_ptr<CodingJob> coding_job;    // for encoding or decoding
     // Used once one of several parity pieces is known to be wrong:
     std::optional<core::CodingInputs> coding_inputs_of_all;  // with all of the pieces
-    std::vector<CodingJob::PieceRef> suspects;                   // to be left out one at a time
-    std::optional<CodingJob::PieceRef> suspected;                // the one left out now
-    std::size_t left_out = 0;                                    // how many of its sources were left out
-    std::stop_source stop;                                       // stops a read from storage
-    bool writes = false;                                         // it writes to its slot
+    std::vector<CodingJob::PieceRef> suspects;               // to be left out one at a time
+    std::optional<CodingJob::PieceRef> suspected;            // the one left out now
+    std::size_t left_out = 0;                                // how many of its sources were left out
+    std::stop_source stop;                                   // stops a read from storage
+    bool writes = false;                                     // it writes to its slot
     bool cancelled = false;
   };
 

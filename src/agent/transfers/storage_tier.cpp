@@ -8,9 +8,9 @@
 namespace ckpt::agent {
 namespace {
 
+using core::FetchResult;
 using persist::ReadOutcome;
 using persist::WriteOutcome;
-using core::FetchResult;
 
 persist::FileSystemOptions file_options(const Options& options) {
   persist::FileSystemOptions files;
@@ -210,8 +210,8 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
 }
 
 // The leader has seen who offers it; this node may have to look for itself.
-void StorageTier::read(const core::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment,
-                       std::uint8_t slot, const std::stop_token& stop, Done done) {
+void StorageTier::read(const core::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
+                       const std::stop_token& stop, Done done) {
   const auto read = std::make_shared<Read>(piece, segment, slot, stop, std::move(done));
   const auto offered = offered_by_.find({piece.checkpoint, piece.shard});
   if (offered != offered_by_.end()) return read_from(offered->second, read);

@@ -17,10 +17,10 @@
 #include "agent/pieces/core_queue.hpp"
 #include "agent/pieces/piece_index.hpp"
 #include "arena/segment.hpp"
+#include "core/events.hpp"
 #include "options/options.hpp"
 #include "persist/read_queue.hpp"
 #include "persist/write_queue.hpp"
-#include "core/events.hpp"
 
 namespace ckpt::agent {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "options/options.hpp"
 #include "cli/storage/storage_commands.hpp"
+#include "options/options.hpp"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): the library's
 class App;
