@@ -107,6 +107,11 @@ void refuse_or_take(Call call) {
   }
 }
 
+void seal(arena::WritableSlot slot, const arena::Manifest& manifest) {
+  slot.begin();
+  slot.seal(manifest);
+}
+
 std::string bytes_of(const std::byte* data, std::size_t size_bytes) { return text_of(Input(data, size_bytes)); }
 
 // An empty file under a name that goes with it.
@@ -141,9 +146,8 @@ std::vector<std::string> seeds() {
   {
     arena::Segment segment = arena::Segment::create(draft.path("segment"), spec, 1);
     texts.push_back(bytes_of(segment.mapping().data(), page_bytes));
-    for (std::uint32_t i = 0; i < spec.slots; ++i) segment.writable_slot(i).begin();
-    segment.writable_slot(0).seal(sample_manifest("rank0", 10));
-    segment.writable_slot(1).seal(sample_manifest("rank0", 0, false));
+    seal(segment.writable_slot(0), sample_manifest("rank0", 10));
+    seal(segment.writable_slot(1), sample_manifest("rank0", 0, false));
     // Up to the second slot's layout.
     texts.push_back(bytes_of(segment.mapping().data(), file_bytes - 2 * page_bytes));
     segment.writable_slot(1).begin();
