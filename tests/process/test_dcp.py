@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from ckptengine.dcp import Reader
 from conftest import build_file_of
 from test_frameworks import DEADLINE_S, ITERATIONS, assert_committed, ranks
@@ -41,12 +41,15 @@ class Ranks:
         try:
             for process in processes:
                 process.join(max(0.0, deadline - time.monotonic()))
-                assert process.exitcode == 0
+            codes = {rank: process.exitcode for rank, process in enumerate(processes)}
+            assert codes == dict.fromkeys(codes, 0) | dict.fromkeys(settings.get("victims", ()), -signal.SIGKILL)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
         self.place = place
+        if settings.get("victims"):
+            return []
         told = [json.loads(open(one["log"]).read()) for one in own]
         assert not [one["error"] for one in told if "error" in one], next(o["error"] for o in told if "error" in o)
         return told
@@ -74,7 +77,8 @@ class Stored:
         self.whole = torch.load(folder / f"{job.kind}-1" / "rank0.pt")
 
     def settings(self) -> dict:
-        return {"storage": str(self.storage), "job": self.cluster.job, "library": str(build_file_of("libckptengine.so"))}
+        library = str(build_file_of("libckptengine.so"))
+        return {"storage": str(self.storage), "job": self.cluster.job, "library": library}
 
     def reader(self, **more) -> Reader:
         where = {"job": self.cluster.job, "library": build_file_of("libckptengine.so")}
@@ -98,3 +102,26 @@ def test_a_checkpoint_on_storage_is_loaded_at_another_world_size_and_mesh(
     found = torch.load(processes.place / "rank0.pt")
     assert stored.whole.keys() == found.keys() and len(found) >= 16
     assert differing(found, stored.whole) == []
+
+
+# ---- memory ----
+
+
+def engines(cluster, world_size: int, **options) -> list[dict]:
+    """Options of the engine of each rank, each on a node of its own."""
+    options = {"restore_timeout_ms": 60_000, "claim_timeout_ms": 20_000, "schedule": "immediate",
+               "library": build_file_of("libckptengine.so")} | options
+    own = [cluster.options(rank, world_size, **options) for rank in range(world_size)]
+    return [{key: value if isinstance(value, int) else str(value) for key, value in one.items()} for one in own]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_ranks_that_are_started_again_load_from_memory_what_they_saved_last(
+        cluster, processes, world_size, asynchronous):
+    shared = {"engine": engines(cluster, world_size), "seeds": [3, 4, 5]}
+    told = processes.run("save", world_size, asynchronous=asynchronous, **shared)
+    assert told == [{"saved": [[k, True] for k in range(3)]}] * world_size
+    told = processes.run("load", world_size, **shared)
+    assert told == [{"iteration": 2, "differs": []}] * world_size

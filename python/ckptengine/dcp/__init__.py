@@ -2,5 +2,6 @@
 
 from .._stored import StorageError
 from ._reader import Reader
+from ._writer import Writer
 
-__all__ = ["Reader", "StorageError"]
+__all__ = ["Reader", "StorageError", "Writer"]

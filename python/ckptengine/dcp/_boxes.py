@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +80,10 @@ class Stored:
             if flat.data_ptr() % size == 0:
                 return flat.view(self.dtype)
         return torch.frombuffer(bytearray(found), dtype=self.dtype)
+
+
+Wanted = tuple[str, Stored, Box, torch.Tensor]  # shard, what to read of it, and into what: a tensor in CPU memory
+Parts = Iterable[tuple[list[Wanted], Callable[[], None]]]  # and what to do when all of it is there
 
 
 def pieces(at: tuple[tuple[tuple[int, int], ...], ...]) -> Iterator[tuple[Box, tuple[int, ...]]]:

@@ -124,11 +124,25 @@ class Index:
 
 def index_of(ranks: list[RankState], me: int, same_world: bool, at: Mapping[str, str]) -> Index:
     """The index for rank `me` of a job that loads. With `same_world` it is a rank of the job that stored."""
+    own = next((rank for rank in ranks if same_world and rank.rank == me), None)
+    ranks = sorted(ranks, key=lambda rank: rank is not own)
     for rank in ranks:
         if METADATA in rank.private_layout():
             return _written(ranks, decode(rank.small(METADATA)))
-    own = next((rank for rank in ranks if same_world and rank.rank == me), None)
     return _captured(ranks, own, at)
+
+
+def main_of(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -> str | None:
+    """The name of a rank's main shard, if its private shard tells."""
+    for name in private_layout:
+        if name.startswith(RECORD):
+            return read_record(small(name)).main or None
+    if PYTHON_STATE in private_layout:
+        try:
+            return decode(small(PYTHON_STATE)).get("main")
+        except (ValueError, AttributeError):
+            return None
+    return None
 
 
 def parse(stored_name: str) -> tuple[str, tuple[int, ...] | None]:
@@ -179,7 +193,7 @@ def _written(ranks: list[RankState], plain: dict[str, Any]) -> Index:
                     continue
                 key, offsets = parse(name)
                 if offsets is None:
-                    index.stored_bytes[key] = shard, Stored(name, entry)
+                    index.stored_bytes.setdefault(key, (shard, Stored(name, entry)))
                 else:
                     tensor = Stored(name, entry, known[key].properties.dtype)
                     size = _size_at(known[key], offsets)
@@ -226,7 +240,7 @@ def _versions(
     found: dict[str, dict[Any, Version]] = {}  # by key, then by the mesh or the shard
     mappings: dict[str, tuple] = {}
     seen: set[tuple[str, str]] = set()
-    for rank in sorted(ranks, key=lambda rank: rank is not own):
+    for rank in ranks:
         record = rank.record()
         splits = record.splits if record else {}
         for shard, layout in rank.layouts.items():

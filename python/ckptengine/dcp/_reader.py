@@ -6,7 +6,7 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from torch.futures import Future
 
 from .._abi import load_library
 from .._engine import Engine
-from ..torch._replicas import this_rank
-from ._boxes import Box, Stored
+from .._stored import StorageError
+from ..torch._codec import _tensor_bytes as bytes_of
+from ..torch._replicas import is_distributed, this_rank
+from ._boxes import Box, Parts, Wanted
 from ._index import Index, Place, Version, index_of
-from ._storage import Storage, StorageError
+from ._memory import Memory
+from ._storage import Storage
 
-Wanted = tuple[str, Stored, Box, torch.Tensor]
 _PART_BYTES = 64 << 20  # read at a time before it is copied to where it belongs
 
 
@@ -53,11 +55,8 @@ class Reader(StorageReader):
         library: str | os.PathLike | None = None,
     ) -> None:
         super().__init__()
-        if job is None:
-            raise ValueError("Reader of a storage needs the job's name: give job=NAME")
-        if "://" in str(source):
-            raise ValueError(f"Reader reads a directory, not {source}; mount it, or copy the checkpoint by ckptctl export")
-        self._source = Storage(load_library(library), Path(source), job)
+        memory = isinstance(source, Engine)
+        self._source: Memory | Storage = Memory(source) if memory else _storage(source, job, library)
         self._wanted_iteration = iteration
         self._at = dict(at or {})
         self._index: Index | None = None
@@ -74,7 +73,7 @@ class Reader(StorageReader):
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         ranks = self._source.open(self._wanted_iteration)
-        world_size = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        world_size = torch.distributed.get_world_size() if is_distributed() else 1
         try:
             self._index = index_of(ranks, this_rank(), self._source.world_size == world_size, self._at)
         except ValueError as error:
@@ -97,20 +96,8 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        assert self._index is not None
-        part: list[tuple[ReadItem, torch.Tensor]] = []
-        part_bytes = 0
-        for item in plan.items:
-            if item.type is LoadItemType.BYTE_IO:
-                self._load_bytes(item, planner)
-                continue
-            target = planner.resolve_tensor(item).detach()
-            part.append((item, target))
-            part_bytes += target.nbytes
-            if part_bytes >= _PART_BYTES:
-                self._load_tensors(part, planner)
-                part, part_bytes = [], 0
-        self._load_tensors(part, planner)
+        with torch.no_grad():
+            self._source.load(self._parts(plan, planner))
         done: Future[None] = Future()
         done.set_result(None)
         return done
@@ -119,43 +106,78 @@ class Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
         return bool(_NUMBER.search(os.path.basename(os.fspath(checkpoint_id))))
 
-    # ---- tensors ----
+    # ---- inside ----
 
-    def _load_tensors(self, items: list[tuple[ReadItem, torch.Tensor]], planner: LoadPlanner) -> None:
-        fetched, wanted, compared = [], [], []
-        for item, target in items:
-            key = self._index.key(item.storage_index.fqn)
-            if key in self._index.values:
-                target.copy_(self._index.values[key][_slices(_box(item))])
-                planner.commit_tensor(item, target)
-                continue
-            versions = self._index.versions[key]
-            box = _box(item).moved(tuple(item.storage_index.offset))
-            direct = target.device.type == "cpu" and target.dtype == versions[0].dtype
-            into = target if direct else torch.empty(box.size, dtype=versions[0].dtype)
-            wanted += _reads(versions[0], box, into)
-            for other in versions[1:]:
-                again = torch.empty_like(into, memory_format=torch.contiguous_format)
-                wanted += _reads(other, box, again)
-                compared.append((key, into, again))
-            fetched.append((item, into, target))
-        with torch.no_grad():
-            self._source.fetch(wanted)
-            for key, into, again in compared:
-                _refuse_difference(key, into, again)
-            for item, into, target in fetched:
-                if into is not target:
-                    target.copy_(into)
-                planner.commit_tensor(item, target)
+    def _parts(self, plan: LoadPlan, planner: LoadPlanner) -> Parts:
+        """What to read, in parts of a bounded size unless one tensor is larger."""
+        wanted: list[Wanted] = []
+        whens: list[Callable[[], None]] = []
+        size = 0
+        for item in plan.items:
+            more, when = (self._bytes if item.type is LoadItemType.BYTE_IO else self._tensor)(item, planner)
+            wanted += more
+            whens.append(when)
+            size += sum(one[3].nbytes for one in more)
+            if size >= _PART_BYTES:
+                yield wanted, _all(whens)
+                wanted, whens, size = [], [], 0
+        yield wanted, _all(whens)
 
-    # ---- bytes ----
-
-    def _load_bytes(self, item: ReadItem, planner: LoadPlanner) -> None:
+    def _tensor(self, item: ReadItem, planner: LoadPlanner) -> tuple[list[Wanted], Callable[[], None]]:
+        target = planner.resolve_tensor(item).detach()
         key = self._index.key(item.storage_index.fqn)
-        data = io.BytesIO()
-        torch.save(self._index.values[key], data)
-        data.seek(0)
-        planner.load_bytes(item, data)
+        if key in self._index.values:
+            value = self._index.values[key][_slices(_box(item))]
+            return [], lambda: _put(item, planner, value, target)
+        versions = self._index.versions[key]
+        box = _box(item).moved(tuple(item.storage_index.offset))
+        direct = target.device.type == "cpu" and target.dtype == versions[0].dtype
+        into = target if direct else torch.empty(box.size, dtype=versions[0].dtype)
+        others = [torch.empty(box.size, dtype=other.dtype) for other in versions[1:]]
+        wanted = _reads(versions[0], box, into)
+        for other, again in zip(versions[1:], others, strict=True):
+            wanted += _reads(other, box, again)
+
+        def when() -> None:
+            for again in others:
+                _refuse_difference(key, into, again)
+            _put(item, planner, into, target)
+
+        return wanted, when
+
+    def _bytes(self, item: ReadItem, planner: LoadPlanner) -> tuple[list[Wanted], Callable[[], None]]:
+        key = self._index.key(item.storage_index.fqn)
+        if key in self._index.values:
+            pickled = io.BytesIO()
+            torch.save(self._index.values[key], pickled)
+            pickled.seek(0)
+            return [], lambda: planner.load_bytes(item, pickled)
+        shard, tensor = self._index.stored_bytes[key]
+        into = torch.empty(tensor.shape, dtype=torch.uint8)
+        whole = Box((0,), tensor.shape)
+        return [(shard, tensor, whole, into)], lambda: planner.load_bytes(item, io.BytesIO(bytes_of(into)))
+
+
+def _storage(source: str | os.PathLike, job: str | None, library: str | os.PathLike | None) -> Storage:
+    if job is None:
+        raise ValueError("a Reader of a storage needs the job's name: give job=NAME")
+    if "://" in str(source):
+        raise ValueError(f"a Reader reads a directory, not {source}; mount it")
+    return Storage(load_library(library), Path(source), job)
+
+
+def _all(whens: list[Callable[[], None]]) -> Callable[[], None]:
+    def when() -> None:
+        for one in whens:
+            one()
+
+    return when
+
+
+def _put(item: ReadItem, planner: LoadPlanner, value: torch.Tensor, target: torch.Tensor) -> None:
+    if value is not target:
+        target.copy_(value)
+    planner.commit_tensor(item, target)
 
 
 def _reads(version: Version, box: Box, into: torch.Tensor) -> list[Wanted]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from .._abi import Library
-from .._stored import Checkpoint, StorageError, open_checkpoint
-from ..torch import decode
-from ..torch._split import RECORD, read_record
-from ._boxes import Box, Stored
-from ._index import PYTHON_STATE, RankState
+from .._stored import Checkpoint, Shard, open_checkpoint
+from ._boxes import Parts
+from ._index import RankState, main_of
 
 _PRIVATE = ".private"
 
@@ -23,7 +18,7 @@ class Storage:
     def __init__(self, library: Library, storage: Path, job: str) -> None:
         self._library, self._storage, self._job = library, storage, job
         self._checkpoint: Checkpoint | None = None
-        self.iteration = -1
+        self.iteration, self.world_size, self.name = -1, 0, ""
 
     def open(self, iteration: int | None) -> list[RankState]:
         self.close()
@@ -51,7 +46,7 @@ class Storage:
             begin, end = layout[name]["data_offsets"]
             return bytes(self.shard(private).read(begin, end))
 
-        main = self._main_of(layout, small)
+        main = main_of(layout, small)
         if main is None and f"rank{rank}" in names:
             main = f"rank{rank}"
         if main is None and len(shared) == 1:
@@ -59,34 +54,21 @@ class Storage:
         layouts = {private: layout} if main is None else {main: self._layout(main), private: layout}
         return RankState(rank, main, private, layouts, small)
 
-    @staticmethod
-    def _main_of(layout: Mapping[str, dict], small) -> str | None:
-        for name in layout:
-            if name.startswith(RECORD):
-                return read_record(small(name)).main
-        if PYTHON_STATE in layout:
-            try:
-                return decode(small(PYTHON_STATE)).get("main")
-            except (ValueError, AttributeError):
-                return None
-        return None
-
-    def shard(self, name: str):
+    def shard(self, name: str) -> Shard:
         assert self._checkpoint is not None
         return self._checkpoint.shard(name)
 
     def _layout(self, name: str) -> dict[str, dict]:
         return self.shard(name).layout
 
-    def fetch(self, wanted: list[tuple[str, Stored, Box, torch.Tensor]]) -> None:
-        """Reads boxes of stored tensors into tensors in CPU memory."""
-        for shard, tensor, box, target in sorted(wanted, key=lambda one: (one[0], one[1].begin)):
-            tensor.read(self.shard(shard).read, box, target)
+    def load(self, parts: Parts) -> None:
+        """Reads parts one after another, and calls each part's function when it is there."""
+        for wanted, done in parts:
+            for shard, tensor, box, target in sorted(wanted, key=lambda one: (one[0], one[1].begin)):
+                tensor.read(self.shard(shard).read, box, target)
+            done()
 
     def close(self) -> None:
         if self._checkpoint is not None:
             self._checkpoint.close()
             self._checkpoint = None
-
-
-__all__ = ["Storage", "StorageError"]
