@@ -42,6 +42,8 @@ def run(settings: dict) -> None:
 
 
 def reader(settings: dict) -> Reader:
+    if "engine" in settings:
+        return Reader(engine(settings))
     where = {"job": settings["job"], "library": settings["library"]}
     return Reader(settings["storage"], iteration=settings.get("iteration"), **where)
 

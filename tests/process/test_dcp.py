@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -115,6 +116,11 @@ def engines(cluster, world_size: int, **options) -> list[dict]:
     return [{key: value if isinstance(value, int) else str(value) for key, value in one.items()} for one in own]
 
 
+def lose_node(cluster, node: str) -> None:
+    """Its agent, and all memory there."""
+    Training.lose_node(SimpleNamespace(cluster=cluster), node)
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -125,3 +131,27 @@ def test_ranks_that_are_started_again_load_from_memory_what_they_saved_last(
     assert told == [{"saved": [[k, True] for k in range(3)]}] * world_size
     told = processes.run("load", world_size, **shared)
     assert told == [{"iteration": 2, "differs": []}] * world_size
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loss", ["rank", "node"])
+def test_a_load_after_the_loss_of_a(cluster, processes, loss):
+    """With rows where columns were saved: each rank needs what the others have."""
+    shared = {"engine": engines(cluster, 3), "seeds": [3, 4]}
+    processes.run("save", 3, victims=[1], **shared)
+    if loss == "node":
+        lose_node(cluster, "n1")
+    told = processes.run("load", 3, dim=1, **shared)
+    assert told == [{"iteration": 1, "differs": []}] * 3
+
+
+@pytest.mark.timeout(300)
+def test_ranks_load_what_a_checkpointer_captured_from_memory(cluster, ranks, processes, tmp_path):
+    job = Training(ranks, tmp_path, "fsdp2 on 4", 4, cluster)
+    assert_committed(job.start(whole=True))
+    expected = torch.load(tmp_path / "fsdp2 on 4-1" / "rank0.pt")
+    own = engines(cluster, 4)
+    for rank, one in enumerate(own):
+        one["node"] = job.node(rank)
+    processes.run("load_into_training", 4, kind="fsdp2_tensor", engine=own)
+    assert differing(torch.load(processes.place / "rank0.pt"), expected) == []
