@@ -11,6 +11,7 @@ if all versions are equal.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,8 @@ from ._boxes import Box, Stored, pieces
 from ._keys import Keys, plain_key
 
 PYTHON_STATE = "python_state"
+_SECOND_GROUP = re.compile(r"((?:.*\.)?param_groups)\.1\.")
+_OF_PARAMETER = re.compile(r"((?:.*?\.)?param_groups)\..+\.([^.]+)")
 METADATA = "dcp.metadata"
 BYTES = "[bytes]"
 
@@ -88,15 +91,25 @@ class Known(dict):
     def __init__(self) -> None:
         super().__init__()
         self._plain: dict[str, str | None] = {}
+        self._several: set[str] = set()  # optimizers with several groups
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key not in self.keys():
             short = plain_key(key)
             self._plain[short] = None if short in self._plain else key
+            if second := _SECOND_GROUP.match(key):
+                self._several.add(second[1])
         super().__setitem__(key, value)
 
     def key(self, wanted: str) -> str | None:
-        return wanted if wanted in self.keys() else self._plain.get(plain_key(wanted))
+        if wanted in self.keys():
+            return wanted
+        if found := self._plain.get(plain_key(wanted)):
+            return found
+        # As torch flattens optimizer state: param_groups.fc.weight.lr is the same for all parameters of a group.
+        group = _OF_PARAMETER.fullmatch(wanted)
+        only = f"{group[1]}.0.{group[2]}" if group and group[1] not in self._several else ""
+        return only if only in self.keys() else None
 
     def __contains__(self, wanted: object) -> bool:
         return isinstance(wanted, str) and self.key(wanted) is not None
@@ -139,7 +152,7 @@ def main_of(private_layout: Mapping[str, dict], small: Callable[[str], bytes]) -
             return read_record(small(name)).main or None
     if PYTHON_STATE in private_layout:
         try:
-            return decode(small(PYTHON_STATE)).get("main")
+            return decode(small(PYTHON_STATE)).get("main") or None
         except (ValueError, AttributeError):
             return None
     return None

@@ -16,14 +16,34 @@ Wrappers of torch put words into names (module, _orig_mod). torch leaves them ou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
+
+from .._stored import StorageError
 
 KINDS = ("model", "optim", "param", "tensor", "scheduler", "scaler", "extra", "rng")
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
 _DDP = "module"
 
 Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Members:
+    """The parameters of a group. Which they are, the program knows that loads. `stored` is None if only it does."""
+
+    stored: list[str] | None
+
+    def of(self, state: Mapping[str, Any], key: str) -> list[str]:
+        """The value of `key` in a flat state dict that is loaded."""
+        if isinstance(state.get(key), list):
+            return state[key]
+        if self.stored is None:
+            raise StorageError(
+                f"'{key}' is not stored, since the optimizer has several groups; load into the optimizer's state dict"
+            )
+        return self.stored
 
 
 class Keys:
@@ -61,9 +81,8 @@ class Keys:
             return found
         members = self._members(names)
         for key, groups in self._state.get("groups", {}).items():
-            listed = [dict(group) for group in groups]
-            if len(listed) == 1:
-                listed[0]["params"] = members.get(key, [])
+            known = members.get(key, []) if len(groups) == 1 else None
+            listed = [group | {"params": Members(known)} for group in groups]
             _put(found, self._moved("optim", (*([key] if key else []), "param_groups")), listed)
         for key, states in self._state.get("optimizer", {}).items():
             for parameter, state in states.items():

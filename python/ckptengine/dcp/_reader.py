@@ -23,6 +23,7 @@ from ..torch._codec import _tensor_bytes as bytes_of
 from ..torch._replicas import is_distributed, this_rank
 from ._boxes import Box, Parts, Wanted
 from ._index import Index, Place, Version, index_of
+from ._keys import Members
 from ._memory import Memory
 from ._storage import Storage
 
@@ -148,8 +149,10 @@ class Reader(StorageReader):
     def _bytes(self, item: ReadItem, planner: LoadPlanner) -> tuple[list[Wanted], Callable[[], None]]:
         key = self._index.key(item.storage_index.fqn)
         if key in self._index.values:
-            pickled = io.BytesIO()
-            torch.save(self._index.values[key], pickled)
+            value, pickled = self._index.values[key], io.BytesIO()
+            if isinstance(value, Members):
+                value = value.of(getattr(planner, "state_dict", {}), item.dest_index.fqn)
+            torch.save(value, pickled)
             pickled.seek(0)
             return [], lambda: planner.load_bytes(item, pickled)
         shard, tensor = self._index.stored_bytes[key]
