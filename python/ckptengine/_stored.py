@@ -28,6 +28,7 @@ class Shard:
     """The tensors of a shard, and its verified bytes."""
 
     def __init__(self, library: Library, folder: Path, pieces: list[dict]) -> None:
+        self._file = -1
         self._library = library
         self.path = folder / pieces[0]["file"]
         self.header_bytes = pieces[0]["header_bytes"]
@@ -39,7 +40,6 @@ class Shard:
         self.layout.pop("__metadata__")
         self._leaves = b"".join(_leaves(library, folder, piece) for piece in pieces)
         self._bytes = sum(piece["data_bytes"] for piece in pieces)
-        self._file = -1
         self._recent: tuple[int, memoryview] = (0, memoryview(b""))
 
     def read(self, begin: int, end: int) -> memoryview:
@@ -76,7 +76,8 @@ class Shard:
             self._file = -1
 
     def __del__(self) -> None:
-        self.close()
+        if self._file >= 0:
+            self.close()
 
 
 class Checkpoint:

@@ -23,7 +23,7 @@ from ..torch._codec import _tensor_bytes as bytes_of
 from ..torch._replicas import is_distributed, this_rank
 from ._boxes import Box, Parts, Wanted
 from ._index import Index, Place, Version, index_of
-from ._keys import Members
+from ._keys import Keys, Members
 from ._memory import Memory
 from ._storage import Storage
 
@@ -60,6 +60,7 @@ class Reader(StorageReader):
         self._source: Memory | Storage = Memory(source) if memory else _storage(source, job, library)
         self._wanted_iteration = iteration
         self._at = dict(at or {})
+        Keys(None, self._at)  # refuses unknown words now
         self._index: Index | None = None
 
     @property
