@@ -246,6 +246,10 @@ CKPT_API const char* ckpt_status_string(ckpt_status status);
 /* The version of the library, e.g. "0.1.0". Valid for ever. */
 CKPT_API const char* ckpt_version(void);
 
+/* The XXH3-64 digest of `size_bytes` bytes, with seed 0. Files on storage are checked with it (docs/format.md). `data`
+ * may be null if the size is 0. */
+CKPT_API uint64_t ckpt_digest(const void* data, size_t size_bytes);
+
 /* Creates the engine of one rank and stores it in `*engine`, or null on failure. Close it with ckpt_close().
  *
  * Connects to the node's agent and claims the rank. If no agent runs and the option `agent` is "auto", starts one.

@@ -256,6 +256,9 @@ class Library:
         library.ckpt_close.argtypes = [c_void_p]
         library.ckpt_close.restype = None
         self.ckpt_close = library.ckpt_close
+        library.ckpt_digest.argtypes = [c_void_p, c_size_t]
+        library.ckpt_digest.restype = c_uint64
+        self.ckpt_digest = library.ckpt_digest
         for name in ("ckpt_last_error", "ckpt_version"):
             function = getattr(library, name)
             function.argtypes = []

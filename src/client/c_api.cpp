@@ -12,6 +12,7 @@
 #include "base/error.hpp"
 #include "client/engine.hpp"
 #include "device/open_device.hpp"
+#include "kernels/digest.hpp"
 
 namespace {
 
@@ -195,6 +196,8 @@ const char* ckpt_status_string(ckpt_status status) {
 }
 
 const char* ckpt_version(void) { return CKPT_VERSION; }
+
+uint64_t ckpt_digest(const void* data, size_t size_bytes) { return ckpt::kernels::leaf_digest(data, size_bytes); }
 
 ckpt_status ckpt_create(const ckpt_option* options, size_t count, ckpt_engine** engine) {
   return guarded([&]() -> Outcome {

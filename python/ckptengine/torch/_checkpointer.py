@@ -89,13 +89,14 @@ class Checkpointer:
         self._hooks: list[Any] = []
         if communication not in ("hooks", "patch", None):
             raise Error(Status.INVALID, f"communication is {communication!r}; give 'hooks', 'patch' or None")
+        self._tied = self._inventory.tied()
+        self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
         first = self._encode()  # what cannot be represented is refused now
         self._blob_bytes_min = 2 * len(first)
         self._wanted()  # and what cannot be captured
         self._splits = self._inventory.splits()
         self._record: tuple[str, bytearray] | None = None  # of the splits, as registered
         self._main_shard: MainShard | None = None
-        self.shard = ""  # name of this rank's main shard, if torch.distributed is initialized
         if is_distributed():
             given = options.given() if options is not None else {}
             for key, value in (
@@ -224,7 +225,7 @@ class Checkpointer:
             if self._capturing:
                 self._refuse_torn_capture()
             self._identities = None
-            self._splits = self._inventory.splits()
+            self._splits, self._tied = self._inventory.splits(), self._inventory.tied()
             if self._main_shard is not None:
                 self._main_shard.refuse_what_differs()
             self._register(self._wanted())
@@ -339,6 +340,9 @@ class Checkpointer:
             },
             "optimizer": inventory.other_state(),
             "extra": {name: _read_extra(item) for name, item in self._extra.items()},
+            # Who reads a checkpoint on storage finds this rank's tensors by these (ckptengine.dcp).
+            "main": self.shard,
+            "tied": self._tied,
         }
         for what, objects in self._stateful.items():
             state[what] = {name: item.state_dict() for name, item in objects.items()}

@@ -126,6 +126,17 @@ class Inventory:
                 if id(buffer) not in transient:
                     yield Found(name, buffer, Capture.SYNCHRONOUS)
 
+    def tied(self) -> dict[str, str]:
+        """Further names of model tensors that are captured once, under their first name."""
+        found: dict[str, str] = {}
+        for key, model in self.models.items():
+            for kind, every in (("model", model.named_parameters), ("buffer", model.named_buffers)):
+                first: dict[Tensor, str] = {}
+                for name, tensor in every(_prefix(kind, key), remove_duplicate=False):
+                    if first.setdefault(tensor, name) != name:
+                        found[name] = first[tensor]
+        return found
+
     # ---- how tensors lie over the ranks ----
 
     def splits(self) -> dict[str, Split]:

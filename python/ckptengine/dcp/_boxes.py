@@ -1,0 +1,96 @@
+"""Boxes of tensors: a begin and a size for each dimension. Reads a box of a stored tensor, block by block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ..torch._memory import _TORCH_DTYPES, split_name
+
+_BLOCK_BYTES = 16 << 20  # read at a time
+
+Read = Callable[[int, int], memoryview]  # the packed bytes of a shard, from begin to end
+
+
+@dataclass(frozen=True)
+class Box:
+    begin: tuple[int, ...]
+    size: tuple[int, ...]
+
+    def within(self, other: Box) -> Box:
+        """The same box, from the begin of another that holds it."""
+        return Box(tuple(a - b for a, b in zip(self.begin, other.begin, strict=True)), self.size)
+
+    def moved(self, by: tuple[int, ...]) -> Box:
+        return Box(tuple(a + b for a, b in zip(self.begin, by, strict=True)), self.size)
+
+    def common(self, other: Box) -> Box | None:
+        begin = tuple(map(max, self.begin, other.begin))
+        end = tuple(
+            min(a + m, b + n) for a, m, b, n in zip(self.begin, self.size, other.begin, other.size, strict=True)
+        )
+        size = tuple(e - b for b, e in zip(begin, end, strict=True))
+        return Box(begin, size) if min(size, default=1) > 0 else None
+
+    def elements(self) -> int:
+        return math.prod(self.size)
+
+
+class Stored:
+    """A tensor as a layout describes it, with dimensions and type that training had."""
+
+    def __init__(self, stored_name: str, entry: dict, dtype: torch.dtype | None = None) -> None:
+        self.name, self.order = split_name(stored_name)
+        self.lies = tuple(entry["shape"])  # in the order of memory
+        self.begin = entry["data_offsets"][0]
+        self.dtype = _TORCH_DTYPES[entry["dtype"]] if dtype is None else dtype
+        if self.dtype is not _TORCH_DTYPES[entry["dtype"]]:  # stored as bytes, which the last dimension counts
+            self.lies = (*self.lies[:-1], self.lies[-1] // self.dtype.itemsize)
+        if self.order is None:
+            self.order = list(range(len(self.lies)))
+        self.shape = tuple(self.lies[self.order.index(dim)] for dim in range(len(self.lies)))
+
+    def read(self, read: Read, box: Box, target: torch.Tensor) -> None:
+        """Reads a box of this tensor into a tensor of the box's size."""
+        if box.elements() == 0:
+            return
+        if not box.size:
+            target.copy_(self._elements(read, 0, 1).reshape(()))
+            return
+        strides = [math.prod(self.lies[dim + 1 :]) for dim in range(len(self.lies))]
+        begin, size = ([values[dim] for dim in self.order] for values in (box.begin, box.size))
+        into = target.permute(self.order)
+        rows = max(1, _BLOCK_BYTES // max(1, strides[0] * self.dtype.itemsize))
+        for row in range(0, size[0], rows):
+            block = [min(rows, size[0] - row), *size[1:]]
+            at = [begin[0] + row, *begin[1:]]
+            first = sum(a * s for a, s in zip(at, strides, strict=True))
+            last = first + sum((b - 1) * s for b, s in zip(block, strides, strict=True))
+            into[row : row + rows].copy_(self._elements(read, first, last + 1).as_strided(block, strides))
+
+    def _elements(self, read: Read, first: int, end: int) -> torch.Tensor:
+        size = self.dtype.itemsize
+        found = read(self.begin + first * size, self.begin + end * size)
+        if found.obj is not None and found.c_contiguous:
+            flat = torch.frombuffer(found, dtype=torch.uint8)
+            if flat.data_ptr() % size == 0:
+                return flat.view(self.dtype)
+        return torch.frombuffer(bytearray(found), dtype=self.dtype)
+
+
+Wanted = tuple[str, Stored, Box, torch.Tensor]  # shard, what to read of it, and into what: a tensor in CPU memory
+Parts = Iterable[tuple[list[Wanted], Callable[[], None]]]  # and what to do when all of it is there
+
+
+def pieces(at: tuple[tuple[tuple[int, int], ...], ...]) -> Iterator[tuple[Box, tuple[int, ...]]]:
+    """The boxes of a split: each within the whole tensor, and where it begins in the local one."""
+    dims = []
+    for ranges in at:
+        begins = itertools.accumulate((end - begin for begin, end in ranges), initial=0)
+        dims.append([(begin, end - begin, local) for (begin, end), local in zip(ranges, begins, strict=False)])
+    for chosen in itertools.product(*dims):
+        yield Box(tuple(c[0] for c in chosen), tuple(c[1] for c in chosen)), tuple(c[2] for c in chosen)

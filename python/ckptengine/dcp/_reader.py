@@ -1,0 +1,230 @@
+"""Reader: lets torch.distributed.checkpoint load what ckptengine stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from .._abi import load_library
+from .._engine import Engine
+from .._stored import StorageError
+from ..torch._codec import _tensor_bytes as bytes_of
+from ..torch._replicas import is_distributed, this_rank
+from ._boxes import Box, Parts, Wanted
+from ._index import Index, Place, Version, index_of
+from ._keys import Keys, Members
+from ._memory import Memory
+from ._storage import Storage
+
+_PART_BYTES = 64 << 20  # read at a time before it is copied to where it belongs
+
+
+class Reader(StorageReader):
+    """Reads a checkpoint for torch.distributed.checkpoint.load(), from storage or from memory.
+
+        dcp.load(state, storage_reader=Reader("/mnt/checkpoints", job="run1"))     # from storage
+        dcp.load(state, storage_reader=Reader(engine))                            # from memory
+
+    source      The directory of the option `storage`, or the Engine of this rank. From storage, any number of ranks
+                with any meshes can load, each for itself. From memory, as many ranks as stored, all together.
+    job         The job's name. Only for storage.
+    iteration   Which checkpoint. Default: the newest that is whole. `checkpoint_id` of dcp.load() may name it, too: its
+                last number counts. From memory it is always the newest that every rank can get.
+    at          Where the state dict has what a Checkpointer stored: {"model": "", "optim": "optimizer"} is for a model
+                at the root and optimizer state under "optimizer". docs/dcp.md lists the words.
+    library     Path of libckptengine, as for Engine.
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike | Engine,
+        *,
+        job: str | None = None,
+        iteration: int | None = None,
+        at: Mapping[str, str] | None = None,
+        library: str | os.PathLike | None = None,
+    ) -> None:
+        super().__init__()
+        memory = isinstance(source, Engine)
+        self._source: Memory | Storage = Memory(source) if memory else _storage(source, job, library)
+        self._wanted_iteration = iteration
+        self._at = dict(at or {})
+        Keys(None, self._at)  # refuses unknown words now
+        self._index: Index | None = None
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that was loaded. -1 before."""
+        return self._source.iteration
+
+    def reset(self, checkpoint_id: str | os.PathLike | None = None) -> None:
+        self._index = None
+        if checkpoint_id is not None:
+            self._wanted_iteration = iteration_in(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        ranks = self._source.open(self._wanted_iteration)
+        world_size = torch.distributed.get_world_size() if is_distributed() else 1
+        try:
+            self._index = index_of(ranks, this_rank(), self._source.world_size == world_size, self._at)
+        except ValueError as error:
+            raise StorageError(f"{self._source.name}: {error}") from None
+        self._index.metadata.storage_meta = StorageMeta(checkpoint_id=str(self.iteration))
+        return self._index.metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return dataclasses.replace(plan, storage_data=self._source.name)
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        chosen = {plan.storage_data for plan in plans}
+        if len(chosen) > 1:
+            raise StorageError(
+                f"ranks found different newest checkpoints: {', '.join(sorted(chosen))}; name one by `iteration`"
+            )
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        with torch.no_grad():
+            self._source.load(self._parts(plan, planner))
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike) -> bool:
+        return bool(_NUMBER.search(os.path.basename(os.fspath(checkpoint_id))))
+
+    # ---- inside ----
+
+    def _parts(self, plan: LoadPlan, planner: LoadPlanner) -> Parts:
+        """What to read, in parts of a bounded size unless one tensor is larger."""
+        wanted: list[Wanted] = []
+        whens: list[Callable[[], None]] = []
+        size = 0
+        for item in plan.items:
+            more, when = (self._bytes if item.type is LoadItemType.BYTE_IO else self._tensor)(item, planner)
+            wanted += more
+            whens.append(when)
+            size += sum(one[3].nbytes for one in more)
+            if size >= _PART_BYTES:
+                yield wanted, _all(whens)
+                wanted, whens, size = [], [], 0
+        yield wanted, _all(whens)
+
+    def _tensor(self, item: ReadItem, planner: LoadPlanner) -> tuple[list[Wanted], Callable[[], None]]:
+        target = planner.resolve_tensor(item).detach()
+        key = self._index.key(item.storage_index.fqn)
+        if key in self._index.values:
+            value = self._index.values[key][_slices(_box(item))]
+            return [], lambda: _put(item, planner, value, target)
+        versions = self._index.versions[key]
+        box = _box(item).moved(tuple(item.storage_index.offset))
+        direct = target.device.type == "cpu" and target.dtype == versions[0].dtype
+        into = target if direct else torch.empty(box.size, dtype=versions[0].dtype)
+        others = [torch.empty(box.size, dtype=other.dtype) for other in versions[1:]]
+        wanted = _reads(versions[0], box, into)
+        for other, again in zip(versions[1:], others, strict=True):
+            wanted += _reads(other, box, again)
+
+        def when() -> None:
+            for again in others:
+                _refuse_difference(key, into, again)
+            _put(item, planner, into, target)
+
+        return wanted, when
+
+    def _bytes(self, item: ReadItem, planner: LoadPlanner) -> tuple[list[Wanted], Callable[[], None]]:
+        key = self._index.key(item.storage_index.fqn)
+        if key in self._index.values:
+            value, pickled = self._index.values[key], io.BytesIO()
+            if isinstance(value, Members):
+                value = value.of(getattr(planner, "state_dict", {}), item.dest_index.fqn)
+            torch.save(value, pickled)
+            pickled.seek(0)
+            return [], lambda: planner.load_bytes(item, pickled)
+        shard, tensor = self._index.stored_bytes[key]
+        into = torch.empty(tensor.shape, dtype=torch.uint8)
+        whole = Box((0,), tensor.shape)
+        return [(shard, tensor, whole, into)], lambda: planner.load_bytes(item, io.BytesIO(bytes_of(into)))
+
+
+def _storage(source: str | os.PathLike, job: str | None, library: str | os.PathLike | None) -> Storage:
+    if job is None:
+        raise ValueError("a Reader of a storage needs the job's name: give job=NAME")
+    if "://" in str(source):
+        raise ValueError(f"a Reader reads a directory, not {source}; mount it")
+    return Storage(load_library(library), Path(source), job)
+
+
+def _all(whens: list[Callable[[], None]]) -> Callable[[], None]:
+    def when() -> None:
+        for one in whens:
+            one()
+
+    return when
+
+
+def _put(item: ReadItem, planner: LoadPlanner, value: torch.Tensor, target: torch.Tensor) -> None:
+    if value is not target:
+        target.copy_(value)
+    planner.commit_tensor(item, target)
+
+
+def _reads(version: Version, box: Box, into: torch.Tensor) -> list[Wanted]:
+    """What to read for a box of the whole tensor."""
+    found: list[Wanted] = []
+    for place in _distinct(version.places):
+        common = place.box.common(box)
+        if common is not None:
+            local = common.within(place.box).moved(place.local.begin)
+            found.append((place.shard, place.tensor, local, into[_slices(common.within(box))]))
+    return found
+
+
+def _distinct(places: list[Place]) -> list[Place]:
+    return list({place.box: place for place in reversed(places)}.values())
+
+
+def _refuse_difference(key: str, one: torch.Tensor, other: torch.Tensor) -> None:
+    if not torch.equal(_raw(one), _raw(other)):
+        raise StorageError(
+            f"'{key}' differs between ranks that stored it, so it is not known which one this rank needs; load with as "
+            "many ranks as stored it"
+        )
+
+
+def _raw(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _box(item: ReadItem) -> Box:
+    return Box(tuple(item.storage_offsets), tuple(item.lengths))
+
+
+def _slices(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(begin, begin + size) for begin, size in zip(box.begin, box.size, strict=True))
+
+
+_NUMBER = re.compile(r"(\d+)\D*$")
+
+
+def iteration_in(checkpoint_id: str | os.PathLike) -> int:
+    """The last number in the name of a checkpoint: 12 of "runs/7/step-00000012"."""
+    found = _NUMBER.search(os.path.basename(os.fspath(checkpoint_id).rstrip("/")))
+    if found is None:
+        raise ValueError(f"checkpoint_id {os.fspath(checkpoint_id)!r} has no number in its name; name it as step-12")
+    return int(found[1])
