@@ -118,7 +118,7 @@ Matrix ErasureCode::decoder(std::span<const std::size_t> sources, std::span<cons
   }
   for (const std::size_t position : sources) {
     if (given[position]) {
-      throw std::invalid_argument("piece " + std::to_string(position) + " of a stripe is named twice as a source");
+      throw std::invalid_argument("piece " + std::to_string(position) + " of a stripe is a source twice");
     }
     given[position] = true;
   }

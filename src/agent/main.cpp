@@ -31,15 +31,16 @@ constexpr std::int64_t ready_timeout_ms = 30'000;
 constexpr const char* description =
     "ckptd, the agent of one node: holds the checkpoints of a job's ranks in memory, exchanges them with the agents "
     "of\n"
-    "other nodes and brings them back after a failure. Trainers start it by themselves where the option `agent` is "
+    "other nodes and brings them back after a failure. Trainers start it by themselves if the option `agent` is "
     "auto.";
 
 std::string footer() {
   return "Every option can be given as --option VALUE or option=VALUE, as environment variable CKPTENGINE_<OPTION>, or "
          "in a JSON file:\n\n" +
          options_help(Reader::agent) +
-         "\nExit status: 0 when it was asked to end, 1 on failure, 2 where another agent serves the node. SIGTERM ends "
-         "it; what it holds stays in memory.";
+         "\nExit status: 0 if it was asked to end, 1 on failure, 2 if another agent serves the node. SIGTERM ends it; "
+         "its "
+         "checkpoints stay in memory.";
 }
 
 // "--key value", "--key=value" and "key=value"; dashes in keys may stand for underscores.

@@ -178,7 +178,7 @@ void MemberHook::notify(MemberNews news) {
     if (waiting_.size() < waiting_max) {
       waiting_.push_back(std::move(news));
     } else {
-      log_->error("the member hook does not keep up: it was not told that node {} is {}", news.node, news.change);
+      log_->error("the member hook is too slow: the call that node {} is {} was dropped", news.node, news.change);
     }
   }
   wake_.notify_all();
@@ -201,7 +201,7 @@ void MemberHook::run() {
 void MemberHook::call(const MemberNews& news) {
   try {
     call_member_hook(hook_, news, hook_timeout_ms, stop_.get_token());
-    log_->info("the member hook was told that node {} is {}", news.node, news.change);
+    log_->info("called the member hook: node {} is {}", news.node, news.change);
   } catch (const Failure& failure) {
     log_->error("the member hook failed when node {} was {}: {}", news.node, news.change, failure.what());
   }

@@ -28,7 +28,7 @@ const char* sentence_of(net::Reach reach) {
     case net::Reach::unknown:
       break;
   }
-  return "it is not known where it was";
+  return "its address is not known";
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ void MemberWatch::notify(const core::MemberChanged& changed, net::Reach reach) {
       lost_.erase(changed.node);
       break;
     case core::Change::released:
-      event_log_.note("the job goes on without node " + node);
+      event_log_.note("the job continues without node " + node);
       news.change = "released";
       lost_.erase(changed.node);
       break;

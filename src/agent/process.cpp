@@ -72,7 +72,7 @@ void be_ended_last(const Log& log, const std::string& path) {
   errno = 0;
   if (file << last_of_all && file.flush()) return;
   log->info(
-      "oom_score_adj stays {} ({}), so the kernel may end this agent when memory runs out, which frees none; give "
+      "oom_score_adj stays {} ({}): the kernel may kill this agent when memory runs out, and that frees none; give "
       "it CAP_SYS_RESOURCE, or set OOMScoreAdjust in its unit",
       now, std::generic_category().message(errno));
 }

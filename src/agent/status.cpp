@@ -185,7 +185,7 @@ std::string what_is_missing(const core::NodeStatus& status, const Peers& peers, 
     return "waiting for nodes " + joined(status.missing_nodes, name) + ", which may hold newer state";
   const bool undecided = status.decision.verdict == core::Verdict::undecided;
   if (undecided && !status.storage_trouble.empty())
-    return "storage cannot be asked what it has: " + status.storage_trouble;
+    return "storage does not say what it has: " + status.storage_trouble;
   if (!status.missing_ranks.empty())
     return "waiting for ranks " + joined(status.missing_ranks, number) + ", which have not called restore()" +
            (doubt.empty() ? "" : "; " + doubt);

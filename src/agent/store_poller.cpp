@@ -246,7 +246,7 @@ constexpr const char* can_be[] = {"the coordination store can be read", "the coo
 
 void StorePoller::note(Access access, const std::string& trouble) {
   if (trouble.empty()) return end_trouble(access, can_be[access]);
-  if (exchange_trouble(access, trouble).empty()) log_->error("{}; will try again and again", trouble);
+  if (exchange_trouble(access, trouble).empty()) log_->error("{}; this agent keeps trying", trouble);
 }
 
 void StorePoller::end_trouble(Access access, const char* how) {

@@ -128,7 +128,7 @@ Layout parse_layout(std::string_view text) {
     refuse(error.what());
   }
   // Headers are made around the text as it is.
-  if (layout_text(layout) != text) refuse("it is written in another way");
+  if (layout_text(layout) != text) refuse("it differs from the form that ckptengine writes");
   return layout;
 }
 

@@ -33,7 +33,7 @@ struct Head {
 };
 static_assert(sizeof(Head) == 64);
 
-[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a manifest that came from elsewhere is malformed"); }
+[[noreturn]] void refuse() { throw Failure(CKPT_ERR_CORRUPT, "a received manifest is malformed"); }
 
 // Copies to `to` and returns the place behind.
 std::byte* put(std::byte* to, const void* data, std::size_t size_bytes) {

@@ -82,17 +82,17 @@ void WritableSlot::begin() {
 }
 
 void WritableSlot::write_layout(std::uint64_t length_bytes, std::string_view text) {
-  check(fits(length_bytes, text.size()), "a layout is written beyond the end of its slot's manifest");
+  check(fits(length_bytes, text.size()), "a layout is too long for its slot's manifest");
   std::memcpy(manifest_ + manifest_bytes(length_bytes, 0), text.data(), text.size());
 }
 
 void WritableSlot::seal(SealedFields fields) {
-  check(header_->seal.load(std::memory_order_acquire) == 0, "a slot is sealed that was not emptied before");
+  check(header_->seal.load(std::memory_order_acquire) == 0, "a slot is sealed without being emptied first");
   publish(fields);
 }
 
 void WritableSlot::publish(SealedFields fields) {
-  check(fits(fields.length_bytes, fields.layout_bytes), "a piece is sealed that is larger than its slot");
+  check(fits(fields.length_bytes, fields.layout_bytes), "a sealed piece is larger than its slot");
   begun_ = false;
   const std::span<const std::uint64_t> leaves(digests(), kernels::leaf_count(fields.length_bytes));
   fields.root_digest = kernels::root_digest(leaves, fields.length_bytes);
@@ -107,8 +107,8 @@ void WritableSlot::publish(SealedFields fields) {
 
 void WritableSlot::seal(const Manifest& manifest) {
   // Not by the seal in memory: other processes may write to some of the agent's slots.
-  check(begun_, "a slot is sealed that was not emptied before");
-  check(fits(manifest.length_bytes, manifest.layout.size()), "a piece is sealed that is larger than its slot");
+  check(begun_, "a slot is sealed without being emptied first");
+  check(fits(manifest.length_bytes, manifest.layout.size()), "a sealed piece is larger than its slot");
   if (!manifest.leaves.empty())
     std::memcpy(manifest_, manifest.leaves.data(), manifest.leaves.size() * sizeof(std::uint64_t));
   write_layout(manifest.length_bytes, manifest.layout);

@@ -93,7 +93,7 @@ PeerIdentity FrameSocket::peer() const {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-    throw_errno(CKPT_ERR_SYSTEM, "cannot tell who is at the other end of a socket");
+    throw_errno(CKPT_ERR_SYSTEM, "cannot find out who is at the other end of a socket");
   return {credentials.pid, credentials.uid};
 }
 

@@ -29,7 +29,7 @@ void require(bool holds, const std::string& path, const char* what, const char* 
 void require_own(const struct stat& info, const std::string& path, const char* option) {
   require(S_ISDIR(info.st_mode), path, " is not a directory", option);
   require(is_ours(info), path, " belongs to another user", option);
-  require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, path, " can be written by everybody", option);
+  require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, path, " is writable for everybody", option);
 }
 
 // A walk along a path, from one opened directory to the next.
@@ -145,15 +145,16 @@ std::string read_secret_file(const std::string& path, const std::string& option)
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) refuse("is no file; name one that holds the secret");
+  if (!S_ISREG(info.st_mode)) refuse("is not a regular file; name a file that holds the secret");
   if ((info.st_mode & 077) != 0 || (info.st_uid != ::geteuid() && info.st_uid != 0))
-    refuse("can be read or written by others; make it this user's own (chown) and private (chmod 600)");
+    refuse("is accessible to other users; give it to this user (chown) and make it private (chmod 600)");
   std::string text(secret_bytes_max + 1, '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got < 0) refuse(std::string("cannot be read: ") + std::strerror(errno));
   text.resize(static_cast<std::size_t>(got));
   while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
-  if (text.empty() || text.size() > secret_bytes_max) refuse("is empty or too long; put the secret alone into it");
+  if (text.empty() || text.size() > secret_bytes_max)
+    refuse("is empty or too long; it must hold the secret and nothing else");
   return text;
 }
 

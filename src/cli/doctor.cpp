@@ -150,7 +150,7 @@ Finding locked_memory() {
 
 Finding pidfds() {
   const UniqueFd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (self) return {Health::good, "kernel", "tells agents of the death of processes (pidfd)"};
+  if (self) return {Health::good, "kernel", "tells agents when a process has exited (pidfd)"};
   return {Health::bad, "kernel",
           std::string("pidfd_open fails: ") + std::strerror(errno) + "; Linux 5.3 or newer is needed"};
 }

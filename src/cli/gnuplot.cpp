@@ -29,7 +29,7 @@ int exit_status_of_gnuplot(const std::string& script_path) {
   pid_t pid = 0;
   const int error = posix_spawnp(&pid, "gnuplot", nullptr, nullptr, arguments.data(), environ);
   if (error == ENOENT) {
-    throw Failure(CKPT_ERR_SYSTEM, "gnuplot draws the plot and is not installed: install the package gnuplot-nox");
+    throw Failure(CKPT_ERR_SYSTEM, "a plot needs gnuplot, which is not installed: install the package gnuplot-nox");
   }
   if (error != 0) throw Failure(CKPT_ERR_SYSTEM, std::string("cannot start gnuplot: ") + std::strerror(error));
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));

@@ -160,7 +160,7 @@ Frame AgentConnection::ask(const nlohmann::json& request, Deadline deadline) {
   } catch (const Failure& failure) {
     const bool late = failure.status() == CKPT_ERR_TIMEOUT;
     const std::string advice =
-        late ? "; is it (process " + std::to_string(socket_.peer().pid) + ") stopped? ckptctl doctor tells" : "";
+        late ? "; is it (process " + std::to_string(socket_.peer().pid) + ") stopped? ckptctl doctor shows that" : "";
     throw Failure(failure.status(), "the agent gave no answer to \"" + request.at("type").get<std::string>() +
                                         "\": " + failure.what() + advice);
   }

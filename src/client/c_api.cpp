@@ -192,7 +192,7 @@ int ckpt_is_error(ckpt_status status) { return number_of(status) >= CKPT_ERR_INV
 const char* ckpt_status_string(ckpt_status status) {
   for (const auto& [known, description] : descriptions)
     if (number_of(status) == known) return description;
-  return "a status that this library does not know";
+  return "an unknown status";
 }
 
 const char* ckpt_version(void) { return CKPT_VERSION; }

@@ -55,7 +55,7 @@ std::optional<std::string> Capture::misfit(const RankState& state) const {
 }
 
 void Capture::begin(const arena::Grant& grant, CheckpointId checkpoint, const RankState& state, device::Stream stream) {
-  check(!active_, "a capture begins before the one before it is over");
+  check(!active_, "a capture begins before the previous one has ended");
   Slots& slots = *session_.slots;
   std::array<device::Device::Copy, core::captures_max> copies;
   for (std::size_t i = 0; i < slots.size(); ++i) {

@@ -154,10 +154,9 @@ Outcome Engine::wait(std::int64_t iteration, ckpt_stage stage, std::int64_t time
     case CKPT_DISCARDED:
       return {status, "the snapshot of this iteration was discarded; wait for a later one"};
     case CKPT_ERR_SUPERSEDED:
-      return {
-          status,
-          "a new incarnation of the job began and nothing of this process is committed any more; end it and start the "
-          "rank again, as all others"};
+      return {status,
+              "a new incarnation of the job began, so nothing of this process will be committed; stop this process and "
+              "restart the rank with all others"};
     default:
       return {status, "the snapshot of this iteration was not taken; ckpt_snapshot() said why"};
   }

@@ -72,7 +72,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
   if (!facts.news) {
     health.state = CKPT_DEGRADED;
     put(health.reason, "beginning");
-    put(health.text, "the agent has not told yet whether the job is protected");
+    put(health.text, "the agent has not said yet whether the job is protected");
     health.committed_iteration = -1;
   }
   if (health.allowed_ms <= 0) health.allowed_ms = facts.unprotected_after_ms;
@@ -88,7 +88,7 @@ ckpt_health_t judge(const HealthFacts& facts) {
   };
   if (facts.is_superseded) {
     say(health, CKPT_NOT_PROTECTED, "superseded", "this trainer belongs to an earlier incarnation of the job",
-        "end this process, and start the rank again unless that was done");
+        "stop this process, and restart the rank if nobody has done so");
   } else if (!facts.is_connected) {
     const auto state = of_this_node(facts.silent_ms);
     say(health, state, "agent_gone", "the agent of node " + facts.node + " is gone: " + facts.why_disconnected,
@@ -96,10 +96,10 @@ ckpt_health_t judge(const HealthFacts& facts) {
   } else if (is_silent) {
     const auto state = of_this_node(facts.silent_ms);
     say(health, state, "agent_silent", "the agent of node " + facts.node + " does not answer, as if it were stopped",
-        "look at ckptd: ckptctl doctor tells; SIGKILL ends it, and what it holds stays");
+        "check ckptd with ckptctl doctor; SIGKILL ends it, and its memory stays");
   } else if (health.state == CKPT_PROTECTED && facts.quiet_ms > health.allowed_ms + notified_late_ms) {
     of_this_node(facts.quiet_ms - health.allowed_ms);
-    say(health, CKPT_NOT_PROTECTED, "stalled", "this trainer has heard of no commit for longer than allowed",
+    say(health, CKPT_NOT_PROTECTED, "stalled", "this trainer has learned of no commit for longer than allowed",
         "see ckptctl health and ckptctl status");
   }
   return health;

@@ -100,7 +100,7 @@ std::string Engine::join_replication(std::optional<arena::ReceiveBuffer> receive
 
 ckpt_restored Engine::restore(device::Stream stream) {
   if (incarnation_.load() != 0)
-    throw Failure(CKPT_ERR_INVALID, "restore() was called in this incarnation before; call it once");
+    throw Failure(CKPT_ERR_INVALID, "restore() was already called in this incarnation; call it once");
   const Deadline deadline = Deadline::in_ms(options_.restore_timeout_ms);
   stored(deadline);
   const auto load_begin = Clock::now();

@@ -87,7 +87,7 @@ void Engine::follow_session() {
   if (number == session_number_) return;
   AgentSession session = link_.session();
   if (loses_replication(session))
-    gpu_replication_->end("this node's slots were made anew, because the state has grown or memory was lost");
+    gpu_replication_->end("this rank's slots were replaced, because its state has grown or memory was lost");
   capture_.attach(std::move(session));
   session_number_ = number;
 }
@@ -117,22 +117,23 @@ void Engine::check_fence(const arena::Control& control) {
   tickets_.superseded();  // the watcher sees it later
   const std::string rank = std::to_string(options_.rank);
   if (incarnation == arena::fenced_without_incarnation)
-    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of this process of rank " + rank +
-                                           "; ckptctl status says why; end it and start the rank again, as all others");
+    throw Failure(CKPT_ERR_SUPERSEDED, "the node's agent takes no more snapshots of rank " + rank +
+                                           " from this process: ckptctl status says why; stop this process and "
+                                           "restart the rank with all others");
   throw Failure(CKPT_ERR_SUPERSEDED,
-                "incarnation " + std::to_string(incarnation) + " of the job began, of which this process of rank " +
-                    rank +
-                    " is no part: a rank was started again, or the coordination store lost the "
-                    "records of the incarnation before; end it and start the rank again, as all others");
+                "this process of rank " + rank + " does not belong to incarnation " + std::to_string(incarnation) +
+                    ", which has begun: a rank was restarted, or the coordination store lost the records of the "
+                    "earlier incarnation; stop this process and restart the rank with all others");
 }
 
 Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at, device::Stream stream) {
   discard_forgotten();
   last_iteration_ = iteration;
   if (sealing_.under_way())
-    return {CKPT_SKIPPED,
-            "this iteration's snapshot is skipped on all ranks, because the one before is still being copied from the "
-            "GPU; training is not affected"};
+    return {
+        CKPT_SKIPPED,
+        "all ranks skip the snapshot of this iteration, because the previous one is still being copied from the GPU; "
+        "training is not affected"};
   follow_session();
   arena::Control& control = *capture_.session().control;
   check_fence(control);
@@ -149,7 +150,7 @@ Outcome Engine::try_snapshot(std::int64_t iteration, Clock::time_point called_at
   const auto grant = capture_.unused_grant();
   if (!grant || iteration < capture_.session().control->resume_at())
     return {CKPT_SKIPPED,
-            "this iteration's snapshot is skipped on all ranks, because earlier ones are not stored everywhere yet; "
+            "all ranks skip the snapshot of this iteration, because earlier ones do not have all their copies yet; "
             "training is not affected"};
   tickets_.taken(iteration, called_at);
   capture_.begin(*grant, CheckpointId(incarnation_.load(std::memory_order_relaxed), iteration), state, stream);

@@ -54,7 +54,7 @@ void check_parts(const Stored& stored) {
             manifest.layout_hash == stored.main.front().manifest.layout_hash;
   }
   if (!agree)
-    throw Failure(CKPT_ERR_INTERNAL, "the agent brought pieces that do not belong together; please report this");
+    throw Failure(CKPT_ERR_INTERNAL, "the agent's answer names pieces that do not belong together; please report this");
 }
 
 // No restore fails for want of the path.

@@ -76,7 +76,7 @@ int CudaDevice::ordinal_of(const void* data) {
                   "is in device memory, but no CUDA context is current on this thread; register it where it is used");
   if (result != CUDA_SUCCESS || type != CU_MEMORYTYPE_DEVICE ||
       ask(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer) != CUDA_SUCCESS)
-    throw Failure(CKPT_ERR_INVALID, "is not in device memory, though it was said to be; register it as host memory");
+    throw Failure(CKPT_ERR_INVALID, "was registered as device memory, but it is not; register it as host memory");
   return ordinal;
 }
 
@@ -143,10 +143,9 @@ std::string CudaDevice::failure() const {
 std::string CudaDevice::shortage() const {
   if (!staging_pipeline_->is_short()) return {};
   return "GPU " + std::to_string(ordinal_) +
-         " had too little memory free for gpu_staging_bytes=" + size_text(wanted_staging_bytes_) + ", so that " +
-         size_text(staging_bytes()) +
-         " are used, and updates wait longer for copies; create the engine before what fills the memory, or ask for "
-         "less";
+         " has too little free memory for gpu_staging_bytes=" + size_text(wanted_staging_bytes_) +
+         ": the engine uses " + size_text(staging_bytes()) +
+         ", so updates wait longer for copies; create the engine before other code fills the memory, or ask for less";
 }
 
 void CudaDevice::fail(const std::string& sentence) {
@@ -272,7 +271,7 @@ std::optional<std::size_t> CudaDevice::load(const Plan& plan, ConstPacked from, 
   const auto pinned = try_pin(from, plan.length_bytes());
   staging_pipeline_->load(plan, from.data, digests.as<std::uint64_t>(), static_cast<CUstream>(stream));
   if (!wait_for_arrival(Deadline::in_ms(load_timeout_ms)))
-    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not take its state within ten minutes; is it hung?");
+    throw Failure(CKPT_ERR_TIMEOUT, "the GPU did not load the state within ten minutes; is it hung?");
   staging_pipeline_->land();
   return first_difference(digests.as<std::uint64_t>(), from.digests, plan.leaves());
 }

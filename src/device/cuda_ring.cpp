@@ -38,7 +38,8 @@ bool CudaRing::allocate(std::uint64_t size_bytes) {
 CudaRing::CudaRing(std::uint64_t size_bytes) {
   while (!allocate(size_bytes)) {
     if (size_bytes <= buffers_min * kernels::leaf_size_bytes)
-      throw Failure(CKPT_ERR_NO_SPACE, "is in device memory, but that GPU has none left for ckptengine; free some");
+      throw Failure(CKPT_ERR_NO_SPACE,
+                    "is in device memory, but that GPU has no memory left for ckptengine; free some");
     size_bytes /= 2;
     is_short_ = true;
   }

@@ -38,7 +38,7 @@ class CommandQueue {
   void push(std::function<void()> command) {
     {
       const std::lock_guard lock(mutex_);
-      check(commands_.size() < limit_, "the queue of a thread of the network has no bound any more");
+      check(commands_.size() < limit_, "the queue of a network thread exceeds its bound");
       commands_.push_back(std::move(command));
       any_.store(true, std::memory_order_release);
     }

@@ -40,8 +40,8 @@ bool are_same_pieces(const CheckpointRecord& a, const CheckpointRecord& b) {
 
 [[noreturn]] void refuse_other_bytes(const std::string& path) {
   throw Failure(CKPT_ERR_CORRUPT, path +
-                                      " tells of other bytes of the same incarnation and iteration; look whether "
-                                      "another job of this name uses this storage, and remove the checkpoint if not");
+                                      " describes other bytes of the same incarnation and iteration; check whether "
+                                      "another job of this name uses this storage; if not, remove the checkpoint");
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ std::optional<ShardRecord> CheckpointWriter::find_written(const std::string& dir
 ShardRecord CheckpointWriter::write(const Piece& piece) {
   const arena::Manifest& manifest = *piece.manifest;
   if (!arena::is_consistent(manifest) || !is_plain_name(manifest.shard))
-    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" does not agree with itself");
+    throw Failure(CKPT_ERR_CORRUPT, "the manifest of shard \"" + manifest.shard + "\" is inconsistent");
   const Header header = encode_header(manifest, job_);
   ShardRecord record = describe(manifest, header, node_);
   const std::uint64_t incarnation = manifest.checkpoint.incarnation();
@@ -166,9 +166,8 @@ void CheckpointWriter::discard(CheckpointId checkpoint, const std::vector<std::s
 }
 
 void CheckpointWriter::refuse_missing(const std::string& path) const {
-  throw Failure(CKPT_ERR_LOST, files_.label(path) +
-                                   " is not there, so that the checkpoint cannot be made whole; look " +
-                                   "whether all nodes name the same storage");
+  throw Failure(CKPT_ERR_LOST, files_.label(path) + " is missing, so the checkpoint cannot be completed; check " +
+                                   "that all nodes name the same storage");
 }
 
 ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId checkpoint, std::uint32_t world_size) {
@@ -179,7 +178,7 @@ ShardRecord CheckpointWriter::read_record(const std::string& shard, CheckpointId
   const ShardRecord* const found = record.find(shard);
   if (record.kind != CheckpointRecord::Kind::shard || record.job != job_ || record.checkpoint != checkpoint ||
       record.world_size != world_size || found == nullptr)
-    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of something else");
+    throw Failure(CKPT_ERR_CORRUPT, files_.label(path) + " is the record of another piece");
   const std::string leaves = directory + "/" + file_name(shard, checkpoint.incarnation(), leaves_suffix);
   if (files_.file_size(leaves) != found->leaves_bytes())
     refuse_missing(leaves + " with its " + std::to_string(found->leaves_bytes()) + " bytes");

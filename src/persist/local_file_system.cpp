@@ -282,7 +282,7 @@ std::optional<std::int64_t> LocalFileSystem::modified_s(const std::string& path)
 }
 
 std::uint64_t LocalFileSystem::free_bytes() {
-  return static_cast<std::uint64_t>(run(Kind::free_space, "", "cannot ask for the free space of")->result);
+  return static_cast<std::uint64_t>(run(Kind::free_space, "", "cannot find out the free space of")->result);
 }
 
 }  // namespace ckpt::persist

@@ -49,7 +49,7 @@ NfsConnection::NfsConnection(std::string url, const FileSystemOptions& options)
   if (url_.find("version=4") != std::string::npos)
     throw Failure(CKPT_ERR_INVALID,
                   "storage " + url_ +
-                      " asks for NFS version 4, of which libnfs writes 2 KiB at a time; use version 3, "
+                      " asks for NFS version 4, with which libnfs writes only 2 KiB at a time; use version 3, "
                       "or mount it and name the path");
   nfs_context* const context = nfs_init_context();
   const bool valid = context != nullptr && Url(context, url_).parsed != nullptr;

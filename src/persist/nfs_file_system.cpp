@@ -245,7 +245,7 @@ std::uint64_t NfsFileSystem::free_bytes() {
         const auto* found = static_cast<struct statvfs*>(data);
         free = std::uint64_t{found->f_bavail} * found->f_frsize;
       },
-      "cannot ask for the free space of " + root_);
+      "cannot find out the free space of " + root_);
   return free;
 }
 

@@ -19,7 +19,7 @@ constexpr std::uint64_t part_min_bytes = std::uint64_t{16} << 20;
 
 ReadOutcome outcome_of(const Failure& failure) { return {failure.status(), failure.what(), 0}; }
 
-const ReadOutcome called_off = {CKPT_DISCARDED, "reading from storage was called off", 0};
+const ReadOutcome called_off = {CKPT_DISCARDED, "reading from storage was cancelled", 0};
 
 template <class Call>
 ReadOutcome attempt(Call call) {
@@ -89,7 +89,7 @@ struct ReadQueue::State {
       return;
     }
     for (const Task& task : added)
-      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage wait already; repeat it later", 0});
+      task.run(nullptr, {CKPT_ERR_NO_SPACE, "too many reads from storage are waiting; try again later", 0});
   }
 
   void cancel(bool for_good) {

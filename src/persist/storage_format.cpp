@@ -88,14 +88,14 @@ ShardRecord parse_shard(const json& object, std::uint64_t incarnation) {
   // Names follow from shard and incarnation; what the record says of them is for other readers, and never followed.
   if (object.at("file") != data_file_name(shard.shard, incarnation) ||
       object.at("leaves") != file_name(shard.shard, incarnation, leaves_suffix))
-    refuse("the files of shard " + shard.shard + " have names that are not theirs");
+    refuse("the files of shard " + shard.shard + " have wrong names");
   if (shard.header_bytes == 0 || shard.header_bytes % data_alignment_bytes != 0 ||
       shard.header_bytes > header_max_bytes + 2 * data_alignment_bytes || shard.layout_bytes > shard.header_bytes ||
       file_bytes < shard.header_bytes)
     refuse("the sizes of shard " + shard.shard + " do not fit each other");
   shard.whole_bytes = file_bytes - shard.header_bytes;
   if (!lies_where_it_belongs(shard))
-    refuse("the range of shard " + shard.shard + " in its file is not the one that its name and the sizes tell");
+    refuse("the range of shard " + shard.shard + " in its file does not fit its name and the sizes");
   return shard;
 }
 
@@ -118,7 +118,7 @@ CheckpointRecord parse_record(const json& object) {
   record.world_size = static_cast<std::uint32_t>(world_size);
   for (const json& shard : object.at("shards")) record.shards.push_back(parse_shard(shard, incarnation));
   if (record.shards.empty() || (record.kind == CheckpointRecord::Kind::shard && record.shards.size() != 1))
-    refuse("it does not name the right number of shards");
+    refuse("it names a wrong number of shards");
   for (std::size_t i = 1; i < record.shards.size(); ++i)
     if (record.shards[i - 1].shard >= record.shards[i].shard) refuse("its shards are not in order");
   if (record.kind == CheckpointRecord::Kind::checkpoint) files_of(record);  // for its refusals

@@ -161,7 +161,7 @@ void WriteQueue::lend(Shared& shared, FileSystem& files, std::vector<Piece>& pie
   if (std::any_of(shared.loans.begin(), shared.loans.end(), is_out)) {
     throw Failure(CKPT_ERR_TIMEOUT, files.label(shared.options.job) +
                                         " still holds memory of a write that has not ended; nothing more is written "
-                                        "to this storage until that write ends; look whether the storage hangs");
+                                        "to this storage until that write ends; check whether the storage hangs");
   }
   shared.loans.clear();
   for (Piece& piece : pieces) {

@@ -185,8 +185,7 @@ TEST(AnIncarnationThatRanksServe, IsFollowedByNoneWhereNoNumberIsLeft) {
   report.ranks.push_back({1, 50, 0, ranks, main_shard(1), private_shard(1)});  // it starts anew
   node.receive(1, report);
   EXPECT_EQ(node.incarnation_record().incarnation, CheckpointId::incarnation_max);
-  EXPECT_THAT(node.newest_to<Directive>(1).alarm,
-              ::testing::HasSubstr("no incarnation of the job can follow incarnation 16777215"));
+  EXPECT_THAT(node.newest_to<Directive>(1).alarm, ::testing::HasSubstr("cannot begin another incarnation: 16777215"));
 }
 
 TEST(AnIncarnationThatANodeWasTold, IsFollowedByAnotherOnlyOnceThereIsARank) {

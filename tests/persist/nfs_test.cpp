@@ -289,8 +289,9 @@ TEST(Nfs, WhereNoServerIsTheSentenceSaysSo) {
                                                              [&] {
                                                                write_checkpoint(*missing, {1, 1}, 3);
                                                              }})
-    EXPECT_THAT(refusal(CKPT_ERR_SYSTEM, call),
-                testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("look whether it runs, and whether the directory")));
+    EXPECT_THAT(
+        refusal(CKPT_ERR_SYSTEM, call),
+        testing::AllOf(HasSubstr("/ckpt/mount"), HasSubstr("check whether it runs, and whether the directory")));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system(server.location() + "&version=4", options()); }),
               HasSubstr("asks for NFS version 4"));
   EXPECT_THAT(refusal(CKPT_ERR_INVALID, [&] { open_file_system("nfs://", options()); }),

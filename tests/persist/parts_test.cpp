@@ -163,12 +163,12 @@ TEST_F(Parts, OfTheSameCheckpointWithOtherBytesAreRefused) {
   manifest->checkpoint = {1, 7};
   other.model.piece.manifest = manifest;
   for (const std::string& name : core::parts_of("model", 3))
-    EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.write(files_, name); }), HasSubstr("tells of other bytes"));
+    EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.write(files_, name); }), HasSubstr("describes other bytes"));
   // Cut otherwise they have other names, but no manifest takes the place of the one that is there.
   other.of = 2;
   other.write(files_);
   EXPECT_THAT(refusal(CKPT_ERR_CORRUPT, [&] { other.commit(files_); }),
-              HasSubstr("manifest.json tells of other bytes"));
+              HasSubstr("manifest.json describes other bytes"));
   EXPECT_TRUE(holds(files_, found(), captured));
 }
 

@@ -66,7 +66,7 @@ def test_an_agent_whose_arena_was_removed_says_so_and_serves_what_it_holds(clust
     commit(engine, 0)
     (pid,) = cluster.agents("n0")
     shutil.rmtree(cluster.arena)
-    assert "alone and are lost when it ends" in eventually(lambda: alarm(cluster))
+    assert "and are lost when it ends" in eventually(lambda: alarm(cluster))
     assert "BAD" in ckptctl(cluster, "doctor").stdout
     assert "somebody removed the arena" in (folder(cluster) / "ckptd.log").read_text()
     commit(engine, 1)  # its trainer goes on

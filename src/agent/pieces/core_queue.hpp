@@ -84,7 +84,7 @@ class CoreQueue : public std::enable_shared_from_this<CoreQueue> {
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return;
-      check(tasks_.size() < posted_limit_, "the core's queue has no bound any more");
+      check(tasks_.size() < posted_limit_, "the queue of the core thread exceeds its bound");
       tasks_.push_back(std::move(task));
     }
     ready_.notify_one();

@@ -77,11 +77,11 @@ Claims::Answer Claims::claim(Claimant& claimant) {
     const bool same = held != holders_.end() && held->second.instance == claimant.instance &&
                       held->second.process.pid() == claimant.process->pid();
     if (!same)
-      return {
-          Verdict::superseded,
-          "this node does not know rank " + std::to_string(claimant.rank) +
-              "'s trainer any more: the rank was claimed anew or the node's arena was replaced; restart the trainer",
-          std::nullopt};
+      return {Verdict::superseded,
+              "this node does not know rank " + std::to_string(claimant.rank) +
+                  "'s trainer any more: another trainer claimed the rank, or the node's arena was replaced; restart "
+                  "the trainer",
+              std::nullopt};
     held->second.connected = true;
     return {Verdict::admitted, "", std::nullopt};
   }

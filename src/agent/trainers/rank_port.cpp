@@ -28,7 +28,7 @@ std::map<core::Rank, OpenGrant> find_open_grants(const std::string& directory, c
       const arena::Grant grant = control.grant();
       if (grant.sequence == used) continue;
       const core::Share share = control.share();
-      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an impossible share");
+      if (!core::is_valid(share)) throw Failure(CKPT_ERR_CORRUPT, "its control page names an invalid share");
       auto shards = core::parts_of(trainer.main_shard, share);
       shards.push_back(trainer.private_shard);
       OpenGrant open{grant.sequence, {}};

@@ -127,7 +127,7 @@ void TrainerManager::corrupt(Asker asker, const CorruptRequest& request, std::in
   if (refuse_unknown(asker, respond)) return;
   const SlotRef* slot = served_slot(asker.rank, request.shard);
   if (slot == nullptr)
-    return respond(refusal(CKPT_ERR_INVALID, "this rank was given no shard " + request.shard + " to restore"));
+    return respond(refusal(CKPT_ERR_INVALID, "this rank did not get shard " + request.shard + " to restore"));
   deps_.event_log.note("rank " + std::to_string(asker.rank) + " found shard " + request.shard + " damaged");
   // Once the damaged piece is dropped, the core waits until another source has brought it home again.
   deps_.pieces.verify(*slot, [this, asker, timeout_ms, respond] {

@@ -261,7 +261,7 @@ void TrainerServer::on_trainer_request(Connection& connection, const std::string
   } else if (type == "reserve") {
     requests_.reserve(asker, reserve_request(request), respond_to(connection));
   } else {
-    refuse_request("there is no request \"" + type + "\"");
+    refuse_request("the request \"" + type + "\" is unknown");
   }
 }
 

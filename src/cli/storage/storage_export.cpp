@@ -84,7 +84,7 @@ void copy_checkpoint(Storage& storage, const CheckpointRecord& record, const std
                      Progress& progress) {
   const std::string stored = storage.job() + "/" + persist::folder_name(record.checkpoint.iteration());
   const fs::path to = checkpoint_folder(location, record);
-  if (fs::exists(to)) refuse(to.string() + " is there already; remove it, or name another directory");
+  if (fs::exists(to)) refuse(to.string() + " already exists; remove it, or name another directory");
   std::vector<std::pair<std::string, std::uint64_t>> files;
   std::uint64_t total_bytes = 0;
   for (const persist::DirectoryEntry& entry : storage.files().list(stored)) {
@@ -132,7 +132,7 @@ void check_python(const std::string& python) {
     case 4:
       refuse(python + " has no torch; install it (pip install torch), or name another Python with --python");
     default:
-      refuse(python + " is no Python that works; name one that has torch with --python");
+      refuse(python + " is not a working Python; name one that has torch with --python");
   }
 }
 
@@ -150,12 +150,12 @@ fs::path parent_of(const std::string& path) {
 // Checks what can be checked before anything is read.
 void check_targets(const ExportOptions& options) {
   const int targets = !options.file.empty() + !options.dcp.empty() + !options.raw.empty();
-  if (targets != 1) refuse("say where to: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
+  if (targets != 1) refuse("name one target: --to FILE, --dcp DIRECTORY or --raw DIRECTORY");
   if (!options.raw.empty() && !options.shard.empty()) refuse("--raw copies whole checkpoints; leave out --shard");
   if (!options.file.empty() && fs::exists(options.file))
-    refuse(options.file + " is there already; remove it, or name another file");
+    refuse(options.file + " already exists; remove it, or name another file");
   if (!options.dcp.empty() && fs::exists(options.dcp) && !(fs::is_directory(options.dcp) && fs::is_empty(options.dcp)))
-    refuse(options.dcp + " is there already; remove it, or name another directory");
+    refuse(options.dcp + " already exists; remove it, or name another directory");
   if (!options.raw.empty()) return;
   if (const fs::path parent = parent_of(target_of(options)); !fs::is_directory(parent))
     refuse("there is no directory " + parent.string() + " to export to; make it first");

@@ -105,9 +105,10 @@ Result trace(const Scope& scope, const TraceOptions& options) {
   if (answers.recordings.empty()) throw Failure(CKPT_ERR_NO_AGENT, answers.failures.front());
   const Timeline timeline = timeline_of(answers.recordings, options.iterations);
   if (timeline.nodes.empty())
-    throw Failure(CKPT_ERR_INVALID,
-                  "there is nothing to show yet: an agent records what its ranks' communication hooks tell, snapshots, "
-                  "the chunks it sends, and commits");
+    throw Failure(
+        CKPT_ERR_INVALID,
+        "there is nothing to show yet: an agent records what its ranks' communication hooks report, snapshots, "
+        "the chunks it sends, and commits");
   if (!options.plot.empty()) check_one_job(timeline);
   write_file(options.output, trace_events(timeline).dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
   if (!options.plot.empty()) run_gnuplot(timeline_script(timeline, options.plot), options.plot);

@@ -101,8 +101,8 @@ void AdmissionControl::open_next(std::uint32_t world_size, TimeMs now, Effects& 
   IncarnationRecord next = *view_.record;
   next.incarnation = std::max({view_.record->incarnation, newest_written(), newest_served()}) + 1;
   if (next.incarnation > CheckpointId::incarnation_max) {
-    alarm_ = "no incarnation of the job can follow incarnation " + std::to_string(view_.record->incarnation) +
-             ": it is the last number there is. Give the job another name";
+    alarm_ = "the job cannot begin another incarnation: " + std::to_string(view_.record->incarnation) +
+             " is the highest number. Give the job another name";
     return;
   }
   next.world_size = world_size;
@@ -154,10 +154,11 @@ bool AdmissionControl::is_outlived() const {
 
 bool AdmissionControl::follow_outlived(TimeMs now, Effects& effects) {
   if (!record_writer_.may_swap(now) || newest_world_size() == 0 || !is_outlived()) return false;
-  effects.push_back(Notice{"the coordination store lost the record of incarnation " +
-                           std::to_string(std::max(view_.record->incarnation, newest_served())) +
-                           " of the job, or has an older one, and no agent that is left knows who took part in it; the "
-                           "job goes on with a new incarnation"});
+  effects.push_back(
+      Notice{"the coordination store lost the record of incarnation " +
+             std::to_string(std::max(view_.record->incarnation, newest_served())) +
+             " of the job, or has an older one, and no remaining agent knows its ranks; the job continues with a new "
+             "incarnation"});
   open_next(newest_world_size(), now, effects);
   return true;
 }
@@ -179,16 +180,15 @@ std::optional<Refusal> AdmissionControl::refusal_of(NodeId node, const RankRepor
   const bool newcomer = rank.incarnation == 0;
   if (newcomer && undecided && view_.record->incarnation != 0 && rank.world_size != view_.record->world_size) {
     return Refusal{rank.rank, rank.instance, false, view_.record->incarnation,
-                   "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) + " says the job has " +
-                       std::to_string(rank.world_size) + " ranks, the others say " +
+                   "rank " + std::to_string(rank.rank) + " on node " + std::to_string(node) +
+                       " says that the job has " + std::to_string(rank.world_size) + " ranks, the others say " +
                        std::to_string(view_.record->world_size) + ": start all ranks with one world_size"};
   }
   const bool outlived = !newcomer && rank.incarnation < view_.record->incarnation && !(rank.waiting && undecided);
   if (outlived || superseded_.contains(rank.instance)) {
     return Refusal{rank.rank, rank.instance, true, view_.record->incarnation,
                    "rank " + std::to_string(rank.rank) + " was superseded by incarnation " +
-                       std::to_string(view_.record->incarnation) +
-                       " of the job: this process takes no further part, end it"};
+                       std::to_string(view_.record->incarnation) + " of the job: stop this process"};
   }
   return std::nullopt;
 }

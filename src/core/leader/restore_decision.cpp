@@ -194,8 +194,8 @@ std::string cannot_tell_text(const RecoveryQuestion& question, CheckpointId chos
   if (is_in_doubt(question.restored, chosen, question.base))
     return describe(question.restored) + ", from which the last incarnation went on, is lost and may have been one";
   const auto& trouble = question.storage_trouble;
-  return trouble.empty() ? "not every node of the last incarnation is left to tell"
-                         : "storage does not tell all that it has (" + trouble + ")";
+  return trouble.empty() ? "some nodes of the last incarnation are gone"
+                         : "storage does not list all that it has (" + trouble + ")";
 }
 
 // What a node says of the bytes of a captured shard: it has it, or parity of it.
@@ -329,7 +329,7 @@ std::string explain(const Disagreement& disagreement, CheckpointId checkpoint) {
 
 std::string explain_stranded(CheckpointId checkpoint, const std::set<std::string>& shards,
                              const std::vector<NodeId>& missing) {
-  return describe(checkpoint) + " was to be restored, but no node that answers can give shards " + join(shards) +
+  return describe(checkpoint) + " was to be restored, but no node that answers has shards " + join(shards) +
          " of it any more" + missing_text(missing) + "; start the job again to restore what is left";
 }
 
@@ -363,19 +363,19 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
     }
   } else if (const std::uint32_t stored = foreign_world_size(inventory, question.world_size); stored != 0) {
     decision.verdict = Verdict::mismatch;
-    decision.text = "what is stored is of a job of " + std::to_string(stored) + " ranks, this one has " +
+    decision.text = "the stored checkpoints are of a job of " + std::to_string(stored) + " ranks, this one has " +
                     std::to_string(question.world_size) + ": start it with " + std::to_string(stored) +
-                    " ranks, or remove what is stored ('ckptctl gc', and 'ckptctl rm' on storage)";
+                    " ranks, or remove these checkpoints ('ckptctl gc', and 'ckptctl rm' on storage)";
   } else if (newest_commit) {
     decision.verdict = Verdict::lost;
     decision.text = "beyond tolerance: " + describe(newest_commit) + " was committed, but " +
                     lacking_text(question, unusable(inventory, newest_commit, question)) +
-                    "; bring nodes back that had them and restart, or give up with " + give_up_text(question);
+                    "; bring back nodes that had them and restart, or give up with " + give_up_text(question);
   } else if (!question.unusable.empty()) {
     decision.verdict = Verdict::lost;
-    decision.text = "no node that answers has anything, and no checkpoint on storage can be used (" +
+    decision.text = "no node that answers has a checkpoint, and no checkpoint on storage can be used (" +
                     join(question.unusable, 3) + missing_text(question.missing) +
-                    "); mend one of them and restart, or give up with " + give_up_text(question);
+                    "); repair one of them and restart, or give up with " + give_up_text(question);
   } else {
     decision.verdict = Verdict::fresh;
   }
@@ -393,7 +393,7 @@ RecoveryAnswer plan_recovery(const RecoveryQuestion& question, Inventory invento
       !nothing_newer && (in_doubt || testifying.size() < question.members.size() || none_is_known);
   if (decision.status_unknown && decision.text.empty()) {
     decision.text =
-        "a newer commit cannot be excluded, for " + cannot_tell_text(question, chosen) + missing_text(question.missing);
+        "a newer commit may exist, because " + cannot_tell_text(question, chosen) + missing_text(question.missing);
   }
   return answer;
 }

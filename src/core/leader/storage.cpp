@@ -89,12 +89,12 @@ std::map<std::string, const PieceInfo*> JobStorage::pieces_of(CheckpointId check
 
 std::string JobStorage::why_unknown(const std::vector<const Report*>& present) const {
   if (config_.storage && !has_listing()) return "it has not answered yet";
-  if (config_.storage && is_finishing()) return "a checkpoint of the incarnation before is being made whole";
+  if (config_.storage && is_finishing()) return "a checkpoint of the previous incarnation is still being completed";
   if (config_.storage) return known_listing().trouble;
   for (const Report* report : present) {
     if (report->storage) {
-      return "node " + std::to_string(config_.node) + " (the leader) was told of none, node " +
-             std::to_string(report->node) + " was; give all agents of the job the same option storage";
+      return "node " + std::to_string(config_.node) + " (the leader) has no option storage, but node " +
+             std::to_string(report->node) + " has one; give all agents of the job the same option storage";
     }
   }
   return "";

@@ -117,7 +117,7 @@ std::vector<PieceInfo> SlotTable::whole_pieces() const {
 
 Slot& SlotTable::move(const SlotRef& ref, SlotState from, SlotState to) {
   Slot& slot = slots_.at(ref);
-  invariant(slot.state == from, "a slot is not in the state that its move needs");
+  invariant(slot.state == from, "a slot is not in the state from which this change is allowed");
   slot.state = to;
   if (to == SlotState::free) slot = Slot{};
   return slot;
