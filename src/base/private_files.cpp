@@ -17,7 +17,7 @@
 namespace ckpt {
 namespace {
 
-constexpr int links_max = 40;  // on the way to a directory, as the kernel has it
+constexpr int links_max = 40;  // on the way to a directory, as in the kernel
 
 bool is_ours(const struct stat& info) { return info.st_uid == ::geteuid() || info.st_uid == 0; }
 
@@ -32,7 +32,7 @@ void require_own(const struct stat& info, const std::string& path, const char* o
   require((info.st_mode & S_IWOTH) == 0 || (info.st_mode & S_ISVTX) != 0, path, " is writable for everybody", option);
 }
 
-// A walk along a path, from one opened directory to the next.
+// Walks along a path, from one opened directory to the next.
 class Walk {
  public:
   Walk(const std::string& path, const char* option, std::size_t parents) : option_(option) {
@@ -52,10 +52,10 @@ class Walk {
  private:
   struct PathComponent {
     std::string name;
-    bool is_checked = false;  // the directory has to be ours
+    bool is_checked = false;  // the directory must belong to us
   };
 
-  // The parts of `path` come next. The last of them stands first in `ahead_`.
+  // Puts the parts of `path` ahead. The last one comes first in `ahead_`.
   void push(const std::string& path) {
     std::vector<PathComponent> parts;
     for (std::size_t begin = 0; begin < path.size();) {
@@ -94,7 +94,7 @@ class Walk {
     so_far_ = path + "/";
   }
 
-  // What `link` leads to is ahead then.
+  // Continues with the target of `link`.
   void follow(const UniqueFd& link, const std::string& path, bool is_checked) {
     const struct stat info = look_at(link, path);
     require(S_ISLNK(info.st_mode), path, " is not a directory", option_);
@@ -126,8 +126,8 @@ class Walk {
   const char* const option_;
   std::vector<PathComponent> ahead_;  // the next one last
   UniqueFd here_;
-  std::string so_far_;           // where that is, with a slash behind it
-  std::string link_of_another_;  // that the way has led through
+  std::string so_far_;           // the path of that directory, ending in a slash
+  std::string link_of_another_;  // a link of another user that the walk has followed
   int links_ = 0;
 };
 

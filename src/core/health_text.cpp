@@ -1,4 +1,4 @@
-// What a verdict says to people.
+// The texts of a verdict for people.
 #include "core/health.hpp"
 
 namespace ckpt::core {
@@ -15,7 +15,7 @@ std::string node_name(const Health& health, const NameOf& name_of) {
   return health.node == no_node ? "a node" : "node " + name_of(health.node);
 }
 
-// As ckptengine.h numbers them; a core that knows more says its number.
+// The numbers of ckptengine.h. An unknown status is shown as its number.
 std::string status_text(std::uint8_t status) {
   switch (status) {
     case 2:

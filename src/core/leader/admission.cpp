@@ -10,8 +10,8 @@ namespace ckpt::core {
 
 void AdmissionControl::reconcile(TimeMs now, Effects& effects) {
   refresh_bindings();
-  // Members of this incarnation that a new leader has not met yet come first, then newcomers, then those who wait since
-  // an incarnation that was never decided: they are carried over.
+  // Order: first members of this incarnation that a new leader has not met yet, then newcomers, then trainers that wait
+  // since an incarnation that was never decided. The last ones are carried over.
   for (const auto& [node, peer] : view_.peers) {
     if (!view_.is_present(peer, now)) continue;
     for (const RankReport& rank : peer.report.ranks) {
@@ -52,14 +52,15 @@ void AdmissionControl::refresh_bindings() {
     });
     if (entry != report.ranks.end()) binding.rank = *entry;
     const bool gone = report.epoch == view_.epoch && (entry == report.ranks.end() || serves_older_incarnation(*entry));
-    // Before the decision a trainer that is gone makes room for the next one; after it the incarnation keeps its shape.
+    // Before the decision, a trainer that is gone makes room for the next one. After it, the incarnation does not
+    // change.
     const bool leaves = undecided ? gone : is_misplaced(*binding.peer, binding.rank);
     it = leaves ? bindings_.erase(it) : std::next(it);
   }
 }
 
-// A decision may be written late, when a rank has moved since: its node is then none of the incarnation's. It needs an
-// incarnation of its own.
+// A decision may be written late, after a rank has moved to another node. That node does not belong to the incarnation,
+// so the rank needs a new incarnation.
 bool AdmissionControl::is_misplaced(const Peer& peer, const RankReport& rank) const {
   if (!view_.has_begun()) return false;
   if (rank.rank >= view_.assignment_table.assignments().size()) return true;
@@ -69,7 +70,7 @@ bool AdmissionControl::is_misplaced(const Peer& peer, const RankReport& rank) co
   return !has_its_place || !view_.assignment_table.is_member(peer.report.node, peer.report.arena_id);
 }
 
-// It was given an older incarnation's checkpoint before it could be carried over into this one.
+// It got the checkpoint of an older incarnation before it could be carried over into this one.
 bool AdmissionControl::serves_older_incarnation(const RankReport& rank) const {
   return rank.incarnation != 0 && rank.incarnation < view_.record->incarnation && !rank.waiting;
 }
@@ -79,7 +80,7 @@ void AdmissionControl::admit_newcomer(const Peer& peer, const RankReport& rank, 
   if (bound != bindings_.end() && bound->second.rank.instance == rank.instance) return;
   const bool second_hello = bound != bindings_.end();
   const bool decided = view_.record->decision.verdict != Verdict::undecided;
-  // A job without a record may have checkpoints on storage, and its incarnations must be newer than those.
+  // A job without a record may have checkpoints on storage. Its incarnations must be newer than those.
   if (view_.record->incarnation == 0 && view_.config.storage && !storage_.knows_incarnations()) return;
   if (view_.record->incarnation == 0 || second_hello || decided) {
     open_incarnation(rank, now, effects);
@@ -135,7 +136,7 @@ std::uint64_t AdmissionControl::newest_served() const {
   return newest;
 }
 
-// The newest incarnation that was decided, as far as any node was told.
+// The newest decided incarnation that any node knows of.
 std::uint64_t AdmissionControl::newest_notified() const {
   std::uint64_t newest = 0;
   for (const auto& [node, peer] : view_.peers)
@@ -144,8 +145,8 @@ std::uint64_t AdmissionControl::newest_notified() const {
   return newest;
 }
 
-// The record is older than what nodes know: it was lost or set back, and who led by the newer one is gone. The
-// incarnation that it should tell of cannot be led; the next one restores what that has captured.
+// The record is older than what nodes know: it was lost or set back, and the leader that knew the newer one is gone.
+// Nobody can lead the incarnation that is missing. The next one restores what that one captured.
 bool AdmissionControl::is_outlived() const {
   const bool was_decided = view_.record->decision.verdict == Verdict::undecided && view_.record->incarnation != 0 &&
                            newest_notified() == view_.record->incarnation;

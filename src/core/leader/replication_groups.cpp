@@ -64,8 +64,8 @@ class Grouping {
 
   const JobPlacement& arrangement_;
   std::unordered_map<NodeId, std::vector<const RankAssignment*>> by_node_;  // in the order of their ranks
-  std::unordered_map<Rank, std::size_t> nth_;                               // of its node
-  std::unordered_map<std::string_view, std::size_t> naming_;                // ranks, by main shard
+  std::unordered_map<Rank, std::size_t> nth_;                               // the rank's position on its node
+  std::unordered_map<std::string_view, std::size_t> naming_;                // number of ranks, by main shard
 };
 
 }  // namespace

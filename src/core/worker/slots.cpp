@@ -33,7 +33,7 @@ std::optional<SlotRef> SlotTable::find_free(Rank rank, const std::string& shard)
   return std::nullopt;
 }
 
-// Rank by rank, from one's segment for the shard to the next one's: a node has few ranks, and may have many shards.
+// Goes from rank to rank, to each rank's segment for the shard: a node has few ranks and may have many shards.
 template <class Predicate>
 const SlotTable::Entry* SlotTable::first_of(const std::string& shard, const Predicate& is_wanted) const {
   for (auto it = slots_.begin(); it != slots_.end();) {
