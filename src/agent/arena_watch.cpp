@@ -27,7 +27,7 @@ void ArenaWatch::tick() {
   alarm_ = std::move(alarm);
 }
 
-// False: another agent has the arena, so this one ends.
+// Returns false if another agent has the arena, so this one ends.
 bool ArenaWatch::make_again() {
   const std::string& directory = arena_.directory();
   event_log_.note("somebody removed the arena " + directory + " of this agent, which makes it again");

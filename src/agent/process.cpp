@@ -23,7 +23,7 @@ std::optional<Stat> stat_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line);
-  const auto name_end = line.rfind(')');  // the name before it may hold anything
+  const auto name_end = line.rfind(')');  // the name before it may contain anything
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
   Stat stat;
@@ -35,7 +35,7 @@ std::optional<Stat> stat_of(pid_t pid) {
   return fields ? std::optional(stat) : std::nullopt;
 }
 
-constexpr int last_of_all = -999;  // -1000 would be never, also where this process itself is what grows
+constexpr int last_of_all = -999;  // -1000 would mean never, even if this process itself uses up the memory
 
 }  // namespace
 

@@ -52,7 +52,7 @@ const char* name_of(core::Tier tier) {
   return "unknown";
 }
 
-// Of parts in several tiers the farthest counts, as it does for the trainer.
+// If parts came from several tiers, the farthest one counts, as in the trainer.
 json origin_json(const core::RestoreReady* ready, std::uint64_t incarnation) {
   if (ready == nullptr || ready->incarnation != incarnation || ready->main.empty()) return nullptr;
   core::Tier main = core::Tier::none;
@@ -131,7 +131,7 @@ json segments_json(const StatusSources& from) {
   return segments;
 }
 
-// What lies where, as far as this node knows: all whole pieces here, and of storage's newest step what it wrote itself.
+// The tiers, as far as this node knows: all whole pieces here, and what it wrote itself of storage's newest checkpoint.
 json tiers_json(const StatusSources& from, const core::NodeStatus& status) {
   std::uint64_t captured = 0, copies = 0, parity = 0;
   for (const auto& [key, segment] : from.segments.all()) {

@@ -111,7 +111,7 @@ void raise(T& state, const T& value) {
 }  // namespace
 
 void make_node_directory(const std::string& path) {
-  make_own_directory(path, "arena_dir", 2);  // the job's and the one of all arenas above it
+  make_own_directory(path, "arena_dir", 2);  // the job's directory, and the one of all arenas above it
   struct stat directory {};
   if (::stat(path.c_str(), &directory) != 0 || directory.st_uid != ::geteuid())
     throw Failure(CKPT_ERR_INVALID,
@@ -136,7 +136,7 @@ NodeArena::NodeArena(std::string directory, const std::string& job, const std::s
   recall();
 }
 
-// The magic makes the header one; before it, whoever attaches begins again.
+// The magic makes it a header. Without the magic, an attaching agent begins again.
 void NodeArena::initialize(const std::string& job, const std::string& node) {
   std::strncpy(header()->job, job.c_str(), name_bytes_max - 1);
   std::strncpy(header()->node, node.c_str(), name_bytes_max - 1);
@@ -171,7 +171,7 @@ std::optional<NodeArena::NodeState> NodeArena::read(const NodeHeader& header, co
                    {words[6], words[7], words[8], words[9]}};
 }
 
-// The second copy first: an agent that died between the two left the newer one there.
+// Read the second copy first: an agent that died between the two writes left the newer one there.
 void NodeArena::recall() {
   NodeHeader& head = *header();
   const auto first = read(head, head.copies[0]), second = read(head, head.copies[1]);
@@ -191,7 +191,7 @@ void NodeArena::recall() {
   std::atomic_ref(head.format).store(node_format_version, std::memory_order_release);
 }
 
-// One copy after the other, so that one is whole at each moment.
+// Writes one copy after the other, so that one is whole at each moment.
 void NodeArena::store() {
   const auto words = words_of(state_);
   const std::uint64_t check = check_of(*header(), words);

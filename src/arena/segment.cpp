@@ -15,7 +15,7 @@
 namespace ckpt::arena {
 namespace {
 
-// Keeps sums of capacities far from overflow.
+// Keeps sums of capacities far below overflow.
 constexpr std::uint64_t capacity_max_bytes = std::uint64_t{1} << 53;
 
 std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
@@ -28,7 +28,7 @@ std::uint64_t slot_stride(const SegmentSpec& spec) {
   throw Failure(CKPT_ERR_CORRUPT, path + " is not a usable segment: " + reason);
 }
 
-// Without reservation a full file system shows as SIGBUS in the middle of a capture.
+// Without reservation, a full file system would cause SIGBUS in the middle of a capture.
 void reserve(int fd, std::uint64_t size_bytes, const std::string& path) {
   int error = 0;
   do error = ::posix_fallocate(fd, 0, static_cast<off_t>(size_bytes));

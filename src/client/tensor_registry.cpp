@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::int32_t extents_max = 16;
 
-// Whether an enumeration that came over the C ABI holds a value from 0 to `last`: as an integer, since a C++ one that
-// holds another value must not even be read.
+// Whether an enumeration from the C ABI holds a value from 0 to `last`. Compares it as an integer, because a C++
+// enumeration with another value must not even be read.
 template <class Enum>
 bool within(const Enum& value, Enum last) {
   static_assert(sizeof(Enum) == sizeof(unsigned));

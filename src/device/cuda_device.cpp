@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t pin_max_bytes = 64ull << 30;  // larger ranges are known to be refused
 constexpr auto poll_pause = std::chrono::microseconds(100);
-constexpr std::int64_t load_timeout_ms = 600'000;  // far beyond any copy to a GPU
+constexpr std::int64_t load_timeout_ms = 600'000;  // far longer than any copy to a GPU
 
 void pin(std::vector<Registration>& pinned, const Range& range) {
   for (std::size_t at = 0; at < range.size_bytes; at += pin_max_bytes)
@@ -33,7 +33,7 @@ std::string pin_failure(const std::vector<Range>& ranges, const Failure& failure
          " of memory (RLIMIT_MEMLOCK): raise it with ulimit -l, or a container's with --ulimit memlock=-1";
 }
 
-// Read faster where that works; read all the same where not.
+// Pins the range if that works, because reading is then faster. Reads it anyway if not.
 std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_bytes) {
   if (size_bytes == 0 || size_bytes > pin_max_bytes) return std::nullopt;
   try {
@@ -43,7 +43,7 @@ std::optional<Registration> try_pin(const ConstPacked& from, std::size_t size_by
   }
 }
 
-// What cannot be given back, because that would wait for a GPU that does not answer: kept for good.
+// Resources whose release would wait for a GPU that does not answer. They are kept for good.
 struct Remains {
   std::vector<Registration> pinned;
   std::unique_ptr<CudaStagingPipeline> staging_pipeline;
@@ -65,7 +65,7 @@ std::optional<std::size_t> first_difference(const std::uint64_t* digests, const 
 }  // namespace
 
 int CudaDevice::ordinal_of(const void* data) {
-  // In the context that the caller's thread has: one of our own, on some GPU, would cost memory there.
+  // Uses the context of the caller's thread. A context of our own would cost memory on some GPU.
   const auto pointer = reinterpret_cast<CUdeviceptr>(data);
   unsigned type = 0;
   int ordinal = 0;
@@ -171,7 +171,7 @@ bool CudaDevice::release(std::span<const Stream> streams, Deadline deadline, Don
   if (phase_ != Phase::copying) return false;
   const ContextScope scope(context_);
   try {
-    // Whoever waits for the streams now gains nothing from room(): the update comes after all of it.
+    // If somebody waits for the streams now, room() gains nothing: the update comes after all of it.
     while (staging_pipeline_->remaining()) staging_pipeline_->enqueue_next();
     staging_pipeline_->end(streams);
   } catch (const Failure& failure) {
@@ -196,8 +196,8 @@ void CudaDevice::cancel() {
   changed_.notify_all();
 }
 
-// What is enqueued still writes to the slots: it must be over before anybody else may use them. Where that cannot be
-// known, nothing is captured any more, and so the slots stay whose they are.
+// Enqueued work still writes to the slots. It must end before anybody else may use them. If nobody can know that,
+// nothing more is captured, so the slots keep their owner.
 void CudaDevice::drain() {
   try {
     staging_pipeline_->abandon();

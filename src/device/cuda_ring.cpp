@@ -7,7 +7,7 @@
 namespace ckpt::device {
 namespace {
 
-// Large against what it costs to start a copy, small against the memory of a GPU.
+// Large compared to the cost of starting a copy, small compared to a GPU's memory.
 constexpr std::uint64_t chunk_max_bytes = 32ull << 20;
 // One is packed while others are copied.
 constexpr std::uint64_t buffers_wanted = 4, buffers_min = 2;

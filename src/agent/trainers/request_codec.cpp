@@ -32,7 +32,7 @@ std::string text(const json& request, const char* key) {
   return at->get<std::string>();
 }
 
-// For people; "" where there is none.
+// A text for people; "" if the field is missing.
 std::string sentence(const json& request, const char* key) {
   std::string sentence = request.contains(key) ? text(request, key) : "";
   if (sentence.size() > sentence_max_bytes)
@@ -122,7 +122,7 @@ CorruptRequest corrupt_request(const json& request) {
   return corrupt;
 }
 
-// The segments' names are the asker's own parts and private shard, or nothing of it will ever be granted.
+// The segments' names must be the asker's own parts and private shard. Otherwise the agent would never grant them.
 ReserveRequest reserve_request(const json& request) {
   const auto slots = request.find("slots");
   if (slots == request.end() || !slots->is_array() || slots->empty() || slots->size() > core::captures_max)
