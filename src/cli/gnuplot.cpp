@@ -21,7 +21,7 @@ namespace {
 
 constexpr int gnuplot_timeout_ms = 60'000;
 
-// The exit status of `gnuplot SCRIPT`; what it says on standard error, people see.
+// The exit status of `gnuplot SCRIPT`. People see its standard error.
 int exit_status_of_gnuplot(const std::string& script_path) {
   std::string program = "gnuplot";
   std::string argument = script_path;
@@ -85,7 +85,7 @@ std::string gnuplot_output(const std::string& path, int width_px, int height_px)
 }
 
 void run_gnuplot(const std::string& script, const std::string& path) {
-  // gnuplot would say so at length.
+  // Checks this first, because gnuplot's own message is long.
   if (!UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666)))
     throw_errno(CKPT_ERR_SYSTEM, "cannot write " + path);
   const TemporaryScript file(script);

@@ -12,7 +12,7 @@ namespace {
 
 bool is_option(const std::string& word) { return word.find('=') != std::string::npos; }
 
-// On standard error, which a person sees even if the result goes into a file.
+// Writes to standard error, which people see even if the result goes into a file.
 Progress::Form progress_form() { return ::isatty(STDERR_FILENO) != 0 ? Progress::Form::bar : Progress::Form::lines; }
 
 bool confirmed(const std::string& question) {

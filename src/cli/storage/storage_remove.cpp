@@ -9,7 +9,7 @@ namespace {
 
 using persist::StoredCheckpoint;
 
-// Why it should stay; "" where it may go.
+// Why it should stay; "" if it may go.
 std::string why_keep(Storage& storage, const std::vector<StoredCheckpoint>& all, const StoredCheckpoint& stored) {
   if (&stored == newest_usable(all)) return stored_text(stored) + " is the newest usable one, which a restore takes";
   if (stored.is_withheld)

@@ -18,7 +18,7 @@ using nlohmann::json;
 
 struct Answers {
   std::vector<Recording> recordings;
-  std::vector<std::string> failures;  // sentences, by arena without one
+  std::vector<std::string> failures;  // sentences about the arenas without a recording
 };
 
 Answers ask_all(const std::vector<Arena>& arenas) {
@@ -62,7 +62,7 @@ std::string counted(std::size_t count, const std::string& what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
-// A plot has one axis of time.
+// A plot has one time axis.
 void check_one_job(const Timeline& timeline) {
   std::set<std::string> jobs;
   for (const NodeTimeline& node : timeline.nodes) jobs.insert(node.job);
@@ -98,7 +98,7 @@ Result result_of(const Timeline& timeline, const Answers& answers, const TraceOp
 }  // namespace
 
 Result trace(const Scope& scope, const TraceOptions& options) {
-  if (!options.plot.empty()) gnuplot_output(options.plot, 0, 0);  // or says that it is neither .png nor .svg
+  if (!options.plot.empty()) gnuplot_output(options.plot, 0, 0);  // throws if it is neither .png nor .svg
   const auto arenas = find_arenas(scope);
   if (arenas.empty()) throw Failure(CKPT_ERR_NO_AGENT, nothing_found(scope, "arena"));
   const Answers answers = ask_all(arenas);
