@@ -206,7 +206,7 @@ class ScaleWorld {
            incarnation_read_.record.decision.verdict == Verdict::undecided;
   }
 
-  // ---- The life of the job ----
+  // ---- Incarnations of the job ----
 
   void start_machines() {
     doing_ = "starting";
