@@ -15,7 +15,7 @@ namespace ckpt::device {
 
 class CudaDrain {
  public:
-  explicit CudaDrain(std::initializer_list<CUstream> streams) {
+  CudaDrain(std::initializer_list<CUstream> streams) {
     try {
       for (const CUstream stream : streams) ends_.emplace_back().record(stream);
     } catch (const Failure&) {

@@ -51,6 +51,7 @@ namespace ckpt::device {
   X(cuLaunchKernel)
 
 struct CudaDriver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration
 #define CKPT_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   CKPT_CUDA_FUNCTIONS(CKPT_CUDA_MEMBER)
 #undef CKPT_CUDA_MEMBER

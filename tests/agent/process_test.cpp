@@ -219,7 +219,7 @@ TEST_F(ProcessTest, WrongOptionsAreOneSentence) {
   for (const auto& [word, named] : {std::pair("colour=red", "colour"), std::pair("arena_bytes=many", "arena_bytes"),
                                     std::pair("--job", "job"), std::pair("transport=pigeon", "pigeon")}) {
     auto words = testing::agent_words(cluster_, "a");
-    std::erase_if(words, [&](const std::string& other) { return std::string(word) == "--job" && other == "job=test"; });
+    if (std::string_view(word) == "--job") std::erase(words, "job=test");
     words.push_back(word);
     auto started = testing::spawn(words);
     EXPECT_EQ(WEXITSTATUS(started.process.wait()), 1);

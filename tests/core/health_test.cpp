@@ -479,7 +479,7 @@ TEST(Health, ARankThatDoesNotComeBackFromRestoreIsNamed) {
 
 TEST(Health, StorageThatFailsIsTold) {
   Cluster job(2, 2);
-  job.storage.emplace();
+  job.storage = Cluster::Storage{};
   job.storage_every = 2;
   for (NodeId node = 0; node < 2; ++node) job.boot(node);
   job.advance(3000);

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 // Boots anew, for the nodes are configured when they boot.
 struct Stored : Cluster {
   explicit Stored(std::uint32_t nodes, std::uint32_t ranks, std::int64_t every = 10) : Cluster(nodes, ranks) {
-    storage.emplace();
+    storage = Cluster::Storage{};
     storage_every = every;
     for (NodeId node = 0; node < nodes; ++node) boot(node);
     advance(3000);

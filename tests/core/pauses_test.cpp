@@ -18,7 +18,7 @@ constexpr TimeMs long_lease_ms = 600'000;
 // Four nodes with a rank each, and two copies. Iteration 7 is the newest commit; with storage, iteration 4 lies there.
 struct PausedJob : Cluster {
   explicit PausedJob(bool has_storage, TimeMs lease_ms = 2000) : Cluster(4, 4) {
-    if (has_storage) storage.emplace();
+    if (has_storage) storage = Cluster::Storage{};
     storage_every = 4;
     configure = [lease_ms](Config& config) { config.lease_ms = lease_ms; };
     for (NodeId node = 0; node < 4; ++node) boot(node);

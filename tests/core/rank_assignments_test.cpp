@@ -61,8 +61,7 @@ TEST(AssignmentsName, RanksAreThereInOrderWithoutGaps) {
 }
 
 // Four ranks that have committed iteration 7 of incarnation 1.
-class AssignmentsInTheStore : public ::testing::Test {
- protected:
+struct AssignmentsInTheStore : ::testing::Test {
   void SetUp() override {
     cluster.start_incarnation(own_node);
     cluster.begin_training();

@@ -65,8 +65,7 @@ TEST(Groups, AreAsManyAsTheyAreLong) {
 constexpr NodeId leader_node = 0;
 constexpr NodeId here = 1;
 
-class RelayBatches : public testing::Test {
- protected:
+struct RelayBatches : testing::Test {
   static Relay make() {
     Config config;
     config.node = here;
@@ -236,8 +235,7 @@ TEST_F(RelayBatches, HandsOnWhatIsForOthers) {
 // ---- A job with relays ----
 
 // Thirteen nodes in four groups: with node 0 as root the relays are 1, 2, 3 and 4, and node 2 has 6 and 10.
-class RelayedJob : public testing::Test {
- protected:
+struct RelayedJob : testing::Test {
   static constexpr Rank ranks = 13;
 
   RelayedJob() {

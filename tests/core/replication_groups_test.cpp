@@ -53,7 +53,7 @@ TEST(ReplicationGroups, AreTheRanksOfOnePlaceOnTheNodesOfAGroup) {
 TEST(ReplicationGroups, OfEveryArrangementHoldExactlyTheirOwnPieces) {
   std::vector<std::optional<Strategy>> strategies(std::begin(placement::all_strategies),
                                                   std::end(placement::all_strategies));
-  strategies.push_back(std::nullopt);
+  strategies.emplace_back(std::nullopt);
   std::size_t found = 0, refused = 0;
   for (const auto strategy : strategies)
     for (NodeId nodes = 1; nodes <= 13; ++nodes)
