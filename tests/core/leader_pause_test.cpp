@@ -81,7 +81,7 @@ class NewLeader : public LoneNode {
   std::uint64_t sequence_ = 0;
 };
 
-TEST(ANewLeader, DecidesWithoutANodeOnlyWhenItHasListenedForAsLongAsThatMayBeSilent) {
+TEST(ANewLeader, DecidesWithoutANodeOnlyAfterListeningForItsFullTimeout) {
   NewLeader leader;
   TimeMs decided_ms = -1;
   const TimeMs began = leader.now;
@@ -119,7 +119,7 @@ TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
 }
 
 // Likewise, and what one of them said before it turned to the other leader was held up.
-TEST(ALeaderThatIsReplaced, TakesAReportThatWasHeldUpForNoSignThatItIsFollowed) {
+TEST(ALeaderThatIsReplaced, DelayedReportDoesNotShowThatALeaderIsFollowed) {
   for (const TimeMs held_up_ms : {2600, 3500, 5000}) {
     LoneLeader leader(3, placement::Protection::of_copies(2));
     const auto wait = [&](TimeMs ms) {

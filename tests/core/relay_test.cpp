@@ -129,7 +129,7 @@ TEST_F(RelayBatches, PassesOnWhatCameWithinAWhileAsItWas) {
   EXPECT_EQ(relay.reconcile_wanted_at(), std::nullopt);
 }
 
-TEST_F(RelayBatches, OfOneNodeTheNewestReportGoesOn) {
+TEST_F(RelayBatches, PassOnTheNewestReportOfEachNode) {
   relay.follow(leader_node, here);
   give(2, report_of(2, 5, 1), 100);
   give(2, report_of(2, 7, 2), 101);

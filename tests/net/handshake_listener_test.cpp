@@ -210,7 +210,7 @@ TEST(Listener, NonsenseIsNotAnswered) {
   EXPECT_TRUE(house.lets_in(member(9, 900)));
 }
 
-TEST(Listener, WhoSaysTooMuchIsRefusedAllTheSame) {
+TEST(Listener, RefusesAPeerThatSendsTooMuch) {
   House house;
   auto words = opening();
   words.resize(2'000'000);
