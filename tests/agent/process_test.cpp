@@ -145,7 +145,7 @@ TEST_F(ProcessTest, TheNodesAgentEndsCleanlyWhenTold) {
 
 class NodeNameTest : public ProcessTest {
  protected:
-  // An agent of another machine, as far as it can tell: it has an arena of its own.
+  // It must seem to be an agent of another machine, so it has an arena of its own.
   std::vector<std::string> elsewhere() const {
     auto words = testing::agent_words(cluster_, "a");
     for (std::string& word : words)

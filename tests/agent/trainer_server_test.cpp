@@ -75,7 +75,7 @@ class TrainerServerTest : public ::testing::Test {
             {"incarnation", 0},
             {"options", {{"claim_timeout_ms", 100}}}};
   }
-  // On a connection of its own, as an engine does that has lost the one it had.
+  // Uses a new connection, like an engine that has lost its own.
   void say_goodbye(std::uint64_t instance) {
     auto socket = connect();
     EXPECT_EQ(ask(socket, {{"type", "bye"}, {"rank", 3}, {"instance", instance}}).at("status"), CKPT_OK);

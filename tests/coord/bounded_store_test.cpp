@@ -72,7 +72,7 @@ TEST_F(BoundedStoreTest, GoesOnThoughThreadsHangForGood) {
   EXPECT_EQ(inner_->hanging(), 4);
 }
 
-// A thread that hangs must not keep a store from being used that answers others, as after a mount was made anew.
+// A hanging thread must not block a store that answers other calls, as after a mount was replaced.
 TEST_F(BoundedStoreTest, DoesNotWaitForAThreadThatStillHangs) {
   inner_->hang();
   EXPECT_THAT(refusal(), HasSubstr("has not answered"));

@@ -193,7 +193,7 @@ TEST(EtcdStore, AFullServerSaysSoIsReadAndHeals) {
         &status);
   EXPECT_EQ(status, CKPT_ERR_NO_SPACE);
   EXPECT_THAT(sentence, AllOf(HasSubstr("is full"), HasSubstr("defragment"), HasSubstr("alarm")));
-  // What first found no room was written all the same, as may be after a failure.
+  // The first write found no room and was made all the same, which a failure allows.
   revision = store->get("key")->revision;
   server.compact();
   EXPECT_TRUE(store->put_if("key", "small", revision));

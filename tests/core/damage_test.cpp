@@ -308,7 +308,7 @@ TEST(Commits, DoNotCountWhatLiesInAnotherMemoryUnderAMembersNumber) {
   EXPECT_EQ(job.status(0).committed, CheckpointId(1, 1));
 }
 
-// Ranks of one node that name one shard, where it is not cut: both capture all of it.
+// Ranks of one node name one shard that is not cut: both capture all of it.
 TEST(Commits, NeverCountDifferingRanksOfOneNode) {
   Cluster job(2, 4);
   job.main_of = [](Rank) { return std::string("model"); };

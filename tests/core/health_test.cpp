@@ -21,7 +21,7 @@ struct Job : Cluster {
     start_incarnation([](Rank rank) { return rank; });
     begin_training();
   }
-  // One iteration after the other, each so long.
+  // Runs one iteration after the other, each for this long.
   void train(int iterations, TimeMs each_ms = 100) {
     for (int i = 0; i < iterations; ++i) {
       snapshot_all(next++);

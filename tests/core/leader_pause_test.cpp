@@ -94,7 +94,7 @@ TEST(ANewLeader, DecidesWithoutANodeOnlyAfterListeningForItsFullTimeout) {
   EXPECT_EQ(leader.incarnation_record().decision.checkpoint, CheckpointId(1, 3));
 }
 
-// Nodes turn to another leader one after the other, of whom the store does not tell this one.
+// Nodes turn to another leader one after the other. The store does not tell this leader of the new one.
 TEST(ALeaderThatIsReplaced, CallsNobodyLostWhoLeftItBeforeTheOthers) {
   for (const bool others_stay : {false, true}) {
     LoneLeader leader(3, placement::Protection::of_copies(2));

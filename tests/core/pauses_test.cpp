@@ -168,7 +168,7 @@ TEST(Pauses, ReplacedLeaderGivesNoMoreOrders) {
   EXPECT_NE(job.current_leader(), job.leader);
 }
 
-// A store that does not answer is no reason to stop: whoever obeys still does.
+// A store that does not answer is no reason to stop: the nodes still obey.
 TEST(Pauses, ALeaderGoesOnAfterAPauseWhereTheStoreIsSilent) {
   PausedJob job(false);
   job.answering_leader_swaps = false;

@@ -98,7 +98,7 @@ class RelayBatches : public testing::Test {
     Effects effects;
     relay.on(from, DirectiveBatch{}, effects);
   }
-  // To whom a report of this node goes.
+  // Where a report of this node goes.
   NodeId say(TimeMs now) {
     Effects effects;
     relay.send_own(report_of(here, ++said), now, effects);

@@ -1,4 +1,4 @@
-// The handshake without sockets: what each side makes of which bytes.
+// The handshake without sockets: how each side answers which bytes.
 #include "net/handshake.hpp"
 
 #include <gtest/gtest.h>
