@@ -65,8 +65,8 @@ void LocalPieces::source_damaged(const std::string& shard, CheckpointId checkpoi
 
 void LocalPieces::drop_truncated() {
   for (const auto& [key, segment] : deps_.segments.take_damaged()) {
-    deps_.event_log.note("somebody cut off " + segment->path() +
-                         ", so what it held is dropped; leave the arena's files alone");
+    deps_.event_log.note("somebody truncated " + segment->path() +
+                         ", so its pieces are dropped; leave the arena's files alone");
     for (std::uint32_t i = 0; i < segment->spec().slots; ++i)
       if (const SlotRef slot{key.rank, key.shard, static_cast<std::uint8_t>(i)}; deps_.index.find(slot) != nullptr)
         deps_.core.handle(core::PieceCorrupt{slot});

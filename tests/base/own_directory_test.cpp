@@ -83,7 +83,7 @@ TEST_F(OwnDirectory, WhatOnesOwnLinkLeadsToIsChecked) {
   EXPECT_TRUE(fs::is_empty(path("open")));
 }
 
-TEST_F(OwnDirectory, TheLinkOfAnotherUserIsRefusedInAPlaceThatIsCheckedThoughAllIsThere) {
+TEST_F(OwnDirectory, RefusesAnotherUsersLinkOnACheckedPathEvenIfEverythingExists) {
   if (::geteuid() != 0) return;  // only root can make one
   fs::create_directories(path("real/a"));
   fs::create_directory_symlink(path("real"), path("link"));

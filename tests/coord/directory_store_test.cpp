@@ -89,7 +89,7 @@ TEST_F(DirectoryStoreTest, AWriterKilledAtAnyMomentLeavesAWholeRecord) {
   }
 }
 
-TEST_F(DirectoryStoreTest, WhatAWriterLeftUnfinishedIsNeitherReadNorInTheWay) {
+TEST_F(DirectoryStoreTest, IgnoresTheUnfinishedFilesOfADeadWriter) {
   ASSERT_TRUE(store_.put_if("nodes/a", "old", 0));
   const std::string whole = bytes_of("nodes/a@1");
   for (std::size_t length = 0; length <= whole.size(); ++length) {

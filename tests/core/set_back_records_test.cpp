@@ -287,7 +287,8 @@ TEST(ACommit, IsOnRecordAgainAsSoonAsALeaderHearsOfIt) {
   EXPECT_EQ(leader.incarnation_record().first_commit, CheckpointId(1, 8)) << "one of each incarnation";
 }
 
-// The members that have it on record may be gone together with the store's record. Then whoever has read that tells.
+// The members that have it on record may be lost together with the store's record. Then any node that has read it
+// reports it.
 TEST(ACommit, IsToldByWhoeverReadOfItWhereTheStoreLostItsRecord) {
   LoneNode node{Config{}};
   node.follow(lone_leader, 5);

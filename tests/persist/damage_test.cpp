@@ -130,7 +130,7 @@ std::string resealed(std::string text, const std::string& from, const std::strin
   return text.replace(9, 16, digits);
 }
 
-TEST_F(Damage, AManifestThatSaysSomethingImpossibleIsRefusedWithTheReason) {
+TEST_F(Damage, RefusesAnImpossibleManifestWithTheReason) {
   const std::vector<std::array<std::string, 3>> cases = {
       {"\"format\":1", "\"format\":2", "has format 2, and this program reads format 1"},
       {"\"kind\":\"step\"", "\"kind\":\"soup\"", "kind is neither"},
@@ -180,7 +180,7 @@ std::shared_ptr<Disk> failing(std::shared_ptr<Disk> disk, const std::string& fil
 }
 
 // It may be whole, and is the newest: nobody may take it for one that is lost.
-TEST_F(Damage, ACheckpointThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
+TEST_F(Damage, UnreadableCheckpointIsWithheldAndNotDamaged) {
   for (const int error : {EIO, EACCES, EPERM, ESTALE, ELOOP, EROFS}) {
     for (const std::string file : {"manifest.json", "rank1.1.safetensors", "rank0.1.leaves"}) {
       const auto disk = failing(two_checkpoints(), file, error);
@@ -201,7 +201,7 @@ TEST_F(Damage, ACheckpointThatStorageKeepsFromUsIsWithheldAndNotDamaged) {
   }
 }
 
-TEST_F(Damage, WhatIsMissingOrNotWhatItShouldBeIsTheCheckpointsOwnFault) {
+TEST_F(Damage, MissingOrWrongFilesAreTheCheckpointsOwnFault) {
   for (const int error : {ENOENT, ENOTDIR, EISDIR}) {
     const auto disk = failing(two_checkpoints(), "manifest.json", error);
     EXPECT_THAT(sentence(disk), HasSubstr(text_of(error)));
@@ -232,7 +232,7 @@ TEST_F(Damage, AHungStorageIsAFailureAndNotADamagedCheckpoint) {
   }
 }
 
-TEST_F(Damage, AJobThatWasNeverHereHasNoCheckpoints) {
+TEST_F(Damage, UnknownJobHasNoCheckpoints) {
   MemoryFileSystem files(two_checkpoints(), options());
   EXPECT_TRUE(list_checkpoints(files, "other").empty());
   EXPECT_FALSE(find_complete_checkpoint(files, "other").stored);

@@ -179,7 +179,7 @@ TEST(Nfs, AServerKilledInTheMiddleOfAWriteLeavesTheOldCheckpointAndTheNextWriteS
     EXPECT_TRUE(holds_what_was_written(*files, write_checkpoint(*files, {1, 2 + cut}, large), large));
 }
 
-TEST(Nfs, AServerThatHangsIsLeftAtTheDeadlineAndServesAgainWhenItWakes) {
+TEST(Nfs, LeavesAHangingServerAtTheDeadlineAndUsesItAgainLater) {
   NfsServer server;
   const auto files = open_file_system(server.location(), options(300));
   write_checkpoint(*files, {1, 1}, 100);

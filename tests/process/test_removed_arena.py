@@ -157,7 +157,7 @@ def test_segments_that_somebody_cuts_off_are_made_anew_and_nobody_dies_of_it(clu
         time.sleep(1)  # the trainer looks at its slots twenty times a second, and tells nobody
         assert commit_from(last + 1) > last
         assert cluster.agents("n0") == [pid]
-        assert "cut off" in ckptctl(cluster, "status").stdout
+        assert "truncated" in ckptctl(cluster, "status").stdout
     finally:
         trainer.kill()
         trainer.communicate()
