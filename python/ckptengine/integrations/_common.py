@@ -1,0 +1,74 @@
+"""What several adapters need."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from .._engine import Error, Status
+from ..torch._replicas import this_rank
+
+log = logging.getLogger("ckptengine")
+
+# What to use instead of a framework's way to spread state that no adapter captures.
+INSTEAD = {
+    "DEEPSPEED": "use the adapter of DeepSpeed itself, or DDP or FSDP2",
+    "MEGATRON_LM": "use the adapter of Megatron-Core itself, or DDP or FSDP2",
+    "FSDP": "set fsdp_version to 2 (FSDP2)",
+    "XLA": "train on CPU or CUDA devices",
+}
+
+
+def refuse(sentence: str) -> NoReturn:
+    raise Error(Status.INVALID, sentence)
+
+
+def torch_optimizer(optimizer: Any) -> Any:
+    """The optimizer in Accelerate's wrapper."""
+    return optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer
+
+
+def refuse_distribution(accelerator: Any) -> None:
+    """Refuses what an Accelerator spreads in a way that is not captured."""
+    kind = str(getattr(accelerator.distributed_type, "name", accelerator.distributed_type))
+    if kind == "FSDP" and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) == 2:
+        return
+    if kind in INSTEAD:
+        name = "FSDP1" if kind == "FSDP" else kind
+        refuse(f"{name} under Accelerate keeps state where this adapter cannot capture it: {INSTEAD[kind]}")
+
+
+def refuse_forgotten_scheduler(optimizer: Any, schedulers: list[Any], advice: str) -> None:
+    """Refuses an optimizer with a scheduler that nobody named. torch marks the step() of such an optimizer."""
+    inner = torch_optimizer(optimizer)
+    marked = any(getattr(one.step, "_wrapped_by_lr_sched", False) for one in (optimizer, inner))
+    known = [getattr(getattr(one, "scheduler", one), "optimizer", None) for one in schedulers]
+    if marked and not any(torch_optimizer(one) is inner for one in known):
+        refuse(f"an optimizer has a scheduler that would not be captured: {advice}")
+
+
+class Wrapped:
+    """Methods of objects that were replaced by wrappers. undo() puts the methods back."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def around(self, owner: Any, name: str, call: Callable[..., Any]) -> None:
+        """Calls of owner.name(...) become call(original, ...)."""
+        original = getattr(owner, name)
+        self._originals.append((owner, name, vars(owner).get(name)))
+        setattr(owner, name, lambda *arguments, **options: call(original, *arguments, **options))
+
+    def undo(self) -> None:
+        while self._originals:
+            owner, name, before = self._originals.pop()
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+
+def say_where(found: bool, where: str) -> None:
+    """The line in the log that says where training goes on. After a failure, rank 0 says it to everybody."""
+    log.log(logging.WARNING if found and this_rank() == 0 else logging.INFO, "%s", where)

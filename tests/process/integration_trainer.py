@@ -1,0 +1,134 @@
+"""One rank of a small training job under Accelerate, transformers or Lightning. For test_integrations.py.
+
+Every rank appends to a file of its own, a line of JSON for each event: where it went on, and each batch's loss.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+
+import torch
+from torch import nn
+
+EPOCHS, EXAMPLES, BATCH, ACCUMULATED, WIDTH = 3, 22, 2, 2, 6
+UPDATES = 9  # in each of three epochs, a rank has six batches
+COMMIT_MS = 60_000
+
+
+class Examples(torch.utils.data.Dataset):
+    def __init__(self, make) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.examples = [make(generator) for _ in range(EXAMPLES)]
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, index: int):
+        return self.examples[index]
+
+
+class Observer:
+    """Tells what happens in a rank, and kills it at its iteration."""
+
+    def __init__(self, settings: dict) -> None:
+        self.settings = settings
+        self._log = open(settings["log"], "w", buffering=1)
+        self.checkpointer = None  # ckptengine.torch.Checkpointer
+
+    def tell(self, **event) -> None:
+        self._log.write(json.dumps(event) + "\n")
+
+    def restored(self, restored) -> None:
+        self.tell(found=restored.found, first=restored.next_iteration)
+
+    def loss(self, updates: int, value: torch.Tensor, is_last: bool) -> None:
+        """Of a batch, after so many updates. It dies in the middle of an update."""
+        ticket = None if self.checkpointer is None else self.checkpointer.ticket
+        if ticket is not None:
+            self.checkpointer.before_update()
+            committed = ticket.wait(3, COMMIT_MS)
+            self.tell(committed=committed, message=ticket.message)
+        self.tell(updates=updates, is_last=is_last, loss=value.item().hex())
+        if is_last and updates == self.settings["die_at"] and self.settings["rank"] in self.settings["victims"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.Dropout(0.2), nn.GELU(), nn.Linear(16, 1))
+
+
+def vectors() -> Examples:
+    return Examples(lambda generator: torch.randn(WIDTH, generator=generator))
+
+
+class Count:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.count = state["count"]
+
+
+def accelerate(observer: Observer) -> None:
+    import accelerate
+    from ckptengine.integrations.accelerate import Checkpointer
+
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATED)
+    # Accelerate has none on CPU. The gradients of the first updates overflow.
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    accelerate.utils.set_seed(5, device_specific=True)
+    model, loader = network(), torch.utils.data.DataLoader(vectors(), BATCH, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+    model, optimizer, loader, evaluation, scheduler = accelerator.prepare(
+        model, optimizer, loader, torch.utils.data.DataLoader(vectors(), BATCH, shuffle=True), scheduler)
+    updates = Count()
+    accelerator.register_for_checkpointing(updates)
+    checkpointer, epochs, batches_of = None, range(EPOCHS), lambda loader: loader
+    if observer.settings["engine"] is not None:
+        checkpointer = Checkpointer(accelerator, **observer.settings["engine"])
+        observer.checkpointer = checkpointer.inner
+        observer.restored(checkpointer.restored)
+        epochs, batches_of = checkpointer.epochs(EPOCHS), checkpointer.batches
+    for _ in epochs:
+        for batch in batches_of(loader):
+            with accelerator.accumulate(model):
+                loss = model(batch).square().mean()
+                observer.loss(updates.count, loss, accelerator.sync_gradients)
+                accelerator.backward(loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            updates.count += accelerator.sync_gradients
+        model.eval()
+        with torch.no_grad():
+            for batch in evaluation:
+                observer.tell(evaluated=model(batch + torch.rand(1)).mean().item().hex(), updates=updates.count)
+        model.train()
+    if checkpointer is not None:
+        checkpointer.close()
+
+
+def run(settings: dict) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(settings["rank"]), "LOCAL_RANK": str(settings["rank"]), "GLOO_SOCKET_IFNAME": "lo",
+        "WORLD_SIZE": str(settings["world_size"]), "LOCAL_WORLD_SIZE": str(settings["world_size"]),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(settings["port"]), "OMP_NUM_THREADS": "1",
+    }
+    observer = Observer(settings)
+    handler = logging.Handler()
+    handler.emit = lambda record: observer.tell(said=record.getMessage())
+    logging.getLogger("ckptengine").addHandler(handler)
+    logging.getLogger("ckptengine").setLevel(logging.INFO)
+    globals()[settings["kind"]](observer)
+    torch.distributed.barrier()
+    observer.tell(ended=True)
+    os._exit(0)

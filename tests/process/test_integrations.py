@@ -1,0 +1,136 @@
+"""Jobs of Accelerate, transformers and Lightning: each loses a rank or a node at some update, starts again, and has the
+losses of a run that nothing disturbed, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+from multiprocessing import forkserver
+
+import pytest
+from conftest import build_file_of
+from processes import agent_pids, has_ended, kill_process
+
+DEADLINE_S = 100
+RANKS = 2
+UPDATES = 9
+KINDS = ["accelerate"]
+
+
+def train_rank(settings: dict) -> None:
+    import integration_trainer
+
+    integration_trainer.run(settings)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Makes processes of ranks from one that has imported the frameworks, which takes longer than all that a rank
+    does."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["integration_trainer", "accelerate", "pytest", __name__])
+    with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Job:
+    def __init__(self, ranks, folder, kind: str, cluster=None) -> None:
+        self.ranks, self.folder, self.kind, self.cluster = ranks, folder, kind, cluster
+        self.starts = 0
+
+    def start(self, die_at: int = -1, victim: int = -1) -> list[list[dict]]:
+        """Lets all ranks run to their end. If one dies, the others are killed. What each rank told."""
+        self.starts += 1
+        port = free_port()
+        settings = [self._settings(rank, port) | {"die_at": die_at, "victims": [victim]} for rank in range(RANKS)]
+        processes = [self.ranks.Process(target=train_rank, args=(one,), daemon=True) for one in settings]
+        for process in processes:
+            process.start()
+        deadline = time.monotonic() + DEADLINE_S
+        try:
+            for rank in range(RANKS) if victim < 0 else [victim]:
+                processes[rank].join(max(0.0, deadline - time.monotonic()))
+                expected = 0 if victim < 0 else -signal.SIGKILL
+                assert processes[rank].exitcode == expected, f"rank {rank} ended with {processes[rank].exitcode}"
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+        return [[json.loads(line) for line in open(one["log"])] for one in settings]
+
+    def _settings(self, rank: int, port: int) -> dict:
+        engine = None
+        if self.cluster is not None:
+            engine = self.cluster.options(library=build_file_of("libckptengine.so"), schedule="immediate",
+                                          node=f"n{rank}", restore_timeout_ms=60_000, claim_timeout_ms=20_000)
+            engine = {key: value if isinstance(value, int) else str(value) for key, value in engine.items()
+                      if key not in ("rank", "world_size")}  # which the frameworks know
+        folder = self.folder / f"{self.kind}-{self.starts}"
+        folder.mkdir(exist_ok=True)
+        return {"rank": rank, "world_size": RANKS, "kind": self.kind, "port": port, "engine": engine,
+                "folder": str(folder), "log": str(folder / f"rank{rank}.log")}
+
+    def lose_node(self, node: str) -> None:
+        """Its agent, and all memory there. Its rank is dead."""
+        pids = agent_pids(self.cluster.job, node)
+        assert pids
+        for pid in pids:
+            kill_process(pid, signal.SIGKILL)
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(has_ended(pid) for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        shutil.rmtree(self.cluster.arena / self.cluster.job / node)
+
+
+def computed(events: list[dict]) -> list[tuple]:
+    """Losses of batches and results of evaluations, with the number of updates before."""
+    return [(event["updates"], event.get("loss"), event.get("evaluated")) for event in events if "updates" in event]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks, tmp_path_factory):
+    """What a run without an engine computes, by kind."""
+    known = {}
+
+    def get(kind: str):
+        if kind not in known:
+            told = Job(ranks, tmp_path_factory.mktemp("undisturbed"), kind).start()
+            known[kind] = [computed(events) for events in told]
+        return known[kind]
+
+    return get
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loss", ["rank", "node"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a(cluster, ranks, undisturbed, tmp_path, kind, loss):
+    chance = random.Random(f"{kind} {loss}")
+    die_at, victim = chance.randrange(2, UPDATES), chance.randrange(RANKS)
+    job = Job(ranks, tmp_path, kind, cluster)
+    first = job.start(die_at, victim)
+    if loss == "node":
+        job.lose_node(f"n{victim}")
+    second = job.start()
+    for rank, events in enumerate(second):
+        assert not [event for event in first[rank] + events if event.get("committed") is False]
+        assert [(event["found"], event["first"]) for event in events if "found" in event] == [(True, die_at)]
+        assert sum(f"goes on after {die_at} updates" in event.get("said", "") for event in events) == 1
+        before = [event for event in computed(first[rank]) if event[0] < die_at]
+        assert before + computed(events) == undisturbed(kind)[rank], (rank, die_at)
