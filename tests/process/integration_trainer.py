@@ -116,6 +116,57 @@ def accelerate(observer: Observer) -> None:
         checkpointer.close()
 
 
+def announce(callback, observer: Observer):
+    """A callback for a Trainer, of transformers, that learns of the Checkpointer."""
+    from transformers import TrainerCallback
+
+    class Announce(TrainerCallback):
+        def on_train_begin(self, *_, **__):
+            observer.checkpointer = callback.checkpointer
+            observer.restored(callback.restored)
+
+    return Announce()
+
+
+def transformers(observer: Observer) -> None:
+    from ckptengine.integrations.transformers import CheckpointCallback
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+    class Observed(Trainer):
+        def compute_loss(self, model, inputs, *arguments, **options):
+            loss = super().compute_loss(model, inputs, *arguments, **options)
+            if model.training:
+                step = self.state.global_step
+                observer.loss(step, loss, self.accelerator.sync_gradients)
+            return loss
+
+    class Logs(TrainerCallback):
+        def on_log(self, args, state, control, logs, **_):
+            observer.tell(updates=state.global_step - 1, evaluated=steady(logs))
+
+    def steady(logs: dict) -> dict:
+        return {key: value for key, value in logs.items() if not key.endswith(("runtime", "per_second"))}
+
+    def sentence(generator) -> dict:
+        words = torch.randint(0, 32, (8,), generator=generator)
+        return {"input_ids": words, "labels": words}
+
+    arguments = TrainingArguments(
+        observer.settings["folder"], per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATED,
+        num_train_epochs=EPOCHS, logging_steps=2, eval_strategy="steps", eval_steps=3, save_strategy="no", warmup_steps=4,
+        use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False)
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2, loss_type="ForCausalLM"))
+    trainer = Observed(model, arguments, train_dataset=Examples(sentence), eval_dataset=Examples(sentence),
+                       callbacks=[Logs()])
+    if observer.settings["engine"] is not None:
+        callback = CheckpointCallback(trainer, **observer.settings["engine"])
+        trainer.add_callback(callback)
+        trainer.add_callback(announce(callback, observer))
+    trainer.train()
+    observer.tell(updates=UPDATES, evaluated=[steady(logs) for logs in trainer.state.log_history])
+
+
 def run(settings: dict) -> None:
     torch.set_num_threads(1)
     os.environ |= {

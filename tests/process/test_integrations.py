@@ -21,7 +21,7 @@ from processes import agent_pids, has_ended, kill_process
 DEADLINE_S = 100
 RANKS = 2
 UPDATES = 9
-KINDS = ["accelerate"]
+KINDS = ["accelerate", "transformers"]
 
 
 def train_rank(settings: dict) -> None:
@@ -35,7 +35,7 @@ def ranks():
     """Makes processes of ranks from one that has imported the frameworks, which takes longer than all that a rank
     does."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["integration_trainer", "accelerate", "pytest", __name__])
+    context.set_forkserver_preload(["integration_trainer", *KINDS, "pytest", __name__])
     with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
