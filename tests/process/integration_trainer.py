@@ -13,8 +13,8 @@ import signal
 import torch
 from torch import nn
 
-EPOCHS, EXAMPLES, BATCH, ACCUMULATED, WIDTH = 3, 22, 2, 2, 6
-UPDATES = 9  # in each of three epochs, a rank has six batches
+EPOCHS, EXAMPLES, BATCH, ACCUMULATED, WIDTH = 3, 20, 2, 2, 6
+RANKS, UPDATES = 2, 9  # in each of three epochs, a rank has five batches: updates of two, two and one
 COMMIT_MS = 60_000
 
 
@@ -167,12 +167,66 @@ def transformers(observer: Observer) -> None:
     observer.tell(updates=UPDATES, evaluated=[steady(logs) for logs in trainer.state.log_history])
 
 
+def lightning(observer: Observer) -> None:
+    import lightning.pytorch as pl
+    import torchmetrics
+    from ckptengine.integrations.lightning import CheckpointCallback
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+            self.mean = torchmetrics.MeanMetric()
+
+        def training_step(self, batch, index):
+            loss = self.network(batch).square().mean()
+            is_last = self.trainer.is_last_batch or (index + 1) % ACCUMULATED == 0
+            observer.loss(self.global_step, loss.float(), is_last)
+            self.log("train", loss, on_step=False, on_epoch=True, sync_dist=True)
+            self.mean.update(loss.detach())
+            self.log("mean", self.mean, on_step=False, on_epoch=True)
+            return loss
+
+        def validation_step(self, batch, _):
+            loss = self.network(batch + torch.rand(1)).square().mean()
+            observer.tell(updates=self.global_step - 1, evaluated=loss.item().hex())
+            self.log("val", loss, sync_dist=True)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+            by_step = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.7, patience=0)
+            return [optimizer], [{"scheduler": by_step, "interval": "step"}, {"scheduler": plateau, "monitor": "train"}]
+
+    class Logs(pl.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            logged = {name: value.item().hex() for name, value in sorted(trainer.callback_metrics.items())}
+            observer.tell(updates=trainer.global_step - 1, evaluated=[logged, trainer.optimizers[0].param_groups[0]["lr"]])
+
+    class Announce(pl.Callback):
+        def on_fit_start(self, trainer, module):
+            observer.checkpointer = callback.checkpointer
+            observer.restored(callback.restored)
+
+    callbacks = [Logs()]
+    if observer.settings["engine"] is not None:
+        callback = CheckpointCallback(**observer.settings["engine"])
+        callbacks = [callback, Announce(), *callbacks]
+    pl.seed_everything(5)
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=RANKS, strategy="ddp", precision="bf16-mixed", max_epochs=EPOCHS, callbacks=callbacks,
+        accumulate_grad_batches=ACCUMULATED, val_check_interval=4, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=observer.settings["folder"])
+    loader, evaluation = (torch.utils.data.DataLoader(vectors(), BATCH, shuffle=shuffle) for shuffle in (True, False))
+    trainer.fit(Module(), loader, evaluation)
+
+
 def run(settings: dict) -> None:
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(settings["rank"]), "LOCAL_RANK": str(settings["rank"]), "GLOO_SOCKET_IFNAME": "lo",
         "WORLD_SIZE": str(settings["world_size"]), "LOCAL_WORLD_SIZE": str(settings["world_size"]),
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(settings["port"]), "OMP_NUM_THREADS": "1",
+        "TORCHELASTIC_RUN_ID": "1", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(settings["port"]), "OMP_NUM_THREADS": "1",
     }
     observer = Observer(settings)
     handler = logging.Handler()

@@ -21,7 +21,7 @@ from processes import agent_pids, has_ended, kill_process
 DEADLINE_S = 100
 RANKS = 2
 UPDATES = 9
-KINDS = ["accelerate", "transformers"]
+KINDS = ["accelerate", "transformers", "lightning"]
 
 
 def train_rank(settings: dict) -> None:
