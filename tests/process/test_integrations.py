@@ -21,6 +21,7 @@ from processes import agent_pids, has_ended, kill_process
 DEADLINE_S = 100
 RANKS = 2
 UPDATES = 9
+PRELOADED = ["accelerate", "lightning.pytorch", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"]
 KINDS = ["accelerate", "transformers", "lightning"]
 
 
@@ -35,7 +36,7 @@ def ranks():
     """Makes processes of ranks from one that has imported the frameworks, which takes longer than all that a rank
     does."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["integration_trainer", *KINDS, "pytest", __name__])
+    context.set_forkserver_preload(["integration_trainer", *PRELOADED, "pytest", __name__])
     with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()

@@ -177,7 +177,7 @@ class _Position:
         batches = iter(accelerate.skip_first_batches(loader, skipped) if skipped else loader)
         first = list(itertools.islice(batches, 1))
         if restored is not None:  # whose next batch was loaded when the snapshot was taken
-            self._put_moment(restored)
+            self._put_moment(restored, but=loader)
         for batch in itertools.chain(first, batches):
             self.batches += 1
             yield batch
@@ -204,9 +204,9 @@ class _Position:
         self._put_moment(state)
         self._restored = state
 
-    def _put_moment(self, state: dict[str, Any]) -> None:
+    def _put_moment(self, state: dict[str, Any], but: Any = None) -> None:
         self._accelerator.step = state["step"]
-        self._put_loaders(state["loaders"])
+        self._put_loaders(state["loaders"], but)
         _rng.write(state["rng"])
 
     def _loaders(self) -> list[dict[str, Any]]:
@@ -223,8 +223,10 @@ class _Position:
             )
         return found
 
-    def _put_loaders(self, states: list[dict[str, Any]]) -> None:
+    def _put_loaders(self, states: list[dict[str, Any]], but: Any = None) -> None:
         for loader, state in zip(self._accelerator._dataloaders, states, strict=True):
+            if loader is but:
+                continue
             if state["iteration"] is not None:
                 loader.iteration = state["iteration"]
             if state["generator"] is not None:
