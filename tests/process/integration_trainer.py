@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import runpy
 import signal
+from pathlib import Path
 
+import ckptengine
 import torch
 from torch import nn
 
@@ -221,19 +224,31 @@ def lightning(observer: Observer) -> None:
     trainer.fit(Module(), loader, evaluation)
 
 
+def example(observer: Observer) -> None:
+    options = dict(observer.settings["engine"])
+    places = [Path(options.pop("library")).parent]
+    ckptengine._abi._places = lambda: places
+    os.environ |= {f"CKPTENGINE_{name.upper()}": str(value) for name, value in options.items()}
+    os.chdir(observer.settings["folder"])
+    runpy.run_path(observer.settings["example"], run_name="__main__")
+
+
 def run(settings: dict) -> None:
     torch.set_num_threads(1)
-    os.environ |= {
-        "RANK": str(settings["rank"]), "LOCAL_RANK": str(settings["rank"]), "GLOO_SOCKET_IFNAME": "lo",
-        "WORLD_SIZE": str(settings["world_size"]), "LOCAL_WORLD_SIZE": str(settings["world_size"]),
-        "TORCHELASTIC_RUN_ID": "1", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(settings["port"]), "OMP_NUM_THREADS": "1",
-    }
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    if settings["world_size"] > 1:
+        os.environ |= {
+            "RANK": str(settings["rank"]), "LOCAL_RANK": str(settings["rank"]), "GROUP_RANK": "0",
+            "WORLD_SIZE": str(settings["world_size"]), "LOCAL_WORLD_SIZE": str(settings["world_size"]),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(settings["port"]), "TORCHELASTIC_RUN_ID": "1",
+        }
     observer = Observer(settings)
     handler = logging.Handler()
     handler.emit = lambda record: observer.tell(said=record.getMessage())
     logging.getLogger("ckptengine").addHandler(handler)
     logging.getLogger("ckptengine").setLevel(logging.INFO)
     globals()[settings["kind"]](observer)
-    torch.distributed.barrier()
+    if settings["world_size"] > 1:
+        torch.distributed.barrier()
     observer.tell(ended=True)
     os._exit(0)

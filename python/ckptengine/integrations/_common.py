@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .._engine import Error, Status
-from ..torch._replicas import this_rank
+from ..torch._replicas import is_distributed, this_rank
 
 log = logging.getLogger("ckptengine")
 
@@ -18,6 +18,13 @@ INSTEAD = {
     "FSDP": "set fsdp_version to 2 (FSDP2)",
     "XLA": "train on CPU or CUDA devices",
 }
+
+
+def with_rank(more: dict[str, Any], rank: int, world_size: int) -> dict[str, Any]:
+    """The options, with the framework's rank if torch.distributed does not know one: a job of one process."""
+    given = {} if more.get("options") is None else more["options"].given()
+    of_framework = {} if is_distributed() else {"rank": rank, "world_size": world_size}
+    return {key: value for key, value in of_framework.items() if key not in given} | more
 
 
 def refuse(sentence: str) -> NoReturn:

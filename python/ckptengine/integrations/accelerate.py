@@ -25,7 +25,15 @@ import accelerate
 
 from ..torch import Checkpointer as TorchCheckpointer
 from ..torch import _rng
-from ._common import Wrapped, refuse, refuse_distribution, refuse_forgotten_scheduler, say_where, torch_optimizer
+from ._common import (
+    Wrapped,
+    refuse,
+    refuse_distribution,
+    refuse_forgotten_scheduler,
+    say_where,
+    torch_optimizer,
+    with_rank,
+)
 
 
 class Checkpointer:
@@ -65,7 +73,7 @@ class Checkpointer:
             scaler=accelerator.scaler,
             extra={"accelerate": self._position, **registered, **(extra or {})},
             rng=False,  # it is part of the position
-            **more,
+            **with_rank(more, accelerator.process_index, accelerator.num_processes),
         )
         self.restored = self.inner.restore()
         for optimizer in accelerator._optimizers:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ..torch import Checkpointer, _rng
-from ._common import Wrapped, refuse, refuse_forgotten_scheduler, say_where
+from ._common import Wrapped, refuse, refuse_forgotten_scheduler, say_where, with_rank
 
 # By name, because a strategy of another kind may be a subclass.
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
@@ -76,7 +76,7 @@ class CheckpointCallback(framework.Callback):
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             extra={"lightning": position, **self._extra},
             rng=False,  # it is part of the position
-            **self._more,
+            **with_rank(self._more, trainer.global_rank, trainer.world_size),
         )
         self._refuse_older_than_file(trainer)
         self.restored = self.checkpointer.restore()

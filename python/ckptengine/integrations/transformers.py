@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from ..torch import Checkpointer, _rng
-from ._common import Wrapped, refuse, refuse_distribution, say_where, torch_optimizer
+from ._common import Wrapped, refuse, refuse_distribution, say_where, torch_optimizer, with_rank
 
 log = logging.getLogger("ckptengine")
 
@@ -90,7 +90,7 @@ class CheckpointCallback(TrainerCallback):
             scaler=trainer.accelerator.scaler,
             extra={"trainer": self._position, **self._extra},
             rng=False,  # it is part of the position
-            **self._more,
+            **with_rank(self._more, trainer.args.process_index, trainer.args.world_size),
         )
         self._refuse_older_than(trainer.state.global_step)
         self.restored = self.checkpointer.restore()
