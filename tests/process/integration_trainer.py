@@ -11,10 +11,12 @@ import os
 import runpy
 import signal
 from pathlib import Path
+from unittest import mock
 
 import ckptengine
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 EPOCHS, EXAMPLES, BATCH, ACCUMULATED, WIDTH = 3, 20, 2, 2, 6
 RANKS, UPDATES = 2, 9  # in each of three epochs, a rank has five batches: updates of two, two and one
@@ -43,6 +45,14 @@ class Observer:
 
     def tell(self, **event) -> None:
         self._log.write(json.dumps(event) + "\n")
+
+    def told(self, what: str, call, *arguments, **options) -> None:
+        """Tells with which sentence a call is refused."""
+        try:
+            call(*arguments, **options)
+            self.tell(what=what, refused=None)
+        except ckptengine.Error as error:
+            self.tell(what=what, refused=str(error))
 
     def restored(self, restored) -> None:
         self.tell(found=restored.found, first=restored.next_iteration)
@@ -170,7 +180,7 @@ def transformers(observer: Observer) -> None:
     observer.tell(updates=UPDATES, evaluated=[steady(logs) for logs in trainer.state.log_history])
 
 
-def lightning(observer: Observer) -> None:
+def lightning(observer: Observer, strategy="ddp", precision="bf16-mixed") -> None:
     import lightning.pytorch as pl
     import torchmetrics
     from ckptengine.integrations.lightning import CheckpointCallback
@@ -180,6 +190,10 @@ def lightning(observer: Observer) -> None:
             super().__init__()
             self.network = network()
             self.mean = torchmetrics.MeanMetric()
+
+        def configure_model(self):
+            if strategy != "ddp":
+                fully_shard(self.network, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, batch, index):
             loss = self.network(batch).square().mean()
@@ -217,11 +231,17 @@ def lightning(observer: Observer) -> None:
         callbacks = [callback, Announce(), *callbacks]
     pl.seed_everything(5)
     trainer = pl.Trainer(
-        accelerator="cpu", devices=RANKS, strategy="ddp", precision="bf16-mixed", max_epochs=EPOCHS, callbacks=callbacks,
+        accelerator="cpu", devices=RANKS, strategy=strategy, precision=precision, max_epochs=EPOCHS, callbacks=callbacks,
         accumulate_grad_batches=ACCUMULATED, val_check_interval=4, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=observer.settings["folder"])
     loader, evaluation = (torch.utils.data.DataLoader(vectors(), BATCH, shuffle=shuffle) for shuffle in (True, False))
     trainer.fit(Module(), loader, evaluation)
+
+
+def lightning_fsdp2(observer: Observer) -> None:
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    lightning(observer, ModelParallelStrategy(data_parallel_size=RANKS, tensor_parallel_size=1), "32-true")
 
 
 def example(observer: Observer) -> None:
@@ -231,6 +251,85 @@ def example(observer: Observer) -> None:
     os.environ |= {f"CKPTENGINE_{name.upper()}": str(value) for name, value in options.items()}
     os.chdir(observer.settings["folder"])
     runpy.run_path(observer.settings["example"], run_name="__main__")
+
+
+def accelerate_refusals(observer: Observer) -> None:
+    import accelerate
+    from ckptengine.integrations.accelerate import Checkpointer
+
+    told = observer.told
+    accelerator = accelerate.Accelerator(cpu=True)
+    told("nothing prepared", Checkpointer, accelerator)
+    model = accelerator.prepare(network())
+    told("no optimizer", Checkpointer, accelerator)
+    optimizer = torch.optim.SGD(model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    accelerator.prepare(optimizer)
+    told("no scheduler", Checkpointer, accelerator)
+    accelerator.prepare(scheduler)
+    state = accelerate.state.AcceleratorState._shared_state
+    for kind in ("DEEPSPEED", "MEGATRON_LM", "FSDP", "XLA"):
+        with mock.patch.dict(state, distributed_type=getattr(accelerate.DistributedType, kind), fsdp_plugin=None):
+            told(kind, Checkpointer, accelerator)
+    checkpointer = Checkpointer(accelerator, **observer.settings["engine"])
+    told("no epochs", next, checkpointer.batches([1]))
+    epochs = checkpointer.epochs(1)
+    next(epochs)
+    accelerator.prepare(network())
+    told("late prepare", next, epochs)
+    checkpointer.close()
+
+
+def transformers_refusals(observer: Observer) -> None:
+    from ckptengine.integrations.transformers import CheckpointCallback
+    from transformers import Trainer, TrainingArguments
+
+    def trainer(**options):
+        return Trainer(network(), TrainingArguments(
+            observer.settings["folder"], use_cpu=True, report_to=[], save_strategy="no", **options), train_dataset=[1])
+
+    for options in ({"optim": "lomo"}, {"auto_find_batch_size": True}):
+        observer.told(str(options), CheckpointCallback, trainer(**options))
+    ours = trainer()
+    CheckpointCallback(ours, **observer.settings["engine"])
+    observer.told("not added", ours.train)
+    without = trainer()
+    with mock.patch.object(Trainer, "_run_epoch", create=True):
+        del Trainer._run_epoch
+        observer.told("other version", CheckpointCallback, without)
+
+
+def lightning_refusals(observer: Observer) -> None:
+    import lightning.pytorch as pl
+    from ckptengine.integrations.lightning import CheckpointCallback
+    from lightning.pytorch.strategies import FSDPStrategy
+
+    class Module(pl.LightningModule):
+        def __init__(self, configured) -> None:
+            super().__init__()
+            self.network, self.configured = network(), configured
+
+        def training_step(self, batch, _):
+            return self.network(batch).mean()
+
+        def configure_optimizers(self):
+            return self.configured(torch.optim.SGD(self.parameters()))
+
+    def with_scheduler(optimizer):
+        self = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        return self.optimizer
+
+    def fit(configured, **options) -> None:
+        trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, max_steps=1,
+                             callbacks=[CheckpointCallback(**observer.settings["engine"])])
+        for name, value in options.items():
+            setattr(trainer, name, value)
+        trainer.fit(Module(configured), torch.utils.data.DataLoader(vectors(), 4))
+
+    observer.told("no scheduler", fit, with_scheduler)
+    observer.told("no optimizer", fit, lambda optimizer: None)
+    callback = CheckpointCallback(**observer.settings["engine"])
+    observer.told("FSDP1", callback.setup, mock.Mock(strategy=FSDPStrategy()), None, "fit")
 
 
 def run(settings: dict) -> None:

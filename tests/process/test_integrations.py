@@ -18,11 +18,16 @@ import pytest
 from conftest import ROOT, build_file_of
 from processes import agent_pids, has_ended, kill_process
 
+pytestmark = pytest.mark.xdist_group("integrations")  # the process that has imported the frameworks serves them all
+
 DEADLINE_S = 100
 RANKS = 2
 UPDATES = 9
-PRELOADED = ["accelerate", "lightning.pytorch", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"]
 KINDS = ["accelerate", "transformers", "lightning"]
+PRELOADED = [
+    *(f"ckptengine.integrations.{kind}" for kind in KINDS), "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+]
 
 
 def train_rank(settings: dict) -> None:
@@ -121,7 +126,7 @@ def undisturbed(ranks, tmp_path_factory):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "lightning_fsdp2"])
 def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a_rank_and_then_of_a_node(cluster, ranks, undisturbed, tmp_path, kind):
     chance = random.Random(kind)
     first, second = sorted(chance.sample(range(1, UPDATES), 2))
@@ -147,3 +152,39 @@ def test_the_example_runs_and_a_finished_run_says_so(cluster, ranks, tmp_path, k
     for done in (0, updates):
         [told] = job.start()
         assert sum(f"goes on after {done} updates" in event.get("said", "") for event in told) == 1, told
+
+
+REFUSED = {
+    "accelerate": {
+        "nothing prepared": "has not got a model",
+        "no optimizer": "has not got an optimizer",
+        "no scheduler": "a scheduler that would not be captured",
+        "DEEPSPEED": "use the adapter of DeepSpeed itself",
+        "MEGATRON_LM": "use the adapter of Megatron-Core itself",
+        "FSDP": "set fsdp_version to 2",
+        "XLA": "train on CPU or CUDA devices",
+        "no epochs": "for epoch in checkpointer.epochs(n)",
+        "late prepare": "create it after that",
+    },
+    "transformers": {
+        "{'optim': 'lomo'}": "use another one",
+        "{'auto_find_batch_size': True}": "set per_device_train_batch_size",
+        "not added": "call trainer.add_callback(callback)",
+        "other version": "install transformers 5.24",
+    },
+    "lightning": {
+        "no scheduler": "return it from configure_optimizers()",
+        "no optimizer": "configure_optimizers() returns no optimizer",
+        "FSDP1": "use DDPStrategy, or ModelParallelStrategy",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_captured_is_refused_with_a_sentence_that_says_what_to_use(cluster, ranks, tmp_path, kind):
+    [told] = Job(ranks, tmp_path, f"{kind}_refusals", cluster, world_size=1).start()
+    refused = {event["what"]: event["refused"] for event in told if "what" in event}
+    assert refused.keys() == REFUSED[kind].keys()
+    for what, sentence in refused.items():
+        assert sentence is not None and "\n" not in sentence, (what, sentence)
+        assert REFUSED[kind][what] in sentence, what
