@@ -166,10 +166,10 @@ def transformers(observer: Observer) -> None:
 
     arguments = TrainingArguments(
         observer.settings["folder"], per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATED,
-        num_train_epochs=EPOCHS, logging_steps=2, eval_strategy="steps", eval_steps=3, save_strategy="no", warmup_steps=4,
-        use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False)
+        num_train_epochs=EPOCHS, logging_steps=2, eval_strategy="steps", eval_steps=3, save_strategy="no",
+        warmup_steps=4, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False)
     torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2, loss_type="ForCausalLM"))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2))
     trainer = Observed(model, arguments, train_dataset=Examples(sentence), eval_dataset=Examples(sentence),
                        callbacks=[Logs()])
     if observer.settings["engine"] is not None:
@@ -212,13 +212,14 @@ def lightning(observer: Observer, strategy="ddp", precision="bf16-mixed") -> Non
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
             by_step = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.9)
-            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.7, patience=0)
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "min", 0.7, 0)
             return [optimizer], [{"scheduler": by_step, "interval": "step"}, {"scheduler": plateau, "monitor": "train"}]
 
     class Logs(pl.Callback):
         def on_train_epoch_end(self, trainer, module):
             logged = {name: value.item().hex() for name, value in sorted(trainer.callback_metrics.items())}
-            observer.tell(updates=trainer.global_step - 1, evaluated=[logged, trainer.optimizers[0].param_groups[0]["lr"]])
+            rate = trainer.optimizers[0].param_groups[0]["lr"]
+            observer.tell(updates=trainer.global_step - 1, evaluated=[logged, rate])
 
     class Announce(pl.Callback):
         def on_fit_start(self, trainer, module):
@@ -231,9 +232,9 @@ def lightning(observer: Observer, strategy="ddp", precision="bf16-mixed") -> Non
         callbacks = [callback, Announce(), *callbacks]
     pl.seed_everything(5)
     trainer = pl.Trainer(
-        accelerator="cpu", devices=RANKS, strategy=strategy, precision=precision, max_epochs=EPOCHS, callbacks=callbacks,
-        accumulate_grad_batches=ACCUMULATED, val_check_interval=4, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=observer.settings["folder"])
+        accelerator="cpu", devices=RANKS, strategy=strategy, precision=precision, max_epochs=EPOCHS,
+        callbacks=callbacks, accumulate_grad_batches=ACCUMULATED, val_check_interval=4, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=observer.settings["folder"])
     loader, evaluation = (torch.utils.data.DataLoader(vectors(), BATCH, shuffle=shuffle) for shuffle in (True, False))
     trainer.fit(Module(), loader, evaluation)
 

@@ -90,8 +90,9 @@ class Job:
                       if key not in ("rank", "world_size")}  # which the frameworks know
         folder = self.folder / f"{self.kind}-{self.starts}"
         folder.mkdir(exist_ok=True)
-        return self.more | {"rank": rank, "world_size": self.world_size, "kind": self.kind, "port": port, "engine": engine,
-                "folder": str(folder), "log": str(folder / f"rank{rank}.log")}
+        return self.more | {
+            "rank": rank, "world_size": self.world_size, "kind": self.kind, "port": port, "engine": engine,
+            "folder": str(folder), "log": str(folder / f"rank{rank}.log")}
 
     def lose_node(self, node: str) -> None:
         """Its agent, and all memory there. Its rank is dead."""
@@ -127,7 +128,8 @@ def undisturbed(ranks, tmp_path_factory):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", [*KINDS, "lightning_fsdp2"])
-def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a_rank_and_then_of_a_node(cluster, ranks, undisturbed, tmp_path, kind):
+def test_a_job_goes_on_bit_for_bit_after_the_loss_of_a_rank_and_then_of_a_node(
+        cluster, ranks, undisturbed, tmp_path, kind):
     chance = random.Random(kind)
     first, second = sorted(chance.sample(range(1, UPDATES), 2))
     victims = [chance.randrange(RANKS) for _ in range(2)]

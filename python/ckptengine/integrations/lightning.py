@@ -3,8 +3,8 @@
     trainer = lightning.Trainer(max_epochs=3, callbacks=[CheckpointCallback(job="run1")])
     trainer.fit(model, loader)            # after a restart, goes on where it was
 
-Start the script again as it was, without `ckpt_path`. Captured are the model, optimizers, schedulers and GradScaler, the
-progress of all loops, callbacks and the data module by their state_dict(), what the module's on_save_checkpoint()
+Start the script again as it was, without `ckpt_path`. Captured are the model, optimizers, schedulers and GradScaler,
+the progress of all loops, callbacks and the data module by their state_dict(), what the module's on_save_checkpoint()
 gives, logged metrics and torchmetrics of the epoch, the random number generators, and the position in the data. A
 snapshot follows each update, after its validation. That of the last update of an epoch follows the end of the epoch.
 """

@@ -29,9 +29,7 @@ from ._common import Wrapped, refuse, refuse_distribution, say_where, torch_opti
 log = logging.getLogger("ckptengine")
 
 # What of a TrainerState changes while training goes on. All else comes from the arguments of this start.
-_STATE = (
-    "epoch global_step num_input_tokens_seen total_flos best_metric best_global_step best_model_checkpoint".split()
-)
+_STATE = "epoch global_step num_input_tokens_seen total_flos best_metric best_global_step best_model_checkpoint".split()
 # Private attributes of a Trainer. They add up what is not logged yet.
 _SUMS = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
 # Methods of a Trainer that the callback wraps.
@@ -67,7 +65,7 @@ class CheckpointCallback(TrainerCallback):
         if self not in self.trainer.callback_handler.callbacks:
             refuse("the CheckpointCallback was not added: call trainer.add_callback(callback) before trainer.train()")
         if self.restored is not None:
-            refuse("a CheckpointCallback protects one trainer.train(): add another one, with another job name, for more")
+            refuse("a CheckpointCallback protects one trainer.train(): add another one, with another job name")
         try:
             return original(*arguments, **options)
         finally:
@@ -182,6 +180,9 @@ class _FirstEpoch:
 
     def __eq__(self, other: object) -> bool:
         return self.__index__() == other
+
+    def __hash__(self) -> int:
+        return hash(self.__index__())
 
     def __str__(self) -> str:
         return str(self.__index__())
