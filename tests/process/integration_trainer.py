@@ -78,6 +78,18 @@ def vectors() -> Examples:
     return Examples(lambda generator: torch.randn(WIDTH, generator=generator))
 
 
+def sentence(generator) -> dict:
+    words = torch.randint(0, 32, (8,), generator=generator)
+    return {"input_ids": words, "labels": words}
+
+
+def language_model() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(1)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2))
+
+
 class Count:
     def __init__(self) -> None:
         self.count = 0
@@ -143,7 +155,7 @@ def announce(callback, observer: Observer):
 
 def transformers(observer: Observer) -> None:
     from ckptengine.integrations.transformers import CheckpointCallback
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     class Observed(Trainer):
         def compute_loss(self, model, inputs, *arguments, **options):
@@ -160,17 +172,11 @@ def transformers(observer: Observer) -> None:
     def steady(logs: dict) -> dict:
         return {key: value for key, value in logs.items() if not key.endswith(("runtime", "per_second"))}
 
-    def sentence(generator) -> dict:
-        words = torch.randint(0, 32, (8,), generator=generator)
-        return {"input_ids": words, "labels": words}
-
     arguments = TrainingArguments(
         observer.settings["folder"], per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATED,
         num_train_epochs=EPOCHS, logging_steps=2, eval_strategy="steps", eval_steps=3, save_strategy="no",
         warmup_steps=4, use_cpu=True, report_to=[], disable_tqdm=True, dataloader_pin_memory=False)
-    torch.manual_seed(1)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2))
-    trainer = Observed(model, arguments, train_dataset=Examples(sentence), eval_dataset=Examples(sentence),
+    trainer = Observed(language_model(), arguments, train_dataset=Examples(sentence), eval_dataset=Examples(sentence),
                        callbacks=[Logs()])
     if observer.settings["engine"] is not None:
         callback = CheckpointCallback(trainer, **observer.settings["engine"])
@@ -234,7 +240,8 @@ def lightning(observer: Observer, strategy="ddp", precision="bf16-mixed") -> Non
     trainer = pl.Trainer(
         accelerator="cpu", devices=RANKS, strategy=strategy, precision=precision, max_epochs=EPOCHS,
         callbacks=callbacks, accumulate_grad_batches=ACCUMULATED, val_check_interval=4, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=observer.settings["folder"])
+        enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=observer.settings["folder"])
     loader, evaluation = (torch.utils.data.DataLoader(vectors(), BATCH, shuffle=shuffle) for shuffle in (True, False))
     trainer.fit(Module(), loader, evaluation)
 
@@ -286,14 +293,18 @@ def transformers_refusals(observer: Observer) -> None:
     from transformers import Trainer, TrainingArguments
 
     def trainer(**options):
-        return Trainer(network(), TrainingArguments(
-            observer.settings["folder"], use_cpu=True, report_to=[], save_strategy="no", **options), train_dataset=[1])
+        arguments = TrainingArguments(
+            observer.settings["folder"], use_cpu=True, report_to=[], save_strategy="no", max_steps=1, **options)
+        return Trainer(language_model(), arguments, train_dataset=Examples(sentence))
 
     for options in ({"optim": "lomo"}, {"auto_find_batch_size": True}):
         observer.told(str(options), CheckpointCallback, trainer(**options))
     ours = trainer()
-    CheckpointCallback(ours, **observer.settings["engine"])
+    callback = CheckpointCallback(ours, **observer.settings["engine"])
     observer.told("not added", ours.train)
+    ours.add_callback(callback)
+    ours.train()
+    observer.told("a second train()", ours.train)
     without = trainer()
     with mock.patch.object(Trainer, "_run_epoch", create=True):
         del Trainer._run_epoch

@@ -172,6 +172,7 @@ REFUSED = {
         "{'optim': 'lomo'}": "use another one",
         "{'auto_find_batch_size': True}": "set per_device_train_batch_size",
         "not added": "call trainer.add_callback(callback)",
+        "a second train()": "protects one trainer.train()",
         "other version": "install transformers 5.24",
     },
     "lightning": {

@@ -31,6 +31,11 @@ def refuse(sentence: str) -> NoReturn:
     raise Error(Status.INVALID, sentence)
 
 
+def one_or_all(objects: list[Any]) -> Any:
+    """A single object without a list around it, so that it is stored without a number in its name."""
+    return objects[0] if len(objects) == 1 else objects
+
+
 def torch_optimizer(optimizer: Any) -> Any:
     """The optimizer in Accelerate's wrapper."""
     return optimizer.optimizer if type(optimizer).__name__ == "AcceleratedOptimizer" else optimizer

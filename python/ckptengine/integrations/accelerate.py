@@ -27,6 +27,7 @@ from ..torch import Checkpointer as TorchCheckpointer
 from ..torch import _rng
 from ._common import (
     Wrapped,
+    one_or_all,
     refuse,
     refuse_distribution,
     refuse_forgotten_scheduler,
@@ -67,9 +68,9 @@ class Checkpointer:
         _refuse(accelerator, models, schedulers)
         registered = {f"registered{i}": item for i, item in enumerate(accelerator._custom_objects)}
         self.inner = TorchCheckpointer(
-            models if len(models) > 1 else models[0],
-            [torch_optimizer(one) for one in accelerator._optimizers],
-            schedulers=schedulers,
+            one_or_all(models),
+            one_or_all([torch_optimizer(one) for one in accelerator._optimizers]),
+            schedulers=one_or_all(schedulers),
             scaler=accelerator.scaler,
             extra={"accelerate": self._position, **registered, **(extra or {})},
             rng=False,  # it is part of the position
@@ -104,14 +105,23 @@ class Checkpointer:
         return self.inner.before_update()
 
     def close(self) -> None:
-        self._wrapped.undo()
-        self.inner.close()
+        """Captures the last update, if the loop was left right after it."""
+        if self._updated:
+            self._snapshot()
+        self._close()
 
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self._wrapped.undo()
+        self.inner.close()
 
     def _step(self, original: Any, *arguments: Any, **options: Any) -> Any:
         if self.accelerator.sync_gradients:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ..torch import Checkpointer, _rng
-from ._common import Wrapped, refuse, refuse_forgotten_scheduler, say_where, with_rank
+from ._common import Wrapped, one_or_all, refuse, refuse_forgotten_scheduler, say_where, with_rank
 
 # By name, because a strategy of another kind may be a subclass.
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
@@ -71,8 +71,8 @@ class CheckpointCallback(framework.Callback):
         position = self._position = _Position(self, trainer)
         self.checkpointer = Checkpointer(
             trainer.strategy.model,
-            trainer.optimizers if len(trainer.optimizers) > 1 else trainer.optimizers[0],
-            schedulers=schedulers,
+            one_or_all(trainer.optimizers),
+            schedulers=one_or_all(schedulers),
             scaler=getattr(trainer.precision_plugin, "scaler", None),
             extra={"lightning": position, **self._extra},
             rng=False,  # it is part of the position

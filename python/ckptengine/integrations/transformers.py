@@ -54,6 +54,7 @@ class CheckpointCallback(TrainerCallback):
         self.checkpointer: Checkpointer | None = None
         self.restored: Any = None
         self._more, self._extra = more, dict(extra or {})
+        self._is_over = False
         self._wrapped = Wrapped()
         self._position = _Position(self)
         for name in _METHODS:
@@ -64,8 +65,6 @@ class CheckpointCallback(TrainerCallback):
     def _around_inner_training_loop(self, original: Any, *arguments: Any, **options: Any) -> Any:
         if self not in self.trainer.callback_handler.callbacks:
             refuse("the CheckpointCallback was not added: call trainer.add_callback(callback) before trainer.train()")
-        if self.restored is not None:
-            refuse("a CheckpointCallback protects one trainer.train(): add another one, with another job name")
         try:
             return original(*arguments, **options)
         finally:
@@ -96,6 +95,8 @@ class CheckpointCallback(TrainerCallback):
         return prepared
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
+        if self._is_over:
+            refuse("a CheckpointCallback protects one trainer.train(): add another one, with another job name")
         self._position.put_sums()
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
@@ -138,6 +139,7 @@ class CheckpointCallback(TrainerCallback):
             self.checkpointer.snapshot(self.trainer.state.global_step - 1)
 
     def _close(self) -> None:
+        self._is_over = True
         self._wrapped.undo()
         if self.checkpointer is not None:
             self.checkpointer.close()
