@@ -13,8 +13,8 @@ log = logging.getLogger("ckptengine")
 
 # What to use instead of a framework's way to spread state that no adapter captures.
 INSTEAD = {
-    "DEEPSPEED": "use the adapter of DeepSpeed itself, or DDP or FSDP2",
-    "MEGATRON_LM": "use the adapter of Megatron-Core itself, or DDP or FSDP2",
+    "DEEPSPEED": "use DDP or FSDP2, or deepspeed.initialize() with ckptengine.integrations.deepspeed",
+    "MEGATRON_LM": "use DDP or FSDP2, or Megatron-Core with ckptengine.integrations.megatron",
     "FSDP": "set fsdp_version to 2 (FSDP2)",
     "XLA": "train on CPU or CUDA devices",
 }
