@@ -115,7 +115,7 @@ wheel=
 # shellcheck disable=SC2086
 ensure_packages build test etcd network $fuzz $wheel
 # Python packages are installed while the first preset is built.
-ensure_venv &
+{ ensure_venv; ensure_integrations; } &
 venv_installer=$!
 
 results=build/test-results

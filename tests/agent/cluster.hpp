@@ -233,7 +233,7 @@ class TamperingTransport : public net::Transport {
   std::shared_ptr<Tamper> tamper_;
 };
 
-// Its sends fail now and then, as nothing that is handed to a queue should.
+// Its sends fail now and then. Nothing that is put into a queue should fail like that.
 class FailingTransport : public net::Transport {
  public:
   explicit FailingTransport(std::unique_ptr<net::Transport> inner) : inner_(std::move(inner)) {}
@@ -263,7 +263,7 @@ class FailingTransport : public net::Transport {
   int sends_ = 0, fetches_ = 0;  // of the core thread
 };
 
-// Together they make a node of which nothing is seen or heard while `silent`, as of a frozen machine.
+// Together they make a node that nobody sees or hears while `silent`, like a frozen machine.
 class SilentStore : public coord::Store {
  public:
   SilentStore(std::unique_ptr<coord::Store> inner, const std::atomic<bool>& silent)

@@ -344,7 +344,7 @@ class Survivors : public ParityMatrix {
   }
 };
 
-// Nothing comes from that node, to whoever lost its memory.
+// Nothing comes from that node to the nodes that lost their memory.
 class DeafTransport : public GatedTransport {
  public:
   DeafTransport(std::unique_ptr<net::Transport> inner, Gate& gate, const std::atomic<int>& silent)

@@ -60,7 +60,7 @@ class Cluster {
     core.reset();
     boot(node, arenas_.at(node), recovered);
   }
-  // All agents stand still together, as when their machines are suspended: nothing happens, and time passes.
+  // All agents stand still together, as when their machines are suspended. Nothing happens, and time passes.
   void pause(TimeMs ms) { now_ += ms; }
   void boot(NodeId node, std::uint64_t arena_id, const Recovered& recovered) {
     arenas_[node] = arena_id;

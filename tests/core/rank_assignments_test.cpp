@@ -111,7 +111,7 @@ TEST_F(AssignmentsInTheStore, ALeaderThatHasYetToReadThemTellsNobodyAnything) {
   EXPECT_EQ(cluster.commits.at(0), CheckpointId(1, 8));
 }
 
-TEST_F(AssignmentsInTheStore, ThatAreNotWhatTheRecordNamesAreNotTaken) {
+TEST_F(AssignmentsInTheStore, ThatDifferFromTheRecordsNameAreIgnored) {
   const auto right = cluster.assignments.at(cluster.incarnation_record().assignments);
   cluster.assignments.at(cluster.incarnation_record().assignments)[2].node = 1;
   cluster.change_leader();

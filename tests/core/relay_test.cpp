@@ -97,7 +97,7 @@ struct RelayBatches : testing::Test {
     Effects effects;
     relay.on(from, DirectiveBatch{}, effects);
   }
-  // To whom a report of this node goes.
+  // Where a report of this node goes.
   NodeId say(TimeMs now) {
     Effects effects;
     relay.send_own(report_of(here, ++said), now, effects);
@@ -128,7 +128,7 @@ TEST_F(RelayBatches, PassesOnWhatCameWithinAWhileAsItWas) {
   EXPECT_EQ(relay.reconcile_wanted_at(), std::nullopt);
 }
 
-TEST_F(RelayBatches, OfOneNodeTheNewestReportGoesOn) {
+TEST_F(RelayBatches, PassOnTheNewestReportOfEachNode) {
   relay.follow(leader_node, here);
   give(2, report_of(2, 5, 1), 100);
   give(2, report_of(2, 7, 2), 101);
