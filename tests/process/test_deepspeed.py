@@ -1,0 +1,19 @@
+"""DeepSpeed jobs with ZeRO 1 and 2, which lose a rank or a node and go on bit for bit. What is not captured is refused."""
+
+from __future__ import annotations
+
+import pytest
+from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return ranks_of("deepspeed_trainer")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("kind", "die_at", "victims", "lost"), [("zero1", 3, (1,), ""), ("zero2", 5, (0,), "n0")])
+def test_a_deepspeed_job_goes_on_bit_for_bit(cluster, ranks, tmp_path, kind, die_at, victims, lost):
+    (tmp_path / "undisturbed").mkdir()
+    expected = losses(SystemJob("deepspeed_trainer", ranks, tmp_path / "undisturbed", kind).start())
+    assert_goes_on(SystemJob("deepspeed_trainer", ranks, tmp_path, kind, cluster), expected, die_at, victims, lost)
