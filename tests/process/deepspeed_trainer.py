@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 
 import deepspeed
+import deepspeed.runtime.zero.muon.muon_optimizer  # late otherwise, in every rank after it was forked
 import torch
+import torch._dynamo
 import torch.distributed as dist
+from ckptengine import Error
+from ckptengine.integrations.deepspeed import Checkpointer
+from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.dataloader import RepeatingLoader
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -30,9 +35,19 @@ COMMON = {
 }
 
 
-def layers() -> nn.Module:
+# What is refused.
+REFUSED = {
+    "stage 0": {"zero_optimization": {"stage": 0}},
+    "stage 3": {"zero_optimization": {"stage": 3}},
+    "offload": {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+    "pipeline": {"zero_optimization": {"stage": 1}},
+    "training_data": {"zero_optimization": {"stage": 1}},
+}
+
+
+def parts() -> list[nn.Module]:
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Dropout(0.1), nn.Linear(HIDDEN, WIDTH))
+    return [nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Dropout(0.1), nn.Linear(HIDDEN, WIDTH)]
 
 
 def dataset() -> list[torch.Tensor]:
@@ -40,16 +55,30 @@ def dataset() -> list[torch.Tensor]:
     return list(torch.randn(40, WIDTH, generator=generator))
 
 
-def initialize(kind: str, **changes):
+def initialize(model: nn.Module | None = None, **config):
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # slow, but PyTorch does
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which it would compile
-    return deepspeed.initialize(model=layers(), training_data=dataset(), config=COMMON | KINDS[kind] | changes)
+    model = model or nn.Sequential(*parts())
+    return deepspeed.initialize(model=model, training_data=dataset(), config=COMMON | config)
+
+
+def tell_refusals(rank: Rank) -> None:
+    for case, config in REFUSED.items():
+        model = PipelineModule(parts(), num_stages=1) if case == "pipeline" else None
+        engine, *_ = initialize(model, **config)
+        try:
+            Checkpointer(engine, job="refused")
+        except Error as error:
+            rank.tell(case=case, refused=str(error))
+    rank.end()
 
 
 def run(settings: dict) -> None:
     rank = Rank(settings)
-    engine, _, loader, _ = initialize(settings["kind"])
+    if settings["kind"] == "refused":
+        tell_refusals(rank)
+    engine, _, loader, _ = initialize(**KINDS[settings["kind"]])
     loader.num_local_io_workers = 0
     torch.manual_seed(1000 + dist.get_rank())
 
