@@ -1,4 +1,4 @@
-"""DeepSpeed jobs with ZeRO 1 and 2, which lose a rank or a node and go on bit for bit. What is not captured is refused."""
+"""DeepSpeed jobs with ZeRO 1 and 2 lose a rank or a node and go on bit for bit. What is not captured is refused."""
 
 from __future__ import annotations
 

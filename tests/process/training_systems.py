@@ -111,14 +111,15 @@ def losses(told: list[list[dict]]) -> list[dict[tuple, list]]:
     return [{(event["k"], event.get("micro", 0)): event for event in events if "loss" in event} for events in told]
 
 
-def assert_goes_on(job: Job, undisturbed: list, die_at: int, victims: tuple[int, ...], lost: str = "") -> None:
+def assert_goes_on(job: Job, undisturbed: list, die_at: int, victims: tuple[int, ...], lost: str = "",
+                   **more) -> None:
     """Ranks die at the begin of an iteration, one node is lost, and the next start has the losses of an undisturbed
     run."""
-    first = job.start(die_at, victims)
+    first = job.start(die_at, victims, **more)
     assert_committed(first)
     if lost:
         job.lose_node(lost)
-    second = job.start()
+    second = job.start(**more)
     assert_committed(second)
     assert [events[0]["first"] for events in second] == [die_at] * job.world_size
     for rank, expected in enumerate(undisturbed):
