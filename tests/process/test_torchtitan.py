@@ -1,4 +1,4 @@
-"""Jobs of torchtitan's parts lose a rank or a node and go on bit for bit, and from torchtitan's folder if all is lost."""
+"""Jobs of torchtitan's parts lose a rank or a node and go on bit for bit; from its folder if all is lost."""
 
 from __future__ import annotations
 

@@ -53,9 +53,10 @@ class Rank:
         if checkpointer is None:
             pass  # an undisturbed run
         elif self.begun < 0:
-            self.tell(first=k, shard=checkpointer.shard)
+            self.tell(first=k)
         else:
-            checkpointer.before_update()
+            if hasattr(checkpointer, "before_update"):
+                checkpointer.before_update()
             ticket = checkpointer.ticket
             self.tell(k=k, committed=ticket.wait(timeout_ms=COMMIT_MS), message=ticket.message)
         self.begun = k
