@@ -55,18 +55,18 @@ def dataset() -> list[torch.Tensor]:
     return list(torch.randn(40, WIDTH, generator=generator))
 
 
-def initialize(model: nn.Module | None = None, **config):
+def initialize(model: nn.Module | None = None, data: list | None = None, **config):
     os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # slow, but PyTorch does
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # which it would compile
     model = model or nn.Sequential(*parts())
-    return deepspeed.initialize(model=model, training_data=dataset(), config=COMMON | config)
+    return deepspeed.initialize(model=model, training_data=data, config=COMMON | config)
 
 
 def tell_refusals(rank: Rank) -> None:
     for case, config in REFUSED.items():
         model = PipelineModule(parts(), num_stages=1) if case == "pipeline" else None
-        engine, *_ = initialize(model, **config)
+        engine, *_ = initialize(model, dataset() if case == "training_data" else None, **config)
         try:
             Checkpointer(engine, job="refused")
         except Error as error:
@@ -78,7 +78,7 @@ def run(settings: dict) -> None:
     rank = Rank(settings)
     if settings["kind"] == "refused":
         tell_refusals(rank)
-    engine, _, loader, _ = initialize(**KINDS[settings["kind"]])
+    engine, _, loader, _ = initialize(data=dataset(), **KINDS[settings["kind"]])
     loader.num_local_io_workers = 0
     torch.manual_seed(1000 + dist.get_rank())
 
