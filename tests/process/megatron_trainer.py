@@ -82,7 +82,10 @@ def pretrain(rank: Rank, algo: str) -> None:
     if rank.settings["engine"] is not None:
         manager = local_manager.LocalCheckpointManager("/nowhere", repl_strategy=None)
         rank.names["ckpt"] = manager
-        if manager.find_latest() != -1:
+        if rank.settings["elsewhere"]:  # a newer checkpoint, on storage for example
+            assert manager.find_latest() < rank.settings["elsewhere"]
+            training.iteration = rank.settings["elsewhere"]
+        elif manager.find_latest() != -1:
             loaded, _ = manager.load()
             # The exchange by broadcast, which is Megatron's default, has the device cuda in it.
             state = loaded.to_state_dict(training.sharded_state_dict(), algo=algo, exchange_algo="gather_object")

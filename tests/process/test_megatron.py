@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ckptengine import Error
+from test_frameworks import ITERATIONS, assert_committed
 from training_systems import SystemJob, assert_goes_on, losses, ranks_of
 
 TRAINER = "megatron_trainer"
@@ -23,7 +24,11 @@ def undisturbed(ranks, tmp_path_factory):
 @pytest.mark.parametrize(("algo", "die_at", "victims", "lost"),
                          [("atomic", 3, (1,), ""), ("fully_parallel", 5, (0,), "n0")])
 def test_a_megatron_job_goes_on_bit_for_bit(cluster, ranks, undisturbed, tmp_path, algo, die_at, victims, lost):
-    assert_goes_on(SystemJob(TRAINER, ranks, tmp_path, algo, cluster), undisturbed, die_at, victims, lost)
+    job = SystemJob(TRAINER, ranks, tmp_path, algo, cluster)
+    assert_goes_on(job, undisturbed, die_at, victims, lost, elsewhere=0)
+    third = job.start(elsewhere=ITERATIONS + 5, iterations=ITERATIONS + 7)
+    assert_committed(third)
+    assert [events[0]["first"] for events in third] == [ITERATIONS + 5] * 2
 
 
 def test_a_second_replication_is_refused(monkeypatch):

@@ -120,7 +120,7 @@ class LocalCheckpointManager(BaseCheckpointManager):
             self.engine.before_update([] if self._gpu is None else [self._stream()])
             return AsyncRequest(None, (), [functools.partial(_finish, self.ticket, timeout_ms)])
         self.ticket = self.engine.snapshot(iteration, self._stream(), wait=True, timeout_ms=timeout_ms)
-        _finish(self.ticket, 0)
+        _await_commit(self.ticket, 0)
         return None
 
     def close(self) -> None:
@@ -205,10 +205,15 @@ def _name(index: int | str) -> str:
 
 
 def _finish(ticket: Ticket, timeout_ms: int) -> None:
-    """Raises CheckpointingException if the checkpoint is not committed in time."""
+    """The end of an asynchronous save. It is no error that the ranks skip an iteration."""
     if ticket.skipped:
-        log.info("iteration %d is skipped, because earlier ones are still being stored", ticket.iteration)
-    elif not ticket.wait(Stage.COMMITTED, timeout_ms):
+        log.warning("iteration %d was skipped: earlier ones are still being stored; save less often", ticket.iteration)
+    else:
+        _await_commit(ticket, timeout_ms)
+
+
+def _await_commit(ticket: Ticket, timeout_ms: int) -> None:
+    if not ticket.wait(Stage.COMMITTED, timeout_ms):
         raise CheckpointingException(
             f"iteration {ticket.iteration} is not committed: {ticket.message or 'time is over'}"
         )
