@@ -114,7 +114,7 @@ class _Progress:
 
     def state_dict(self) -> dict[str, Any]:
         optimizer = self._engine.optimizer
-        state = {name: getattr(self._engine, name) for name in _COUNTERS}
+        state: dict[str, Any] = {"counters": {name: getattr(self._engine, name) for name in _COUNTERS}}
         state["scaling"] = {name: getattr(optimizer, name) for name in _SCALING if hasattr(optimizer, name)}
         if hasattr(optimizer, "loss_scaler"):
             state["loss_scaler"] = dict(vars(optimizer.loss_scaler))
@@ -124,8 +124,8 @@ class _Progress:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         optimizer = self._engine.optimizer
-        for name in _COUNTERS:
-            setattr(self._engine, name, state[name])
+        for name, value in state["counters"].items():
+            setattr(self._engine, name, value)
         for name, value in state["scaling"].items():
             setattr(optimizer, name, value)
         if "loss_scaler" in state:
