@@ -51,6 +51,8 @@ def ranks():
 
 
 class Job:
+    train = staticmethod(train_rank)  # what a rank's process does
+
     def __init__(self, ranks, folder, kind: str, world_size: int, cluster=None, **options) -> None:
         self.ranks, self.folder, self.kind, self.cluster, self.options = ranks, folder, kind, cluster, options
         self.world_size = world_size
@@ -67,7 +69,7 @@ class Job:
         settings = [self._settings(place, rank) for rank in range(self.world_size)]
         for one in settings:
             one |= {"die_at": die_at, "victims": victims, "whole": False, "spoils": None} | more
-        processes = [self.ranks.Process(target=train_rank, args=(one,), daemon=True) for one in settings]
+        processes = [self.ranks.Process(target=self.train, args=(one,), daemon=True) for one in settings]
         for process in processes:
             process.start()
         self._await_ends(processes, victims)

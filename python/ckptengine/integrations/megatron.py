@@ -1,0 +1,219 @@
+"""ckptengine for Megatron-Core's local checkpointing: a manager in place of the one that NVRx (nvidia-resiliency-ext)
+has. docs/integrations_training_systems.md has an example.
+
+Megatron gives its manager a "tensor-aware" state dict. The tensors in it are captured as they are. The rest, which has
+no tensors any more, is pickled, as NVRx does, and captured besides.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvidia_resiliency_ext.checkpointing.async_ckpt.core import AsyncRequest
+from nvidia_resiliency_ext.checkpointing.local.base_state_dict import TensorAwareStateDict
+from nvidia_resiliency_ext.checkpointing.local.ckpt_managers import local_manager
+from nvidia_resiliency_ext.checkpointing.local.ckpt_managers.base_manager import (
+    BaseCheckpointManager,
+    CheckpointingException,
+    CkptID,
+)
+
+from .. import Capture, Engine, Error, Options, Stage, Status, Ticket
+from ..torch._memory import Shown, create_as_stored, show, split_name
+
+log = logging.getLogger("ckptengine")
+
+_HOLLOW = "hollow_state_dict"
+_LENGTH = struct.Struct("<Q")
+
+
+def install(**options: Any) -> None:
+    """Lets Megatron's pretrain() make this manager, where --non-persistent-ckpt-type is local. Takes the arguments of
+    LocalCheckpointManager. It replaces NVRx's class in its module, because pretrain() imports it there."""
+    local_manager.LocalCheckpointManager = functools.partial(_in_place_of_nvrx, options)
+
+
+def _in_place_of_nvrx(options: dict, _root: Any = None, _session_id: str = "", repl_strategy: Any = None):
+    if repl_strategy is not None:
+        raise Error(
+            Status.INVALID, "the engine itself replicates checkpoints; leave out --replication, and give copies=2"
+        )
+    return LocalCheckpointManager(**options)
+
+
+class LocalCheckpointManager(BaseCheckpointManager):
+    """Local checkpoints in memory tiers. Megatron takes it as checkpointing_context["local_checkpoint_manager"].
+
+    commit_timeout_ms   How long save() may take until the checkpoint is committed.
+    options             An Options object, or give its fields as further arguments. Rank and world size come from
+                        torch.distributed.
+
+    save() returns when all tensors are captured, so they may change at once. With is_async, other nodes get their
+    copies while training goes on, and the request's finalization waits for the commit. Otherwise save() waits for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        commit_timeout_ms: int = 60_000,
+        library: Any = None,
+        options: Options | None = None,
+        **more: Any,
+    ) -> None:
+        if torch.distributed.is_initialized():
+            more = {"rank": torch.distributed.get_rank(), "world_size": torch.distributed.get_world_size()} | more
+        super().__init__(session_id="ckptengine")
+        self.engine = Engine(options, library=library, **more)
+        self.ticket: Ticket | None = None  # of the last save()
+        self._commit_timeout_ms = commit_timeout_ms
+        self._stored: dict[str, Any] | None = None
+        self._restored = False
+        self._shown: dict[str, Shown] = {}
+        self._hollow = bytearray()
+        self._gpu: torch.device | None = None
+
+    @property
+    def local_ckpt_dir(self) -> Path:
+        """Megatron prints it. Nothing is written there."""
+        return Path("memory")
+
+    # ---- what find_latest() and load() of the base class call ----
+
+    def _my_ckpt_ids(self) -> Iterable[CkptID]:
+        if self._restored:
+            iteration = self.engine.stats().committed_iteration
+        else:
+            iteration = self._stored_layout()["iteration"] if self._stored_layout()["found"] else -1
+        return [self._ckpt_id(iteration)] if iteration >= 0 else []
+
+    def _load(self, ckpt_id: CkptID) -> TensorAwareStateDict:
+        if self._restored or not self._stored_layout()["found"]:
+            raise CheckpointingException(
+                "a checkpoint is loaded once, before the first save(); restart the job for more"
+            )
+        tensors = self._restore()
+        (length,) = _LENGTH.unpack_from(self._hollow)
+        pickled = io.BytesIO(self._hollow[_LENGTH.size : _LENGTH.size + length])
+        state_dict = torch.load(pickled, weights_only=False)
+        state_dict.insert_tensors(tensors)
+        return state_dict
+
+    # ---- saving ----
+
+    def save(self, state_dict: TensorAwareStateDict, iteration: int, is_async: bool = False) -> AsyncRequest | None:
+        if not self._restored:
+            self._restore()  # nothing is stored, or Megatron took a newer checkpoint from elsewhere
+        self.latest_iteration = -1
+        tensors = list(state_dict.tensors)
+        self._register([show(_name(i), tensor, Capture.OVERLAPPED) for i, tensor in enumerate(tensors)], tensors)
+        self._put_hollow(state_dict)
+        timeout_ms = self._commit_timeout_ms
+        if is_async:
+            self.ticket = self.engine.snapshot(iteration, self._stream())
+            self.engine.before_update([] if self._gpu is None else [self._stream()])
+            return AsyncRequest(None, (), [functools.partial(_finish, self.ticket, timeout_ms)])
+        self.ticket = self.engine.snapshot(iteration, self._stream(), wait=True, timeout_ms=timeout_ms)
+        _await_commit(self.ticket, 0)
+        return None
+
+    def close(self) -> None:
+        """Closes the engine. What was saved stays with the agent."""
+        self.engine.close()
+
+    def _save(self, state_dict: TensorAwareStateDict, ckpt_id: CkptID) -> None:
+        raise NotImplementedError("save() does it")
+
+    def _cleanup(self, iteration: int) -> None:
+        """The agents free what is older than the newest commit."""
+
+    def _cleanup_failed_save(self, iteration: int) -> None:
+        """The agents free what was abandoned."""
+
+    # ---- registration ----
+
+    def _stored_layout(self) -> dict[str, Any]:
+        if self._stored is None:
+            self._stored = self.engine.stored_layout()
+        return self._stored
+
+    def _restore(self) -> list[torch.Tensor]:
+        """Restores what is stored into new tensors."""
+        stored = self._stored_layout()
+        tensors = []
+        if stored["found"]:
+            names = sorted(stored["main"], key=lambda name: int(split_name(name)[0].removeprefix(_name(""))))
+            tensors = [create_as_stored(name, stored["main"][name], torch.device("cpu")) for name in names]
+            self._register([show(_name(i), tensor, Capture.OVERLAPPED) for i, tensor in enumerate(tensors)], tensors)
+            self._register_hollow(stored["private"][_HOLLOW]["shape"][0])
+        self.engine.restore()
+        self._restored = True
+        return tensors
+
+    def _register(self, all_shown: list[Shown], tensors: list[torch.Tensor]) -> None:
+        for shown, tensor in zip(all_shown, tensors, strict=True):
+            if shown.memory.dtype != tensor.dtype:
+                raise Error(Status.INVALID, f"tensor {shown.name} is of type {tensor.dtype}, which is not captured")
+        wanted = {shown.name: shown for shown in all_shown}
+        for name, old in list(self._shown.items()):
+            if name not in wanted or not wanted[name].fits(old):
+                self.engine.unregister(name)
+                del self._shown[name]
+        for name, new in wanted.items():
+            address, old = new.memory.data_ptr(), self._shown.get(name)
+            if old is None:
+                shape, place = new.memory.shape, new.place
+                self.engine.register_pointer(
+                    name, address, new.dtype, shape, memory=place, capture=new.capture, owner=new.memory
+                )
+            elif old.memory.data_ptr() != address:
+                self.engine.move(name, address, owner=new.memory)
+            new.stage()
+        self._shown = wanted
+        self._gpu = next((shown.memory.device for shown in all_shown if shown.memory.is_cuda), None)
+
+    def _put_hollow(self, state_dict: TensorAwareStateDict) -> None:
+        pickled = io.BytesIO()
+        tensors = state_dict.pop_tensors()
+        try:
+            torch.save(state_dict, pickled)
+        finally:
+            state_dict.insert_tensors(tensors)
+        data = _LENGTH.pack(pickled.tell()) + pickled.getvalue()
+        if len(data) > len(self._hollow):
+            self._register_hollow(2 * len(data))  # with room, because its length varies
+        self._hollow[: len(data)] = data
+
+    def _register_hollow(self, size_bytes: int) -> None:
+        if self._hollow:
+            self.engine.unregister(_HOLLOW)
+        self._hollow = bytearray(size_bytes)
+        self.engine.register(_HOLLOW, self._hollow, capture=Capture.SYNCHRONOUS)
+
+    def _stream(self) -> int | None:
+        return None if self._gpu is None else torch.cuda.current_stream(self._gpu).cuda_stream
+
+
+def _name(index: int | str) -> str:
+    return f"tensor.{index}"
+
+
+def _finish(ticket: Ticket, timeout_ms: int) -> None:
+    """The end of an asynchronous save. It is no error that the ranks skip an iteration."""
+    if ticket.skipped:
+        log.warning("iteration %d was skipped: earlier ones are still being stored; save less often", ticket.iteration)
+    else:
+        _await_commit(ticket, timeout_ms)
+
+
+def _await_commit(ticket: Ticket, timeout_ms: int) -> None:
+    if not ticket.wait(Stage.COMMITTED, timeout_ms):
+        raise CheckpointingException(
+            f"iteration {ticket.iteration} is not committed: {ticket.message or 'time is over'}"
+        )

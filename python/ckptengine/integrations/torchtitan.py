@@ -1,0 +1,123 @@
+"""ckptengine for torchtitan: a checkpoint manager for its configuration. docs/integrations_training_systems.md has an
+example.
+
+torchtitan's own checkpoints stay: every `interval` steps it writes them to its folder, as before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+from torchtitan.components.checkpointer import DATALOADER, LR_SCHEDULER, MODEL, OPTIMIZER
+from torchtitan.components.checkpointer import CheckpointManager as DcpCheckpointManager
+
+from .. import Error, Status
+from ..torch import Checkpointer
+
+
+class CheckpointManager(DcpCheckpointManager):
+    """Captures every step in memory, and restores the newest checkpoint that every rank can get.
+
+        config.checkpoint = CheckpointManager.Config(job="run1", interval=500)
+
+    load() takes the newest of what the engine and torchtitan's folder have. All options of the engine but `job` come
+    from the environment (CKPTENGINE_<OPTION>), or from the file that CKPTENGINE_CONFIG names.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(DcpCheckpointManager.Config):
+        enable: bool = True
+
+        job: str | None = None
+        """Name of the training run, by which a restart finds its checkpoints. None: CKPTENGINE_JOB has it."""
+
+        communication: Literal["hooks", "patch"] = "hooks"
+        """How the engine learns when training communicates. "patch" also sees FSDP."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        model_parts: list[nn.Module],
+        optimizers: Any,
+        lr_schedulers: Any,
+        states: dict[str, Any],
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            config, model_parts=model_parts, optimizers=optimizers, lr_schedulers=lr_schedulers, states=states, **more
+        )
+        self.checkpointer: Checkpointer | None = None
+        if not config.enable or config.create_seed_checkpoint:
+            return
+        for option in ("load_only", "exclude_from_loading"):
+            if getattr(config, option):
+                raise Error(
+                    Status.INVALID,
+                    f"checkpoint.{option} is not possible here; use torchtitan's own CheckpointManager for it",
+                )
+        extra = {name: state for name, state in self.states.items() if state is not None}
+        for known in (MODEL, OPTIMIZER, LR_SCHEDULER):
+            del extra[known]
+        if DATALOADER in extra:
+            extra[DATALOADER] = _Data(extra[DATALOADER])
+        self.checkpointer = Checkpointer(
+            _one_or_all(model_parts),
+            _one_or_all(optimizers.optimizers),
+            schedulers=lr_schedulers,
+            extra=extra,
+            communication=config.communication,
+            job=config.job,
+        )
+
+    def _load(self, step: int = -1) -> bool:
+        if self.checkpointer is None:
+            return super()._load(step)
+        start = self.checkpointer.restore()
+        if start.found and step != -1:
+            raise Error(
+                Status.INVALID,
+                f"checkpoint.load_step is {step}, but this job has step {start.iteration} "
+                "already; leave out load_step, or start under another job name",
+            )
+        if start.found and start.iteration >= self._find_load_step():
+            return True
+        return super()._load(step)
+
+    def _save(self, curr_step: int, last_step: bool = False) -> bool:
+        if self.checkpointer is not None:
+            self.checkpointer.snapshot(curr_step)
+        return super()._save(curr_step, last_step)
+
+    def _maybe_wait_for_staging(self) -> None:
+        """torchtitan calls it before each update."""
+        super()._maybe_wait_for_staging()
+        if self.checkpointer is not None:
+            self.checkpointer.before_update()
+
+    def _close(self) -> None:
+        super()._close()
+        if getattr(self, "checkpointer", None) is not None:
+            self.checkpointer.close()
+
+
+class _Data:
+    """A data loader. One of torchdata draws a random number when it begins. After a restore it begins here, before the
+    generators of random numbers are restored."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loader.load_state_dict(state)
+        self.loader.state_dict()
+
+
+def _one_or_all(items: list[Any]) -> Any:
+    """A single one needs no number in its name."""
+    return items[0] if len(items) == 1 else list(items)

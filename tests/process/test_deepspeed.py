@@ -1,0 +1,33 @@
+"""DeepSpeed jobs with ZeRO 1 and 2 lose a rank or a node and go on bit for bit. What is not captured is refused."""
+
+from __future__ import annotations
+
+import pytest
+from training_systems import SystemJob, assert_goes_on, losses, ranks_of
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return ranks_of("deepspeed_trainer")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("kind", "die_at", "victims", "lost"), [("zero1", 3, (1,), ""), ("zero2", 5, (0,), "n0")])
+def test_a_deepspeed_job_goes_on_bit_for_bit(cluster, ranks, tmp_path, kind, die_at, victims, lost):
+    (tmp_path / "undisturbed").mkdir()
+    expected = losses(SystemJob("deepspeed_trainer", ranks, tmp_path / "undisturbed", kind).start())
+    assert_goes_on(SystemJob("deepspeed_trainer", ranks, tmp_path, kind, cluster), expected, die_at, victims, lost)
+
+
+@pytest.mark.timeout(300)
+def test_what_of_deepspeed_is_not_captured_is_refused(ranks, tmp_path):
+    for told in SystemJob("deepspeed_trainer", ranks, tmp_path, "refused").start():
+        refused = {event["case"]: event["refused"] for event in told if "case" in event}
+        assert refused == {
+            "stage 0": "ZeRO stage 0 is not captured; set zero_optimization.stage to 1 or 2",
+            "stage 3": "ZeRO stage 3 is not captured; set zero_optimization.stage to 1 or 2",
+            "offload": "an offloaded optimizer is not captured; remove zero_optimization.offload_optimizer",
+            "pipeline": "DeepSpeed's pipeline engine is not captured; train without PipelineModule",
+            "training_data": "the position in `training_data` is not captured; iterate over Batches(loader), and give "
+                             "that to `extra`",
+        }
