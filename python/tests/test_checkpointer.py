@@ -6,6 +6,7 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -98,35 +99,97 @@ def test_batchnorm_statistics_are_those_of_the_snapshot_while_the_copy_still_run
         assert torch.equal(tensor, expected[name]), name
 
 
+class LateLoader:
+    """Like torchdata's, it begins with state_dict() or with iter(), and draws a random number then."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator, self.begun, self.position = generator, False, 0
+
+    def begin(self) -> None:
+        if not self.begun:
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            self.begun = True
+
+    def __iter__(self) -> Iterator[int]:
+        self.begin()
+        while True:
+            self.position += 1
+            yield self.position
+
+    def state_dict(self) -> dict:
+        self.begin()
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.position, self.begun = state["position"], False
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["the global generator", "a generator in extra"])
+def test_a_loader_that_draws_a_random_number_when_it_begins_shifts_nothing_after_a_restore(job, own):
+    def make(seed: int) -> tuple[torch.Generator | None, LateLoader]:
+        torch.manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed) if own else None
+        return generator, LateLoader(generator)
+
+    generator, loader = make(1)
+    undisturbed = [(k, torch.rand((), generator=generator)) for k, _ in zip(loader, range(6), strict=False)]
+    found = []
+    for seed in (1, 2):
+        generator, loader = make(seed)
+        extra = {"order": generator, "loader": loader} if own else {"loader": loader}
+        with Checkpointer(extra=extra, **job) as checkpointer:
+            checkpointer.restore()
+            for k, _ in zip(loader, range(3), strict=False):
+                found.append((k, torch.rand((), generator=generator)))
+                capture(checkpointer, k)
+    assert found == undisturbed
+
+
 ODD = {
     "zero_dim": torch.tensor(3.25),
     "bool": torch.rand(13) > 0.5,
     "int64": torch.randint(-(2**62), 2**62, (5,)),
     "bf16": torch.randn(7).bfloat16(),
     "fp8": torch.randn(9).to(torch.float8_e4m3fn),
-    "complex": torch.randn(3, dtype=torch.complex128),
+    "fp8 as bytes": torch.randn(9).to(torch.float8_e4m3fnuz),
+    "complex": torch.randn(3, dtype=torch.complex64),
+    "wide complex": torch.randn(3, dtype=torch.complex128),
+    "complex, transposed": torch.randn(3, 4, dtype=torch.complex64).t(),
     "transposed": torch.randn(4, 6).t(),
     "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "channels_last_3d": torch.randn(2, 3, 2, 4, 5).to(memory_format=torch.channels_last_3d),
     "gaps": torch.randn(8, 6)[::2, 1::2],
+    "fp8 with gaps": torch.randn(8, 6).to(torch.float8_e4m3fn)[::2, 1::2],
+    "zero_dim in a row": torch.randn(5)[3],
     "expanded": torch.randn(4, 1).expand(4, 5),
     "empty": torch.empty(0, 3),
     "one": torch.randn(1, 1),
 }
 
 
+def in_memory_like(tensor: torch.Tensor, fill: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor of the same type, shape and strides in memory whose bytes are all `fill`, and that memory."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    elements = reach + 1 if tensor.numel() else 0
+    memory = torch.full((elements * tensor.element_size(),), fill, dtype=torch.uint8)
+    return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride()), memory
+
+
 @pytest.mark.parametrize("kind", ODD)
-def test_a_tensor_of_any_kind_comes_back(job, kind):
-    original = ODD[kind]
+def test_a_tensor_of_any_kind_comes_back_and_keeps_its_strides(job, kind):
+    original, expected = in_memory_like(ODD[kind], 3)
+    once = (slice(None), slice(1)) if kind == "expanded" else ...  # no element twice
+    original[once] = ODD[kind][once]
     for _ in range(2):
-        value = original.clone(memory_format=torch.preserve_format) if kind != "expanded" else original
-        with Checkpointer(tensors={"x": value, "other": torch.zeros(3)}, rng=False, **job) as checkpointer:
+        with Checkpointer(tensors={"x": original, "other": torch.zeros(3)}, rng=False, **job) as checkpointer:
             capture(checkpointer, checkpointer.restore().next_iteration)
-    target = torch.zeros_like(original) if kind != "expanded" else torch.zeros(4, 1).expand(4, 5)
+    target, memory = in_memory_like(original, 3)  # what lies between the elements must stay
+    strides, address = target.stride(), target.data_ptr()
     with Checkpointer(tensors={"x": target, "other": torch.zeros(3)}, rng=False, **job) as checkpointer:
         assert checkpointer.restore().iteration == 1
-    assert target.dtype == original.dtype and target.shape == original.shape
-    as_bytes = [t.contiguous().reshape(-1).view(torch.uint8) for t in (target, original)]
-    assert torch.equal(*as_bytes)
+    assert (target.dtype, target.shape) == (original.dtype, original.shape)
+    assert (target.stride(), target.data_ptr()) == (strides, address)
+    assert torch.equal(memory, expected)
 
 
 def test_a_tensor_comes_back_into_another_memory_order(job):

@@ -25,6 +25,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, HIDDEN, OUT = 7, 10, 3  # which neither two nor four ranks divide, but for HIDDEN
+BATCH = 4
 COMMIT_MS = 60_000
 
 
@@ -100,6 +101,14 @@ class Spread:
     def ddp(self) -> None:
         self.model, self.average = DistributedDataParallel(layers()), False
 
+    def loaded(self) -> None:
+        self.model = DistributedDataParallel(nn.Sequential(nn.Dropout(0.3), layers()))
+
+    def compiled(self) -> None:
+        """With a backend that runs the traced graphs as they are. To compile them with inductor takes longer."""
+        model = nn.Sequential(nn.Dropout(0.3), layers())
+        self.model = DistributedDataParallel(torch.compile(model, backend="aot_eager", fullgraph=True))
+
     def expert(self) -> None:
         """Layers that all share, and an expert for each rank, of which FSDP2 knows nothing."""
         shared = layers()
@@ -129,6 +138,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 3, 0.9)
         self.data = torch.Generator().manual_seed(spread.data_rank)
+        self.extra = {"data": self.data}
         # An average of the weights: DTensors where the weights are.
         named = self.model.named_parameters() if spread.average else ()
         self.average = {name: parameter.detach().clone() for name, parameter in named}
@@ -136,10 +146,10 @@ class Training:
 
     def checkpointer(self, options: dict) -> Checkpointer:
         return Checkpointer(self.model, self.optimizer, schedulers=self.scheduler, tensors=self.average,
-                            extra={"data": self.data}, **options)
+                            extra=self.extra, **options)
 
     def forward_backward(self) -> float:
-        inputs = torch.randn(4, WIDTH, generator=self.data) + 0.1 * torch.randn(4, WIDTH)
+        inputs = torch.randn(BATCH, WIDTH, generator=self.data) + 0.1 * torch.randn(BATCH, WIDTH)
         self.optimizer.zero_grad()
         loss = mse_loss(self.model(inputs), inputs[:, :OUT])
         loss.backward()
@@ -165,6 +175,55 @@ class Training:
         return {name: value.full_tensor() for name, value in found.items() if isinstance(value, DTensor)}
 
 
+class Examples(torch.utils.data.Dataset):
+    """Fixed ones, which the workers of a data loader take in a random order."""
+
+    def __init__(self, count: int) -> None:
+        self.all = torch.randn(count, WIDTH)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.all[index]
+
+
+class LoadedTraining(Training):
+    """Takes its examples from torchdata's loader with two workers. Two batches make an update, and the first epoch
+    ends between the two."""
+
+    def __init__(self, kind: str) -> None:
+        from torchdata.stateful_dataloader import StatefulDataLoader  # which other trainings do not need
+
+        super().__init__(kind)
+        self.loader = StatefulDataLoader(Examples(5 * BATCH), batch_size=BATCH, shuffle=True, num_workers=2,
+                                         multiprocessing_context="fork")
+        self.extra, self.batches = {"data": self.loader}, None
+
+    def forward_backward(self) -> float:
+        self.optimizer.zero_grad()
+        with self.model.no_sync():
+            first = self._accumulate()
+        return first + self._accumulate()
+
+    def _accumulate(self) -> float:
+        inputs = self._next_batch()
+        loss = mse_loss(self.model(inputs), inputs[:, :OUT])
+        loss.backward()
+        return loss.item()
+
+    def _next_batch(self) -> torch.Tensor:
+        self.batches = self.batches or iter(self.loader)
+        batch = next(self.batches, None)
+        if batch is None:
+            self.batches = iter(self.loader)
+            batch = next(self.batches)
+        return batch
+
+
+TRAININGS = {"loaded": LoadedTraining}
+
+
 def run(settings: dict) -> None:
     """All that a rank does. Dies at the begin of iteration `die_at`, if it is one of `victims`."""
     torch.set_num_threads(1)
@@ -177,7 +236,7 @@ def run(settings: dict) -> None:
     def tell(**event) -> None:
         log.write(json.dumps(event) + "\n")
 
-    training = Training(settings["kind"])
+    training = TRAININGS.get(settings["kind"], Training)(settings["kind"])
     checkpointer, first = None, 0
     if settings["engine"] is not None:
         checkpointer = training.checkpointer(settings["engine"])

@@ -21,6 +21,8 @@ DEADLINE_S = 100
 ITERATIONS = 8
 # By kind: how many ranks, two on each node if there are four, and the main shards that they name.
 KINDS = {
+    "loaded": (2, ["rank0", "rank1"]),
+    "compiled": (2, ["rank0", "rank1"]),
     "fsdp2": (2, ["rank0", "rank1"]),
     "fsdp2 on 4": (4, ["rank0", "rank1", "rank2", "rank3"]),
     "tensor": (2, ["rank0", "rank1"]),
@@ -30,7 +32,10 @@ KINDS = {
     "expert": (4, ["rank0", "rank1", "rank2", "rank3"]),
     "pipeline": (4, ["rank0", "rank1", "rank2", "rank3"]),
 }
-CASES = [(kind, loss) for kind in KINDS for loss in ("rank", "node") if loss == "node" or kind in list(KINDS)[:5]]
+CASES = [
+    *((kind, "rank") for kind in list(KINDS)[:7]),
+    *((kind, "node") for kind in list(KINDS)[2:]),
+]
 
 
 def train_rank(settings: dict) -> None:
@@ -43,7 +48,8 @@ def train_rank(settings: dict) -> None:
 def ranks():
     """Makes processes of ranks from one that has imported torch, which takes longer than all that a rank does."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["framework_trainer", "pytest", __name__])
+    preloaded = ["framework_trainer", "torch._dynamo", "torchdata.stateful_dataloader", "pytest", __name__]
+    context.set_forkserver_preload(preloaded)
     with pytest.MonkeyPatch.context() as patch:  # the fork server finds modules by its environment alone
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
@@ -69,7 +75,7 @@ class Job:
         settings = [self._settings(place, rank) for rank in range(self.world_size)]
         for one in settings:
             one |= {"die_at": die_at, "victims": victims, "whole": False, "spoils": None} | more
-        processes = [self.ranks.Process(target=self.train, args=(one,), daemon=True) for one in settings]
+        processes = [self.ranks.Process(target=self.train, args=(one,)) for one in settings]  # may have children
         for process in processes:
             process.start()
         self._await_ends(processes, victims)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
-from torchtitan.components.checkpointer import DATALOADER, LR_SCHEDULER, MODEL, OPTIMIZER
+from torchtitan.components.checkpointer import LR_SCHEDULER, MODEL, OPTIMIZER
 from torchtitan.components.checkpointer import CheckpointManager as DcpCheckpointManager
 
 from .. import Error, Status
@@ -61,8 +61,6 @@ class CheckpointManager(DcpCheckpointManager):
         extra = {name: state for name, state in self.states.items() if state is not None}
         for known in (MODEL, OPTIMIZER, LR_SCHEDULER):
             del extra[known]
-        if DATALOADER in extra:
-            extra[DATALOADER] = _Data(extra[DATALOADER])
         self.checkpointer = Checkpointer(
             _one_or_all(model_parts),
             _one_or_all(optimizers.optimizers),
@@ -101,21 +99,6 @@ class CheckpointManager(DcpCheckpointManager):
         super()._close()
         if getattr(self, "checkpointer", None) is not None:
             self.checkpointer.close()
-
-
-class _Data:
-    """A data loader. One of torchdata draws a random number when it begins. After a restore it begins here, before the
-    generators of random numbers are restored."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-        self.loader.state_dict()
 
 
 def _one_or_all(items: list[Any]) -> Any:

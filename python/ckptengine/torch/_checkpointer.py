@@ -41,8 +41,8 @@ class Checkpointer:
     schedulers, scaler   Objects with state_dict() and load_state_dict(), one or several.
     tensors     More tensors by name, which only the update changes: averaged or master weights.
     extra       Objects with state_dict() and load_state_dict(), torch.Generators or tensors, by name. They are captured
-                before snapshot() returns, so they may change at any time. The position in the data belongs here. Keep
-                it small.
+                before snapshot() returns, so they may change at any time. The position in the data belongs here, e.g.
+                torchdata's StatefulDataLoader. Keep it small.
     rng         Whether to capture the random number generators of torch, Python and numpy.
     communication   How the engine learns when training communicates, to keep checkpoint traffic out of its way.
                 "hooks": by torch's own hooks. DDP models get a communication hook that does not change a bit of their
@@ -361,7 +361,8 @@ class Checkpointer:
         for what, objects in self._stateful.items():
             for name, item in objects.items():
                 item.load_state_dict(state[what][name])
-        for name, item in self._extra.items():
+        # Generators come last, because other objects may draw from them when they load their state.
+        for name, item in sorted(self._extra.items(), key=lambda named: isinstance(named[1], torch.Generator)):
             _write_extra(item, state["extra"][name])
         if self._rng and "rng" in state:
             _rng.write(state["rng"])
@@ -391,3 +392,4 @@ def _write_extra(item: Any, state: Any) -> None:
         item.set_state(state)
     else:
         item.load_state_dict(state)
+        item.state_dict()  # torchdata's loader begins now, not in the next iter(): it draws a random number then
