@@ -139,8 +139,9 @@ class Member {
       coding_inputs.sources.push_back({shard_of(m), m, parity_manifest_.sources[m].root_digest});
     std::promise<agent::CodingJob::Outcome> done;
     const auto made = std::make_shared<agent::CodingJob>(
-        agent::CodingJob::Dependencies{self_, index_, pool_, buffers_, port_}, parity_, std::uint8_t{0}, piece_,
-        std::move(coding_inputs), [&done](agent::CodingJob::Outcome outcome) { done.set_value(std::move(outcome)); });
+        agent::CodingJob::Dependencies{self_, index_, pool_, buffers_, port_},
+        agent::FetchDestination(parity_, 0, piece_), std::move(coding_inputs),
+        [&done](agent::CodingJob::Outcome outcome) { done.set_value(std::move(outcome)); });
     made->start();
     const auto outcome = done.get_future().get();
     if (outcome.result != core::FetchResult::complete) throw std::runtime_error("the parity was not made");

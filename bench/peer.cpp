@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "agent/transfers/fetch_sink.hpp"
+#include "agent/transfers/peer_source.hpp"
 #include "bench/pieces.hpp"
 #include "net/socket_address.hpp"
 
@@ -165,7 +165,7 @@ Fetcher::Fetcher(const PeerSettings& settings, const std::string& transport, std
 void Fetcher::fetch() {
   std::promise<core::FetchResult> ended;
   const auto sink = std::make_shared<agent::FetchSink>(
-      segment_, 0, expected_, pool_,
+      agent::FetchDestination(segment_, 0, expected_), pool_,
       [&ended](core::FetchResult result, const std::optional<arena::Manifest>&) { ended.set_value(result); });
   transport_->fetch(2, {shard, checkpoint.word()}, sink, 60'000);
   if (ended.get_future().get() != core::FetchResult::complete) {

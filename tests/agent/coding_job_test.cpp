@@ -209,7 +209,7 @@ TEST(CodingJob, ParityThatIsWrongFromTheBeginningMakesNothing) {
     const auto outcome = group.make(shard_of(0));
     EXPECT_EQ(outcome.result, FetchResult::corrupt) << byte;
     EXPECT_TRUE(outcome.damaged.empty());
-    const CodingJob::PieceRef source{1, group.info(parity_of(1)).shard};
+    const PieceRef source{1, group.info(parity_of(1)).shard};
     EXPECT_TRUE(core::contains(outcome.wrong, source));
     EXPECT_TRUE(core::contains(outcome.unusable, source));
     expect_nothing_made(group, shard_of(0));

@@ -1,9 +1,8 @@
-#include "agent/transfers/fetch_sink.hpp"
-
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "agent/transfers/peer_source.hpp"
 #include "support.hpp"
 
 namespace ckpt::agent {
@@ -19,7 +18,7 @@ constexpr std::size_t leaf = kernels::leaf_size_bytes;
 class FetchSinkTest : public ::testing::Test {
  protected:
   std::shared_ptr<FetchSink> sink_for(const Piece& piece, std::uint8_t slot = 0) {
-    return std::make_shared<FetchSink>(segment_, slot, piece_info(piece.manifest), pool_,
+    return std::make_shared<FetchSink>(FetchDestination(segment_, slot, piece_info(piece.manifest)), pool_,
                                        [this](FetchResult result, std::optional<arena::Manifest> manifest) {
                                          results_.put({result, std::move(manifest)});
                                        });

@@ -44,31 +44,50 @@ class FakeNetwork {
     return held_.size();
   }
   void release() {
-    std::vector<std::function<void()>> held;
+    std::vector<Held> held;
     {
       const std::lock_guard lock(mutex_);
       held.swap(held_);
     }
-    for (auto& fetch : held) perform(std::move(fetch));
+    for (Held& each : held) perform(std::move(each.fetch));
   }
 
-  void fetch(core::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink) {
+  // Ends the fetches held back that may not take longer than this.
+  void let_time_pass(std::int64_t milliseconds) {
+    std::vector<Held> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Held& each : held_)
+        if (each.timeout_ms <= milliseconds) ended.push_back(std::exchange(each, {}));
+      std::erase_if(held_, [](const Held& each) { return each.fetch == nullptr; });
+    }
+    for (Held& each : ended) perform([sink = std::move(each.sink)] { sink->ended(net::FetchEnd::timed_out); });
+  }
+
+  void fetch(core::NodeId from, net::PieceName name, net::FetchPart part, std::shared_ptr<net::Sink> sink,
+             std::int64_t timeout_ms) {
     Fate fate;
     ++fetches_;
     {
       const std::lock_guard lock(mutex_);
       if (rule_) fate = rule_(from, name, part);
     }
-    std::function<void()> job = [this, from, name = std::move(name), part, sink = std::move(sink), fate] {
+    std::function<void()> job = [this, from, name = std::move(name), part, sink, fate] {
       serve(from, name, part, *sink, fate);
     };
     if (!fate.is_held) return perform(std::move(job));
     const std::lock_guard lock(mutex_);
-    held_.push_back(std::move(job));
+    held_.push_back({std::move(job), std::move(sink), timeout_ms});
   }
   void drain() { thread_.drain(); }
 
  private:
+  struct Held {
+    std::function<void()> fetch;
+    std::shared_ptr<net::Sink> sink;
+    std::int64_t timeout_ms = 0;
+  };
+
   void perform(std::function<void()> fetch) {
     if (synchronous_)
       fetch();
@@ -108,7 +127,7 @@ class FakeNetwork {
   std::mutex mutex_;
   std::map<core::NodeId, PieceIndex> indexes_;
   Rule rule_;
-  std::vector<std::function<void()>> held_;
+  std::vector<Held> held_;
   WorkerPool thread_{1};
 };
 
@@ -119,8 +138,8 @@ class FakeTransport : public net::Transport {
   void set_peer(net::PeerId, std::uint64_t, const std::string&) override {}
   bool send(net::PeerId, std::vector<std::byte>) override { return false; }
   void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t) override {
-    network_.fetch(from, std::move(piece), part, std::move(sink));
+             std::int64_t timeout_ms) override {
+    network_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
   }
   std::string description() const override { return "fake"; }
 
@@ -217,8 +236,8 @@ class ParityGroup {
   std::shared_ptr<CodingJob> begin(Name name, const std::shared_ptr<arena::Segment>& into,
                                    const core::PieceInfo& piece) {
     auto made = std::make_shared<CodingJob>(
-        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port}, into, 1, piece,
-        core::CodingInputs{info({name.member, true}).parity_manifest, sources()},
+        CodingJob::Dependencies{name.member, network.index(name.member), pool, buffers, port},
+        FetchDestination(into, 1, piece), core::CodingInputs{info({name.member, true}).parity_manifest, sources()},
         [this](CodingJob::Outcome outcome) { outcomes.put(std::move(outcome)); });
     made->start();
     return made;

@@ -39,8 +39,8 @@ class ReceivedFetchTest : public ::testing::Test {
   }
   void start(std::int64_t receive_timeout_ms, std::int64_t timeout_ms = 30'000) {
     fetch_ = std::make_shared<ReceivedFetch>(
-        ours_, 0, ReceivedFetch::Order{piece_info(piece_.manifest), owner, false, timeout_ms, receive_timeout_ms},
-        receive_buffer_, 1, pool_, port_,
+        FetchDestination(ours_, 0, piece_info(piece_.manifest)),
+        ReceivedFetch::Order{owner, false, timeout_ms, receive_timeout_ms}, receive_buffer_, 1, pool_, port_,
         [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
     fetch_->start();
   }
@@ -166,8 +166,8 @@ TEST_F(ReceivedFetchTest, AnEmptyPieceNeedsNothingToLand) {
   write_piece(segment->writable_slot(0), empty);
   network_.index(owner).add({core::held_rank, "empty", 0}, segment, empty.manifest);
   auto fetch = std::make_shared<ReceivedFetch>(
-      segment, 1, ReceivedFetch::Order{piece_info(empty.manifest), owner, false, 30'000, 30'000}, receive_buffer_, 0,
-      pool_, port_, [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
+      FetchDestination(segment, 1, piece_info(empty.manifest)), ReceivedFetch::Order{owner, false, 30'000, 30'000},
+      receive_buffer_, 0, pool_, port_, [this](ReceivedFetch::Outcome outcome) { outcomes_.put(std::move(outcome)); });
   fetch->start();
   EXPECT_EQ(outcomes_.take().result, FetchResult::complete);
   EXPECT_EQ(segment->slot(1).read(), empty.manifest);

@@ -8,7 +8,6 @@
 namespace ckpt::agent {
 namespace {
 
-using core::FetchResult;
 using persist::ReadOutcome;
 using persist::WriteOutcome;
 
@@ -50,35 +49,11 @@ std::string trouble_of(const WriteOutcome& outcome) {
   return outcome.sentence.empty() ? "a newer checkpoint took its turn" : outcome.sentence;
 }
 
-// What this node does not find, others may: only wrong bytes speak against the checkpoint.
-FetchResult result_of(ckpt_status status) {
-  if (status == CKPT_OK) return FetchResult::complete;
-  return status == CKPT_ERR_CORRUPT ? FetchResult::corrupt : FetchResult::failed;
-}
-
 bool is_all(const persist::ShardOffer& shard) {
   return shard.ranges == std::vector<persist::ByteRange>{{0, shard.length_bytes}};
 }
 
 }  // namespace
-
-struct StorageTier::Read {
-  Read(core::PieceInfo expected_piece, std::shared_ptr<arena::Segment> into, std::uint8_t index,
-       std::stop_token stop_token, Done on_done)
-      : expected(std::move(expected_piece)),
-        segment(std::move(into)),
-        slot(segment->writable_slot(index)),
-        stop(std::move(stop_token)),
-        done(std::move(on_done)) {}
-
-  persist::ReadQueue* source = nullptr;
-  const core::PieceInfo expected;
-  const std::shared_ptr<arena::Segment> segment;
-  arena::WritableSlot slot;
-  const std::stop_token stop;
-  const Done done;
-  arena::Manifest manifest;
-};
 
 // One look at all sources, for all who want one meanwhile.
 struct StorageTier::Round {
@@ -210,55 +185,14 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
 }
 
 // The leader has seen who offers it; this node may have to look for itself.
-void StorageTier::read(const core::PieceInfo& piece, const std::shared_ptr<arena::Segment>& segment, std::uint8_t slot,
-                       const std::stop_token& stop, Done done) {
-  const auto read = std::make_shared<Read>(piece, segment, slot, stop, std::move(done));
-  const auto offered = offered_by_.find({piece.checkpoint, piece.shard});
-  if (offered != offered_by_.end()) return read_from(offered->second, read);
-  look([this, read](const core::StorageListed&) {
-    const auto found = offered_by_.find({read->expected.checkpoint, read->expected.shard});
-    read_from(found == offered_by_.end() ? 0 : found->second, read);
+void StorageTier::find_source(const std::string& shard, CheckpointId checkpoint,
+                              const std::function<void(persist::ReadQueue&)>& then) {
+  const std::pair key{checkpoint, shard};
+  if (const auto offered = offered_by_.find(key); offered != offered_by_.end()) return then(*sources_[offered->second]);
+  look([this, key, then](const core::StorageListed&) {
+    const auto found = offered_by_.find(key);
+    then(*sources_[found == offered_by_.end() ? 0 : found->second]);
   });
-}
-
-void StorageTier::read_from(std::size_t source, const std::shared_ptr<Read>& read) {
-  if (read->stop.stop_requested()) return end(read, {CKPT_DISCARDED, "reading from storage was called off", 0});
-  read->source = sources_[source].get();
-  read->source->manifest(read->expected.shard, read->expected.checkpoint,
-                         [this, read, &queue = queue_](const ReadOutcome& outcome, const arena::Manifest& manifest) {
-                           queue.post([this, read, outcome, manifest] { take_manifest(read, outcome, manifest); });
-                         });
-}
-
-// As with a peer: nothing is believed beyond what was announced.
-void StorageTier::take_manifest(const std::shared_ptr<Read>& read, const ReadOutcome& outcome,
-                                arena::Manifest manifest) {
-  if (!outcome.ok()) return end(read, outcome);
-  if (manifest.shard != read->expected.shard || !(piece_info(manifest) == read->expected) ||
-      !read->slot.fits(manifest.length_bytes, manifest.layout.size())) {
-    return end(read,
-               {CKPT_ERR_CORRUPT, "shard " + read->expected.shard + " on storage is not what its checkpoint says", 0});
-  }
-  read->manifest = std::move(manifest);
-  read->slot.begin();
-  read->slot.drop(CheckpointId());  // this checkpoint may have been dropped from here before
-  read->source->read(
-      read->expected.shard, read->expected.checkpoint, {0, read->expected.length_bytes}, read->slot.data(),
-      [this, read, &queue = queue_](const ReadOutcome& ended) {
-        queue.post([this, read, ended] { end(read, ended); });
-      },
-      read->stop);
-}
-
-void StorageTier::end(const std::shared_ptr<Read>& read, const ReadOutcome& outcome) {
-  if (!outcome.ok()) {
-    const std::string trouble =
-        outcome.sentence + (outcome.status == CKPT_ERR_LOST ? "; look whether all nodes see the same storage" : "");
-    note_(trouble);
-    return read->done(result_of(outcome.status), std::nullopt, trouble);
-  }
-  read->slot.seal(read->manifest);
-  read->done(FetchResult::complete, std::move(read->manifest), "");
 }
 
 }  // namespace ckpt::agent
