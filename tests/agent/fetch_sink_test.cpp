@@ -36,7 +36,7 @@ class FetchSinkTest : public ::testing::Test {
   FetchResult result() { return results_.take().first; }
   bool slot_is_empty(std::uint32_t slot = 0) const { return !segment_->slot(slot).checkpoint(); }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::shared_ptr<arena::Segment> segment_ = std::make_shared<arena::Segment>(
       arena_.create_segment(testing::segment_spec(core::held_rank, "s", 40 * leaf), 1));

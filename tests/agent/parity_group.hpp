@@ -9,6 +9,7 @@
 #include "agent/transfers/coding_job.hpp"
 #include "kernels/gf256.hpp"
 #include "support.hpp"
+#include "tests/support/fake_transport.hpp"
 
 namespace ckpt::agent::testing {
 
@@ -131,21 +132,13 @@ class FakeNetwork {
   WorkerPool thread_{1};
 };
 
-class FakeTransport : public net::Transport {
- public:
-  explicit FakeTransport(FakeNetwork& network) : network_(network) {}
-  std::string address() const override { return {}; }
-  void set_peer(net::PeerId, std::uint64_t, const std::string&) override {}
-  bool send(net::PeerId, std::vector<std::byte>) override { return false; }
-  void fetch(net::PeerId from, net::PieceName piece, net::FetchPart part, std::shared_ptr<net::Sink> sink,
-             std::int64_t timeout_ms) override {
-    network_.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
-  }
-  std::string description() const override { return "fake"; }
-
- private:
-  FakeNetwork& network_;
-};
+inline std::unique_ptr<net::Transport> transport_over(FakeNetwork& network) {
+  auto transport = std::make_unique<test::FakeTransport>();
+  transport->on_fetch = [&network](auto from, auto piece, auto part, auto sink, auto timeout_ms) {
+    network.fetch(from, std::move(piece), part, std::move(sink), timeout_ms);
+  };
+  return transport;
+}
 
 // Node m is member m. Every piece has its place in slot 0 of a segment; what is made goes to slot 1.
 class ParityGroup {
@@ -290,14 +283,14 @@ class ParityGroup {
   FakeNetwork network;
 
  private:
-  ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::map<std::string, std::shared_ptr<arena::Segment>> segments_;
   std::map<std::string, std::set<core::NodeId>> nodes_;
-  FakeTransport transport_{network};
+  const std::unique_ptr<net::Transport> transport_ = transport_over(network);
 
  public:
-  std::shared_ptr<TransportPort> port = std::make_shared<TransportPort>(transport_);
+  std::shared_ptr<TransportPort> port = std::make_shared<TransportPort>(*transport_);
 };
 
 }  // namespace ckpt::agent::testing

@@ -62,7 +62,7 @@ class ReceivedFetchTest : public ::testing::Test {
     EXPECT_EQ(ours_->slot(0).read(), std::nullopt);
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   const testing::Piece piece_ = testing::make_piece("shard", checkpoint, length_bytes);
   std::shared_ptr<arena::Segment> theirs_ = std::make_shared<arena::Segment>(
@@ -76,8 +76,8 @@ class ReceivedFetchTest : public ::testing::Test {
   testing::Mailbox<ReceivedFetch::Outcome> outcomes_;
   WorkerPool pool_{2};
   testing::FakeNetwork network_{100'000, false};
-  testing::FakeTransport transport_{network_};
-  std::shared_ptr<TransportPort> port_ = std::make_shared<TransportPort>(transport_);
+  const std::unique_ptr<net::Transport> transport_ = testing::transport_over(network_);
+  std::shared_ptr<TransportPort> port_ = std::make_shared<TransportPort>(*transport_);
   std::shared_ptr<ReceivedFetch> fetch_;
 };
 

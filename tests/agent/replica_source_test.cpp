@@ -97,14 +97,14 @@ class OfOneNode : public OverNetwork {
         arena_.create_segment(testing::segment_spec(core::held_rank, "shard", length_bytes), 1));
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   const Piece piece_ = testing::make_piece("shard", checkpoint, length_bytes);
   std::shared_ptr<arena::Segment> theirs_ = make_segment(), ours_ = make_segment();
   WorkerPool pool_{2};
   testing::FakeNetwork network_{100'000, false};
-  testing::FakeTransport transport_{network_};
-  std::shared_ptr<TransportPort> port_ = std::make_shared<TransportPort>(transport_);
+  const std::unique_ptr<net::Transport> transport_ = testing::transport_over(network_);
+  std::shared_ptr<TransportPort> port_ = std::make_shared<TransportPort>(*transport_);
 };
 
 class Peer : public OfOneNode {
@@ -261,7 +261,7 @@ class Storage : public SourceUnderTest {
     storage_.changed.notify_all();
   }
 
-  testing::ArenaDirectory directory_;
+  test::TemporaryDirectory directory_{test::in_memory};
   arena::NodeArena arena_{directory_.path() + "/node", "job", "node"};
   std::shared_ptr<arena::Segment> segment_ = std::make_shared<arena::Segment>(
       arena_.create_segment(testing::segment_spec(core::held_rank, "shard", length_bytes), 1));
