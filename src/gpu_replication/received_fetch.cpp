@@ -10,7 +10,7 @@ namespace ckpt::agent {
 
 using core::FetchResult;
 
-// Receives the manifest alone.
+// Receives only the manifest.
 class ReceivedFetch::ManifestSink : public net::Sink {
  public:
   explicit ManifestSink(std::shared_ptr<ReceivedFetch> fetch) : fetch_(std::move(fetch)) {}
@@ -124,14 +124,14 @@ void ReceivedFetch::look() {
       [self = shared_from_this(), first, last] { first == last ? self->fetch_rest() : self->take(first, last); });
 }
 
-// Whole ones.
+// Counts only complete leaves.
 std::size_t ReceivedFetch::leaves_received() const {
   const std::uint64_t gpu_received_bytes = receive_buffer_->received(place_, piece_.checkpoint);
   if (gpu_received_bytes >= manifest_.length_bytes) return manifest_.leaves.size();
   return std::max(taken_, static_cast<std::size_t>(gpu_received_bytes / kernels::leaf_size_bytes));
 }
 
-// The trainer may write on while they are copied, so what counts is what is in the slot.
+// The trainer may write to the receive buffer meanwhile. So the copies in the slot are verified.
 void ReceivedFetch::take(std::size_t first_leaf, std::size_t last_leaf) {
   std::size_t first_bad = last_leaf, end_bad = last_leaf;
   std::uint64_t good_bytes = 0;
@@ -156,7 +156,7 @@ void ReceivedFetch::take(std::size_t first_leaf, std::size_t last_leaf) {
   look();
 }
 
-// All that lies between the first and the last leaf that is missing.
+// Fetches the range from the first to the last missing leaf.
 void ReceivedFetch::fetch_rest() {
   const std::size_t first = first_bad_ < end_bad_ ? first_bad_ : taken_;
   const std::size_t last = taken_ < manifest_.leaves.size() ? manifest_.leaves.size() : end_bad_;

@@ -25,20 +25,20 @@ static_assert(ChunkBuffers::count >= placement::max_parity_members);
 constexpr std::size_t chunks_in_flight = 4;
 }  // namespace
 
-// A range of the piece that is made in one go.
+// A range of the piece that is computed at once.
 struct CodingJob::Chunk {
   struct SourceRange {
     std::string shard;  // "": zeros
     std::uint64_t first_byte = 0;
     std::size_t size_bytes = 0;
     const std::byte* data = nullptr;
-    NodeId node = 0;  // from which it came
+    NodeId node = 0;  // where it came from
   };
   std::shared_ptr<const kernels::Coder> coder;
   std::uint64_t first_byte = 0;
   std::size_t size_bytes = 0;  // whole leaves
   std::vector<SourceRange> parts;
-  std::vector<ChunkBuffers::Buffer> buffers;  // of the parts that are fetched, in their order; the last one: scratch
+  std::vector<ChunkBuffers::Buffer> buffers;  // one per fetched part, in their order; the last one may be scratch
   std::size_t missing = 0;                    // parts
 };
 
@@ -84,7 +84,7 @@ void CodingJob::start() {
   {
     const std::lock_guard lock(mutex_);
     manifests_missing_ = needed.size();
-    under_way_ = needed.size() + 1;  // and this call
+    under_way_ = needed.size() + 1;  // this call counts, too
     if (needed.empty()) failure_ = FetchResult::failed;
   }
   for (const std::string& shard : needed) ask_for_manifest(shard, 0);
@@ -99,7 +99,7 @@ void CodingJob::start() {
 
 bool CodingJob::has_next() const { return step_ < steps_.size(); }
 
-// The next range of the current step. Under the lock.
+// The next range of the current step. The caller holds the lock.
 std::shared_ptr<CodingJob::Chunk> CodingJob::next_chunk() {
   const placement::DecodeStep& step = steps_[step_];
   auto chunk = std::make_shared<Chunk>();
@@ -113,7 +113,7 @@ std::shared_ptr<CodingJob::Chunk> CodingJob::next_chunk() {
     std::uint64_t first_byte = source.bytes.first_byte + in_step_;
     if (layout_.is_parity(source.position))
       first_byte += layout_.row_offset(source.member, source.position - layout_.columns());
-    // Zeros follow where it ends before its last leaf does.
+    // A source that ends before the chunk does continues with zeros.
     const std::uint64_t length_bytes = inputs_.at(name).manifest->length_bytes;
     if (first_byte >= length_bytes) continue;
     part.shard = name;
@@ -128,7 +128,7 @@ std::shared_ptr<CodingJob::Chunk> CodingJob::next_chunk() {
   return chunk;
 }
 
-// Keeps the window full.
+// Keeps chunks_in_flight chunks under way.
 void CodingJob::launch() {
   for (;;) {
     std::shared_ptr<Chunk> chunk;
@@ -149,7 +149,7 @@ void CodingJob::launch() {
         ++fetched;
       }
     }
-    chunk->missing = fetched + 1;  // and the call below
+    chunk->missing = fetched + 1;  // the call below counts, too
     const bool is_ragged = chunk->first_byte + chunk->size_bytes > piece_.length_bytes;
     deps_.buffers.ask(fetched + (is_ragged ? 1 : 0), [self = shared_from_this(), chunk](auto buffers) {
       chunk->buffers = std::move(buffers);
@@ -161,7 +161,7 @@ void CodingJob::launch() {
         const Chunk::SourceRange& part = chunk->parts[i];
         if (part.shard.empty() || self->inputs_.at(part.shard).here != nullptr) continue;
         if (self->has_failed())
-          self->source_ready(chunk);  // while it waited for the buffers
+          self->source_ready(chunk);  // it failed while it waited for the buffers
         else
           self->fetch(chunk, i, 0);
       }
@@ -260,7 +260,7 @@ void CodingJob::chunk_over(const std::shared_ptr<Chunk>& chunk) {
 
 // ---- The end ----
 
-// Nothing new is begun then.
+// After a failure the job starts nothing new.
 bool CodingJob::has_failed() {
   const std::lock_guard lock(mutex_);
   return failure_ || cancelled_;
@@ -282,8 +282,8 @@ void CodingJob::damaged(const std::string& shard, NodeId node) {
   core::add_once(outcome_.unusable, PieceRef{node, shard});
 }
 
-// Shards are vouched for by the digests in the parity manifest, and the parity that was read with them by nothing but
-// its own: one parity piece alone is convicted by that, several are not, for all but one of them may be true.
+// The result does not match, although every source matches its own digests. The parity manifest also has the digests of
+// the shards, so the parity is wrong. If only one parity piece was read, it is that one. Of several, one or more are.
 void CodingJob::made_nothing_true(const Chunk& chunk) {
   std::vector<PieceRef> parity;
   for (const Chunk::SourceRange& part : chunk.parts) {
@@ -329,7 +329,7 @@ void CodingJob::seal(Outcome& outcome) {
     manifest.root_digest = kernels::root_digest(manifest.leaves, manifest.length_bytes);
   } else {
     manifest = *kept_.members[core::group_piece(coding_inputs_.parity_manifest, piece_.shard)->member];
-    // All leaves were compared; their root is what was asked for.
+    // All leaves were compared, so their root must be the announced one.
     if (piece_info(manifest) != piece_) {
       outcome.result = FetchResult::corrupt;
       return;

@@ -25,7 +25,7 @@ std::shared_ptr<const kernels::Coder> coder_for(const placement::ParityLayout& l
 
 }  // namespace
 
-// Receives nothing but a manifest.
+// Receives only a manifest.
 class CodingJob::ManifestSink : public net::Sink {
  public:
   ManifestSink(std::shared_ptr<CodingJob> job, std::string shard, std::size_t attempt)
@@ -61,7 +61,7 @@ class CodingJob::ManifestSink : public net::Sink {
 bool CodingJob::plan() {
   if (!is_of_group(piece_)) return false;
   for (const auto& source : coding_inputs_.sources) {
-    // It is made of the others, whoever has it.
+    // The piece is computed from the others, also if some node still has it.
     if (source.shard == piece_.shard || !core::group_piece(coding_inputs_.parity_manifest, source.shard)) continue;
     Input& input = inputs_[source.shard];
     input.root_digest = source.root_digest;
@@ -71,7 +71,7 @@ bool CodingJob::plan() {
     input.here = deps_.index.find(shard, piece_.checkpoint);
     if (input.here != nullptr && !is_expected(shard, input.here->manifest())) input.here = nullptr;
   }
-  // A source that was on this node alone and is not any more is lost.
+  // If only this node had a source, and it is gone, the source is lost.
   std::vector<core::CodingInputs::Source> there;
   for (const auto& [shard, input] : inputs_) {
     if (has_input(shard)) there.push_back({shard, deps_.node, input.root_digest});
@@ -85,8 +85,8 @@ bool CodingJob::plan() {
   return true;
 }
 
-// Each parity piece that is read brings its own manifest and those of all shards of its group. Where none is read the
-// shards are asked, and where one of them is gone any parity.
+// Every parity piece brings its own manifest and those of all shards of its group. If no parity is read, the manifests
+// come from the shards. If a shard is gone, they come from any parity piece.
 std::vector<std::string> CodingJob::manifests_needed() const {
   std::set<std::string> parity;
   for (const auto& step : steps_) {

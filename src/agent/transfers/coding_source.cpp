@@ -64,7 +64,7 @@ class CodingSource::Attempts : public RunningFetch, public std::enable_shared_fr
     request_.done(std::move(last));
   }
 
-  // Every time fewer sources are left. False: none of these was used.
+  // False: none of these is left to leave out. Every call with true leaves fewer sources, so the attempts end.
   bool leave_out(const std::vector<PieceRef>& unusable) {
     return std::erase_if(inputs_.sources, [&](const core::CodingInputs::Source& source) {
              return core::contains(unusable, PieceRef{source.node, source.shard});

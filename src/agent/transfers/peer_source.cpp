@@ -59,7 +59,7 @@ std::optional<std::span<std::byte>> FetchSink::begin(std::span<const std::byte> 
 }
 
 void FetchSink::received(std::size_t offset_bytes, std::size_t size_bytes) {
-  // Neighbouring leaves that became whole are verified in one go.
+  // Neighbouring leaves that are complete now are verified together.
   std::size_t run_begin = 0, run_end = 0;
   for (std::size_t at = offset_bytes; at < offset_bytes + size_bytes;) {
     const std::size_t leaf = at / kernels::leaf_size_bytes;
@@ -100,7 +100,7 @@ void FetchSink::verify(std::size_t first_leaf, std::size_t last_leaf) {
 void FetchSink::ended(net::FetchEnd end) {
   {
     const std::lock_guard lock(mutex_);
-    // A transfer that ends well with bytes missing did not.
+    // The peer says complete, but bytes are missing.
     if (end == net::FetchEnd::complete && whole_leaves_ != leaf_bytes_.size()) end = net::FetchEnd::peer_failed;
     end_ = end;
   }

@@ -36,7 +36,7 @@ persist::FileSystemFactory make_files(const Options& options) {
 }
 
 persist::CheckpointSourceFactory make_source(const Options& options) {
-  // Called by several threads at once.
+  // Several threads call it at the same time.
   return [location = options.storage, job = options.job, base = file_options(options)](std::stop_token stop) {
     persist::FileSystemOptions files = base;
     files.stop = std::move(stop);
@@ -55,7 +55,7 @@ bool is_all(const persist::ShardOffer& shard) {
 
 }  // namespace
 
-// One look at all sources, for all who want one meanwhile.
+// One listing of all sources. Requests that come meanwhile wait for it, too.
 struct StorageTier::Round {
   std::vector<persist::Listing> listings;
   std::size_t left = 0;
@@ -67,7 +67,7 @@ StorageTier::StorageTier(const Options& options, const std::vector<persist::Chec
     : index_(index), queue_(queue), handle_(std::move(handle)), note_(std::move(note)) {
   const persist::ReadQueue::Limits limits;
   if (!options.storage.empty()) {
-    persist::open_file_system(options.storage, file_options(options));  // says so where the location is none
+    persist::open_file_system(options.storage, file_options(options));  // throws for an invalid location
     writes_ = std::make_unique<persist::WriteQueue>(make_files(options), write_options(options));
     sources_.push_back(std::make_unique<persist::ReadQueue>(make_source(options), limits));
   }
@@ -76,7 +76,7 @@ StorageTier::StorageTier(const Options& options, const std::vector<persist::Chec
 
 StorageTier::~StorageTier() = default;
 
-// What is asked now is not answered by what was seen before.
+// A listing under way may have seen an older state, so a new request gets a new one.
 void StorageTier::list() {
   if (round_)
     list_again_ = true;
@@ -97,7 +97,7 @@ void StorageTier::look(Then then) {
   }
 }
 
-// That storage does not answer is trouble; another source that does not has nothing to offer.
+// Storage that does not answer is trouble. Any other source that does not answer offers nothing.
 void StorageTier::take_listing(std::size_t source, const ReadOutcome& outcome, persist::Listing listing) {
   if (!outcome.ok()) note_(outcome.sentence);
   if (!outcome.ok() && source == 0 && writes_) {
@@ -161,7 +161,7 @@ void StorageTier::write(const core::StartWrite& write) {
   writes_->write(write.checkpoint, std::move(pieces), done, {write.discarded.checkpoint, write.discarded.shards});
 }
 
-// Of the newest two: one checkpoint may be on its way while the one before it is the newest that is whole.
+// Keeps the newest two: one may still be written while the one before it is the newest complete one.
 void StorageTier::wrote(CheckpointId checkpoint, std::uint64_t bytes) {
   written_bytes_[checkpoint] = bytes;
   while (written_bytes_.size() > 2) written_bytes_.erase(written_bytes_.begin());
@@ -176,7 +176,7 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
   writes_->commit(
       commit.checkpoint, commit.world_size, commit.shards, {commit.damaged.begin(), commit.damaged.end()},
       [this, &queue = queue_](const WriteOutcome& outcome) {
-        // After a commit the sentence is about what could not be removed.
+        // After a successful commit, the sentence says what could not be removed.
         queue.post([this, checkpoint = outcome.checkpoint, said = outcome.sentence, trouble = trouble_of(outcome)] {
           if (!said.empty()) note_(said);
           handle_(core::FinalizeEnded{checkpoint, trouble});
@@ -184,7 +184,7 @@ void StorageTier::commit(const core::FinalizeCheckpoint& commit) {
       });
 }
 
-// The leader has seen who offers it; this node may have to look for itself.
+// The leader saw which source offers it. This node may have to list the sources itself.
 void StorageTier::find_source(const std::string& shard, CheckpointId checkpoint,
                               const std::function<void(persist::ReadQueue&)>& then) {
   const std::pair key{checkpoint, shard};

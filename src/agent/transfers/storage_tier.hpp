@@ -1,6 +1,6 @@
 // The agent's access to persistent storage. It carries out the core's orders on the threads of persist/ and answers
-// through the core queue. Checkpoints may also come from other sources that all nodes reach. The core sees one source:
-// what several of them offer is read from the first.
+// through the core queue. Checkpoints may also come from other sources that all nodes reach. To the core they are all
+// one. If several offer a piece, it is read from the first.
 //
 // Belongs to the core thread. The destructor stops what is under way, within 100 ms.
 #pragma once
@@ -60,7 +60,7 @@ class StorageTier {
   std::unique_ptr<persist::WriteQueue> writes_;               // null if there is no storage
   std::vector<std::unique_ptr<persist::ReadQueue>> sources_;  // storage first
   std::unique_ptr<Round> round_;                              // the listing under way
-  bool list_again_ = false;                                   // the core asked for another since that one began
+  bool list_again_ = false;                                   // the core asked again since it began
   std::map<CheckpointId, std::uint64_t> written_bytes_;       // of the newest checkpoints only
   // The source that offers each shard, as last listed.
   std::map<std::pair<CheckpointId, std::string>, std::size_t> offered_by_;
