@@ -93,7 +93,7 @@ std::vector<Measured> measure(const std::string& name, const std::vector<Side>& 
         ->ReportAggregatesOnly();
   }
   MedianReporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
+  benchmark::RunSpecifiedBenchmarks(&reporter, ".");  // whatever --benchmark_filter says
   benchmark::ClearRegisteredBenchmarks();
   if (failure) std::rethrow_exception(failure);
   std::vector<Measured> all;
