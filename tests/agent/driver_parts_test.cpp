@@ -58,7 +58,10 @@ coord::NodeEntry entry(const std::string& name, NodeId id, std::uint64_t agent_i
 // Node 0, "a", with what its parts use.
 class DriverParts : public ::testing::Test {
  protected:
-  DriverParts() { peers_.use(transport_); }
+  DriverParts() {
+    asked_.record(transport_);
+    peers_.use(transport_);
+  }
 
   bool run_tasks(std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
