@@ -35,6 +35,14 @@ TEST(TransportPort, PassesOnUntilItIsClosedAndEndsEverythingAfterwards) {
   EXPECT_THAT(sink->ends, ElementsAre(net::FetchEnd::peer_failed));
 }
 
+TEST(TransportPort, IsClosedAlsoAfterACallThatThrew) {
+  test::FakeTransport transport;
+  transport.on_fetch = [](const auto&...) { throw std::runtime_error("it failed"); };
+  TransportPort port(transport);
+  EXPECT_THROW(port.fetch(3, {"a", 1}, {}, std::make_shared<Sink>(), 100), std::runtime_error);
+  port.close();
+}
+
 TEST(TransportPort, IsClosedWhenTheLastOneHasLeft) {
   test::FakeTransport transport;
   std::promise<void> inside, go_on;
